@@ -36,6 +36,37 @@ class ChildError(RuntimeError):
         self.reason = reason
 
 
+def output(
+    program: str,
+    options: Mapping[str, object | None],
+    patience: float,
+    env: Mapping[str, str] | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """What a program prints that ends by itself within `patience` seconds; ChildError where it
+    cannot be run, takes longer, or fails. Options without a value are None; `env` is added to this
+    process's environment."""
+    words = [program, *(str(w) for pair in options.items() for w in pair if w is not None)]
+    try:
+        done = subprocess.run(
+            words,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=patience,
+            check=False,
+        )
+    except OSError as error:
+        raise ChildError(f"{program}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ChildError(f"{program}: no answer within {patience:g} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise ChildError(f"{program} ended with {done.returncode}: {said[0][:200]}")
+    return done
+
+
 class Closing:
     """A context manager that closes itself."""
 

@@ -6,7 +6,7 @@ lies above the floor, and both still hold when that case is measured once more f
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from bench.trees import Side, TreeError
 from bench.workload import Workload
 from kernels.certificates import Key
 from kernels.cpu.runtime.team import Team
+from kernels.kernel import Kernel
 from kernels.table import KERNELS, find
 
 BLOCKS = 8  # in which each side begins anew, with fresh memory and inputs
@@ -116,9 +117,10 @@ class Worker:
         self._lab = Lab(Team(threads), Limits.unprobed())
         self._run: OpRun | None = None
 
-    def kernels(self) -> dict[str, str]:
-        """Of each, a digest of all that its machine code is made of; not of what judges it."""
-        here = [kernel for kernel in KERNELS if not kernel.missing()]
+    def kernels(self, names: Sequence[str]) -> dict[str, str]:
+        """Of each that runs here, a digest of all that its machine code is made of; not of what
+        judges it."""
+        here = [k for k in KERNELS if k.name in set(names) and not k.missing()]
         keys = {kernel.name: Key.of(kernel) for kernel in here}
         return {name: f"{key.source} {key.row}" for name, key in keys.items()}
 
@@ -139,7 +141,9 @@ class Worker:
 class Workers:
     """Processes that sample kernels, which end with the stack: two of side A, one of side B."""
 
-    def __init__(self, a: Side, b: Side, threads: int, stack: ExitStack) -> None:
+    def __init__(
+        self, a: Side, b: Side, kernels: Iterable[Kernel], threads: int, stack: ExitStack
+    ) -> None:
         self.sides = {A: a, B: b, AGAIN: a}
         self._children: dict[str, Child] = {}
         self.digests: dict[str, dict[str, str]] = {}
@@ -147,9 +151,11 @@ class Workers:
             env = {"PYTHONPATH": str(side.folder), "PYTHONDONTWRITEBYTECODE": "1"}
             child = stack.enter_context(Child("bench.compare:Worker", threads, env=env))
             self._children[role] = child
+        every = tuple(kernels)
         for role, side in self.sides.items():  # by now all of them are starting
+            names = sorted({side.kernel(kernel) for kernel in every})
             try:
-                self.digests[role] = self._children[role].ask("kernels")
+                self.digests[role] = self._children[role].ask("kernels", names=names)
             except ChildError as error:
                 reason = str(error).partition("]: ")[2] or str(error)
                 raise TreeError(f"{side.name} does not run: {reason}") from None
@@ -180,7 +186,7 @@ def measured(
 ) -> Comparison:
     """Measure both sides now, in turns; kernels whose sources are the same only if `everything`."""
     with ExitStack() as stack:
-        running = Workers(a, b, threads, stack)
+        running = Workers(a, b, (case.kernel for case, _ in cases), threads, stack)
         wanted, unmatched, same = [], [], set()
         for case, cache in cases:
             names = a.kernel(case.kernel), b.kernel(case.kernel)
@@ -195,7 +201,7 @@ def measured(
     doubtful = [i for i, row in enumerate(rows) if row.verdict != "same"]
     if doubtful:  # chance may have done it: other processes, other memory, other minutes
         with ExitStack() as stack:
-            running = Workers(a, b, threads, stack)
+            running = Workers(a, b, (wanted[i][0].kernel for i in doubtful), threads, stack)
             second = _rows([wanted[i] for i in doubtful], running, watch)
         for i, row in zip(doubtful, second, strict=True):
             rows[i] = row.weaker(rows[i])

@@ -23,8 +23,8 @@ from bench.op_run import Lab, OpRun
 from bench.timing import Rule
 from bench.workload import Workload
 from engine.shell.show import stdout
-from kernels.cpu import linear_blocks, linear_float, linear_int8
-from kernels.cpu.linear import Blocking
+from kernels.cpu.linear import linear_blocks, linear_float, linear_int8
+from kernels.cpu.linear.linear import Blocking
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.share import Share
 from kernels.cpu.runtime.team import Team

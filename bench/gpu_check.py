@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from bench.packages import lacking
 
 if TYPE_CHECKING:
-    from kernels.cuda.device import Device
+    from kernels.cuda.runtime.device import Device
 
 NEEDED = ("numpy", "numba", "cupy")
 OPTIONAL = {
@@ -66,8 +66,8 @@ def gpu_here() -> "Device | str":
         return f"no GPU can be used without {' and '.join(missing)}"
     settle()
     try:
-        from kernels.cuda.current import current
-        from kernels.cuda.device import DeviceError
+        from kernels.cuda.runtime.current import current
+        from kernels.cuda.runtime.device import DeviceError
     except ImportError as error:  # versions that do not go together
         return f"no GPU can be used: {str(error).strip().splitlines()[0]}"
     try:

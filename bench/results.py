@@ -32,8 +32,8 @@ class Measurement:
     - `bench`: "op", "engine", "start" or "node"; of the speed card (bench/figures.py) "stream",
       "scaling", "memory", "gap" or "empty step"; "quality" (bench/quality.py), "sparsity"
       (bench/sparsity.py), "offload" (bench/offload_speed.py), "speculation"
-      (bench/speculation_speed.py) and "gpu" (bench/gpu_check.py). `test`: the op's name, or e.g.
-      "pp512".
+      (bench/speculation_speed.py), "serving" (bench/serving_speed.py) and "gpu"
+      (bench/gpu_check.py). `test`: the op's name, or e.g. "pp512".
     - `phase`: "run", or one of "compile", "certify", "pack", "load"; of a node's step "prompt".
     - `cache`: "hot", "cold" (buffers beyond the last-level cache) or "" where it does not apply.
     - `tokens`: how many a sample of an engine's test gets through; 0 for ops.

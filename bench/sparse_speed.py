@@ -1,13 +1,15 @@
 """How fast a sparse model decodes by how many of its neurons are active, beside the same weights
 run dense and beside what the bytes allow.
 
-`python -m bench.sparse_speed MODEL [--dense OTHER] [-o PAGE.md]` moves the threshold so that
-these shares of the neurons are active, and prints a table: steps of one token, sparse and dense in
-turns. Dense is the same file without its predictors, or another of the same shape whose down is not
-transposed: that is what a dense model would be.
+`python -m bench.sparse_speed MODEL [--dense OTHER] [--powerinfer PROGRAM] [-o PAGE.md]` moves the
+threshold so that these shares of the neurons are active, and prints a table: steps of one token,
+sparse and dense in turns, and those that PowerInfer's program (its `main`) tells of at the same
+threshold. Dense is the same file without its predictors, or another of the same shape whose down is
+not transposed: that is what a dense model would be.
 """
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -19,7 +21,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.experiment import Contender, Experiment, timed
+from bench.child import ChildError, output
+from bench.experiment import Contender, Experiment, Sample, timed
 from bench.program import Tell, parsed, report
 from bench.ratio import ratio
 from bench.report.lookup import sizes, times
@@ -40,11 +43,14 @@ DEPTH = 32  # tokens in the cache
 RULE = Rule(least=15, most=60, error=0.01, cap_seconds=12)
 QUICK = Rule(least=3, most=3)
 TOGETHER = 3  # rounds that are drawn as one
-SPARSE, DENSE = "sparse", "dense"
+SPARSE, DENSE, POWERINFER = "sparse", "dense", "PowerInfer"
+TOLD = re.compile(r" eval time = +([\d.]+) ms / +(\d+) runs")  # by PowerInfer, when it ends
+PATIENCE = 600.0  # seconds for a sample of its
 LEAD = (
-    "Steps of one token, sparse and dense in turns, at thresholds by which these shares of the"
-    " neurons are active. Bytes allow so much if they were all that takes time. The last column is"
-    " what an engine left to itself does: skip neurons, or run dense."
+    "Steps of one token, in turns, at thresholds by which these shares of the neurons are active."
+    " PowerInfer's program loads the model for each sample and tells what its own steps took."
+    " Bytes allow so much if they were all that takes time. The last column is what an engine left"
+    " to itself does: skip neurons, or run dense."
 )
 
 
@@ -123,6 +129,19 @@ def threshold_for(model: Model, share: float) -> tuple[float, float, float]:
     return low, *shares_of(model, low)
 
 
+def powerinfer(program: str, model: Path, threads: int, threshold: float) -> Sample:
+    """A step of PowerInfer's, the mean over some behind a short prompt, as it tells itself."""
+    options = {
+        "-m": model, "-p": "a", "-n": DEPTH, "-c": 256, "-t": threads, "--temp": 0,
+        "--log-disable": None,
+    }  # fmt: skip
+    env = {"LLAMA_SPARSE_PRED_THRESHOLD": f"{threshold:.9g}"}
+    told = TOLD.search(output(program, options, PATIENCE, env).stderr)
+    if not told:
+        raise ChildError(f"{program} does not tell the time of its steps")
+    return Sample(float(told[1]) / float(told[2]) / 1e3)
+
+
 def curve(
     path: Path,
     dense_path: Path,
@@ -130,6 +149,7 @@ def curve(
     threads: int,
     rule: Rule = RULE,
     tell: Tell = print,
+    program: str = "",
 ) -> Iterator[list[Measurement]]:
     """Rows for each share; the model is loaded to count its neurons, then to be timed."""
     options = partial(Options, context=256, threads=threads)
@@ -157,9 +177,16 @@ def curve(
                 bytes=read.sparse(active, firing),
             )  # fmt: skip
             full = replace(row, test=DENSE, bytes=float(read.dense))
+            theirs = partial(powerinfer, program, path, row.threads, threshold)
             yield Experiment({
                 SPARSE: Contender(row, timed(decoding(sparse))),
                 DENSE: Contender(full, timed(decoding(dense))),
+                POWERINFER: Contender(
+                    replace(row, test=POWERINFER, contender=POWERINFER, bytes=0.0),
+                    theirs,
+                    excused=ChildError,
+                    absent="" if program else "it is not named: --powerinfer PROGRAM",
+                ),
             }).run(rule)  # fmt: skip
     finally:
         dense.close()
@@ -170,11 +197,14 @@ def section(rows: pd.DataFrame) -> Section:
     """A row for each share, and their curve; shares are kept in millionths of all neurons."""
     points = []
     for _, race in rows[rows["bench"] == BENCH].groupby("rivals", sort=False):
-        sparse, dense = race.itertuples()
+        ways = {way.test: way for way in race.itertuples()}
+        sparse, dense, theirs = ways[SPARSE], ways[DENSE], ways.get(POWERINFER)
         shares = {name: size / 1e6 for name, size in sizes(sparse.shape).items()}
         faster = ratio(dense.samples, sparse.samples, together=TOGETHER)
         itself = sparse.settings.partition("=")[2]
-        facts = {"ms": 1e3 * sparse.median, "faster": faster, "itself": itself}
+        facts = {"ms": 1e3 * sparse.median, "faster": faster, "itself": itself, "theirs": None}
+        if theirs is not None and theirs.samples:
+            facts["theirs"] = ratio(theirs.samples, sparse.samples, together=TOGETHER)
         points.append(shares | facts | {"allowed": dense.bytes / sparse.bytes})
     name = rows["model"].iloc[0]
     made = table(
@@ -186,12 +216,13 @@ def section(rows: pd.DataFrame) -> Section:
             "Fire": lambda p: percent(p["firing"]),
             "ms a token": lambda p: number(p["ms"]),
             "Times dense": lambda p: times(p["faster"]),
+            "Times PowerInfer": lambda p: times(p["theirs"]),
             "Bytes allow": lambda p: number(p["allowed"]),
             "Reached": lambda p: percent(p["faster"].value / p["allowed"]),
             "By itself": lambda p: text(p["itself"]),
         },
         top=0,
-    )
+    ).with_what_there_is()
     marks = list[dict[str, Any]]()
     for p in points:
         at = {"title": "decode, times dense", "x": 100 * p["active"]}
@@ -199,18 +230,26 @@ def section(rows: pd.DataFrame) -> Section:
         marks.append({"name": "what the bytes allow", **at, "value": p["allowed"]})
     ticks, axis = {n: f"{n:g}" for n in (1.0, 3.0, 10.0, 30.0, 100.0)}, "active neurons, %"
     plots = panels("plot-sparse-speed", f"Skipping neurons: {name}", marks, axis, ticks, log=True)
-    return Section("sparse-speed", "Skipping neurons", LEAD, plots, (made,))
+    absent = rows[rows["note"] != ""].drop_duplicates(["test", "note"])
+    notes = [f"{row.test}: {row.note}" for row in absent.itertuples()]
+    return Section("sparse-speed", "Skipping neurons", LEAD, plots, (made,), notes)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sparse_speed", description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--dense", type=Path, help="what to compare with (MODEL, run dense)")
+    parser.add_argument(
+        "--share", type=float, action="append", help="of active neurons, may repeat (a curve)"
+    )
+    parser.add_argument("--powerinfer", default="", metavar="PROGRAM", help="PowerInfer's main")
     options = parsed(parser, RULE, QUICK)
 
     def measured(tell: Tell) -> Generator[list[Measurement], None, None]:
-        dense = options.dense or options.model
-        yield from curve(options.model, dense, SHARES, options.threads, options.rule, tell)
+        dense, shares = options.dense or options.model, options.share or SHARES
+        yield from curve(
+            options.model, dense, shares, options.threads, options.rule, tell, options.powerinfer
+        )
 
     return report(options, section, measured)
 

@@ -22,6 +22,7 @@ from reference.schemes import linear_float8, linear_w8a8
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
 TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked
 ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8"}  # by what activations become
+GGML = {"F32": "f32", "F16": "f32", "BF16": "bf16"}  # of its products by the weight, or int8
 # axes along which outputs depend on each other
 TOGETHER = dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",))
 COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
@@ -166,6 +167,13 @@ def format_read(kernel: Kernel) -> str | None:
     """The format whose bytes a kernel reads, and its cost has: the weight's, or what it rounds the
     weight to when it packs it."""
     return "BF16" if kernel.pack and kernel.pack in BF16_PACKINGS.values() else kernel.format
+
+
+def arithmetic_of(numerics: str, format: str | None) -> str:
+    """Which of the machine's peaks holds for what rounds its inputs so."""
+    if numerics == "ggml":
+        return GGML.get(format or "F32", "int8")
+    return ARITHMETIC.get("bf16" if numerics == "fast" else numerics, "f32")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from conformance.support.here import ABLE, serves
 from conformance.support.spelling import Spelling
 from engine import Engine
 from engine.shell import main
-from kernels.cuda.current import taking_the_place
+from kernels.cuda.runtime.current import taking_the_place
 
 # A first case compiles its kernel, and some kernels take few of an op's sizes.
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -12,6 +12,7 @@ from typing import Any, cast, overload
 import numpy as np
 
 from engine.cache.held_text import HeldText
+from engine.cache.session import restore, save
 from engine.chat import ChatTemplate, template_of
 from engine.checks import PromptError, check_generation, check_prompt
 from engine.closing import Closing
@@ -20,7 +21,8 @@ from engine.embedded import resolve
 from engine.errors import BusyError
 from engine.generation.completion import Completion, Piece
 from engine.generation.decoding import Decoding, OneByOne
-from engine.generation.embedding import check_pooling, embeddings, texts_of
+from engine.generation.embedding import check_pooling, embeddings, texts_of, together
+from engine.generation.reading import Likelihoods
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score, pairs_of, scores
 from engine.generation.timings import Timings
@@ -84,6 +86,10 @@ class Engine(Closing):
         needs are certified with the model's: others are when they are first asked for.
         """
         started = time.perf_counter()
+        if not isinstance(options, Options | None):
+            raise ModelError(f"options are {options!r:.60}: want an Options, or its fields by name")
+        if not isinstance(speculation, Settings | None):
+            raise ModelError(f"speculation is {speculation!r:.60}: want a Linear, Tree or the like")
         options = replace(options or Options(), **overrides)
         if draft is not None and speculation is None:
             speculation = Linear()
@@ -141,6 +147,8 @@ class Engine(Closing):
         """A prompt's tokens, special ones parsed, BOS as the model was trained to have it."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
+        if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+            raise PromptError(f"a prompt is a text or token ids: got {prompt!r:.60}")
         if bad := [token for token in prompt if not isinstance(token, Integral)]:
             raise PromptError(f"a prompt is a text or token ids: it has {bad[0]!r}")
         return list(map(int, prompt))
@@ -178,7 +186,7 @@ class Engine(Closing):
             return sorted(found, key=lambda result: int(result.request_id))
         asked = params or SamplingParams()
         if not isinstance(asked, SamplingParams):
-            raise PromptError("one prompt has one SamplingParams, not several")
+            raise PromptError(f"params of one prompt are {asked!r:.60}: want one SamplingParams")
         request = Request("0", prompts, asked)
         if asked.n > 1:
             (request,) = as_completed(self, iter([request]))
@@ -312,14 +320,19 @@ class Engine(Closing):
         one = is_one(texts)
         tokens = texts_of(self, cast(Sequence[Prompt], [texts] if one else texts))
         found = list(embeddings(self, tokens, pooling, normalize))
-        if one:
-            return found[0]
-        if pooling == "none":
-            return found
-        return np.stack(found) if found else np.empty((0, self.model.config.hidden), np.float32)
+        return found[0] if one else together(found, pooling, self.model.config.hidden)
 
     def _check(self, tokens: Sequence[int]) -> None:
         check_prompt(tokens, self.tokenizer.vocab_size, self.model.cells.capacity)
+
+    def save(self, path: str | Path) -> None:
+        """Write a session: the text that the cache holds, its cells and the sampler."""
+        save(self, path)
+
+    def restore(self, path: str | Path) -> list[int]:
+        """Hold what a session has, and give its tokens: `stream` goes on from them, with `resume`
+        as if it had never stopped. On an error (SessionError) nothing changes."""
+        return restore(self, path)
 
     def reset(self) -> None:
         """Forget what the cache holds."""
@@ -441,11 +454,12 @@ class Engine(Closing):
         """A generation begins: the prompt is read, and each completion has its logits."""
         self.reading()
         completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
-        scored = params.prompt_logprobs is not None
-        log_sum_exp = self.samplers.kernel("log_sum_exp") if scored else None
-        row, completions[0].prompt_logprobs = self.text.read(
-            prompt, self.timings.prompt, log_sum_exp
-        )
+        scored = None
+        if params.prompt_logprobs is not None:
+            scored = Likelihoods(prompt, 0, self.samplers.kernel("log_sum_exp"))
+        row = self.text.read(prompt, self.timings.prompt, scored)
+        if scored:
+            completions[0].prompt_logprobs = (None, *scored.logprobs)
         for completion in completions[1:]:
             self.model.cells.copy(0, completion.index)
         drafts = self._speculation if params.n == 1 else None

@@ -3,10 +3,12 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from engine.errors import EngineError, PackageError
 
 PREFIX = "hf:"
+PATIENCE = 10  # seconds for the hub's first answer
 NAME = re.compile(r"hf:(?P<repo>[^/:@]+/[^/:@]+)(@(?P<revision>[^:]+))?:(?P<file>[^:]+)")
 
 
@@ -29,13 +31,19 @@ def fetched(name: str) -> Path:
         raise PackageError(
             f"{name}: models of the hub need the package huggingface_hub: pip install 'assay[hub]'"
         ) from error
+    where: dict[str, Any] = {
+        "repo_id": found["repo"], "filename": found["file"], "revision": found["revision"],
+        "endpoint": os.environ.get("HF_ENDPOINT"),
+    }  # fmt: skip
     try:
-        path = hub.hf_hub_download(
-            found["repo"],
-            found["file"],
-            revision=found["revision"],
-            endpoint=os.environ.get("HF_ENDPOINT"),
-        )
+        try:  # hf_hub_download would ask for half a minute, with a line for each time
+            hub.get_hf_file_metadata(hub.hf_hub_url(**where), timeout=PATIENCE)
+            reached = True
+        except errors.HfHubHTTPError:  # which it tells better
+            reached = True
+        except Exception:
+            reached = False
+        path = hub.hf_hub_download(**where, local_files_only=not reached)
     except errors.GatedRepoError as error:
         why = "its owner asks for a login: accept the terms on its page, then hf auth login"
         raise HubError(f"{name}: {why}") from error

@@ -25,8 +25,8 @@ from kernels.certificates import Store
 from kernels.choose import Chooser
 from kernels.compiled import compile_apart
 from kernels.cpu.runtime.team import Team
-from kernels.cuda.current import current
-from kernels.cuda.device import Device
+from kernels.cuda.runtime.current import current
+from kernels.cuda.runtime.device import Device
 
 TRIED = 32  # tokens by which a load finds how many neurons are active
 

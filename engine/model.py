@@ -3,7 +3,7 @@
 import math
 import mmap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -140,11 +140,18 @@ class Model:
     ) -> Array:
         """As `step`, but what the logits are computed from: float32 [wanted, hidden], the results
         of the last norm."""
+        self.demand_hidden()
+        with self._stepped(tokens, positions, sequences, wanted) as ready:
+            return self._hidden(ready, positions, wanted)
+
+    def demand_hidden(self) -> None:
+        """ModelError where `hidden` has nothing to give."""
         if self.device:
             raise ModelError(f"{self.file.path}: hidden states are the CPU's: load without a GPU")
-        with self._stepped(tokens, positions, sequences, wanted) as ready:
-            assert ready.hidden is not None
-            return self._finite(ready.hidden[: len(wanted)], positions, wanted, "hidden states")
+
+    def _hidden(self, ready: Executable, positions: Sequence[int], wanted: Sequence[int]) -> Array:
+        assert ready.hidden is not None
+        return self._finite(ready.hidden[: len(wanted)], positions, wanted, "hidden states")
 
     def rows(
         self,
@@ -153,12 +160,18 @@ class Model:
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
         likeliest: bool,
+        hidden: Collection[int] = (),
     ) -> Sequence[Row]:
         """As `step`, the logits [vocab] of each that is wanted; or where a device has them and only
-        the `likeliest` token is asked for, what it finds in them there."""
+        the `likeliest` token is asked for, what it finds in them there. Of those whose places in
+        `wanted` are `hidden`, what their logits are computed from [hidden]."""
         with self._stepped(tokens, positions, sequences, wanted) as ready:
             if not (likeliest and ready.greedy):
-                return list(self._finite(ready.logits[: len(wanted)], positions, wanted))
+                rows = list(self._finite(ready.logits[: len(wanted)], positions, wanted))
+                if hidden:
+                    states = self._hidden(ready, positions, wanted)
+                    rows = [states[i] if i in hidden else row for i, row in enumerate(rows)]
+                return rows
             found = ready.greedy.of(len(wanted))
             for row, one in enumerate(found):
                 if not math.isfinite(one.log_sum):

@@ -1,6 +1,7 @@
 """How a model is loaded, and who watches."""
 
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 
 from engine.config import ModelError
@@ -39,7 +40,8 @@ class Options:
       so that the last tokens of a text can be dropped; drafts have one token less at most.
     - `threads` 0 means one per core that it may use; `pinned`: each keeps to a core of its own.
     - `device` "cuda" has a GPU run the last `gpu_layers` blocks, with more than there are the rest
-      too, and -1 means that; what it does not run is left to the threads.
+      too, and -1 means that; what it does not run is left to the threads. So are the experts of the
+      first `n_cpu_moe` blocks, with `cpu_moe` those of all.
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
     - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
       always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
@@ -61,8 +63,9 @@ class Options:
       in memory for good.
     - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
       from disk while the model runs; 0: no budget. `neuron_window`: most steps that a neuron of a
-      sparse block stays in memory unused, None: as long as there is room; `neuron_bundles`: its
-      rows are side by side on disk, one read, or else each with its matrix.
+      sparse block or an expert of a mixture stays in memory unused, None: as long as there is room;
+      `neuron_bundles`: a neuron's rows are side by side on disk, one read, or else each with its
+      matrix.
     - `beside_budget`: another model of this process has a `ram_budget`, which this one is part of.
     """
 
@@ -75,6 +78,8 @@ class Options:
     pinned: bool = False
     device: str = "cpu"
     gpu_layers: int = ALL
+    n_cpu_moe: int = 0
+    cpu_moe: bool = False
     kv_format: str = "F16"
     numerics: str = "exact"
     strict: bool = False
@@ -97,8 +102,13 @@ class Options:
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        least = {"context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0}
+        least = {
+            "context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0, "n_cpu_moe": 0
+        }  # fmt: skip
         most = {"context": 2**24, "batch": 2**16, "sequences": MOST_SEQUENCES, "states": 2**24}
+        for name in (*least, "threads", "gpu_layers"):
+            if not isinstance(value := getattr(self, name), Integral):
+                raise ModelError(f"{name} is {value!r}: want a whole number")
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise ModelError(f"{name} must be at least {bound}, got {getattr(self, name)}")
@@ -111,8 +121,11 @@ class Options:
             raise ModelError(f"device is {self.device!r}: want {' or '.join(DEVICES)}")
         if self.gpu_layers < ALL:
             raise ModelError(f"gpu_layers must be at least {ALL}, got {self.gpu_layers}")
-        if self.device == "cpu" and self.gpu_layers > 0:
-            raise ModelError(f"gpu_layers is {self.gpu_layers}, but the device is the CPU")
+        for name in ("gpu_layers", "n_cpu_moe", "cpu_moe"):
+            value = getattr(self, name)
+            if self.device == "cpu" and value > 0:
+                told = "given" if value is True else value
+                raise ModelError(f"{name} is {told}, but the device is the CPU")
         if self.device != "cpu":
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
@@ -149,10 +162,15 @@ class Options:
             return blocks
         return 0 if self.gpu_layers == ALL else max(0, blocks - self.gpu_layers)
 
+    def cpu_experts(self, blocks: int) -> int:
+        """Of how many of a model's blocks, the first ones, experts are the CPU's."""
+        return blocks if self.cpu_moe else min(self.n_cpu_moe, blocks)
+
     def of_a_draft(self) -> "Options":
         """For the draft model beside this one: without what is said of a file's neurons, of the
         process's memory and of a graph."""
         return replace(
-            self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, sparse="auto",
-            background=False, threshold=None, vram_budget=0, activation=None, passes=(),
+            self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, n_cpu_moe=0,
+            cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
+            activation=None, passes=(),
         )  # fmt: skip

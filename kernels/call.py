@@ -7,9 +7,9 @@ import numpy as np
 
 from kernels.cpu import quantise_activations
 from kernels.cpu.runtime.share import Share, Words, pack_words
-from kernels.cuda import call as cuda
-from kernels.cuda.current import current
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime import call as cuda
+from kernels.cuda.runtime.current import current
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.kernel import Kernel
 from kernels.knob import NONE_CHOSEN, Values, array_of
 from kernels.shapes import ShapeError, empty_outputs, sizes

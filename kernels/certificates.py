@@ -16,11 +16,11 @@ from kernels.cache import append, append_to, cache_folder, read_all, read_own, r
 from kernels.call import AnyKernel
 from kernels.cpu import quantise_activations
 from kernels.cpu.runtime.share import Share
-from kernels.cuda import nvrtc
-from kernels.cuda.call import stages
-from kernels.cuda.current import current
-from kernels.cuda.device import EMULATED
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime import nvrtc
+from kernels.cuda.runtime.call import stages
+from kernels.cuda.runtime.current import current
+from kernels.cuda.runtime.device import EMULATED
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.domain import Axes, joined
 from kernels.kernel import Kernel
 from kernels.provenance import digest_of, digest_of_package, fingerprint, machine, tools
@@ -38,7 +38,7 @@ JUDGE = (
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
 # And what runs kernels on a GPU, and compiles them.
-ON_DEVICE = "kernels.cuda.call", "kernels.cuda.gpu", "kernels.cuda.nvrtc"
+ON_DEVICE = "kernels.cuda.runtime.call", "kernels.cuda.runtime.gpu", "kernels.cuda.runtime.nvrtc"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from kernels.call import emulated
 from kernels.certificates import Certificate, Key, Store
 from kernels.child import environment
 from kernels.cpu.runtime.cores import allowed_cores
-from kernels.cuda.device import EMULATED
+from kernels.cuda.runtime.device import EMULATED
 from kernels.provenance import EditedError
 from kernels.table import find_any
 from kernels.trial import CONSTRUCTION, Request, answered

@@ -8,9 +8,9 @@ from kernels.call import AnyKernel, emulated
 from kernels.certificates import Certificate, Store, holding
 from kernels.certify import Certified, certify
 from kernels.compiled import compile_apart
-from kernels.cuda.device import Device
-from kernels.cuda.fused import Fused
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fused import Fused
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.domain import Axes, covers, extent
 from kernels.kernel import NUMERICS, Kernel

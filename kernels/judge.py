@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from kernels.call import AnyKernel, bind
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.errors import KernelError
 from kernels.guard import AT_END, Guarded
 from kernels.kernel import Kernel

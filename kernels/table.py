@@ -10,37 +10,21 @@ from kernels.cpu import (
     activations,
     add_squares,
     arithmetic,
-    attention,
-    attention_amx,
-    attention_scalar,
-    causal_conv1d,
     embedding,
     experts,
     gated_activations,
-    gated_delta_net,
     heads,
     kv_write,
     layer_norm,
-    linear_amx,
-    linear_amx_bf16,
-    linear_bf16,
-    linear_experts,
-    linear_float,
-    linear_int8,
-    linear_lut,
-    linear_scalar,
     log_probabilities,
-    neuron_masks,
     quantise_activations,
     rms_norm,
     rope,
     softmax,
-    sparse_axpy,
-    sparse_linear,
-    ssm_scan,
     verification,
     weight_formats,
 )
+from kernels.cpu.attention import attention, attention_amx, attention_scalar
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.formats.packing import (
     BF16_PACKINGS,
@@ -54,12 +38,24 @@ from kernels.cpu.formats.packing import (
     Packing,
 )
 from kernels.cpu.formats.rows import ALONG
-from kernels.cpu.linear import STREAM
+from kernels.cpu.linear import (
+    linear_amx,
+    linear_amx_bf16,
+    linear_bf16,
+    linear_experts,
+    linear_float,
+    linear_int8,
+    linear_lut,
+    linear_scalar,
+)
+from kernels.cpu.linear.linear import STREAM
+from kernels.cpu.recurrent import causal_conv1d, gated_delta_net, ssm_scan
 from kernels.cpu.runtime.share import Share
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
-from kernels.cuda.fusions import EVERY_CUDA
-from kernels.cuda.kernel import CudaKernel
+from kernels.cpu.sparse import neuron_masks, sparse_axpy, sparse_linear
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.kernel import PROMPT, Kernel
 from kernels.packages import Rows, kernels_beside
 from reference.op import Shape

@@ -24,7 +24,7 @@ from kernels.call import AnyKernel, bind, emulated
 from kernels.certificates import Certificate, Key, code_of, construction_of
 from kernels.child import leave
 from kernels.cpu.runtime.sequence import in_turn
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.domain import extent, fixed, node_cases
 from kernels.judge import Verdict, judge, replay
 from kernels.shapes import empty_outputs, sizes

@@ -6,6 +6,7 @@ from reference.bounds import FACTOR, TINY, U, gamma, truncating
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.formats.format import NO_INVERSE
+from reference.ggml import DOT, as_ggml, halves
 from reference.laws.common import alone, contained, scales
 from reference.laws.linear import LAWS, cuts
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
@@ -15,8 +16,6 @@ from reference.quantise_activations import (
     quantise_activations,
 )
 from reference.values import NOT_FINITE
-
-DOT = 2.0**27  # beyond 32 products of an int8 activation, a code of a byte and a part's byte
 
 
 def linear(x: Array, weight: Array, format: str) -> Array:
@@ -135,6 +134,17 @@ def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
     return exact, bf16_bound(exact), bf16_step(inputs)
 
 
+def rounded_by_ggml(inputs: Arguments) -> tuple[Arguments, Array, Array]:
+    """Of Op.rounded, for activations as ggml's products round them, by the weight's format."""
+    layout = FORMATS[inputs["format"]]
+    if layout.name == "BF16":
+        return as_bf16(inputs)
+    if layout.block > 1:
+        return as_ggml(inputs, layout.dequantise(inputs["weight"]))
+    exact, step = halves(inputs) if layout.name == "F16" else (inputs, np.zeros((1, 1)))
+    return exact, bound(exact, {})["out"], step
+
+
 def _absolute(inputs: Arguments) -> tuple[Array, str]:
     """The weight's magnitudes, as an F32 weight."""
     w = FORMATS[inputs["format"]].dequantise(inputs["weight"])
@@ -185,7 +195,7 @@ OP = Op(
         {"tokens": 2, "hidden": 32, "out": 65_600},
     ),
     separate="out",
-    rounded={"int8": as_int8, "bf16": as_bf16},
+    rounded={"int8": as_int8, "bf16": as_bf16, "ggml": rounded_by_ggml},
     nan="token",
     largest=FACTOR,
     laws=(

@@ -1,10 +1,13 @@
 """The board as a report: a section for each op, a table for each shape and machine."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 
 from bench.board.rows import Row
+from bench.report.plots import distances
 from bench.report.table import (
     NONE,
     Cell,
@@ -13,12 +16,16 @@ from bench.report.table import (
     Section,
     Table,
     count,
+    listed,
+    number,
     percent,
     plural,
     table,
     text,
     time,
 )
+from kernels.foreign.laws import THREADS
+from kernels.trial import COMPANY
 
 LEAD = (
     "Each was judged by the op's reference, bound and laws, and those that are right took turns at"
@@ -28,19 +35,95 @@ LEAD = (
 )
 
 
+BATCH = "Batch invariant"
+ALL = (
+    "Whether each gives a token the bits that it has alone, whoever stands beside it in a batch,"
+    " the same bits by any number of threads, and what else of its op's laws it breaks; and how far"
+    " ordinary values take it from the reference, as a multiple of the derived bound of its"
+    " numerics. A hollow mark is of one that is not batch invariant."
+)
+
+
 def report(rows: Sequence[Row], complaints: Sequence[str] = ()) -> Report:
     """Of sorted rows; `complaints` are about what could not be judged."""
-    sections = []
+    sections = [summary(rows)]
     for title, some in groupby(rows, lambda row: f"{row.op} {row.format}".strip()):
         here = list(some)
-        races = groupby(here, lambda row: row.race)
+        races = groupby((row for row in here if row.shape), lambda row: row.race)
         tables = [_race(f"{_anchor(title)}-{i}", list(each)) for i, (_, each) in enumerate(races)]
         sections.append(Section(_anchor(title), title, _lead(here), tables=(*tables, _laws(here))))
     if complaints:
         sections.append(Section("left-out", "Left out", "", notes=tuple(complaints)))
     machines = ", ".join(dict.fromkeys(row.machine for row in rows))
     about = (("Machine", machines), ("Solutions", str(len({(r.op, r.name) for r in rows}))))
-    return Report("Board of kernels", about, "", (), tuple(sections))
+    return Report("Board of kernels", about, "", (), tuple(sections), "assay board", run=False)
+
+
+def summary(rows: Sequence[Row]) -> Section:
+    """A row for each solution of an op, whatever formats, shapes and caches it is there for."""
+    once = {(row.op, _apart(row.name), row.format): row for row in rows}
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for (op, name, _), row in once.items():
+        groups.setdefault((op, name), []).append(row)
+
+    def pace(some: Sequence[Row]) -> Cell:
+        of = some[0].op, _apart(some[0].name)
+        same = (row for row in rows if (row.op, _apart(row.name)) == of and row.rank)
+        ratios = [row.ratio for row in same]
+        return Cell(f"{min(ratios):.3g} to {max(ratios):.3g}") if ratios else NONE
+
+    columns: dict[str, Column] = {
+        "Solution": lambda some: Cell(_apart(some[0].name)),
+        "Op": lambda some: Cell(some[0].op),
+        "Right": _rightness,
+        "Error over bound": lambda some: number(max(row.ordinary for row in some), "at most"),
+        BATCH: lambda some: _keeps(some, COMPANY),
+        "Any threads": lambda some: _keeps(some, (THREADS,)),
+        "Breaks, too": lambda some: text(
+            ", ".join(sorted({law for row in some for law in row.broken} - {*COMPANY, THREADS}))
+        ),
+        "Over the fastest": pace,
+    }
+    marks = [
+        {"group": row.op, "name": _whose(row.name), "value": row.ordinary,
+         "full": not set(COMPANY) & set(row.broken)}
+        for row in once.values()
+    ]  # fmt: skip
+    caption = "Error over bound at ordinary values, by op; a mark for each format."
+    plots = distances("plot-errors", caption, marks, "error over bound")
+    found = table("summary", "Every solution", groups.values(), columns, top=0)
+    return Section("summary", "Who keeps what", ALL, plots, (found.with_what_there_is(),))
+
+
+def _apart(name: str) -> str:
+    """The name of our kernel without its caches, and of a function without its file's folder."""
+    return name.removesuffix(", cold").removesuffix(", hot")
+
+
+def _whose(name: str) -> str:
+    """ggml of ggml_ops.c:relu, assay of assay generic."""
+    return re.split(r"[_ ]", Path(name.partition(":")[0]).stem)[0]
+
+
+def _rightness(some: Sequence[Row]) -> Cell:
+    right = sum(row.verdict in ("passed", "other sizes") for row in some)
+    tone, why = ("good", "") if right == len(some) else ("bad", some[0].why)
+    if len(some) > 1:
+        return text(f"{right} of {len(some)} formats", tone, why)
+    return text("yes" if right else "no", tone, why)
+
+
+def _keeps(some: Sequence[Row], laws: Sequence[str]) -> Cell:
+    """Whether none of these laws is broken, in how many formats if not in all alike."""
+    asked = [row for row in some if {*laws} & {*row.held, *row.broken}]
+    broken = [row.format for row in asked if {*laws} & {*row.broken}]
+    if not asked:
+        return NONE
+    if not broken:
+        return text("yes", "good")
+    if len(broken) == len(asked):
+        return text("no", "bad")
+    return text(f"not {listed(broken)}", "bad")
 
 
 def _anchor(title: str) -> str:
@@ -48,6 +131,8 @@ def _anchor(title: str) -> str:
 
 
 def _lead(rows: Sequence[Row]) -> str:
+    if not any(row.shape for row in rows):
+        return "Judged by the op's reference, bound and laws; nobody was timed."
     right = {row.name for row in rows if row.rank}
     wrong = {row.name for row in rows} - right
     told = f"{plural(len(right), 'solution')} ranked, {len(wrong)} not. "

@@ -19,8 +19,9 @@ class Row:
 
     - `rank`: its place, which those that tie share, and 0 of one that is not right. `ratio`, from
       `low` to `high`: its time over the fastest's, in turns.
-    - `share`: of the machine's limit there, 0 if unknown. `worst`: error over bound, `nmse`: of
-      ordinary values. `held` and `broken`: laws. `why`: of one that is not right.
+    - `share`: of the machine's limit there, 0 if unknown. `worst`: error over bound, `ordinary`:
+      the same of ordinary values alone, and so `nmse`. `held` and `broken`: laws. `why`: of one
+      that is not right.
     """
 
     machine: str
@@ -39,6 +40,7 @@ class Row:
     share: float = 0.0
     worst: float = 0.0
     nmse: float = 0.0
+    ordinary: float = 0.0
     numerics: str = "exact"
     held: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()

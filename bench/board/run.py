@@ -1,26 +1,31 @@
 """The solutions of a folder: found, judged with their op's laws, and timed in turns."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from bench.board.ours import Ours, ours, samplers
 from bench.board.rows import Row, sorted_rows
 from bench.cases import asked
 from bench.conditions import conditions
 from bench.limits import Limits
+from bench.op_run import WrongOutputError
 from bench.ratio import ratio
 from bench.timing import Rule, race
-from bench.workload import ARITHMETIC
+from bench.workload import ARITHMETIC, arithmetic_of
 from data.shapes import read
-from kernels.foreign.candidate import KINDS, Candidate, with_numerics
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.foreign.candidate import KINDS, Candidate, defined
 from kernels.foreign.child import Limits as ChildLimits
 from kernels.foreign.judge import REFUSED, Level, judge
 from kernels.foreign.report import BROKEN, HELD, Report
-from kernels.foreign.samples import CAUGHT, Samples, sampled
+from kernels.foreign.samples import CAUGHT, sampled
 from reference.op import Case, Op, Shape
 from reference.table import OPS, find_op
 
@@ -50,14 +55,16 @@ class Entry:
         laws = {o: tuple(w.name for w in report.laws if w.outcome == o) for o in (HELD, BROKEN)}
         return Row(
             machine, self.op.name, self.format or "", shape, threads, self.name, report.verdict,
-            worst=report.worst, nmse=report.nmse, numerics=report.numerics,
+            worst=report.worst, nmse=report.nmse, ordinary=report.ordinary,
+            numerics=report.numerics,
             held=laws[HELD], broken=laws[BROKEN], why=report.reason,
         )  # fmt: skip
 
 
 def solutions(folder: Path) -> Iterator[tuple[Candidate, str] | str]:
     """Every file of a kind that can be judged and its op: what its manifest says, or what the
-    folder that it lies in is called; a line for a file that says neither."""
+    folder that it lies in is called, or else each function in it that is called as an op is; a line
+    for a file of which none of this holds. One that serves several formats is there in each."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder")
     for path in sorted(folder.rglob("*")):
@@ -70,7 +77,17 @@ def solutions(folder: Path) -> Iterator[tuple[Candidate, str] | str]:
             yield str(error)
             continue
         op = candidate.manifest.op or next((p for p in reversed(parts[:-1]) if p in OPS), "")
-        yield (candidate, op) if op else f"{path} says of no op that it is its kernel: left out"
+        named = [(candidate, op)] if op else [
+            (replace(candidate, name=name), name)
+            for name in (defined(path) if candidate.kind in ("python", "source") else ())
+            if name in OPS
+        ]  # fmt: skip
+        if not named:
+            yield f"{path} says of no op that it is its kernel: left out"
+        for one, op in named:
+            known = OPS[op].formats if op in OPS else ()
+            formats = [f for f in one.manifest.formats if f in known] or [""]
+            yield from ((one.in_format(f) if f else one, op) for f in formats)
 
 
 def shapes_of(op: Op, format: str | None) -> list[Shape]:
@@ -92,26 +109,38 @@ def board(
     threads: int,
     sizes: Mapping[str, int] | None = None,
     level: Level = "full",
-    rule: Rule = RULE,
+    rule: Rule | None = RULE,
     tell: Tell = lambda _: None,
+    own: bool = False,
 ) -> list[Row]:
-    """Judge all, and race those that are right, at these sizes or the usual ones of their op."""
-    groups: dict[tuple[str, str | None], list[Entry]] = {}
-    for candidate, name in found:
+    """Judge all, some at a time, and race those that are right, at these sizes or the usual ones of
+    their op; without a rule there is no race. `own`: our own kernels stand among them."""
+    files = Counter(candidate.file for candidate, _ in found)
+
+    def judged(one: tuple[Candidate, str]) -> Entry:
+        candidate, op = one
         tell(f"judging {candidate}")
-        op = find_op(name)
-        entry = _judged(
-            candidate, op, str(candidate.file.relative_to(folder.absolute())), threads, level
-        )
-        groups.setdefault((op.name, entry.format), []).append(entry)
+        shown = str(candidate.file.relative_to(folder.absolute()))
+        if candidate.name and files[candidate.file] > 1:
+            shown += f":{candidate.name}"
+        return _judged(candidate, find_op(op), shown, threads, level)
+
+    groups: dict[tuple[str, str | None], list[Entry]] = {}
+    with ThreadPoolExecutor(physical_cores()) as pool:
+        for entry in pool.map(judged, found):
+            groups.setdefault((entry.op.name, entry.format), []).append(entry)
     rows: list[Row] = []
     for entries in groups.values():
         op, weights = entries[0].op, entries[0].format
+        tell(f"{'timing' if rule else 'trying our'} {op.name}")
+        mine = ours(op, weights, conditions().device, threads) if own else None
+        if rule is None:
+            rows += [entry.row(conditions().device, "", threads) for entry in entries]
+            rows += [mine.tried] if mine else []
+            continue
         wanted = [op.case(sizes, format=weights).shape] if sizes else shapes_of(op, weights)
         for shape in wanted:
-            tell(f"timing {op.name}")
-            case = op.case(shape, format=weights)
-            rows += raced(entries, case, limits, threads, rule)
+            rows += raced(entries, op.case(shape, format=weights), limits, threads, rule, mine)
     return sorted_rows(rows)
 
 
@@ -122,8 +151,9 @@ def _judged(candidate: Candidate, op: Op, name: str, threads: int, level: Level)
 
 
 def raced(
-    entries: Sequence[Entry], case: Case, limits: Limits, threads: int, rule: Rule
-) -> list[Row]:
+    entries: Sequence[Entry], case: Case, limits: Limits, threads: int, rule: Rule,
+    mine: Ours | None = None,
+) -> list[Row]:  # fmt: skip
     """Those that are right and take the shape, in turns; one that gives what is wrong while it is
     timed, or is faster than the machine can be, is not right."""
     machine = conditions().device
@@ -133,14 +163,24 @@ def raced(
         if entry.report.passed and not entry.candidate.manifest.serves(case.shape):
             why = f"it takes {entry.candidate.manifest.takes}"
             rows[entry.name] = _not_right(rows[entry.name], "other sizes", why)
-    starts: dict[str, list[list[float]]] = {entry.name: [] for entry in entries}
-    for _ in range(STARTS):
-        for name, samples in _started(entries, case, rows, threads, rule).items():
-            starts[name].append(samples)
-    for entry in entries:
-        if _right(rows[entry.name]):
-            samples = [s for some in starts[entry.name] for s in some]
-            rows[entry.name] = _timed(rows[entry.name], entry, case, samples, limits, threads)
+        elif entry.report.passed and (why := entry.report.untimed):
+            rows[entry.name] = _not_right(rows[entry.name], "not timed", why)
+    rows |= {row.name: row for row in (mine.rows(shape) if mine else ())}
+    starts: dict[str, list[list[float]]] = {name: [] for name in rows}
+    with ExitStack() as stack:
+        own: Mapping[str, Callable[[], float]] = {}
+        if mine and mine.tried.verdict == "passed":
+            own = stack.enter_context(samplers(mine, case, limits, threads))
+        for name in [name for name in starts if mine and name.startswith(mine.tried.name)]:
+            if name not in own:
+                rows[name] = _not_right(rows[name], "other sizes", "it does not take these")
+        for _ in range(STARTS):
+            for name, samples in _started(entries, case, rows, threads, rule, own).items():
+                starts[name].append(samples)
+    for name, some in starts.items():
+        if _right(rows[name]):
+            samples = [s for each in some for s in each]
+            rows[name] = _timed(rows[name], entries[0].op, case, samples, limits, threads)
     return ranked(rows, {name: some for name, some in starts.items() if _right(rows[name])})
 
 
@@ -149,17 +189,19 @@ def _right(row: Row) -> bool:
 
 
 def _started(
-    entries: Sequence[Entry], case: Case, rows: dict[str, Row], threads: int, rule: Rule
-) -> dict[str, list[float]]:
-    """Samples of all that are right, each in a child of its own that was started for them."""
-    running: dict[str, Callable[[], float]] = {}
+    entries: Sequence[Entry], case: Case, rows: dict[str, Row], threads: int, rule: Rule,
+    own: Mapping[str, Callable[[], float]],
+) -> dict[str, list[float]]:  # fmt: skip
+    """Samples of all that are right, each in a child of its own that was started for them, but for
+    our `own`."""
+    running = {name: _guarded(clock, rows, name) for name, clock in own.items()}
     with ExitStack() as stack:
         for entry in entries:
             if not _right(rows[entry.name]):
                 continue
-            own = ChildLimits(threads=threads)
+            child = ChildLimits(threads=threads)
             timed = sampled(
-                entry.candidate, entry.op, entry.format, case.shape, own, most_calls=MOST_CALLS
+                entry.candidate, entry.op, entry.format, case.shape, child, most_calls=MOST_CALLS
             )
             try:
                 samples = stack.enter_context(timed)
@@ -170,7 +212,7 @@ def _started(
         return race(running, rule) if running else {}
 
 
-def _guarded(clock: Samples, rows: dict[str, Row], name: str) -> Callable[[], float]:
+def _guarded(clock: Callable[[], float], rows: dict[str, Row], name: str) -> Callable[[], float]:
     """A sampler that notes why it ended, and takes no part from then on."""
 
     def sample() -> float:
@@ -178,7 +220,7 @@ def _guarded(clock: Samples, rows: dict[str, Row], name: str) -> Callable[[], fl
             return math.nan
         try:
             return clock()
-        except CAUGHT as error:
+        except (*CAUGHT, WrongOutputError) as error:
             rows[name] = _not_right(rows[name], "wrong", str(error))
             return math.nan
 
@@ -190,14 +232,13 @@ def _not_right(row: Row, verdict: str, why: str) -> Row:
 
 
 def _timed(
-    row: Row, entry: Entry, case: Case, samples: Sequence[float], limits: Limits, threads: int
+    row: Row, op: Op, case: Case, samples: Sequence[float], limits: Limits, threads: int
 ) -> Row:
     """With its share of the limit; refused where that is more than can be, whatever arithmetic."""
-    seconds, cost = float(np.median(samples)), entry.op.cost(case.shape, case.format)
+    seconds, cost = float(np.median(samples)), op.cost(case.shape, case.format)
     row = replace(row, seconds=seconds, samples=len(samples))
     if not limits.rates:
         return row
-    _, activations = with_numerics(entry.op, row.numerics)
 
     def least(arithmetic: str) -> float:
         found = limits.limit(cost, arithmetic, threads, max(1, int(cost.bytes)))
@@ -206,7 +247,7 @@ def _timed(
     if (fastest := min(map(least, ARITHMETIC.values()))) > seconds:
         why = f"{seconds:.3g} s a call, and this machine takes {fastest:.3g} s for what it moves"
         return _not_right(row, "refused", why)
-    return replace(row, share=least(ARITHMETIC.get(activations, "f32")) / seconds)
+    return replace(row, share=least(arithmetic_of(row.numerics, case.format)) / seconds)
 
 
 def ranked(rows: Mapping[str, Row], starts: Mapping[str, Sequence[Sequence[float]]]) -> list[Row]:

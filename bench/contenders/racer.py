@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.child import Child, ChildError, Closing
+from bench.child import Child, ChildError, Closing, output
 from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup, present
 from bench.engine_tests import EngineTest
 from bench.experiment import Sample
@@ -101,24 +100,8 @@ class Program:
             "-r": 1,
             "-o": "json",
         }
-        try:
-            done = subprocess.run(
-                [self._path, *(str(word) for pair in options.items() for word in pair)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=PATIENCE,
-                check=False,
-            )
-        except OSError as error:
-            raise ChildError(f"{self._path}: {error.strerror}") from None
-        except subprocess.TimeoutExpired:
-            raise ChildError(f"{self._path}: no answer within {PATIENCE:g} s") from None
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise ChildError(f"{self._path} ended with {done.returncode}: {said[0][:200]}")
-        row = self._row(done.stdout, test)
+        said = output(self._path, options, PATIENCE).stdout
+        row = self._row(said, test)
         self.about["build"] = str(row.get("build_commit", "unknown"))
         return Sample(row["samples_ns"][0] / NANOSECONDS)
 

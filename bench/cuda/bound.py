@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kernels.cuda.call import between, calls, device_sizes, packed_weights, stages
-from kernels.cuda.device import Device, upload
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.product import Stage
+from kernels.cuda.runtime.call import between, calls, device_sizes, packed_weights, stages
+from kernels.cuda.runtime.device import Device, upload
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.product import Stage
 from kernels.shapes import empty_outputs, sizes
 from reference.op import Arguments, Array
 

@@ -10,7 +10,7 @@ import numpy as np
 from bench.cuda.clock import RULE, Clock, contender
 from bench.experiment import Experiment
 from bench.results import Limit, Measurement
-from kernels.cuda.gpu import Gpu
+from kernels.cuda.runtime.gpu import Gpu
 
 READ = """
 extern "C" __global__ void read(const uint4* from, size_t count, unsigned* out) {

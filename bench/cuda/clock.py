@@ -14,8 +14,8 @@ import numpy as np
 from bench.experiment import Contender, first_line, timed
 from bench.results import Measurement
 from bench.timing import Rule
-from kernels.cuda.device import DeviceError
-from kernels.cuda.gpu import Gpu
+from kernels.cuda.runtime.device import DeviceError
+from kernels.cuda.runtime.gpu import Gpu
 
 Enqueue = Callable[[int], None]  # launches the i-th repetition and does not wait
 

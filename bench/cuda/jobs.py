@@ -19,8 +19,8 @@ from bench.cuda.measure import measure
 from bench.experiment import first_line
 from bench.results import Measurement
 from data.shapes import ModelShape, read
-from kernels.cuda.device import DeviceError
-from kernels.cuda.gpu import Gpu
+from kernels.cuda.runtime.device import DeviceError
+from kernels.cuda.runtime.gpu import Gpu
 
 PATIENCE = 60.0  # seconds for one of them
 LEAST = 15.0  # seconds that whatever is begun may take

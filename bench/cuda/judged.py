@@ -14,10 +14,10 @@ from bench.child import ChildError, Revived
 from bench.experiment import first_line
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials, certify
-from kernels.cuda import nvrtc
-from kernels.cuda.device import Device
-from kernels.cuda.fusions import EVERY_CUDA
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime import nvrtc
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.table import find_any
 from kernels.trial import Request
 

@@ -10,8 +10,8 @@ from bench.cuda.clock import RULE, Clock, Enqueue, contender
 from bench.cuda.peers import peers
 from bench.experiment import Experiment
 from bench.results import Measurement
-from kernels.cuda.gpu import Gpu
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.gpu import Gpu
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.judge import compare
 from kernels.shapes import sizes

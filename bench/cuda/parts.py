@@ -21,8 +21,8 @@ from bench.packages import lacking
 from bench.results import Measurement, Results
 from kernels.certificates import Certificate, Store
 from kernels.cpu.runtime.cores import allowed_cores
-from kernels.cuda.device import Device
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 
 # By when parts that could take longer have to end, as shares of all the time.
 COMPILED, JUDGED, SANITIZED, COMPARED = 0.25, 0.42, 0.5, 0.58

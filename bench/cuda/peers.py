@@ -9,8 +9,8 @@ import numpy as np
 from bench.cuda.cases import OpCase
 from bench.cuda.clock import Enqueue
 from bench.experiment import first_line
-from kernels.cuda.device import Buffer
-from kernels.cuda.gpu import Gpu
+from kernels.cuda.runtime.device import Buffer
+from kernels.cuda.runtime.gpu import Gpu
 
 HALF = ("F16", "BF16")  # formats that peers multiply, as they lie in memory
 

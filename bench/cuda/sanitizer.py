@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.child import FAREWELL, kill
-from kernels.cuda.fusions import EVERY_CUDA
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.product import Product
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.product import Product
 from kernels.judge import judge
 from reference.op import Case
 

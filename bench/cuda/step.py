@@ -13,10 +13,10 @@ from bench.cuda.clock import Clock
 from bench.cuda.measure import TIMES
 from bench.results import Measurement
 from data.shapes import ModelShape
-from kernels.cuda.device import Device
-from kernels.cuda.fused import rounded
-from kernels.cuda.fusions import EVERY_CUDA
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fused import rounded
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 from reference.formats import FORMATS
 from reference.op import Arguments, Array
 

@@ -62,17 +62,17 @@ class Dataset:
 
     def _files(self, folder: str) -> Iterator[tuple[Path, Any]]:
         for path in sorted((self.root / folder).rglob("*.json")):
-            yield path, _parsed(path.read_text(encoding="utf-8"), str(path))
+            yield path, parsed(path.read_text(encoding="utf-8"), str(path))
 
     def _lines(self, folder: str) -> Iterator[tuple[str, Any]]:
         for path in sorted((self.root / folder).rglob("*.jsonl")):
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if line.strip():
                     where = f"{path}:{number}"
-                    yield where, _parsed(line, where)
+                    yield where, parsed(line, where)
 
 
-def _parsed(text: str, where: str) -> Any:
+def parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:

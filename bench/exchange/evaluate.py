@@ -1,8 +1,9 @@
 """Solutions judged and timed, as traces: how far off, and how fast beside the reference."""
 
 import math
+import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ import numpy as np
 
 from bench.board.run import MOST_CALLS
 from bench.conditions import Conditions, conditions
-from bench.exchange.dataset import Dataset
+from bench.exchange.dataset import Dataset, parsed
 from bench.exchange.ops import NOT_DERIVED, op_of
 from bench.exchange.schema import Definition, ExchangeError, Solution, Trace, Workload
 from bench.exchange.solutions import candidate_of
@@ -23,9 +24,9 @@ from bench.timing import Rule, race
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Child
 from kernels.foreign.child import Limits as ChildLimits
-from kernels.foreign.judge import Level, judge
+from kernels.foreign.judge import Level, Progress, judge
 from kernels.foreign.layout import laid_out
-from kernels.foreign.report import Report
+from kernels.foreign.report import Failed, Report
 from kernels.foreign.samples import CAUGHT, sampled
 from kernels.foreign.turns import Turns
 from reference.op import Case, Op
@@ -79,6 +80,41 @@ def _evaluated(
     found = ((workload, clock.evaluation(report, workload, about)) for workload in workloads)
     traces = tuple(Trace(definition.name, w, solution.name, said) for w, said in found)
     return Evaluated(solution, report, traces)
+
+
+def judged(
+    path: Path, level: Level, limits: ChildLimits, secret: int | None = None,
+    sizes: Mapping[str, int] | None = None, seed: int = 0, progress: Progress | None = None,
+) -> Report:  # fmt: skip
+    """A solution's file alone, within its dataset: as `evaluate` judges it, or at one case of these
+    sizes. What tries a case again is that file, too."""
+    root = next((p for p in path.absolute().parents if (p / "definitions").is_dir()), None)
+    if root is None:
+        raise ExchangeError(f"{path}: no folder above it has definitions/, which a solution needs")
+    if not path.is_file():
+        raise ExchangeError(f"there is no file {path}")
+    dataset, solution = Dataset(root), Solution.of(parsed(path.read_text(), str(path)), str(path))
+    if solution.definition not in dataset.definitions:
+        raise ExchangeError(f"{path}: {root} has no definition {solution.definition}")
+    definition = dataset.definitions[solution.definition]
+    op = op_of(definition, dataset.workloads(definition.name), root)
+    case = op.case(dict(sizes), op.values[0], seed) if sizes else None
+    with tempfile.TemporaryDirectory(prefix="solution-") as folder:
+        candidate = candidate_of(solution, definition, Path(folder))
+        report = judge(
+            candidate, op, None, level, limits, secret=secret, case=case, progress=progress
+        )
+
+    def again(failed: Failed | None) -> Failed | None:
+        if failed is None:
+            return None
+        words = ("assay", "judge", shlex.quote(str(path)), failed.case.describe())
+        return replace(failed, replay=" ".join([*words, "--secret", str(report.secret)]))
+
+    return replace(
+        report, candidate=solution.name, notes=(*report.notes, NOT_DERIVED),
+        first=again(report.first), shrunk=again(report.shrunk),
+    )  # fmt: skip
 
 
 def _reference(definition: Definition) -> Solution:

@@ -10,8 +10,8 @@ from engine.offload.offload import Offload
 @dataclass(frozen=True, slots=True)
 class Block:
     """Of a block, or of a weight outside of all blocks: seconds that steps waited for the disk,
-    bytes of weights that always stream, neurons that were in memory and neurons that were read,
-    and the bytes of these; and the neurons that are in memory for good."""
+    bytes of weights that always stream, neurons (or experts) that were in memory and that were
+    read, and the bytes of these; and those that are in memory for good."""
 
     waited: float = 0.0
     weights: float = 0.0
@@ -34,12 +34,14 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """So many steps: bytes that came from disk, neurons between two that were needed and bytes read
-    ahead of the next step among them; seconds with a read under way; and what its blocks had."""
+    ahead of the next step among them; seconds with a read under way; what its blocks had, and if
+    their `neurons` are experts."""
 
     steps: int
     bytes: float
     busy: float
     blocks: Mapping[str, Block]
+    named: str = "neurons"
 
     @property
     def rate(self) -> float:
@@ -74,7 +76,8 @@ class Meter:
             waited, hits, misses, neurons = (b - a for a, b in zip(before[name], now, strict=True))
             weights = steps * sizes.get(name, 0)
             blocks[name] = Block(waited, weights, hits, misses, neurons, pinned.get(name, 0))
-        return Reading(steps, n_bytes - bytes_before, busy - busy_before, blocks)
+        named = pool.named if pool else "neurons"
+        return Reading(steps, n_bytes - bytes_before, busy - busy_before, blocks, named)
 
     def _now(self) -> tuple[int, float, dict[str, tuple[float, ...]]]:
         """Bytes and seconds of the readers; of each block seconds waited, hits, misses and their

@@ -22,9 +22,9 @@ from bench.report.table import (
 from engine.shell.ops import NOT_HERE
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
-from kernels.cuda.device import EMULATED
-from kernels.cuda.fusions import EVERY_CUDA
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.device import EMULATED
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.kernel import Kernel
 from kernels.planted import Planted
 from kernels.provenance import machine

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from bench.report.table import Plot, digits
@@ -32,6 +33,10 @@ NAMES = {
     "transformers": ("s2", "^"),
     "numpy": ("s3", "D"),
     "torch": ("s4", "v"),
+    "ggml": ("s1", "s"),
+    "scipy": ("s6", "X"),
+    "numba": ("s2", "p"),
+    "onednn": ("s5", "P"),
     "generic": ("s0", "o"),
     "avx512_vnni": ("s1", "s"),
     "amx": ("s2", "^"),
@@ -221,6 +226,43 @@ def panels(
             _name_ticks(axes, ticks)
             axes.set_xlabel(axis)
         return top + down * (i // across + 1)
+
+    return drawn(anchor, caption, draw)
+
+
+def distances(anchor: str, caption: str, marks: Marks, axis: str) -> list[Plot]:
+    """A row for each `group`, in which each `name` has marks at its `value`s, on a scale of powers
+    of ten with a line at 1; those that are not `full` are hollow. What is too small or too large
+    for the scale stands at its ends."""
+    marks = pd.DataFrame(marks)
+    if not len(marks):
+        return []
+    names, groups = (list(marks[column].unique()) for column in ("name", "group"))
+    known = marks["value"][(marks["value"] > 0) & np.isfinite(marks["value"])]
+    low, high = max(1e-4, min(known, default=0.1)) / 2, max(known, default=1.0) * 2
+    low, high = min(low, 0.1), max(high, 10.0)
+
+    def draw(sheet: Sheet) -> float:
+        signs = [_sign(label(name), *look(name, i)) for i, name in enumerate(names)]
+        top, left = sheet.legend(signs, 7 if sheet.wide else 3) + 8, 130
+        height = ROW * len(groups)
+        axes = sheet.axes(left, top, sheet.width - left - 14, height)
+        for (group, name, full), some in marks.groupby(["group", "name", "full"], sort=False):
+            colour, marker = look(name, names.index(name))
+            y = groups.index(group) + 0.6 * (names.index(name) + 0.5) / len(names) - 0.3
+            axes.plot(
+                some["value"].clip(low, high), [y] * len(some), ls="", color=colour, marker=marker,
+                ms=6, markerfacecolor=colour if full else "none", clip_on=False,
+            )  # fmt: skip
+        axes.axvline(1, color=INK, lw=1)
+        axes.set(xscale="log", xlim=(low, high), ylim=(len(groups) - 0.5, -0.5), xlabel=axis)
+        axes.set_yticks(range(len(groups)), groups)
+        axes.tick_params(axis="y", length=0)
+        axes.minorticks_off()
+        axes.locator_params(axis="x", numticks=9 if sheet.wide else 5)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.grid(axis="both")
+        return top + height + 48
 
     return drawn(anchor, caption, draw)
 

@@ -5,7 +5,18 @@ from datetime import datetime
 
 import pandas as pd
 
-from bench.report import card, certified, history, offload, ops, peers, quality, speculation, steps
+from bench.report import (
+    card,
+    certified,
+    history,
+    offload,
+    ops,
+    peers,
+    quality,
+    serving,
+    speculation,
+    steps,
+)
 from bench.report.certified import Standings, on_emulator, passed
 from bench.report.lookup import duels, faster_cell, main_duels, our_ops, rows_of
 from bench.report.peers import DEFAULT_PEER
@@ -46,6 +57,7 @@ def report(
         lambda: ops.roofline_section(rows, run.limits),
         lambda: ops.matmul_section(rows),
         lambda: peers.engine_section(rows),
+        lambda: serving.section(rows),
         lambda: steps.section(rows),
         lambda: ops.costs_section(rows),
         lambda: quality.section(rows),

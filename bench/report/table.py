@@ -115,13 +115,16 @@ class KeyFigure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`about` are the facts under the title; `warning` says why all of it may be doubtful."""
+    """`about` are the facts under the title; `warning` says why all of it may be doubtful;
+    `command` wrote it, of a `run` whose samples are kept."""
 
     title: str
     about: Sequence[tuple[str, str]]
     warning: str
     figures: Sequence[KeyFigure]
     sections: Sequence[Section]
+    command: str = "assay report"
+    run: bool = True
 
 
 def table(

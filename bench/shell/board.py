@@ -1,6 +1,7 @@
 """assay board: the solutions of a folder, judged, raced and ranked."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,17 +20,23 @@ def board(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="OP/FILE, or files that say op.")
     ],
-    op: Annotated[str, typer.Option(help="Solutions of this op only.")] = "",
+    op: Annotated[str, typer.Option(help="Of these ops only, e.g. linear,attention.")] = "",
     shape: Annotated[
         str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048; by default TinyLlama's.")
     ] = "",
     level: Annotated[str, typer.Option(help="quick, full (laws, too) or deep.")] = "full",
     threads: o.Threads = 1,
-    seconds: Annotated[float, typer.Option(help="Of each race, at most.")] = 6.0,
+    seconds: Annotated[
+        float, typer.Option(help="Of each race, at most; 0: none, who is right and how.")
+    ] = 6.0,
+    own: Annotated[bool, typer.Option("--ours", help="Our own kernels among them.")] = False,
     beside: Annotated[
         list[Path] | None, typer.Option("--with", help="What --json said elsewhere.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write who keeps what to this file, a picture beside it.")
+    ] = None,
     as_json: o.Json = False,
 ) -> None:
     """Rank kernels that are not ours by op, shape and machine.
@@ -37,11 +44,13 @@ def board(
     Each is judged as `assay judge` does it; those that are right take turns. A difference within
     the noise is a tie. Exit 1 if none is right.
     """
-    from bench.board.page import report
+    from bench.board.page import report, summary
     from bench.board.rows import sorted_rows
     from bench.board.run import STARTS, solutions
     from bench.board.run import board as ranked
-    from bench.limits import limits
+    from bench.conditions import conditions
+    from bench.limits import Limits, limits
+    from bench.report.markdown import write_page
     from bench.report.page import page
     from bench.timing import Rule
     from engine.shell.show import note, progress_bar, stdout
@@ -50,28 +59,29 @@ def board(
 
     if level not in LEVELS:
         raise typer.BadParameter(f"--level is one of {', '.join(LEVELS)}, got {level!r}")
-    if not seconds > 0:
-        raise typer.BadParameter(f"--seconds is above 0, got {seconds:g}")
+    if not seconds >= 0:
+        raise typer.BadParameter(f"--seconds is not negative, got {seconds:g}")
     sizes, elsewhere = parse_shape(shape), [row for path in beside or () for row in _read(path)]
     found, complaints = [], []
     for one in solutions(folder):
         if isinstance(one, str):
             complaints.append(one)
-        elif op in ("", one[1]):
+        elif not op or one[1] in op.split(","):
             found.append(one)
     for complaint in complaints:
         note(complaint)
     if not found:
         raise ValueError(f"{folder} has no solution{f' of {op}' if op else ''} that can be judged")
     count = threads or physical_cores()
-    rule = Rule(least=7, error=0.01, cap_seconds=seconds / STARTS, most=100)
+    rule = Rule(least=7, error=0.01, cap_seconds=seconds / STARTS, most=100) if seconds else None
     with progress_bar() as bar:
         tell = partial(teller, bar)
-        here = limits((count,), tell("probing the machine (once)"))
+        probing = tell("probing the machine (once)")
+        here = limits((count,), probing) if rule else Limits.unprobed()
         said: dict[str, int] = {}
         rows = ranked(
             found, folder, here, count, sizes, level, rule,  # type: ignore[arg-type]
-            tell=lambda words: tell(words)(said.setdefault(words, 0)),
+            tell=lambda words: tell(words)(said.setdefault(words, 0)), own=own,
         )  # fmt: skip
     rows = sorted_rows([*rows, *elsewhere])
     if as_json:
@@ -80,9 +90,13 @@ def board(
         _show(rows)
     if html:
         html.write_text(page(report(rows, complaints)), encoding="utf-8")
+    if markdown:
+        about = conditions() if rule else replace(conditions(), load=0.0)  # which no law minds
+        write_page(summary(rows), about, markdown)
+    for written in filter(None, (html, markdown)):
         if not as_json:
-            stdout().print(f"wrote {html}", highlight=False, markup=False)
-    if not any(row.rank for row in rows):
+            stdout().print(f"wrote {written}", highlight=False, markup=False)
+    if not any(row.rank or row.verdict == "passed" for row in rows):
         raise typer.Exit(1)
 
 

@@ -22,7 +22,8 @@ TONES = {"held": "green", "broken": "red", "not asked": "dim"}
 
 def judge(
     file: Annotated[
-        str, typer.Argument(metavar="FILE[:NAME]", help="Python, C, C++, CUDA or a library.")
+        str,
+        typer.Argument(metavar="FILE[:NAME]", help="Python, C, C++, CUDA, .so, .cubin or .json."),
     ] = "",
     op: Annotated[
         str, typer.Option(help="The op it is a kernel of, if the file does not say.")
@@ -35,6 +36,9 @@ def judge(
     flags: Annotated[
         str, typer.Option(help="Of the C compiler, in place of -O3 -march=native.")
     ] = "",
+    manifest: Annotated[
+        Path | None, typer.Option(help="What a file says of itself; by default FILE's .toml.")
+    ] = None,
     shape: Annotated[str, typer.Option(help="One case only: its sizes, e.g. tokens=1.")] = "",
     values: Annotated[str, typer.Option(help="Its kind of values.")] = "normal",
     seed: Annotated[int, typer.Option(help="Its seed.")] = 0,
@@ -46,7 +50,9 @@ def judge(
         bool, typer.Option("--processes", help="It may start programs, as torch.compile does.")
     ] = False,
     template: Annotated[str, typer.Option(metavar="OP", help="Write a file to begin with.")] = "",
-    for_: Annotated[str, typer.Option("--for", help="c, numba, triton, cuda or python.")] = "c",
+    for_: Annotated[
+        str, typer.Option("--for", help="c, python, numba, triton, cuda or cubin.")
+    ] = "c",
     as_json: o.Json = False,
 ) -> None:
     """Judge a kernel that is not ours, in a child process that may do little.
@@ -54,7 +60,7 @@ def judge(
     Exit 0 if it passed: by its numbers alone, whatever laws it breaks. A failure is told with the
     smallest case that shows it and the command that tries it again.
     """
-    from engine.shell.show import progress_bar, stdout
+    from engine.shell.show import progress_bar
     from kernels.foreign.candidate import Candidate
     from kernels.foreign.child import Limits
     from kernels.foreign.judge import judge as judged
@@ -65,26 +71,47 @@ def judge(
         return
     if not file:
         raise typer.BadParameter("which file? Or --template OP --for c to begin with one")
-    said = {"flags": shlex.split(flags)} if flags else {}
-    candidate = Candidate.of(file, **said)
+    bounds = Limits(seconds, memory=int(memory * 2**30), threads=threads, processes=processes)
+    if file.endswith(".json"):
+        from bench.exchange.evaluate import judged as solved
+        from bench.packages import lacking
+
+        if missing := lacking(["torch"]):
+            raise RuntimeError(f"a solution needs {missing[0]}: pip install 'assay[exchange]'")
+        if time:
+            raise typer.BadParameter("--time: assay exchange FOLDER times solutions")
+        with progress_bar() as bar:
+            tell = teller(bar, "judging")
+            sizes = parse_shape(shape)
+            report = solved(Path(file), level, bounds, secret, sizes, seed, tell)  # type: ignore[arg-type]
+        _tell(report, html, as_json)
+        return
+    said = {"flags": tuple(shlex.split(flags))} if flags else {}
+    candidate = Candidate.of(file, manifest, **said)
     wanted = op or candidate.manifest.op
     if not wanted:
         raise typer.BadParameter(f"which op is it a kernel of? --op, one of {', '.join(OPS)}")
-    spec, limits = find_op(wanted), Limits(seconds, memory=int(memory * 2**30), threads=threads,
-                                       processes=processes)  # fmt: skip
+    spec = find_op(wanted)
     formats = format or candidate.manifest.format or (spec.formats[0] if spec.formats else None)
     case = spec.case(parse_shape(shape), values, seed, formats) if shape and not time else None
     with progress_bar() as bar:
         tell = teller(bar, "judging")
         report = judged(
-            candidate, wanted, format, level, limits,  # type: ignore[arg-type]
+            candidate, wanted, format, level, bounds,  # type: ignore[arg-type]
             numerics=numerics, secret=secret, case=case, progress=tell,
         )  # fmt: skip
         if time and report.passed:
             from bench.judged import timed
 
             sizes = parse_shape(shape)
-            report = timed(report, candidate, spec, limits, sizes, partial(teller, bar))
+            report = timed(report, candidate, spec, bounds, sizes, partial(teller, bar))
+    _tell(report, html, as_json)
+
+
+def _tell(report: "Report", html: Path | None, as_json: bool) -> None:
+    """On standard output, and if wanted as a page; exit status 1 if it has not passed."""
+    from engine.shell.show import stdout
+
     if html:
         from bench.report.page import judged_page
 
@@ -107,7 +134,8 @@ def _write(op: str, kind: str, format: str | None, file: str) -> None:
     path = Path(file or f"{op}{SUFFIXES[kind]}")
     with path.open("x") as target:
         target.write(text)
-    print(f"wrote {path}: fill in what it says, then assay judge {path}")
+    judged = path.with_suffix(".cubin") if kind == "cubin" else path
+    print(f"wrote {path}: fill in what it says, then assay judge {judged}")
 
 
 def show(report: "Report") -> None:
@@ -122,6 +150,8 @@ def show(report: "Report") -> None:
     say(report.verdict.upper(), style="bold green" if report.passed else "bold red", end="")
     counted = f"{report.cases} {'case' if report.cases == 1 else 'cases'}"
     figures = f"worst error/bound {report.worst:.3g}"
+    if report.reason and report.ordinary != report.worst:
+        figures += f", {report.ordinary:.3g} at ordinary values"
     if report.nmse < float("inf"):
         figures += f", NMSE {report.nmse:.1e}"
     say(f"  {counted}, {figures}, {report.seconds:.1f} s" if report.cases else "")

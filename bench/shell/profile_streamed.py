@@ -44,8 +44,8 @@ def as_dict(found: "StreamedStep") -> dict[str, Any]:
         return {
             "bytes": block.bytes / steps,
             "waited_seconds": block.waited / steps,
-            "neurons_found": None if math.isnan(block.hit_rate) else block.hit_rate,
-            "neurons_pinned": block.pinned,
+            f"{reading.named}_found": None if math.isnan(block.hit_rate) else block.hit_rate,
+            f"{reading.named}_pinned": block.pinned,
         }
 
     return {
@@ -65,7 +65,7 @@ def table(found: "StreamedStep") -> "Table":
     reading, steps = found.reading, found.reading.steps
     sparse = any(block.hits + block.misses for block in reading.blocks.values())
     pinned = any(block.pinned for block in reading.blocks.values())
-    of_neurons = ["% neurons found"] * sparse + ["pinned"] * pinned
+    of_neurons = [f"% {reading.named} found"] * sparse + ["pinned"] * pinned
     result = grid("a step on average", *figures("MB read", *of_neurons, "ms waited"))
     for name, block in {**reading.blocks, "all": reading.whole}.items():
         share = "" if math.isnan(block.hit_rate) else f"{100 * block.hit_rate:.1f}"

@@ -2,12 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bench.board import rows as board_rows
-from bench.board.page import report
+from bench.board.page import report, summary
 from bench.board.rows import BoardError, Row
 from bench.board.run import RULE, board, ranked, solutions
 from bench.report.page import page
@@ -70,6 +71,36 @@ def test_files_say_their_op_or_lie_in_its_folder(folder):
         list(solutions(folder / "helper.py"))
 
 
+def test_functions_of_a_file_are_solutions_in_each_format(tmp_path):
+    """Those that are called as ops are, where neither the file nor its folder says one."""
+    both = "def relu(x): ...\ndef helper(x): ...\ndef linear(x, weight): ...\n"
+    (tmp_path / "mine.py").write_text('# assay: formats = ["F32", "Q4_0"]\n' + both)
+    told = [(str(one), one.manifest.format, op) for one, op in solutions(tmp_path)]
+    assert told == [
+        ("mine.py:relu", "", "relu"),
+        ("mine.py:linear", "F32", "linear"),
+        ("mine.py:linear", "Q4_0", "linear"),
+    ]
+
+
+def test_the_summary_has_a_row_for_all_formats():
+    """Who is not batch invariant in which of them, who is wrong, and how far they are off."""
+    blank = Row("cpu", "linear", "", "", 1, "ggml_linear.c", "passed", held=("tokens-alone",))
+    rows = [
+        replace(blank, format="F32", ordinary=0.25),
+        replace(blank, format="Q4_0", ordinary=0.5, held=(), broken=("tokens-alone", "sums-go")),
+        replace(blank, format="Q6_K", verdict="wrong", why="out[0] is 1", ordinary=4.0),
+        replace(blank, name="assay generic, cold"),
+        replace(blank, name="assay generic, hot"),
+    ]
+    section = summary(rows)
+    cells = [[cell.text for cell in row] for row in section.tables[0].rows]
+    expected = ["ggml_linear.c", "linear", "2 of 3 formats", "4.00", "not Q4_0", "sums-go"]
+    assert cells[0] == expected
+    assert [row[0] for row in cells] == ["ggml_linear.c", "assay generic"]
+    assert len(section.plots) == 1
+
+
 def test_right_ones_are_ranked_and_wrong_ones_told(found):
     """Equal code ties, doing it fifty times is slower, zeros are wrong, a manifest is heeded."""
     by_name = {row.name: row for row in found}
@@ -126,7 +157,7 @@ def test_json_is_read_again_and_the_frame_and_the_page_have_all(found):
     assert set(frame[frame["rank"] == 1]["name"]) == {"relu/maximum.py", "elsewhere/said.py"}
     elsewhere = [Row.of(row | {"machine": "another"}) for row in said]
     text = page(report(board_rows.sorted_rows([*found, *elsewhere]), ["x <b> was left out"]))
-    assert text.count("relu/slow.py") == 3
+    assert text.count("relu/slow.py") == 4  # two races, its laws, and the summary
     assert "on another" in text
     assert "1=" in text
     assert "x &lt;b&gt; was left out" in text

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.exchange.dataset import Dataset
-from bench.exchange.evaluate import Evaluated, evaluate, sol_score
+from bench.exchange.evaluate import Evaluated, evaluate, judged, sol_score
 from bench.exchange.ops import NOT_DERIVED, op_of
 from bench.exchange.schema import Definition, ExchangeError, Solution, Workload
 from bench.limits import Limits, Rate
@@ -20,6 +20,7 @@ from bench.tests.exchange_files import (
     write,
 )
 from bench.timing import Rule
+from kernels.foreign.child import Limits as ChildLimits
 
 HERE = Limits((), (Rate("read", 1, 1e12, 0.0, 2**30),), "2026-01-01")  # as fast as no machine
 BRIEFLY = Rule(least=2, cap_seconds=0.1, most=3)
@@ -46,6 +47,19 @@ def theirs():
 @pytest.fixture(scope="module")
 def torch():
     return pytest.importorskip("torch", reason="no torch: pip install 'assay[exchange]'")
+
+
+def test_a_solution_alone_is_judged(torch, tmp_path):
+    """By its file: the right one passes, and what tries a wrong one again is its file, too."""
+    root = write(tmp_path / "set")
+    assert judged(root / "solutions/into.json", "quick", ChildLimits()).passed
+    report = judged(root / "solutions/forgets-weight.json", "quick", ChildLimits())
+    assert report.verdict == "wrong"
+    assert report.replay.startswith(f"assay judge {root}/solutions/forgets-weight.json --shape")
+    alone = tmp_path / "alone.json"
+    (root / "solutions/into.json").rename(alone)
+    with pytest.raises(ExchangeError, match="no folder above it has definitions/"):
+        judged(alone, "quick", ChildLimits())
 
 
 def test_what_their_package_writes_is_read_and_kept(theirs, tmp_path):

@@ -24,7 +24,7 @@ from bench.cuda.trial import cases, random_cases
 from bench.results import read
 from bench.tests.programs import run
 from kernels.certificates import Certificate
-from kernels.cuda.fusions import EVERY_CUDA
+from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import find_any
 from reference.table import OPS

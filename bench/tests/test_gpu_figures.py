@@ -21,7 +21,7 @@ from bench.experiment import Experiment
 from bench.results import Measurement, Results, read
 from bench.timing import Rule
 from data.shapes import ModelShape
-from kernels.cuda.device import Buffer
+from kernels.cuda.runtime.device import Buffer
 from kernels.cuda.table import CUDA_KERNELS
 from reference.table import OPS
 

@@ -10,11 +10,11 @@ import bench.limits
 from bench.node_cost import cost_of
 from bench.profile import ProfileError, joined, neurons, profile, token_ids
 from bench.shell.profile import profile as command
-from bench.sparse_speed import Bytes, curve, section
+from bench.sparse_speed import POWERINFER, Bytes, curve, section
 from bench.tests.programs import shell as shell_of
 from bench.tests.small_sparse import FFN, HIDDEN, SHARE
 from bench.tests.synthetic import QUICK, limits, rows_of
-from bench.timing import Rule
+from bench.timing import ONCE, Rule
 from engine import Engine
 from engine.gguf.file import GGUFFile
 from engine.passes.count import count_neurons, neuron_counts
@@ -136,10 +136,21 @@ def test_bytes_are_those_of_the_tensors(sparse_model):
     assert read.sparse(0.1, 0.05) < read.sparse(0.2, 0.1) < read.sparse(1, 1)
 
 
-def test_points_have_the_shares_asked_for(sparse_model):
-    """A curve of two points, its table and its drawing."""
+PROGRAM = """#!/bin/sh
+test "$LLAMA_SPARSE_PRED_THRESHOLD" || exit 1
+echo "llama_print_timings:        eval time =     6.20 ms /    31 runs" >&2
+"""
+
+
+def test_points_have_the_shares_asked_for(sparse_model, tmp_path):
+    """A curve of two points, its table and its drawing; PowerInfer's program is asked for each."""
     rule, told = Rule(least=3, most=3), list[str]()
-    races = list(curve(sparse_model, sparse_model, (0.2, 0.6), 1, rule, told.append))
+    program = tmp_path / "main"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    curved = curve(sparse_model, sparse_model, (0.2, 0.6), 1, rule, told.append, str(program))
+    races = list(curved)
+    assert {row.median for rows in races for row in rows if row.test == POWERINFER} == {0.0002}
     found = section(rows_of(*(row for rows in races for row in rows)))
     (table,) = found.tables
     few, many = (
@@ -149,5 +160,14 @@ def test_points_have_the_shares_asked_for(sparse_model):
     assert many["Active"] == pytest.approx(0.6, rel=0.1)
     assert 0 < few["Fire"] < few["Active"]
     assert few["Bytes allow"] > many["Bytes allow"]
+    assert few["Times PowerInfer"] > 0
     assert len(found.plots) == 1
     assert len(told) == 4
+
+
+def test_a_peer_that_is_not_there_has_a_line(sparse_model):
+    """And no column."""
+    rows = [row for rows in curve(sparse_model, sparse_model, (0.5,), 1, ONCE, str) for row in rows]
+    found = section(rows_of(*rows))
+    assert found.notes == ["PowerInfer: it is not named: --powerinfer PROGRAM"]
+    assert "Times PowerInfer" not in found.tables[0].columns

@@ -26,9 +26,9 @@ from bench.tests import synthetic
 from bench.tests.browser import chromium, complaints, show
 from bench.tests.programs import shell
 from kernels.certificates import Certificate, Key, Store
-from kernels.cuda import current
-from kernels.cuda.device import EMULATED, DeviceError
-from kernels.cuda.fusions import EVERY_CUDA
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime import current
+from kernels.cuda.runtime.device import EMULATED, DeviceError
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.planted import Planted, keep_planted, load_planted
 from kernels.table import KERNELS

@@ -14,9 +14,8 @@ from typing import Any, Literal
 import kernels.cpu
 from conformance.bugs.shares import C_FOLDER, CShare, PythonShare, Work, storing
 from kernels.call import AnyKernel
-from kernels.cuda.fusions import EVERY_CUDA
-from kernels.cuda.launch import FOLDER as CUDA_FOLDER
-from kernels.cuda.launch import Launch
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.launch import Launch, ours
 from kernels.kernel import Kernel
 from kernels.table import find, variants
 from reference.formats import FORMATS
@@ -101,7 +100,7 @@ class Bug:
 
     def _edited_cuda(self, edit: Edit, folder: Path) -> AnyKernel:
         """Ours, its sources copied to a folder and changed there."""
-        for path in (*CUDA_FOLDER.glob("*.cu"), *CUDA_FOLDER.glob("*.cuh")):
+        for path in ours().values():
             shutil.copy(path, folder)
         file = folder / edit.file
         file.write_text(edit.of(file.read_text()))

@@ -6,7 +6,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from conformance.bugs.bug import CUDA_FOLDER, Bug
+from conformance.bugs.bug import Bug
 from conformance.bugs.general import NULL
 from conformance.bugs.shares import C_FOLDER, COMPILER, CShare, storing
 from conformance.bugs.table import EVERY, PLANTED
@@ -14,6 +14,7 @@ from conformance.bugs.trial import Trials
 from conformance.cuda.emulator import compiler
 from conformance.support.depth import DEEP
 from kernels.certificates import construction_of
+from kernels.cuda.runtime.launch import FOLDER
 from kernels.judge import judge
 from kernels.kernel import Kernel
 from kernels.table import find, variants
@@ -65,8 +66,10 @@ def test_enough_bugs_are_planted():
 
 
 def test_every_cuda_source_is_edited():
-    files = {path.name for path in (*CUDA_FOLDER.glob("*.cu"), *CUDA_FOLDER.glob("*.cuh"))}
-    assert files == {bug.does.file for bug in PLANTED if bug.language == "cuda"}
+    """Sources are found by their names alone, of which no two are the same."""
+    files = [path.name for path in FOLDER.rglob("*.cu*")]
+    assert len({*files}) == len(files)
+    assert {*files} == {bug.does.file for bug in PLANTED if bug.language == "cuda"}
 
 
 def test_every_kernel_in_c_is_edited():

@@ -28,7 +28,7 @@ from conformance.cuda.emulator import Emulator
 from conformance.support.child import opened
 from conformance.support.rooms import ROOT
 from kernels.cpu.runtime.float_control import read_control, restore_control
-from kernels.cuda.current import taking_the_place
+from kernels.cuda.runtime.current import taking_the_place
 from kernels.planted import Planted
 from kernels.trial import Request, attempt
 

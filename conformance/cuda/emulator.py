@@ -23,9 +23,9 @@ import numpy as np
 
 from conformance.support import child
 from kernels.cache import cache_folder
-from kernels.cuda.device import EMULATED, Buffer, DeviceError
-from kernels.cuda.launch import Grid, Launch
-from kernels.cuda.product import Factors, Stage
+from kernels.cuda.runtime.device import EMULATED, Buffer, DeviceError
+from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.cuda.runtime.product import Factors, Stage
 from kernels.errors import KernelError
 from reference.formats.floats import decode_bf16
 from reference.op import Array

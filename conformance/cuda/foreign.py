@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from conformance.cuda.emulator import host_library, library
-from kernels.cuda.launch import Launch, items
+from kernels.cuda.runtime.launch import Launch, items
 from kernels.errors import KernelError
 
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from conformance.cuda.emulator import Emulator
-from kernels.cuda.current import current, taking_the_place
-from kernels.cuda.device import DeviceError
-from kernels.cuda.fusions import EVERY_CUDA
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.current import current, taking_the_place
+from kernels.cuda.runtime.device import DeviceError
 from kernels.judge import judge
 
 

@@ -16,7 +16,7 @@ FUSED = ["add_norm_round/cuda/generic", "linear_trio/cuda/generic/Q4_0"]  # by w
 
 # In a file `old`, which stands there once, becomes `new`: the kernels that this outdates.
 CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
-    "nothing": (("kernels/cuda/launch.py", "0 in self.blocks", "0 in self.blocks"), []),
+    "nothing": (("kernels/cuda/runtime/launch.py", "0 in self.blocks", "0 in self.blocks"), []),
     "threads-of-a-row": (
         ("kernels/cuda/single.py", '"rms_norm": fours', '"rms_norm": one_block'),
         [RMS_NORM],
@@ -26,29 +26,33 @@ CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
         [ROUNDING, LINEAR_Q4_0],  # which has it run before
     ),
     "rows-of-a-warp": (
-        ("kernels/cuda/linear.py", "FEW = {1: 2, 2: 2,", "FEW = {1: 2, 2: 4,"),
+        ("kernels/cuda/linear/linear.py", "FEW = {1: 2, 2: 2,", "FEW = {1: 2, 2: 4,"),
         [LINEAR_F32, LINEAR_Q4_0, LINEAR_BF16],
     ),
     "when-there-are-many": (
-        ("kernels/cuda/linear.py", 'shape["tokens"] > max(FEW)', 'shape["tokens"] >= max(FEW)'),
+        (
+            "kernels/cuda/linear/linear.py",
+            'shape["tokens"] > max(FEW)',
+            'shape["tokens"] >= max(FEW)',
+        ),
         [LINEAR_F32, LINEAR_Q4_0, LINEAR_BF16],
     ),
     "what-a-library-is-asked": (
-        ("kernels/cuda/cublas.py", "cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N",
+        ("kernels/cuda/runtime/cublas.py", "cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N",
          "cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T"),
         [LINEAR_BF16],
     ),
     "shared-memory": (
-        ("kernels/cuda/attention.py", "FEW_BUDGET = 34816", "FEW_BUDGET = 17408"),
+        ("kernels/cuda/attention/attention.py", "FEW_BUDGET = 34816", "FEW_BUDGET = 17408"),
         [ATTENTION, TENSOR],
     ),
-    "scratch": (("kernels/cuda/sparse_axpy.py", "// 512", "// 256"), [AXPY]),
+    "scratch": (("kernels/cuda/sparse/sparse_axpy.py", "// 512", "// 256"), [AXPY]),
     "what-it-takes": (
-        ("kernels/cuda/attention.py", "TENSOR_HEADS = (64, 128)", "TENSOR_HEADS = (64,)"),
+        ("kernels/cuda/attention/attention.py", "TENSOR_HEADS = (64, 128)", "TENSOR_HEADS = (64,)"),
         [ATTENTION, TENSOR],
     ),
     "what-all-grids-are": (
-        ("kernels/cuda/launch.py", "0 in self.blocks", "self.blocks[0] == 0"),
+        ("kernels/cuda/runtime/launch.py", "0 in self.blocks", "self.blocks[0] == 0"),
         list(NAMES),
     ),
 }  # fmt: skip
@@ -68,8 +72,8 @@ for name, ((file, old, new), _) in changes.items():
         assert text.count(old) == 1, (file, old)
         path.write_text(text.replace(old, new))
         from kernels.certificates import Key
-        from kernels.cuda.current import taking_the_place
-        from kernels.cuda.fusions import EVERY_CUDA
+        from kernels.cuda.runtime.current import taking_the_place
+        from kernels.cuda.fusion.fusions import EVERY_CUDA
         with taking_the_place(Device()):
             found = {k.name: Key.of(k).digest for k in EVERY_CUDA}
         print(json.dumps([name, [found[name] for name in names]]), flush=True)

@@ -11,10 +11,10 @@ from itertools import islice
 import pytest
 
 from conformance.support.depth import DEEP
-from kernels.cuda import nvrtc
-from kernels.cuda.fusions import EVERY_CUDA
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Launch
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime import nvrtc
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.launch import Launch
 
 CAPABILITIES = (75, 80, 90)
 MOST_REGISTERS, ALL_REGISTERS = 255, 2**16  # of a thread, of all that run at once

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from kernels.cuda import linear
-from kernels.cuda.device import DeviceError
-from kernels.cuda.gpu import Gpu
-from kernels.cuda.product import Factors, Product
+from kernels.cuda.linear import linear
+from kernels.cuda.runtime.device import DeviceError
+from kernels.cuda.runtime.gpu import Gpu
+from kernels.cuda.runtime.product import Factors, Product
 from reference.formats.floats import decode_bf16, encode_bf16
 from reference.op import Array
 

@@ -12,8 +12,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from conformance.cuda.emulator import Emulator, compiler
-from kernels.cuda.device import Buffer, DeviceError, upload
-from kernels.cuda.launch import FOLDER, Grid, Launch
+from kernels.cuda.runtime.device import Buffer, DeviceError, upload
+from kernels.cuda.runtime.launch import FOLDER, Grid, Launch
 from kernels.errors import KernelError
 from reference.op import Array
 

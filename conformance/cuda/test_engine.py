@@ -38,8 +38,8 @@ from engine.gpu.memory import LIBRARY, SPARE
 from engine.model import Model, NumericalError
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
-from kernels.cuda.current import taking_the_place
-from kernels.cuda.fusions import EVERY_CUDA
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.current import taking_the_place
 from reference import linear
 from reference.op import Array
 from reference.transformer import Neurons, linear_of_quantised
@@ -167,6 +167,25 @@ def test_any_number_of_blocks(layers, path):
     demand_explained(got, MIXED, text)
 
 
+@pytest.mark.parametrize(
+    "options", [{"n_cpu_moe": 1}, {"n_cpu_moe": 9}, {"cpu_moe": True}], ids=str
+)
+def test_experts_on_the_cpu(options, tmp_path):
+    """What is made of the choice of experts is the CPU's in the first blocks, up to their sum, and
+    all else, networks of every token among it, the GPU's; the logits are the formula's."""
+    small = SUBJECTS["Granite, experts"]
+    text = prompt(small)
+    with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32", **options) as model:
+        got, where = rows(model, text, [11]), targets(model)
+    for i in range(min(small.blocks, options.get("n_cpu_moe", small.blocks))):
+        labels = [label for label in where if label.startswith(f"blk.{i}.")]
+        routed = labels[labels.index(f"blk.{i}.chosen") : labels.index(f"blk.{i}.experts") + 1]
+        own = {label for label in labels if where[label] == "cpu"}
+        assert own == set(routed), i
+        assert f"blk.{i}.ffn_down_exps" in own
+    demand_near(got, formula_of(small, text), EXACT)
+
+
 # The same bits
 
 
@@ -186,6 +205,7 @@ BITS: dict[str, tuple[Small, dict[str, Any]]] = {
     "the first block on the CPU": (MIXED, {"gpu_layers": 2, "threads": 2}),
     "sparse": (SMALL_MODELS["Q8_0"], {"sparse": "on"}),
     "windows, half on the CPU": (SUBJECTS["Gemma 3"], {"gpu_layers": 3}),
+    "experts on the CPU": (SUBJECTS["Granite, experts"], {"cpu_moe": True, "threads": 2}),
 }
 
 

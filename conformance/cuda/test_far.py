@@ -14,11 +14,11 @@ from numpy.testing import assert_array_equal
 from conformance.bugs.bug import edits
 from conformance.cuda.emulator import Emulator, compiler
 from conformance.support.here import inputs_of, run
-from kernels.cuda.call import between, device_sizes, stages
-from kernels.cuda.device import Buffer
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Launch
-from kernels.cuda.packing import Bfloats, Planes
+from kernels.cuda.formats.packing import Bfloats, Planes
+from kernels.cuda.runtime.call import between, device_sizes, stages
+from kernels.cuda.runtime.device import Buffer
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.launch import Launch
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.errors import KernelError
 from kernels.shapes import empty_outputs, sizes
@@ -91,7 +91,7 @@ def planes(pack: Planes, weight: Array, first: int) -> Pieces:
 def last_blocks(kernel: CudaKernel, first: int, folder: Path) -> CudaKernel:
     """The kernel whose blocks begin with that of row `first`, for a grid of TILE rows."""
     begin = f"(blockIdx.x + {first // TILE}u * gridDim.x)"
-    for path in kernel.launches[0].folder.glob("*.cu*"):
+    for path in kernel.launches[0].folder.rglob("*.cu*"):
         (folder / path.name).write_text(path.read_text().replace("blockIdx.x", begin))
     return replace(kernel, stages=tuple(replace(x, folder=folder) for x in kernel.launches))
 

@@ -19,9 +19,9 @@ from engine.graph import Node, Value
 from engine.passes.fuse import GpuStep, fuse
 from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, UncertifiedError
-from kernels.cuda.current import taking_the_place
-from kernels.cuda.device import EMULATED
-from kernels.cuda.fusions import ADD, FUSED, NORM, ROUND
+from kernels.cuda.fusion.fusions import ADD, FUSED, NORM, ROUND
+from kernels.cuda.runtime.current import taking_the_place
+from kernels.cuda.runtime.device import EMULATED
 from kernels.judge import judge
 from kernels.trial import demanded
 from reference.op import same_shape

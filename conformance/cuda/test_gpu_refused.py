@@ -22,11 +22,11 @@ from engine.options import Options
 from engine.passes.observe import observe
 from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, Need, UncertifiedError
-from kernels.cuda import current, gpu
-from kernels.cuda.current import taking_the_place
-from kernels.cuda.device import DeviceError
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.runtime import current, gpu
+from kernels.cuda.runtime.current import taking_the_place
+from kernels.cuda.runtime.device import DeviceError
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
 
 SMALL = Small(format="Q4_0", blocks=3, seed=1)
@@ -192,6 +192,9 @@ def test_the_driver_of_a_certificate(told, version, tmp_path, monkeypatch):
         ({"device": "tpu"}, "device is 'tpu': want cpu or cuda"),
         ({"gpu_layers": -2}, "gpu_layers must be at least -1, got -2"),
         ({"device": "cpu", "gpu_layers": 3}, "gpu_layers is 3, but the device is the CPU"),
+        ({"device": "cpu", "n_cpu_moe": 2}, "n_cpu_moe is 2, but the device is the CPU"),
+        ({"device": "cpu", "cpu_moe": True}, "cpu_moe is given, but the device is the CPU"),
+        ({"n_cpu_moe": -1}, "n_cpu_moe must be at least 0, got -1"),
         ({"ram_budget": "1GiB"}, "device cuda and ram_budget exclude each other"),
         ({"passes": (observe,)}, "device cuda and passes exclude each other"),
         ({"vram_budget": 1, "gpu_layers": 2}, "vram_budget and gpu_layers exclude each other"),

@@ -13,12 +13,12 @@ from numpy.testing import assert_array_equal
 from conformance.cuda.emulator import Emulator, compiler
 from kernels.certificates import Key
 from kernels.choose import Need
-from kernels.cuda import linear
-from kernels.cuda.current import taking_the_place
-from kernels.cuda.device import Buffer, upload
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.packing import Bfloats
-from kernels.cuda.product import Factors, Product
+from kernels.cuda.formats.packing import Bfloats
+from kernels.cuda.linear import linear
+from kernels.cuda.runtime.current import taking_the_place
+from kernels.cuda.runtime.device import Buffer, upload
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.product import Factors, Product
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.errors import KernelError
 from kernels.judge import Verdict, judge

@@ -34,13 +34,6 @@ def test_a_template_fails_where_it_says(tmp_path: Path, kind: str, name: str):
     assert " written" in report.reason
 
 
-def test_a_triton_template_is_python():
-    """Triton is not here: its text compiles, and the op's parameters are its function's."""
-    text = template(OPS["rms_norm"], "triton")
-    compile(text, "mine.py", "exec")
-    assert "def rms_norm(x, weight, eps, out)" in text
-
-
 def test_the_command_writes_one(tmp_path: Path):
     """And none over a file that is there."""
     path = tmp_path / "mine.c"

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from conformance.support.program import assay as program
-from kernels.foreign.candidate import Candidate, CandidateError
+from kernels.foreign.candidate import Candidate, CandidateError, compiled
 from kernels.foreign.child import Limits
 from kernels.foreign.judge import judge
 from kernels.foreign.manifest import ManifestError
@@ -227,7 +228,7 @@ def test_no_such_file_and_no_known_kind(tmp_path: Path):
     with pytest.raises(CandidateError, match="want one of"):
         Candidate.of(tmp_path / "mine.rs")
     (tmp_path / "mine.c").write_text("// assay: flags = [5]\n")
-    with pytest.raises(ManifestError, match="lists of words"):
+    with pytest.raises(ManifestError, match="flags is a list of words"):
         Candidate.of(tmp_path / "mine.c")
 
 
@@ -276,6 +277,41 @@ def test_the_report_is_json(tmp_path: Path):
     assert told["shrunk"]["case"]["shape"] == {"tokens": 1, "hidden": 1}
     assert told["replay"] == report.replay
     assert {"measure", "held", "why"} == set(told["sandbox"][0])
+
+
+def test_arrays_are_dlpack_arrays(tmp_path: Path):
+    """A function without a signature may say what it takes; what is returned is any DLPack array,
+    whatever else it is."""
+    text = (
+        "import functools, numpy\n"
+        "class Only:\n"
+        "    def __init__(self, array): self.array = array\n"
+        "    def __dlpack__(self, **asked): return self.array.__dlpack__(**asked)\n"
+        "    def __dlpack_device__(self): return self.array.__dlpack_device__()\n"
+        "def add(*arrays):\n"
+        "    x, y = map(numpy.from_dlpack, map(Only, arrays))\n"
+        "    return Only(x + y FACTOR)\n"
+    )
+    for factor, passes in (("", True), ("* 2", False)):
+        path = tmp_path / "mine.py"
+        path.write_text(text.replace("FACTOR", factor))
+        candidate = Candidate.of(path, arguments=["x", "y"])
+        report = judge(candidate, "add", secret=7, shrink=False)
+        assert report.passed == passes, report.reason
+
+
+def test_a_library_says_as_what_it_is_called(tmp_path: Path):
+    """It has no types: a note has those that were taken, and a manifest others."""
+    (tmp_path / "mine.c").write_text(C)
+    library = tmp_path / "mine.so"
+    shutil.copy(compiled(tmp_path / "mine.c", ("-O2",)), library)
+    assert "eps:f64" in judge(Candidate.of(library), "rms_norm", shrink=False).notes[0]
+    (tmp_path / "mine.toml").write_text(
+        'arguments = ["x", "weight", "eps:f32", "out", "tokens", "hidden"]'
+    )
+    report = judge(Candidate.of(library), "rms_norm")
+    assert report.passed, report.reason
+    assert report.notes == ()
 
 
 def test_a_function_of_this_process_is_judged():

@@ -5,9 +5,9 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.here import each, inputs_of, run
 from kernels.call import call
-from kernels.cpu.attention import FEW
-from kernels.cpu.attention_sums import CHUNK
-from kernels.cuda import attention as cuda
+from kernels.cpu.attention.attention import FEW
+from kernels.cpu.attention.attention_sums import CHUNK
+from kernels.cuda.attention import attention as cuda
 from kernels.judge import compare
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError

@@ -12,7 +12,7 @@ from conformance.support.depth import DEEP
 from conformance.support.here import HERE, cases, inputs_of, run
 from kernels.call import emulated
 from kernels.certificates import Store
-from kernels.cuda.device import EMULATED
+from kernels.cuda.runtime.device import EMULATED
 from kernels.judge import judge, replay
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.here import HERE, inputs_of, run
 from kernels.call import AnyKernel
-from kernels.cpu import linear_lut
+from kernels.cpu.linear import linear_lut
 from reference.formats import FORMATS
 from reference.table import OPS
 

@@ -14,7 +14,8 @@ from conformance.support.depth import DEEP
 from conformance.support.elsewhere import called, python_for
 from conformance.support.here import HERE, inputs_of, run
 from kernels.call import call
-from kernels.cpu import attention_amx, linear_amx, linear_amx_bf16
+from kernels.cpu.attention import attention_amx
+from kernels.cpu.linear import linear_amx, linear_amx_bf16
 from kernels.cpu.runtime.share import Share, pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
@@ -165,7 +166,7 @@ def test_a_process_without_permission_lacks_amx(monkeypatch):
 
 
 ASSEMBLY = """
-from kernels.cpu import linear_amx, linear_amx_bf16
+from kernels.cpu.linear import linear_amx, linear_amx_bf16
 from kernels.cpu.runtime.object_code import assembly
 for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32", "Q4_0"))):
     print(assembly(share.function))

@@ -14,9 +14,9 @@ from kernels import tuning
 from kernels.cache import ready
 from kernels.call import stages
 from kernels.certificates import code_of
-from kernels.cpu import linear_amx, linear_amx_bf16
 from kernels.cpu.isa.amx import request
-from kernels.cpu.linear import STREAM
+from kernels.cpu.linear import linear_amx, linear_amx_bf16
+from kernels.cpu.linear.linear import STREAM
 from kernels.kernel import Kernel
 from kernels.provenance import machine
 from kernels.shapes import empty_outputs

@@ -22,6 +22,7 @@ import pytest
 from conformance.support.budgets import packed_of
 from conformance.support.child import python
 from conformance.support.page_cache import pages_kept
+from conformance.support.small_families import SmallMixture
 from data import random_model
 from kernels.cache import cache_folder
 from kernels.compiled import SERVICES, compile_apart
@@ -201,6 +202,18 @@ def test_the_least_of_others(model, draft):
     assert told["compiled"] == []
     assert told["peak"] <= budget + SPARE
     assert told["tokens"] == answer(model, 2**30)["tokens"]
+
+
+def test_the_least_of_a_mixture(tmp_path):
+    """Experts that do not all fit: the least named will do."""
+    small = SmallMixture(hidden=256, width=256, experts=32, blocks=4, format="F16")
+    path = small.write(tmp_path / "small.gguf")
+    budget = least_of(path)
+    told = answer(path, budget)
+    share = re.search(r"room for (\d+)% of the mixtures' experts", told["notes"][-1])
+    assert share
+    assert int(share[1]) < 75
+    assert told["peak"] <= budget + SPARE
 
 
 def test_what_is_kept_needs_no_child(monkeypatch):

@@ -43,7 +43,16 @@ from conformance.support.budgets import (
     write,
 )
 from conformance.support.disks import Disk, healthy, slow
-from conformance.support.small_families import SmallFalcon, SmallGPT2, SmallNeoX, SmallOPT, sparse
+from conformance.support.small_families import (
+    QUANTISED,
+    SUBJECTS,
+    SmallFalcon,
+    SmallGPT2,
+    SmallGptOss,
+    SmallNeoX,
+    SmallOPT,
+    sparse,
+)
 from conformance.support.small_models import Small, Tensors, tampered
 from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
 from engine.compile.plan import turns
@@ -59,11 +68,13 @@ EVERY, NONE = -1e30, 1e30
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """How a model is written; `skips` neurons, the most active of which are pinned if it `pins`."""
+    """How a model is written; `skips` neurons, the most active of which are pinned if it `pins`;
+    or `routes` tokens to experts."""
 
     write: Callable[[Path], Path]
     skips: bool = False
     pins: bool = False
+    routes: bool = False
 
     def options(self, path: Path) -> dict[str, Any]:
         counts = path.with_name("counts.npz")
@@ -103,11 +114,21 @@ PINNING: dict[str, SmallSparse] = {
     "Q4_0": SmallSparse(format="Q4_0", seed=4, ffn=224),
     "Q4_K": replace(TWO, finer=""),
 }  # fmt: skip
+EXPERTS: dict[str, Small] = {
+    "odd sizes": SUBJECTS["Qwen 2, experts"],
+    "Q4_0": QUANTISED["Q4_0"][6],
+    "latent attention": SUBJECTS["DeepSeek-V2"],
+    "biases": SmallGptOss(format="MXFP4", seed=1),
+}
 NEURONS = {
     **{f"neurons, {name}": Streamed(write, True) for name, write in SKIPPING.items()},
     **{f"pinned, {name}": Streamed(small.write, True, True) for name, small in PINNING.items()},
 }
-MODELS = {**{name: Streamed(small.write) for name, small in DENSE.items()}, **NEURONS}
+MODELS = {
+    **{name: Streamed(small.write) for name, small in DENSE.items()},
+    **NEURONS,
+    **{f"experts, {n}": Streamed(small.write, routes=True) for n, small in EXPERTS.items()},
+}
 
 
 def each(*names: str) -> pytest.MarkDecorator:
@@ -120,6 +141,7 @@ def each(*names: str) -> pytest.MarkDecorator:
         ("F16, tied", 0.5),
         ("neurons, Q4_0", 0.0),
         ("neurons, bamboo", 0.0),
+        ("experts, Q4_0", 0.0),
     ],
     scope="module",
 )
@@ -129,7 +151,7 @@ def subject(request, tmp_path_factory):
     path = MODELS[name].write(tmp_path_factory.mktemp("streamed") / "small.gguf")
     with streamed_subject(path, share, sparse="on" if MODELS[name].skips else "auto") as found:
         assert found.model.offload.stream.names
-        assert bool(found.model.offload.neurons) == MODELS[name].skips
+        assert bool(found.model.offload.neurons) == (MODELS[name].skips or MODELS[name].routes)
         yield found
 
 
@@ -160,6 +182,8 @@ def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
             assert sum(map(len, before)) == len(stream.names)
             assert len(end) == bool(stream.names)
             held.append((-len(stream.names), neurons.kept_share if neurons else 1))
+            assert bool(neurons) == (small.skips or small.routes)
+            assert model.offload.resident + (neurons.pool.nbytes if neurons else 0) <= budget
             many = sum(map(len, stays))
             if small.pins:
                 s = neurons.window.state
@@ -172,7 +196,7 @@ def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
     assert (many > 0) == small.pins
 
 
-@each(*DENSE)
+@each(*DENSE, "experts, Q4_0")
 def test_packed_or_not(small, tmp_path):
     """Kernels that take the file's own rows, which are kept on disk as they are."""
     path = small.write(tmp_path / "small.gguf")

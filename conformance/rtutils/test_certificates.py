@@ -55,12 +55,12 @@ EDITS = {  # a file, and the kernels that an edit of it outdates
     "kernels/cpu/rope.py": [ROPE],
     "kernels/cpu/isa/sweep.py": [SOFTMAX, SILU, ROPE],
     "kernels/cpu/formats/packing.py": [LINEAR],
-    "kernels/cpu/linear_int8.py": [LINEAR],  # whose loops are linear_blocks.py's
+    "kernels/cpu/linear/linear_int8.py": [LINEAR],  # whose loops are linear_blocks.py's
     "kernels/cpu/quantise_activations.py": [LINEAR],
     "kernels/judge.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],
     "kernels/certificates.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],  # which asks how it is built
     "kernels/cpu/__init__.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],  # which runs before them
-    "kernels/cuda/gpu.py": [ON_GPU],
+    "kernels/cuda/runtime/gpu.py": [ON_GPU],
     "reference/softmax.py": [SOFTMAX, ON_GPU],
     "reference/values.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],
     "reference/formats/blocks32.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],
@@ -286,7 +286,7 @@ from kernels.certify import certify
 from kernels.table import find
 from kernels.trial import Request
 kernels, store = [find(name) for name in sys.argv[1:]], Store()
-certify([Request(kernel.name) for kernel in kernels], store, patience=20)
+certify([Request(kernel.name) for kernel in kernels], store, patience=10)
 print(json.dumps({k.op: store.get(k).failure for k in kernels}))
 """
 
@@ -306,7 +306,7 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
     failures = json.loads(copy.python(BROKEN, *names))
     again = r" \(again: assay op heads_joined --variant generic --shape tokens=\d+,.*\)"
     assert re.fullmatch("took the process down with SIGSEGV" + again, failures["heads_joined"])
-    assert failures["heads_apart"].startswith("did not finish within 20 s (again: assay op ")
+    assert failures["heads_apart"].startswith("did not finish within 10 s (again: assay op ")
     assert failures["gelu"].startswith("stopped its trial: ")
     assert failures["silu"] == ""
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from conformance.support.spelling import BYTES, LETTERS, TEXT
+from conformance.support.speculation.exactness import limit, surprise
+from conformance.support.spelling import BYTES, EOS, LETTERS, TEXT
 from engine import Engine, Linear, PromptLookup, SamplingParams, StructuredOutputsParams
 from engine.errors import EngineError, PackageError, SamplingError
 from engine.sampling.structured_params import FORMATS
@@ -129,6 +131,48 @@ def test_the_same_alone_among_others_and_with_drafts(engine, spelling):
                 speculation = other.timings.speculation
                 drafted += speculation.accepted if speculation else 0
             assert bool(drafted) == bool(settings)
+
+
+SHORT = ["abc", "ac", "ba", "cab"]
+LIKED = dict.fromkeys((EOS, *(LETTERS + 1 + i for i in range(3))), 12.0)  # of drafts: a to c
+
+
+def law(engine: Engine, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], float]:
+    """The probability of each way to write one of SHORT, by the softmax of what the form leaves."""
+    if path[-1:] == (EOS,):
+        return {path: 1.0}
+    constraint = engine.samplers.grammars.constraint(StructuredOutputsParams(choice=SHORT))
+    for token in path:
+        constraint.accept(token)
+    logits = engine.logits([*engine.encode(TEXT), *path])[-1]
+    constraint.ban(logits)
+    shares = np.exp(logits.astype(np.float64) - logits.max())
+    return {
+        way: p * shares[token] / shares.sum()
+        for token in np.flatnonzero(shares).tolist()
+        for way, p in law(engine, (*path, token)).items()
+    }
+
+
+def test_drafts_that_are_drawn(engine, spelling):
+    """Verified by rejection against what the form leaves, answers have the form, and each way to
+    write one is as frequent as the formula says: wrong by chance once in 10^9."""
+    ways = law(engine)
+    numbers = {way: number for number, way in enumerate(ways)}
+    drawn = Linear(3, draft_p_min=0, adaptive=False, sampling=SamplingParams(logit_bias=LIKED))
+    counts, drafted = np.zeros(len(ways), int), 0
+    form = StructuredOutputsParams(choice=SHORT)
+    with Engine.load(spelling, threads=1, context=64, speculation=drawn, draft=spelling) as other:
+        for seed in range(1600):
+            asked = SamplingParams(max_tokens=9, seed=seed, structured_outputs=form)
+            (output,) = other.generate(TEXT, asked).outputs
+            assert output.text in SHORT
+            counts[numbers[output.token_ids]] += 1
+            drafted += other.timings.speculation.accepted
+        with pytest.raises(EngineError, match="verified for one prompt at a time: give one"):
+            other.generate([TEXT] * 2, asked)
+    assert drafted > 100
+    assert surprise(counts, np.array(list(ways.values()))) <= limit(len(ways))
 
 
 def test_a_real_vocabulary():

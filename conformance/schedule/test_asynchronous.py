@@ -112,6 +112,48 @@ def test_a_prompt_that_fails_raises(spelling):
     serve(spelling, program)
 
 
+def test_scores_and_vectors_beside_answers(spelling, lonely):
+    """While more answers than there are sequences are under way, and among each other, each has the
+    bits that it has alone; a task that is cancelled takes back what it asked; what is wrong is
+    told, and nobody else hears of it."""
+    pairs = [(letters(word), letters(" and a mat")) for word in WORDS]
+    scores = lonely.score(*map(list, zip(*pairs, strict=True)))
+    texts = [letters(word) for word in WORDS]
+    vectors = {pooling: lonely.embed(texts, pooling) for pooling in ("mean", "last", "none")}
+
+    async def program(engine: AsyncEngine) -> None:
+        answers = [engine.submit(letters(WORDS[i % 7]), params(i)) for i in range(40)]
+        away = asyncio.create_task(engine.embed(texts * 9, "none", priority=1))
+        found, one, cls, *rest = await asyncio.gather(
+            engine.score(*map(list, zip(*pairs, strict=True)), priority=-1),
+            engine.score(*pairs[2]),
+            engine.embed(texts[1], "cls", normalize=False),
+            *(engine.embed(texts, pooling) for pooling in vectors),
+        )
+        assert found == scores
+        assert one == scores[2]
+        np.testing.assert_array_equal(cls, lonely.embed(texts[1], "none", normalize=False)[0])
+        for (pooling, wanted), got in zip(vectors.items(), rest, strict=True):
+            for row, expected in zip(got, wanted, strict=True):
+                np.testing.assert_array_equal(row, expected, pooling)
+        away.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await away
+        with pytest.raises(EngineError, match=r"^text 1: the prompt has 45 tokens"):
+            await engine.embed([texts[0], TOO_LONG])
+        with pytest.raises(EngineError, match=r"^pooling is 'max'"):
+            await engine.embed(texts, "max")
+        with pytest.raises(EngineError, match=r"^the continuation has no token"):
+            await engine.score("cat", "")
+        for i, answer in enumerate(answers):
+            result = await answer.result()
+            lonely.reset()
+            assert result.outputs == lonely.generate(letters(WORDS[i % 7]), params(i)).outputs
+        assert not engine._answers
+
+    serve(spelling, program)
+
+
 @pytest.mark.parametrize("how", ["answer", "task"])
 def test_cancelled(spelling, how):
     """By the answer, or by cancelling the task that waits: its sequence is the next one's."""

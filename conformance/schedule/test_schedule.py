@@ -1,4 +1,5 @@
-"""Continuous batching: whoever comes, leaves or is put back, an answer is the one it is alone."""
+"""Continuous batching: whoever comes, leaves or is put back, an answer is the one it is alone, and
+so are a score and hidden states."""
 
 import gc
 import threading
@@ -25,6 +26,8 @@ from hypothesis.stateful import (
 from conformance.support.spelling import EOS, LETTERS, letters
 from engine import Engine, Piece, SamplingParams
 from engine.errors import BusyError, EngineError
+from engine.generation.embedding import Vectors
+from engine.generation.reading import Likelihoods, Reading
 from engine.schedule.many import AHEAD
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
@@ -92,6 +95,31 @@ def answer(prompt: int, asked: int, index: int) -> tuple[list[Piece], str | None
     return [replace(piece, index=index) for piece in found], failure
 
 
+LONG_ENOUGH = [i for i, prompt in enumerate(PROMPTS) if 2 <= len(prompt) <= CONTEXT]
+
+
+def reading(engine: Engine, prompt: int, hidden: bool, first: int) -> Vectors | Likelihoods:
+    """Hidden states of a prompt's tokens, or how likely those behind number `first` are."""
+    if hidden:
+        return Vectors(PROMPTS[prompt], ("last", "mean")[first == 0], False)
+    kernel = engine.samplers.kernel("log_sum_exp")
+    return Likelihoods(PROMPTS[prompt], min(first, len(PROMPTS[prompt]) - 2), kernel)
+
+
+def found(read: Reading) -> list[float]:
+    return read.logprobs if isinstance(read, Likelihoods) else read.pooled().tolist()
+
+
+@cache
+def alone_read(prompt: int, hidden: bool, first: int) -> list[float]:
+    """What comes of it where nobody else is."""
+    engine = Machine.lonely
+    engine.reset()
+    read = reading(engine, prompt, hidden, first)
+    engine.reading().take(read, engine.timings.prompt)
+    return found(read)
+
+
 class Watched(Scheduler):
     """Counts how often what is rare has happened."""
 
@@ -99,7 +127,7 @@ class Watched(Scheduler):
 
     def _put_back(self, run):
         self.seen["put back"] += 1
-        self.seen["put back while scored"] += run.scores is not None
+        self.seen["put back while read"] += bool(run.reading)
         super()._put_back(run)
 
     def _soon(self, text, most):
@@ -135,6 +163,7 @@ class Machine(RuleBasedStateMachine):
             list(self.shared.stream(PROMPTS[held], SamplingParams(max_tokens=4, seed=0)))
         self.scheduler = Watched(self.shared.serving(), self.shared.text.held)
         self.asked: dict[Request, tuple[int, int]] = {}
+        self.readings: dict[Request, tuple[int, bool, int]] = {}
 
     @rule(
         prompt=st.integers(0, len(PROMPTS) - 1),
@@ -147,19 +176,30 @@ class Machine(RuleBasedStateMachine):
         self.asked[request] = prompt, asked
         self.scheduler.add(request)
 
+    @rule(
+        prompt=st.sampled_from(LONG_ENOUGH),
+        hidden=st.booleans(),
+        first=st.sampled_from([0, 3, 20]),
+        priority=st.sampled_from([0, 0, -1]),
+    )
+    def read(self, prompt: int, hidden: bool, first: int, priority: int) -> None:
+        request = Request.of("", reading(self.shared, prompt, hidden, first), priority)
+        self.readings[request] = prompt, hidden, first
+        self.scheduler.add(request)
+
     @precondition(lambda self: self.scheduler.work)
     @rule(count=st.integers(1, 9))
     def step(self, count: int) -> None:
         for _ in range(count):
             for request, piece in self.scheduler.step():
-                assert request in self.asked
+                assert request in self.asked or request in self.readings
                 assert not request.cancelled
-                assert (piece is None) == (request.error is not None)
+                assert (piece is None) == (request.error is not None or request.read)
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.asked or self.readings)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(list(self.asked)))
+        request = data.draw(st.sampled_from([*self.asked, *self.readings]))
         finished = request.finished
         said = self.scheduler.cancel(request)
         assert not (finished and said)
@@ -198,19 +238,24 @@ class Machine(RuleBasedStateMachine):
             assert request.cancelled or bool(request.error) == bool(failures)
             assert not request.error or str(request.error) in failures
             for index, (alone, _) in enumerate(completions):
-                found = [piece for piece in request.pieces if piece.index == index]
+                said = [piece for piece in request.pieces if piece.index == index]
                 if request.error:
-                    assert found == alone[: len(found)]
+                    assert said == alone[: len(said)]
                 elif request.cancelled:
-                    _demand_beginning(found, alone, bool(request.params.stop))
+                    _demand_beginning(said, alone, bool(request.params.stop))
                 else:
-                    assert found == alone
+                    assert said == alone
+        for request, asked in self.readings.items():
+            assert request.finished
+            assert not request.error
+            Watched.seen["read"] += request.read
+            assert request.cancelled or found(request.reading) == alone_read(*asked)
         self.shared.text.hold(self.scheduler.close())
 
 
 def _begun(run) -> list[int]:
     """The text of a run as far as it is evaluated."""
-    return (run.request.tokens + run.completion.tokens)[: run.held]
+    return (run.request.tokens + run.drawn)[: run.held]
 
 
 def _demand_beginning(found: list[Piece], alone: list[Piece], stops: bool) -> None:
@@ -230,7 +275,7 @@ def test_schedule():
     more = settings(max_examples=6 * settings.default.max_examples, stateful_step_count=50)
     run_state_machine_as_test(Machine, settings=more)
     least = min(Watched.seen.values())
-    assert len(Watched.seen) == 8, Watched.seen
+    assert len(Watched.seen) == 9, Watched.seen
     assert least >= 10, Watched.seen
 
 
@@ -333,12 +378,21 @@ def test_what_is_asked_wrongly():
         engine.generate(["a", "b"], [SamplingParams()])
     with pytest.raises(EngineError, match=r"^there are 2 prompts, but 3 priorities$"):
         engine.generate(["a", "b"], priorities=[1, 2, 3])
-    with pytest.raises(EngineError, match=r"^one prompt has one SamplingParams, not several$"):
-        engine.generate("a", [SamplingParams()])
+    for params in ([SamplingParams()], {"temperature": 0}):
+        with pytest.raises(EngineError, match=r"^params of one prompt are .*want one Sampl"):
+            engine.generate("a", params)
+    with pytest.raises(EngineError, match=r"^params of prompt 1 are {}: want a SamplingParams$"):
+        engine.generate(["a", "b"], [SamplingParams(), {}])
+    for prompt in (None, 5, b"abc", [1.5]):
+        with pytest.raises(EngineError, match=r"^a prompt is a text or token ids: "):
+            engine.stream(prompt)
+    failed, whole = engine.generate([None, "a"], SamplingParams(max_tokens=2))
+    assert failed.error == "a prompt is a text or token ids: got None"
+    assert whole.error is None
     assert engine.generate([]) == []
 
 
-@pytest.mark.parametrize("count", [2000, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [600, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_very_many_prompts(count):
     """At once: few are asked for ahead of their turn, and memory does not grow."""
     engine, asked = shared(), 0

@@ -78,7 +78,7 @@ def test_set_changes_how_tokens_are_chosen(told, chat, story):
     _, stdout, stderr = chat("/set top-k 7", "/set top_k", "/set top-p 2", "/set wings 3", "/set")
     assert stdout.splitlines()[:2] == ["top-k 7", "top_k 7"]
     assert "  top-p 0.95" in stdout.splitlines()
-    assert "top-p is 2.0: want a number from 0 to 1" in stderr
+    assert "(top-p is 2.0: want a number from 0 to 1" in stderr
     assert "wings is nothing that can be set here" in stderr
 
 
@@ -98,7 +98,8 @@ def test_messages_are_saved_and_loaded(told, chat, tmp_path, story):
 
 def test_commands(chat):
     """All are told by /help; one may write the beginning of one; what is none asks nothing."""
-    code, stdout, stderr = chat("/help", "/st", "/nope", "/retry", "/undo", "/s", "/save")
+    lines = ("/help", "/st", "/nope", "/retry", "/undo", "/s", "/save", "/exit", "/nope")
+    code, stdout, stderr = chat(*lines)
     assert code == 0
     for name in COMMANDS:
         assert f"  {name}" in stdout
@@ -120,10 +121,17 @@ def test_messages_of_several_lines(told):
 
 
 def test_a_question_that_does_not_fit(told):
-    """It is forgotten, with one line, and the talk goes on."""
+    """It is forgotten, with one line, and the talk goes on. A talk that is too long as a whole says
+    so, or with a context that is shifted goes on without its oldest questions."""
     long, short = told("word " * 600, "Who?")
-    assert "the context holds 512" in long["error"]
+    assert "the context holds 512: /clear and /undo make room" in long["error"]
     assert short["text"]
+    lines = [f"{i} " + "word " * 20 for i in range(3)]
+    words = (*SHORT, "-c", "110")
+    full, shifted = (told(*lines, words=(*words, *more)) for more in ((), ("--context-shift",)))
+    assert full[0]["text"] == shifted[0]["text"]
+    assert "/clear and /undo make room, --context-shift lets go the oldest" in full[2]["error"]
+    assert shifted[2]["text"] == told(lines[2], words=words)[0]["text"]
 
 
 def test_quiet_prints_answers_alone(chat, story):

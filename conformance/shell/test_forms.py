@@ -77,8 +77,8 @@ def test_a_chat(inside, story, tmp_path):
     forms = [FORMS["regex"][1], {"choice": ["yes", "no"]}, FORMS["grammar"][1]]
     found = [json.loads(line)["text"] for line in stdout.splitlines()]
     assert found == [said(story, prompt, form) for form in forms]
-    assert "(--grammar and --choice exclude each other: an answer has one form)" in stderr
-    assert "(--grammar: Rule 'foo' not found)" in stderr
+    assert "(grammar and --choice exclude each other: an answer has one form)" in stderr
+    assert "(grammar: Rule 'foo' not found)" in stderr
     assert 'grammar-file root ::= " " [a-z]+ "."\n' in stderr
 
 

@@ -164,6 +164,7 @@ def test_a_talk_on_a_terminal(tmp_path):
     what was said; Ctrl-D leaves with exit status 0."""
     words = ("chat", "story", "-t", "1", "--ignore-eos", "-n", "-1", "--context-shift")
     with on_a_terminal(tmp_path, *words) as (screen, program):
+        screen.until(r"\(story, a context of 512 tokens; /help tells more, Ctrl-D leaves\)")
         screen.until(SIGN)
         screen.press("Tell me a story." + ENTER)
         screen.until(r"story\.[\s\S]*[a-z]{3,} [a-z]{3,}")

@@ -16,10 +16,10 @@ from numpy.testing import assert_array_equal
 from conformance.cuda.emulator import compiler
 from conformance.support.depth import DEEP
 from kernels.call import AnyKernel, call, stages
-from kernels.cuda import call as cuda
-from kernels.cuda.current import current
-from kernels.cuda.device import upload
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime import call as cuda
+from kernels.cuda.runtime.current import current
+from kernels.cuda.runtime.device import upload
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.guard import at_page_end
 from kernels.shapes import empty_outputs, sizes

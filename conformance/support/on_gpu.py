@@ -12,8 +12,8 @@ from conformance.cuda.emulator import Emulator
 from conformance.support import steps
 from conformance.support.steps import loaded
 from engine.model import Model
-from kernels.cuda.device import Buffer
-from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.runtime.device import Buffer
+from kernels.cuda.runtime.launch import Grid, Launch
 from reference.op import Array
 
 

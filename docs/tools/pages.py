@@ -102,7 +102,7 @@ def _families() -> Iterator[str]:
         raise ValueError(f"NAMES lacks what GGUF calls {', '.join(sorted(strangers))}")
     yield "| architecture | graph | `assay convert` | checkpoints |\n| --- | --- | --- | --- |"
     for name, family in FAMILIES.items():
-        module = str(getattr(family, "__name__", "")).rpartition(".")[2]
+        module = family.expected_tensors.__module__.rpartition(".")[2]
         known = ", ".join(one.about for one in CONVERTED if one.gguf == name)
         held = [checkpoint for checkpoint, one in of.items() if one == name]
         shown = "; ".join(held) or ("[its own page](peers.md)" if name == "llama" else "")

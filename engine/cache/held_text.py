@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from engine.generation.reading import Reading
 from engine.generation.timings import Span
 from engine.model import Model
-from kernels.call import call
-from kernels.kernel import Kernel
 from reference.op import Array
 
 
@@ -18,19 +19,18 @@ class HeldText:
         self.held: list[int] = []
         self.drawn: list[int] = []
 
-    def read(
-        self, prompt: Sequence[int], span: Span, log_sum_exp: Kernel | None = None
-    ) -> tuple[Array, tuple[float | None, ...] | None]:
-        """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab]
-        and, where there is a kernel for it, the log-probability of each of its tokens."""
-        logprobs: list[float | None] = [None]
-        for logits in self.rows(prompt, 0 if log_sum_exp else len(prompt) - 1, span):
-            if log_sum_exp:
-                following = prompt[len(logprobs) : len(logprobs) + len(logits)]
-                for row, token in zip(logits, following, strict=False):
-                    total = call(log_sum_exp, {"logits": row})["out"][0]
-                    logprobs.append(float(row[token] - total))
-        return logits[-1].copy(), tuple(logprobs) if log_sum_exp else None
+    def read(self, prompt: Sequence[int], span: Span, beside: Reading | None = None) -> Array:
+        """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab].
+        Whoever reads it `beside` has its own rows of them."""
+        for logits in self.rows(prompt, beside.first if beside else len(prompt) - 1, span):
+            if beside:
+                beside.take(logits)
+        return np.array(logits[-1])
+
+    def take(self, reading: Reading, span: Span) -> None:
+        """Hold the text of a reading, which gets its rows."""
+        for rows in self.rows(reading.tokens, reading.first, span, reading.hidden):
+            reading.take(rows)
 
     def rows(
         self, tokens: Sequence[int], first: int, span: Span, hidden: bool = False

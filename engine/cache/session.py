@@ -10,17 +10,19 @@ import hashlib
 import json
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.aside import written_aside
-from engine.engine import Engine
 from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
 from engine.model import Model
 from reference.op import Array
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
 
 MAGIC = b"assay session 1\n"
 DIGEST = 32
@@ -30,7 +32,7 @@ class SessionError(EngineError):
     """A session file that cannot be gone on from: one line that says why."""
 
 
-def save(engine: Engine, path: str | Path) -> None:
+def save(engine: "Engine", path: str | Path) -> None:
     """Write what the engine holds of sequence 0."""
     path = Path(path)
     engine.settle()
@@ -61,7 +63,7 @@ def save(engine: Engine, path: str | Path) -> None:
         aside.write(checksum.digest())
 
 
-def restore(engine: Engine, path: str | Path) -> list[int]:
+def restore(engine: "Engine", path: str | Path) -> list[int]:
     """Let the engine hold what the file does; gives its tokens, the last one drawn included.
 
     On an error nothing changes.

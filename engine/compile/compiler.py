@@ -27,8 +27,8 @@ from engine.sampling.chain import over
 from kernels.choose import Chooser, Need
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
-from kernels.cuda.device import Device
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.kernel import PROMPT, Kernel
 from kernels.tuning import chosen
 from kernels.tuning import keep as keep_tuned
@@ -116,7 +116,10 @@ class Compiler:
         """The plan with its last blocks on a device, as many as were asked for and can be."""
         options, memory = self._options, built.memory
         certified = options.progress.certified
-        division = divide(built, options.gpu_layers, device, self._chooser, certified, self._file)
+        division = divide(
+            built, options.gpu_layers, options.cpu_experts(built.config.blocks), device,
+            self._chooser, certified, self._file,
+        )  # fmt: skip
         self.notes += division.notes
         rest = division.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)

@@ -1,11 +1,12 @@
 """Texts as vectors: the last norm's result for their tokens, pooled."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.checks import PromptError, check_prompt
+from engine.sampling.sampler import Row
 from reference.op import Array
 
 if TYPE_CHECKING:
@@ -35,19 +36,44 @@ def texts_of(engine: "Engine", texts: Sequence[str | Sequence[int]]) -> list[lis
 def embeddings(
     engine: "Engine", texts: Sequence[Sequence[int]], pooling: str, normalize: bool
 ) -> Iterator[Array]:
-    """Each text's vector float32 [hidden], or its tokens' [tokens, hidden] with pooling "none".
-
-    A text is pooled as a whole, so that nothing depends on how it was cut. With `normalize` the
-    length of each vector is 1, unless it is 0.
-    """
+    """Each text's vector float32 [hidden], or its tokens' [tokens, hidden] with pooling "none"."""
     held = engine.reading()
     for text in texts:
-        tokens = text[:1] if pooling == "cls" else text  # the first token sees no other
-        first = len(tokens) - 1 if pooling == "last" else 0
-        parts = held.rows(tokens, first, engine.timings.prompt, hidden=True)
-        rows = np.concatenate([part.copy() for part in parts])
-        pooled = rows if pooling == "none" else rows.mean(axis=0, dtype=np.float64)
-        yield _normalized(pooled) if normalize else pooled.astype(np.float32)
+        vectors = Vectors(text, pooling, normalize)
+        held.take(vectors, engine.timings.prompt)
+        yield vectors.pooled()
+
+
+class Vectors:
+    """The hidden states of a text's tokens, as many as its pooling wants."""
+
+    hidden = True
+
+    def __init__(self, text: Sequence[int], pooling: str, normalize: bool) -> None:
+        self.tokens = text[:1] if pooling == "cls" else text  # the first token sees no other
+        self.first = len(text) - 1 if pooling == "last" else 0
+        self._pooling, self._normalize = pooling, normalize
+        self.begin()
+
+    def begin(self) -> None:
+        self._parts: list[Array] = []
+
+    def take(self, rows: Array | Sequence[Row]) -> None:
+        self._parts.append(np.array(rows))
+
+    def pooled(self) -> Array:
+        """Of a text that was read. It is pooled as a whole, so that nothing depends on how it was
+        cut. With `normalize` the length of each vector is 1, unless it is 0."""
+        rows = np.concatenate(self._parts)
+        pooled = rows if self._pooling == "none" else rows.mean(axis=0, dtype=np.float64)
+        return _normalized(pooled) if self._normalize else pooled.astype(np.float32)
+
+
+def together(found: Sequence[Array], pooling: str, hidden: int) -> Any:
+    """Of many texts: float32 [texts, hidden], or a list with pooling "none"."""
+    if pooling == "none":
+        return list(found)
+    return np.stack(found) if found else np.empty((0, hidden), np.float32)
 
 
 def _normalized(vectors: Array) -> Array:

@@ -7,9 +7,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from engine.checks import PromptError, check_prompt
+from engine.generation.reading import Likelihoods
 from engine.schedule.many import Prompt, is_one
 from engine.tokenizer import Tokenizer
-from kernels.call import call
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -94,18 +94,22 @@ def _pair(engine: "Engine", prompt: Prompt, continuation: Prompt) -> Pair:
     return pair
 
 
-def scores(engine: "Engine", pairs: Sequence[Pair]) -> Iterator[tuple[int, Score]]:
-    """The pairs by number with their scores, those side by side that begin alike, which is
-    evaluated once."""
-    text, log_sum_exp = engine.reading(), engine.samplers.kernel("log_sum_exp")
+def readings(engine: "Engine", pairs: Sequence[Pair]) -> Iterator[tuple[int, Likelihoods]]:
+    """What is to be read for the pairs by number, those side by side that begin alike."""
+    log_sum_exp = engine.samplers.kernel("log_sum_exp")
     for number in sorted(range(len(pairs)), key=lambda number: [*chain(*pairs[number])]):
-        prompt, continuation = pairs[number]
-        logprobs: list[float] = []
-        greedy = True
-        read = prompt + continuation[:-1]
-        for rows in text.rows(read, len(prompt) - 1, engine.timings.prompt):
-            following = continuation[len(logprobs) : len(logprobs) + len(rows)]
-            for row, token in zip(rows, following, strict=True):
-                logprobs.append(float(row[token] - call(log_sum_exp, {"logits": row})["out"][0]))
-                greedy = greedy and int(row.argmax()) == token
-        yield number, Score(tuple(continuation), tuple(logprobs), greedy)
+        text, first = [*chain(*pairs[number])], len(pairs[number][0]) - 1
+        yield number, Likelihoods(text, first, log_sum_exp)
+
+
+def score(pair: Pair, read: Likelihoods) -> Score:
+    """Of a pair that was read."""
+    return Score(tuple(pair[1]), tuple(read.logprobs), read.is_greedy)
+
+
+def scores(engine: "Engine", pairs: Sequence[Pair]) -> Iterator[tuple[int, Score]]:
+    """The pairs by number with their scores; what they begin with alike is evaluated once."""
+    text = engine.reading()
+    for number, reading in readings(engine, pairs):
+        text.take(reading, engine.timings.prompt)
+        yield number, score(pairs[number], reading)

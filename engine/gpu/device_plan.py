@@ -13,9 +13,9 @@ from engine.gpu.mirror import Inputs
 from engine.graph import Value
 from engine.passes.fuse import GpuStep, Group
 from engine.watch import Watch
-from kernels.cuda.call import calls, device_sizes
-from kernels.cuda.device import Buffer, Device
-from kernels.cuda.product import Product
+from kernels.cuda.runtime.call import calls, device_sizes
+from kernels.cuda.runtime.device import Buffer, Device
+from kernels.cuda.runtime.product import Product
 from reference.op import Array
 
 MOST_KEPT = 64  # parts at sizes, recorded or not

@@ -10,14 +10,14 @@ from engine.config import ModelError
 from engine.gguf.file import GGUFFile
 from engine.gpu.layout import Layout, laid_out
 from engine.gpu.memory import Footprint, Weight, footprint, gb, weights_of
-from engine.gpu.parts import ALL, Part, divided, input_on_cpu, meant, placed
+from engine.gpu.parts import ALL, Part, divided, experts_on_cpu, input_on_cpu, meant, placed
 from engine.graph import Graph, Node, Value
 from kernels.certify import Certified
 from kernels.choose import Chooser, Need
-from kernels.cuda.device import Device
-from kernels.cuda.fused import Fused
-from kernels.cuda.fusions import FUSED
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fused import Fused
+from kernels.cuda.fusion.fusions import FUSED
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,22 @@ class _SplitError(ModelError):
 def divide(
     built: Built,
     gpu_layers: int,
+    cpu_experts: int,
     device: Device,
     chooser: Chooser,
     certified: Certified | None,
     file: GGUFFile,
 ) -> Division:
-    """The last `gpu_layers` blocks, as parts.py counts them, for the device; what comes before all
-    blocks stays on the CPU if neurons are apart.
+    """The last `gpu_layers` blocks, as parts.py counts them, for the device, without the experts of
+    the first `cpu_experts` blocks; what comes before all blocks stays on the CPU if neurons are
+    apart.
 
     Raises `ModelError` where the device has not enough memory, before anything is put there.
     """
     blocks, nodes = built.config.blocks, built.graph.nodes
     if built.apart:
         nodes = input_on_cpu(nodes, blocks)
+    nodes = experts_on_cpu(nodes, blocks, cpu_experts)
     layers = blocks + 1 if gpu_layers == ALL else min(gpu_layers, blocks + 1)
     wanted = zip(nodes, meant(nodes, blocks, layers), strict=True)
     needs = dict.fromkeys(need(node) for node, on_gpu in wanted if on_gpu)

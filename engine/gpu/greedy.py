@@ -9,9 +9,9 @@ import numpy as np
 from engine.sampling.chain import over
 from engine.sampling.sampler import Likeliest
 from kernels.choose import Need
-from kernels.cuda.call import between, calls
-from kernels.cuda.device import Buffer, Device
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.call import between, calls
+from kernels.cuda.runtime.device import Buffer, Device
+from kernels.cuda.runtime.kernel import CudaKernel
 
 FOUND = np.dtype([("token", "i4"), ("", "V12"), ("log_sum", "f8"), ("", "V8")])  # of a row
 

@@ -15,7 +15,7 @@ from engine.graph import Value
 from engine.passes.fuse import GpuStep
 from kernels.choose import Need
 from kernels.cpu.runtime.team import Team
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.kernel import CudaKernel
 from reference.op import DTYPES, Array
 
 

@@ -12,8 +12,8 @@ from engine.graph import Graph, Value
 from engine.passes.fuse import GpuStep, Group, fuse
 from engine.passes.quantise import quantise
 from kernels.choose import Need
-from kernels.cuda.fused import Fused
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fused import Fused
+from kernels.cuda.runtime.kernel import CudaKernel
 
 MULTIPLE = 256  # bytes at which memory of a device begins: what kernels may count on
 

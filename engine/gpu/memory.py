@@ -8,8 +8,8 @@ import numpy as np
 from engine.gguf.file import GGUFFile
 from engine.gpu.layout import MULTIPLE, Layout
 from engine.watch import Watch
-from kernels.cuda.device import Buffer, Device, upload
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.device import Buffer, Device, upload
+from kernels.cuda.runtime.kernel import CudaKernel
 from reference.op import Array
 
 SPARE = 2**26  # bytes for the kernels themselves, recorded steps and what finds tokens

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from engine.gpu.layout import MULTIPLE
-from kernels.cuda.device import Buffer, Device, upload
+from kernels.cuda.runtime.device import Buffer, Device, upload
 
 LASTING = ("lists", "cell_positions")
 

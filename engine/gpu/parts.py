@@ -54,6 +54,20 @@ def input_on_cpu(nodes: Sequence[Node], blocks: int) -> list[Node]:
     ]
 
 
+def experts_on_cpu(nodes: Sequence[Node], blocks: int, count: int) -> list[Node]:
+    """The nodes, those of experts of the first `count` blocks for the CPU: the choice of a token's
+    experts, and what is made of that up to their sum."""
+    layers, after = layers_of(nodes, blocks), set[str]()
+    found = []
+    for node, layer in zip(nodes, layers, strict=True):
+        chooses, sums = (node.op == op for op in ("choose_experts", "sum_experts"))
+        if layer < count and (chooses or _read([node]).keys() & after):
+            after = set() if sums else after | _written([node]).keys()
+            node = replace(node, target="cpu")
+        found.append(node)
+    return found
+
+
 def meant(nodes: Sequence[Node], blocks: int, gpu_layers: int) -> list[bool]:
     """Whether each node is meant for the GPU."""
     layers = layers_of(nodes, blocks)

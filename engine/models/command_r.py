@@ -12,23 +12,20 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.family import Rows
+from engine.models import feed_forward, layers
+from engine.models.family import Family
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
     head_norms,
-    heads_normed,
     layer_norm,
     logits_of,
     no_bias,
     plain_norm,
-    project,
     rope_constants,
     rotation_of,
     scaled,
-    turned,
 )
 
 
@@ -46,19 +43,11 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    tensors: dict[str, tuple[int, ...]] = {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-    }
+    tensors = layers.optional_tensors(config)
     if config.architecture == "command-r":
         for i in range(config.blocks):
             tensors |= head_norms(config, i)
     return tensors
-
-
-def parts(config: ModelConfig) -> dict[str, Rows]:
-    """None: every weight is a tensor."""
-    return {}
 
 
 def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
@@ -79,12 +68,8 @@ def build(
     for i in range(config.blocks):
         block = f"blk.{i}"
         h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        q = heads_normed(graph, weights, f"{block}.attn_q_norm", q, config)
-        k = heads_normed(graph, weights, f"{block}.attn_k_norm", k, config)
-        if config.turns(i):
-            q, k = turned(graph, "rope_norm", block, q, k, rotation, config)
-        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
+        turn = rotation if config.turns(i) else None
+        attended = attention(graph, block, h, weights, inputs, caches, config, turn, "rope_norm")
         fed = feed_forward.feed_forward(graph, i, h, weights, config)
         both = graph("add", f"{block}.both", x=fed, y=attended)
         x = graph("add", f"{block}.residual", x=x, y=both)
@@ -92,3 +77,6 @@ def build(
     x = layer_norm(graph, weights, "output_norm", x, config)
     logits = logits_of(graph, weights, x)
     return graph, scaled(graph, "logits_scaled", logits, config.scales.logits)
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, constants=constants)

@@ -20,7 +20,7 @@ import numpy as np
 from engine.config import Latent, ModelConfig
 from engine.graph import Graph, Value
 from engine.models import experts, feed_forward
-from engine.models.family import Picked, Rows
+from engine.models.family import Family, Picked, Rows
 from engine.models.layers import (
     StepInputs,
     logits_of,
@@ -235,3 +235,6 @@ def attend(
     )
     values = by_head(graph, f"{block}.attn_v_b", attended, own.kv_rank, weights, own.value)
     return project(graph, weights, f"{block}.attn_output", values.view(tokens, heads * own.value))
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)

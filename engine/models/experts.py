@@ -75,7 +75,7 @@ def mixture(
         weight, slots = weights[f"{label}.weight"], weights[SLOTS]
         out = graph("linear_experts", label, x=x, ends=ends, weight=weight, slots=slots)
         if bias := weights.get(f"{label}.bias"):
-            picked = graph("embedding", f"{label}.bias", tokens=expert, weight=bias)
+            picked = graph("embedding", f"{label}.biases", tokens=expert, weight=bias)
             out = graph("add", f"{label}.biased", x=out, y=picked)
         return out
 

@@ -5,24 +5,18 @@ block has `attn_norm_2` (the 40B), attention reads that norm and the feed-forwar
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.family import Rows, fused_qkv
+from engine.models import feed_forward, layers
+from engine.models.family import Family, Rows, fused_qkv
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
     layer_norm,
     logits_of,
-    project,
-    rope_constants,
     rotation_of,
-    turned,
 )
 
 
@@ -41,10 +35,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    tensors: dict[str, tuple[int, ...]] = {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-    }
+    tensors = layers.optional_tensors(config)
     for i in range(config.blocks):
         tensors |= {f"blk.{i}.attn_norm_2.{kind}": (config.hidden,) for kind in ("weight", "bias")}
     return tensors
@@ -53,11 +44,6 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def parts(config: ModelConfig) -> dict[str, Rows]:
     """Queries, keys and values, out of one tensor."""
     return fused_qkv(config)
-
-
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """Arrays that are neither in the file nor computed by a node."""
-    return rope_constants(config, divisors)
 
 
 def build(
@@ -75,11 +61,12 @@ def build(
         h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
         two = f"{block}.attn_norm_2.weight" in weights
         read = layer_norm(graph, weights, f"{block}.attn_norm_2", x, config) if two else h
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", read) for name in "qkv")
-        q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
-        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
+        attended = attention(graph, block, read, weights, inputs, caches, config, rotation)
         fed = feed_forward.feed_forward(graph, i, h, weights, config)
         both = graph("add", f"{block}.both", x=fed, y=attended)
         x = graph("add", f"{block}.residual", x=x, y=both)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
     return graph, logits_of(graph, weights, layer_norm(graph, weights, "output_norm", x, config))
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts)

@@ -1,14 +1,17 @@
 """What the engine asks of a model family: its tensors by their GGUF names, and its graph."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models.layers import StepInputs
+from engine.models.layers import StepInputs, optional_tensors, rope_constants
+
+Array = np.ndarray[Any, Any]
+Tensors = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +63,28 @@ def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
     }
 
 
-class Family(Protocol):
-    """A module of this package with these functions."""
+def no_parts(config: ModelConfig) -> dict[str, Rows | Picked | Shaped]:
+    """Every weight is a tensor."""
+    return {}
 
-    def expected_tensors(self, config: ModelConfig, /) -> dict[str, tuple[int, ...]]:
-        """Every tensor the model needs, with its dimensions (rows, elements)."""
 
-    def optional_tensors(self, config: ModelConfig, /) -> dict[str, tuple[int, ...]]:
-        """Tensors a file may have."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family's functions, of which most models have those that stand here.
 
-    def parts(self, config: ModelConfig, /) -> Mapping[str, Rows | Picked | Shaped]:
-        """Weights of the graph that are rows of a larger tensor, of those that the file has."""
+    Tensors are by their names, with dimensions ([experts], rows, elements).
+    """
 
-    def constants(
-        self, config: ModelConfig, divisors: np.ndarray[Any, Any] | None, /
-    ) -> dict[str, np.ndarray[Any, Any]]:
-        """Arrays that are neither in the file nor computed by a node; `divisors` are those of
-        the rotary frequencies, if the file has a tensor of them."""
-
-    def build(
-        self,
-        config: ModelConfig,
-        weights: Mapping[str, Value],
-        inputs: StepInputs,
-        caches: Mapping[str, Value],
-        /,
-    ) -> tuple[Graph, Value]:
-        """The nodes of one step and its logits [outputs, vocab]."""
+    # every tensor the model needs
+    expected_tensors: Callable[[ModelConfig], Tensors]
+    # the nodes of one step, of weights and caches by their names, and its logits [outputs, vocab]
+    build: Callable[
+        [ModelConfig, Mapping[str, Value], StepInputs, Mapping[str, Value]], tuple[Graph, Value]
+    ]
+    # tensors a file may have
+    optional_tensors: Callable[[ModelConfig], Tensors] = optional_tensors
+    # weights of the graph that are rows of a larger tensor, of those that the file has
+    parts: Callable[[ModelConfig], Mapping[str, Rows | Picked | Shaped]] = no_parts
+    # arrays that are neither in the file nor computed by a node; the second argument is what
+    # divides the rotary frequencies, if the file has a tensor of that
+    constants: Callable[[ModelConfig, Array | None], dict[str, Array]] = rope_constants

@@ -9,24 +9,18 @@ keys in place of caps.
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models import feed_forward
-from engine.models.family import Rows
+from engine.models.blocks import logits_of_blocks
+from engine.models.family import Family
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
-    logits_of,
-    project,
-    rope_constants,
     rotation_of,
     rotation_of_windows,
-    turned,
 )
 
 
@@ -49,24 +43,6 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return tensors | {"output_norm.weight": (hidden,)}
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    return {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-    }
-
-
-def parts(config: ModelConfig) -> dict[str, Rows]:
-    """None: every weight is a tensor."""
-    return {}
-
-
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """Arrays that are neither in the file nor computed by a node."""
-    return rope_constants(config, divisors)
-
-
 def build(
     config: ModelConfig,
     weights: Mapping[str, Value],
@@ -75,35 +51,19 @@ def build(
 ) -> tuple[Graph, Value]:
     """The nodes of one step and its logits [outputs, vocab]."""
     graph = Graph()
-
-    def norm(x: Value, name: str) -> Value:
-        weight = weights.get(f"{name}.weight")
-        return graph("rms_norm", name, x=x, weight=weight, eps=config.norm_eps) if weight else x
-
-    def heads_normed(x: Value, name: str, heads: int) -> Value:
-        return norm(x.view(f"{inputs.tokens.dims[0]}*{heads}", config.head_dim), name)
-
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
     x = graph("scale", "embd", x=x, factor=config.hidden**0.5)
     rotation = rotation_of(graph, weights, inputs, config)
     of_windows = rotation_of_windows(graph, weights, inputs, rotation)
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        h = norm(x, f"{block}.attn_norm")
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        q = heads_normed(q, f"{block}.attn_q_norm", config.heads)
-        k = heads_normed(k, f"{block}.attn_k_norm", config.kv_heads)
+
+    def mixed(i: int, h: Value) -> Value:
         turn = of_windows if i in config.windowed else rotation
-        q, k = turned(graph, "rope_neox", block, q, k, turn, config)
-        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        attended = norm(attended, f"{block}.post_attention_norm")
-        x = graph("add", f"{block}.attn_residual", x=x, y=attended)
-        h = norm(x, f"{block}.ffn_norm")
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        fed = norm(fed, f"{block}.post_ffw_norm")
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    logits = logits_of(graph, weights, norm(x, "output_norm"))
+        return attention(graph, f"blk.{i}", h, weights, inputs, caches, config, turn)
+
+    logits = logits_of_blocks(graph, x, mixed, weights, inputs, config, after=True)
     if config.logit_cap:
         logits = graph("softcap", "softcap", x=logits, cap=config.logit_cap)
     return graph, logits
+
+
+FAMILY = Family(expected_tensors, build)

@@ -14,8 +14,8 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.family import Rows, Shaped
+from engine.models import feed_forward, layers
+from engine.models.family import Family, Rows, Shaped
 from engine.models.layers import (
     StepInputs,
     attend,
@@ -68,10 +68,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    tensors: dict[str, tuple[int, ...]] = {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-    }
+    tensors = layers.optional_tensors(config)
     for i in range(config.blocks):
         own = config.of_block(i)
         tensors[f"blk.{i}.layer_output_scale.weight"] = (1,)
@@ -185,3 +182,6 @@ def own_input(
     own = graph("scale", f"own.{i}.embd_scaled", x=own, factor=config.per_layer**0.5)
     both = graph("add", f"own.{i}.both", x=made, y=own)
     return graph("scale", f"own.{i}.input", x=both, factor=2**-0.5)
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)

@@ -16,16 +16,15 @@ import numpy as np
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models import feed_forward
-from engine.models.family import Rows, fused_qkv
+from engine.models.blocks import logits_of_blocks
+from engine.models.family import Family, Rows, fused_qkv
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
     layer_norm,
-    logits_of,
     no_bias,
     no_sinks,
-    project,
     with_biases,
 )
 from reference.alibi import alibi_slopes
@@ -97,14 +96,11 @@ def build(
         x = graph("add", "embd", x=x, y=where)
     if config.architecture == "bloom":
         x = layer_norm(graph, weights, "token_embd_norm", x, config)
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        x = graph("add", f"{block}.attn_residual", x=x, y=attended)
-        h = layer_norm(graph, weights, f"{block}.ffn_norm", x, config)
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return graph, logits_of(graph, weights, layer_norm(graph, weights, "output_norm", x, config))
+
+    def mixed(i: int, h: Value) -> Value:
+        return attention(graph, f"blk.{i}", h, weights, inputs, caches, config)
+
+    return graph, logits_of_blocks(graph, x, mixed, weights, inputs, config, norm=layer_norm)
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)

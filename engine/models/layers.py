@@ -39,6 +39,15 @@ def with_biases(weights: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
     }
 
 
+def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """What a file of most families may have: an output of its own, and divisors of rope's
+    frequencies."""
+    return {
+        "output.weight": (config.vocab, config.hidden),
+        "rope_freqs.weight": (config.rope_dims // 2,),
+    }
+
+
 def attention_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
     """The weights of block i's attention, with dimensions (rows, elements)."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -63,6 +72,14 @@ def biased(
     return graph("add_bias", f"{name}.bias{part}", x=x, bias=bias) if bias else x
 
 
+def rms_norm(
+    graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
+) -> Value:
+    """rms_norm with the tensor NAME.weight, or x where there is none."""
+    weight = weights.get(f"{name}.weight")
+    return graph("rms_norm", name, x=x, weight=weight, eps=config.norm_eps) if weight else x
+
+
 def layer_norm(
     graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
 ) -> Value:
@@ -77,27 +94,34 @@ def layer_norm(
 def heads_normed(
     graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
 ) -> Value:
-    """x [tokens heads*head_dim], every head a row of its own for layer_norm, times that head's row
-    of the tensor NAME.weight [heads head_dim]; or x, where there is none."""
+    """x [tokens heads*head_dim] by the tensor NAME.weight, or x where there is none.
+
+    In families with `plain_norm` every head is a row of its own for layer_norm, times that head's
+    row of the tensor [heads head_dim]. In others it is for rms_norm where the tensor is [head_dim],
+    and all heads are one row where it has them all.
+    """
     factors = weights.get(f"{name}.weight")
     if factors is None:
         return x
     (tokens, width), head_dim = x.dims, config.head_dim
     assert isinstance(width, int)
     rows = x.view(f"{tokens}*{width // head_dim}", head_dim)
+    if "heads_norm.weight" not in weights:
+        alone = factors.dims == (head_dim,)
+        return rms_norm(graph, weights, name, rows if alone else x, config)
     plain = {part: weights[f"heads_norm.{part}"] for part in ("weight", "bias")}
     rows = graph("layer_norm", f"{name}.rows", x=rows, **plain, eps=config.norm_eps)
     return graph("mul_columns", name, x=rows.view(tokens, width), factors=factors)
 
 
 def head_norms(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
-    """The norms of block i's queries and keys that `heads_normed` takes, with dimensions."""
+    """The layer norms of block i's queries and keys, a row for each head, with dimensions."""
     heads = {"q": config.heads, "k": config.kv_heads}
     return {f"blk.{i}.attn_{n}_norm.weight": (heads[n], config.head_dim) for n in heads}
 
 
 def plain_norm(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
-    """The constants of `heads_normed`."""
+    """The constants of layer norms of heads."""
     size = config.head_dim
     return {
         "heads_norm.weight": np.ones(size, np.float32),
@@ -181,6 +205,34 @@ def logits_of(graph: Graph, weights: Mapping[str, Value], x: Value) -> Value:
     """Logits of the last norm's result; the output may be tied to the embedding."""
     output = "output" if "output.weight" in weights else "token_embd"
     return graph("linear", LOGITS, x=x, weight=weights[f"{output}.weight"])
+
+
+def attention(
+    graph: Graph,
+    block: str,
+    h: Value,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+    config: ModelConfig,
+    rotation: Value | None = None,
+    rope: str = "rope_neox",
+) -> Value:
+    """A block's attention of h [tokens hidden]: queries and keys are normalised where the file has
+    norms of them, and turned by the op `rope` where there is a rotation; what each head has read is
+    times a gate where the file has one. -> [tokens hidden].
+    """
+    name, gate = f"{block}.attn", None
+    q, k, v = (project(graph, weights, f"{name}_{part}", h) for part in "qkv")
+    if f"{name}_gate.weight" in weights:
+        gate = project(graph, weights, f"{name}_gate", h)
+    q = heads_normed(graph, weights, f"{name}_q_norm", q, config)
+    k = heads_normed(graph, weights, f"{name}_k_norm", k, config)
+    if rotation:
+        q, k = turned(graph, rope, block, q, k, rotation, config)
+    if gate:
+        gate = graph("sigmoid", f"{name}_open", x=gate)
+    return attend(graph, block, q, k, v, weights, inputs, caches, config, gate)
 
 
 def attend(

@@ -13,16 +13,15 @@ import numpy as np
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models import feed_forward
-from engine.models.family import Rows
+from engine.models.blocks import logits_of_blocks
+from engine.models.family import Family, Rows
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
-    logits_of,
     project,
     rope_constants,
     rotation_of,
-    turned,
 )
 from engine.models.mamba import routes, split
 
@@ -47,14 +46,6 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return tensors | {"token_embd_norm.weight": (hidden,)}  # the last norm, whatever its name says
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    return {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-    }
-
-
 def parts(config: ModelConfig) -> dict[str, Rows]:
     """B, C and x of a convolution."""
     found: dict[str, Rows] = {}
@@ -76,33 +67,18 @@ def build(
     caches: Mapping[str, Value],
 ) -> tuple[Graph, Value]:
     """The nodes of one step and its logits [outputs, vocab]."""
-    graph, tokens = Graph(), inputs.tokens.dims[0]
-
-    def norm(x: Value, name: str) -> Value:
-        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
-
-    def attended(h: Value, block: str) -> Value:
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        q = norm(q.view(f"{tokens}*{config.heads}", config.head_dim), f"{block}.attn_q_norm")
-        k = norm(k.view(f"{tokens}*{config.kv_heads}", config.head_dim), f"{block}.attn_k_norm")
-        q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
-        return attend(graph, block, q, k, v, weights, inputs, caches, config)
-
+    graph = Graph()
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
     rotation = rotation_of(graph, weights, inputs, config)
-    for i in range(config.blocks):
+
+    def mixed(i: int, h: Value) -> Value:
         block = f"blk.{i}"
-        h = norm(x, f"{block}.attn_norm")
-        if config.attends(i):
-            mixed = attended(h, block)
-        else:
-            mixed = short_convolution(graph, block, h, weights, inputs, caches)
-        x = graph("add", f"{block}.attn_residual", x=x, y=mixed)
-        h = norm(x, f"{block}.ffn_norm")
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return graph, logits_of(graph, weights, norm(x, "token_embd_norm"))
+        if not config.attends(i):
+            return short_convolution(graph, block, h, weights, inputs, caches)
+        return attention(graph, block, h, weights, inputs, caches, config, rotation)
+
+    last = "token_embd_norm"
+    return graph, logits_of_blocks(graph, x, mixed, weights, inputs, config, last=last)
 
 
 def short_convolution(
@@ -127,3 +103,6 @@ def short_convolution(
         **routes(inputs),
     )
     return project(graph, weights, f"{conv}.out_proj", graph("mul", f"{conv}.y", x=c, y=convolved))
+
+
+FAMILY = Family(expected_tensors, build, parts=parts, constants=constants)

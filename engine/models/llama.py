@@ -7,24 +7,18 @@ ERNIE 4.5 (Baidu, 2025), dense, is LLaMA.
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.family import Rows
+from engine.models import feed_forward, layers
+from engine.models.blocks import logits_of_blocks
+from engine.models.family import Family
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
-    logits_of,
-    project,
-    rope_constants,
     rotation_of,
     scaled,
-    turned,
 )
 
 
@@ -44,10 +38,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
     hidden, q, kv = config.hidden, config.heads * config.head_dim, config.kv_heads * config.head_dim
-    tensors: dict[str, tuple[int, ...]] = {
-        "output.weight": (config.vocab, hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-    }
+    tensors = layers.optional_tensors(config)
     for i in range(config.blocks):
         tensors |= {
             f"blk.{i}.attn_q.bias": (q,),
@@ -58,16 +49,6 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
-def parts(config: ModelConfig) -> dict[str, Rows]:
-    """None: every weight is a tensor."""
-    return {}
-
-
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """Arrays that are neither in the file nor computed by a node."""
-    return rope_constants(config, divisors)
-
-
 def build(
     config: ModelConfig,
     weights: Mapping[str, Value],
@@ -76,26 +57,16 @@ def build(
 ) -> tuple[Graph, Value]:
     """The nodes of one step and its logits [outputs, vocab]."""
     graph, scales = Graph(), config.scales
-
-    def norm(x: Value, name: str) -> Value:
-        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
-
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
     x = scaled(graph, "embd", x, scales.embedding)
     rotation = rotation_of(graph, weights, inputs, config)
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        h = norm(x, f"{block}.attn_norm")
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        if config.turns(i):
-            q, k = turned(graph, "rope_norm", block, q, k, rotation, config)
-        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        attended = scaled(graph, f"{block}.attn_scaled", attended, scales.residual)
-        x = graph("add", f"{block}.attn_residual", x=x, y=attended)
-        h = norm(x, f"{block}.ffn_norm")
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        fed = scaled(graph, f"{block}.ffn_scaled", fed, scales.residual)
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    logits = logits_of(graph, weights, norm(x, "output_norm"))
+
+    def mixed(i: int, h: Value) -> Value:
+        turn = rotation if config.turns(i) else None
+        return attention(graph, f"blk.{i}", h, weights, inputs, caches, config, turn, "rope_norm")
+
+    logits = logits_of_blocks(graph, x, mixed, weights, inputs, config)
     return graph, scaled(graph, "logits_scaled", logits, scales.logits)
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors)

@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models.family import Rows
+from engine.models.family import Family, Rows
 from engine.models.layers import StepInputs, biased, logits_of, project
 from engine.recurrent import Ssm
 
@@ -241,3 +241,6 @@ def routes(inputs: StepInputs) -> dict[str, Value]:
     assert inputs.sources
     assert inputs.targets
     return {"sources": inputs.sources, "targets": inputs.targets}
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)

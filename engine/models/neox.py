@@ -23,22 +23,19 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.family import Rows, fused_qkv
+from engine.models import feed_forward, layers
+from engine.models.family import Family, Rows, fused_qkv
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
     biased,
     head_norms,
-    heads_normed,
     layer_norm,
     logits_of,
     plain_norm,
-    project,
     rope_constants,
     rotation_of,
-    turned,
     with_biases,
 )
 
@@ -67,10 +64,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    tensors: dict[str, tuple[int, ...]] = {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-    }
+    tensors = layers.optional_tensors(config)
     if config.architecture == "stablelm":
         for i in range(config.blocks):
             tensors |= with_biases({f"blk.{i}.ffn_norm.weight": (config.hidden,)})
@@ -110,11 +104,7 @@ def build(
         block = f"blk.{i}"
         one_norm = f"{block}.ffn_norm.weight" not in weights
         h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        q = heads_normed(graph, weights, f"{block}.attn_q_norm", q, config)
-        k = heads_normed(graph, weights, f"{block}.attn_k_norm", k, config)
-        q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
-        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
+        attended = attention(graph, block, h, weights, inputs, caches, config, rotation)
         if one_norm or (config.architecture == "gptneox" and config.parallel):
             if not one_norm:
                 h = layer_norm(graph, weights, f"{block}.ffn_norm", x, config)
@@ -129,3 +119,6 @@ def build(
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
     x = layer_norm(graph, weights, "output_norm", x, config)
     return graph, biased(graph, weights, "output", logits_of(graph, weights, x))
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)

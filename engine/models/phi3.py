@@ -8,7 +8,7 @@ Which it is depends on the context that the model is loaded with, not on a text'
 
 from engine.config import ModelConfig
 from engine.models import feed_forward, qwen
-from engine.models.family import Rows, fused_qkv
+from engine.models.family import Family, Rows, fused_qkv
 from engine.models.layers import attention_tensors
 
 
@@ -39,4 +39,4 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
     return fused_qkv(config) | feed_forward.joined_parts(config)
 
 
-constants, build = qwen.constants, qwen.build
+FAMILY = Family(expected_tensors, qwen.build, optional_tensors, parts)

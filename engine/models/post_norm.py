@@ -7,24 +7,18 @@ has LLaMA's norms as well, gate and up as one tensor, and rope of a part of a he
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.family import Rows
+from engine.models import feed_forward, layers
+from engine.models.blocks import logits_of_blocks
+from engine.models.family import Family, Rows
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
-    logits_of,
-    project,
-    rope_constants,
     rotation_of,
     rotation_of_windows,
-    turned,
 )
 
 
@@ -51,10 +45,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    tensors: dict[str, tuple[int, ...]] = {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-    }
+    tensors = layers.optional_tensors(config)
     if config.architecture == "glm4":
         heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
         for i in range(config.blocks):
@@ -67,11 +58,6 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
     return feed_forward.joined_parts(config) if config.architecture == "glm4" else {}
 
 
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """Arrays that are neither in the file nor computed by a node."""
-    return rope_constants(config, divisors)
-
-
 def build(
     config: ModelConfig,
     weights: Mapping[str, Value],
@@ -81,29 +67,15 @@ def build(
     """The nodes of one step and its logits [outputs, vocab]."""
     graph = Graph()
     rope = "rope_neox" if config.architecture == "olmo2" else "rope_norm"
-
-    def norm(x: Value, name: str) -> Value:
-        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
-
-    def maybe(x: Value, name: str) -> Value:
-        return norm(x, name) if f"{name}.weight" in weights else x
-
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
     rotation = rotation_of(graph, weights, inputs, config)
     of_windows = rotation_of_windows(graph, weights, inputs, rotation)
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        h = maybe(x, f"{block}.attn_norm")
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        q, k = maybe(q, f"{block}.attn_q_norm"), maybe(k, f"{block}.attn_k_norm")
+
+    def mixed(i: int, h: Value) -> Value:
         turn = of_windows if i in config.windowed else rotation
-        q, k = turned(graph, rope, block, q, k, turn, config)
-        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        attended = norm(attended, f"{block}.post_attention_norm")
-        x = graph("add", f"{block}.attn_residual", x=x, y=attended)
-        h = maybe(x, f"{block}.ffn_norm")
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        fed = norm(fed, f"{block}.post_ffw_norm")
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return graph, logits_of(graph, weights, norm(x, "output_norm"))
+        return attention(graph, f"blk.{i}", h, weights, inputs, caches, config, turn, rope)
+
+    return graph, logits_of_blocks(graph, x, mixed, weights, inputs, config, after=True)
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts)

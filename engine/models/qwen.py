@@ -7,23 +7,17 @@ or a norm of all together (`olmoe`).
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import experts, feed_forward
-from engine.models.family import Rows
+from engine.models import experts, feed_forward, layers
+from engine.models.blocks import logits_of_blocks
+from engine.models.family import Family
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
-    logits_of,
-    project,
-    rope_constants,
     rotation_of,
-    turned,
 )
 
 
@@ -58,26 +52,12 @@ def before_network(config: ModelConfig) -> str:
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    tensors: dict[str, tuple[int, ...]] = {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-        **experts.optional_tensors(config),
-    }
+    tensors = layers.optional_tensors(config) | experts.optional_tensors(config)
     heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
     for i in range(config.blocks) if config.architecture == "glm4moe" else ():
         tensors |= {f"blk.{i}.attn_{n}.bias": (heads[n] * config.head_dim,) for n in heads}
         tensors |= {f"blk.{i}.attn_{n}_norm.weight": (config.head_dim,) for n in "qk"}
     return tensors
-
-
-def parts(config: ModelConfig) -> dict[str, Rows]:
-    """None: every weight is a tensor."""
-    return {}
-
-
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """Arrays that are neither in the file nor computed by a node."""
-    return rope_constants(config, divisors)
 
 
 def build(
@@ -88,31 +68,13 @@ def build(
 ) -> tuple[Graph, Value]:
     """The nodes of one step and its logits [outputs, vocab]."""
     graph = Graph()
-
-    def norm(x: Value, name: str) -> Value:
-        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
-
-    def heads_normed(x: Value, name: str, heads: int) -> Value:
-        weight = weights.get(f"{name}.weight")
-        if weight is None:
-            return x
-        if weight.dims != (config.head_dim,):
-            return norm(x, name)
-        return norm(x.view(f"{inputs.tokens.dims[0]}*{heads}", config.head_dim), name)
-
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
     rotation = rotation_of(graph, weights, inputs, config)
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        h = norm(x, f"{block}.attn_norm")
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        q = heads_normed(q, f"{block}.attn_q_norm", config.heads)
-        k = heads_normed(k, f"{block}.attn_k_norm", config.kv_heads)
-        q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
-        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        x = graph("add", f"{block}.attn_residual", x=x, y=attended)
-        h = norm(x, f"{block}.{before_network(config)}")
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return graph, logits_of(graph, weights, norm(x, "output_norm"))
+
+    def mixed(i: int, h: Value) -> Value:
+        return attention(graph, f"blk.{i}", h, weights, inputs, caches, config, rotation)
+
+    return graph, logits_of_blocks(graph, x, mixed, weights, inputs, config)
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors)

@@ -18,18 +18,17 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import experts, feed_forward
-from engine.models.family import Rows
+from engine.models import experts, feed_forward, layers
+from engine.models.blocks import logits_of_blocks
+from engine.models.family import Family, Rows
 from engine.models.layers import (
     StepInputs,
-    attend,
+    attention,
     attention_tensors,
     biased,
-    logits_of,
     project,
     rope_constants,
     rotation_of,
-    turned,
 )
 from engine.models.mamba import convolved, routes, split
 from engine.recurrent import Ssm
@@ -95,11 +94,7 @@ def _in_a_row(config: ModelConfig) -> bool:
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    return {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_freqs.weight": (config.rope_dims // 2,),
-        **experts.optional_tensors(config),
-    }
+    return layers.optional_tensors(config) | experts.optional_tensors(config)
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:
@@ -149,35 +144,17 @@ def build(
     caches: Mapping[str, Value],
 ) -> tuple[Graph, Value]:
     """The nodes of one step and its logits [outputs, vocab]."""
-    graph, tokens = Graph(), inputs.tokens.dims[0]
-
-    def norm(x: Value, name: str) -> Value:
-        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
-
-    def attended(h: Value, block: str) -> Value:
-        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        gate = project(graph, weights, f"{block}.attn_gate", h)
-        q = norm(q.view(f"{tokens}*{config.heads}", config.head_dim), f"{block}.attn_q_norm")
-        k = norm(k.view(f"{tokens}*{config.kv_heads}", config.head_dim), f"{block}.attn_k_norm")
-        q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
-        gate = graph("sigmoid", f"{block}.attn_open", x=gate)
-        return attend(graph, block, q, k, v, weights, inputs, caches, config, gate)
-
+    graph = Graph()
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
     rotation = rotation_of(graph, weights, inputs, config)
-    for i in range(config.blocks):
+
+    def mixed(i: int, h: Value) -> Value:
         block = f"blk.{i}"
-        h = norm(x, f"{block}.attn_norm")
-        if config.attends(i):
-            mixed = attended(h, block)
-        else:
-            mixed = delta_net(graph, block, h, weights, inputs, caches, config)
-        x = graph("add", f"{block}.attn_residual", x=x, y=mixed)
-        h = norm(x, f"{block}.post_attention_norm")
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return graph, logits_of(graph, weights, norm(x, "output_norm"))
+        if not config.attends(i):
+            return delta_net(graph, block, h, weights, inputs, caches, config)
+        return attention(graph, block, h, weights, inputs, caches, config, rotation)
+
+    return graph, logits_of_blocks(graph, x, mixed, weights, inputs, config)
 
 
 def delta_net(
@@ -225,3 +202,6 @@ def delta_net(
     y = graph("rms_norm", f"{block}.ssm_norm", x=rows, weight=weight, eps=config.norm_eps)
     y = graph("swiglu", f"{block}.gated", gate=z, up=y.view(tokens, ssm.inner))
     return project(graph, weights, f"{block}.ssm_out", y)
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)

@@ -10,6 +10,7 @@ from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload.bundle import Bundle
 from engine.offload.direct_file import DirectFile
+from engine.offload.experts import Stack
 from engine.offload.neurons import Group, Source
 from engine.offload.stream import Stored
 from engine.watch import Watch
@@ -25,7 +26,8 @@ class Disk:
     """Where everything is that may be read while the model runs.
 
     stored     weights in the packed file, by the names of their values
-    sources    neurons of sparse blocks: in the packed file or, of a bundled model, in its own
+    sources    neurons of sparse blocks: in the packed file or, of a bundled model, in its own; and
+               experts of mixtures
     files      once open: the packed file, and the model's where neurons are read from it
     """
 
@@ -33,16 +35,18 @@ class Disk:
         self,
         jobs: Mapping[str, Job],
         sparse: Mapping[int, Sequence[str]],
+        stacks: Mapping[int, Sequence[Stack]],
         file: GGUFFile,
         bundles: Mapping[int, Bundle],
         side_by_side: bool,
     ) -> None:
-        groups = {
+        groups: dict[int, Sequence[Group | Stack]] = {
             i: pools.groups_of(file, names, side_by_side)
             for i, names in sparse.items()
             if i not in bundles
         }
-        named: dict[str, Group] = {
+        groups |= stacks
+        named: dict[str, Group | Stack] = {
             group.layout: group for several in groups.values() for group in several
         }
         self._jobs: dict[str, Job] = {**jobs, **named}
@@ -55,7 +59,7 @@ class Disk:
             i: pools.of_bundle(bundles[i], 1)
             if i in bundles
             else pools.of_groups(file, groups[i], [begins[g.layout] for g in groups[i]])
-            for i in sparse
+            for i in sorted({*sparse, *stacks})
         }
 
     def open(self, team: Team, watch: Watch | None) -> None:

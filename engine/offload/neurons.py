@@ -1,8 +1,10 @@
-"""Neurons of sparse blocks in a pool of slots, fetched when predictors name them."""
+"""Neurons of sparse blocks in a pool of slots, fetched when predictors name them; and experts of
+mixtures, which are to a router what neurons are to a predictor."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from engine.compile.plan import Service
 from engine.gguf.file import GGUFFile
 from engine.graph import Value
 from engine.offload.bundle import Bundle, part_name, stride_of
+from engine.offload.experts import Stack
 from engine.offload.pinning import Ints, hottest
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.neuron_window import FOREVER, NeuronWindow, slots_needed
@@ -78,16 +81,22 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The neurons of a block on disk, and where in a slot the rows of each tensor begin."""
+    """The neurons of a block on disk, and where in a slot the rows of each tensor begin; `named`
+    says if they are experts."""
 
     neurons: int
     sections: tuple[Section, ...]
     begins: Mapping[str, int]
+    named: str = "neurons"
 
     @property
     def slot(self) -> int:
         """Bytes of a slot."""
         return sum(section.size for section in self.sections)
+
+    def section_of(self, tensor: str) -> int:
+        """The one that has the tensor's rows."""
+        return bisect_right(self.sections, self.begins[tensor], key=lambda s: s.at) - 1
 
 
 def of_bundle(bundle: Bundle, file: int) -> Source:
@@ -105,7 +114,7 @@ def groups_of(file: GGUFFile, tensors: Sequence[str], bundled: bool) -> list[Gro
     ]
 
 
-def of_groups(file: GGUFFile, groups: Sequence[Group], offsets: Sequence[int]) -> Source:
+def of_groups(file: GGUFFile, groups: Sequence[Group | Stack], offsets: Sequence[int]) -> Source:
     """A block of the packed file, the readers' file 0."""
     sections: list[Section] = []
     begins: dict[str, int] = {}
@@ -114,7 +123,8 @@ def of_groups(file: GGUFFile, groups: Sequence[Group], offsets: Sequence[int]) -
         sections.append(Section(0, offset, group.stride, at))
         begins |= {name: at + begin for name, begin in group.begins(file).items()}
         at += group.stride
-    return Source(file.tensors[groups[0].tensors[0]].dims[0], tuple(sections), begins)
+    named = "experts" if isinstance(groups[0], Stack) else "neurons"
+    return Source(file.tensors[groups[0].tensors[0]].dims[0], tuple(sections), begins, named)
 
 
 class Neurons:
@@ -124,8 +134,8 @@ class Neurons:
     There is always room for all of any one block, and each of the others is sure to keep an equal
     share of the rest; those used last stay, as many as fit. `steps`: how many steps an unused
     neuron may stay; None: as long as there is room. With `counts` by block, int64 [neurons], of
-    how often each fires, the most active are pinned (engine/offload/pinning.py). `counter` is the
-    first of the readers' counters for the blocks.
+    how often each fires, the most active are pinned (engine/offload/pinning.py). The readers'
+    counters from `counter` on are the sections', block after block.
     """
 
     def __init__(
@@ -150,8 +160,11 @@ class Neurons:
         self.pool = aligned((capacity + 1) * stride, PAGE).reshape(capacity + 1, stride)
         most = max(0, READ_THROUGH // stride)
         vectors = max(sizes) * max(len(s.sections) for s in sources.values()) * (1 + most)
-        self._most, self._counter = most, counter
-        self._asked = np.zeros((len(sizes), 2), np.int64)
+        self._most = most
+        several = [len(source.sections) for source in sources.values()]
+        self._counters = dict(zip(sources, accumulate(several, initial=counter), strict=False))
+        self.counters = sum(several)
+        self._asked = np.zeros((len(sizes), READS + max(several)), np.int64)
         self._stalls = np.zeros((len(sizes), 1), np.int64)
         self.arrays: dict[str, Array] = {
             "neurons.loads": np.zeros((max(sizes), 2), np.int32),
@@ -169,6 +182,11 @@ class Neurons:
             }
             for name, begin in sources[i].begins.items():
                 self.arrays[pooled(name)] = rows_from(self.pool, begin)
+
+    @property
+    def named(self) -> str:
+        """What they are, neurons or experts."""
+        return next(iter(self.sources.values())).named
 
     @property
     def kept_share(self) -> float:
@@ -208,20 +226,30 @@ class Neurons:
     def slots(self, i: int) -> Value:
         return self._value(f"blk.{i}.slots")
 
-    def service(self, i: int, rows: Value, count: Value, readers: Readers) -> Service:
-        """What brings the neurons that `rows` and `count` name."""
+    def waits(self, i: int, section: int, readers: Readers) -> Service:
+        """What waits for a section of the neurons that were asked for."""
         values: dict[str, Value | float] = {
             "readers": readers.address,
+            "counter": self._counters[i],
+            "section": section,
+            **{n: self._value(f"blk.{i}.{n}") for n in ("asked", "stall", "slots")},
+        }
+        return Service((arrive,), values, frozenset({"slots", "asked"}))
+
+    def service(self, i: int, section: int, rows: Value, count: Value, readers: Readers) -> Service:
+        """What asks for the neurons that `rows` and `count` name, and waits for a section."""
+        waits = self.waits(i, section, readers)
+        values: dict[str, Value | float] = {
+            **waits.arguments,
             "window": self.window.address,
             "rows": rows,
             "count": count,
             "block": self.blocks.index(i),
-            "counter": self._counter + self.blocks.index(i),
             "most": self._most,
-            **{n: self._value(f"blk.{i}.{n}") for n in ("sections", "asked", "stall", "slots")},
+            "sections": self._value(f"blk.{i}.sections"),
             **{n: self._value(f"neurons.{n}") for n in ("loads", "iovecs", "pool", "gap")},
         }
-        return Service((fetch, arrive), values, frozenset({"slots", "asked"}))
+        return Service((fetch, *waits.shares), values, waits.writes)
 
     def _value(self, name: str) -> Value:
         array = self.arrays[name]
@@ -231,7 +259,7 @@ class Neurons:
         """What was being fetched is not to be trusted; readers are idle. Nothing was fetched into
         the slots of pinned neurons."""
         self.window.forget()
-        self._asked[:, READS] = 0
+        self._asked[:, READS:] = 0
 
     def stalls(self) -> dict[str, float]:
         """Seconds that steps have waited for the neurons of each block."""

@@ -15,6 +15,7 @@ from engine.offload import residency
 from engine.offload.budget import Budget, parse_bytes
 from engine.offload.bundle import Bundle
 from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors
+from engine.offload.experts import stacks_of, tensors_of
 from engine.offload.neurons import Neurons, Source
 from engine.offload.pinning import activations
 from engine.offload.residency import Division
@@ -40,7 +41,7 @@ class Offload:
     steps      as they meet their weights: in memory, in the ring, in the pool of neurons
     arrays     of their values, by name
     stream     what the plan waits for, if any weights stream
-    neurons    of sparse blocks, if there are any
+    neurons    of sparse blocks, or the experts of mixtures, if there are any
     resident   bytes of the weights that stay in memory
     notes      what is not as one would think
 
@@ -68,8 +69,10 @@ class Offload:
             if options.activation:
                 counts = activations(options.activation, file, built.config)
             sparse = sparse_tensors(self.steps, built.config)
-            jobs = jobs_of(self.steps, file, {n for names in sparse.values() for n in names})
-            disk = Disk(jobs, sparse, file, bundles, options.neuron_bundles)
+            stacks = stacks_of(self.steps, file)
+            pooled = {n for names in sparse.values() for n in names} | tensors_of(stacks)
+            jobs = jobs_of(self.steps, file, pooled)
+            disk = Disk(jobs, sparse, stacks, file, bundles, options.neuron_bundles)
             self._disk = self._resources.enter_context(closing(disk))
             stages = stages_of(self.steps)
             for call in (call for stage in stages for call in stage):
@@ -96,7 +99,7 @@ class Offload:
     def _fill(self, resident: Sequence[str], threads: int) -> None:
         """Readers, and what stays in memory read by them."""
         disk, stream, neurons = self._disk, self.stream, self.neurons
-        counters = len(stream.names) + (len(neurons.blocks) if neurons else 0)
+        counters = len(stream.names) + (neurons.counters if neurons else 0)
         requests = max(REQUESTS, stream.reads, neurons.reads if neurons else 0)
         files = [file.file for file in disk.files]
         capacity = 1 << requests.bit_length()
@@ -131,7 +134,8 @@ class Offload:
             text += f", {self.stream.bytes / 1e6:.0f} MB are read for each step"
         if self.neurons:
             share = self.neurons.kept_share
-            text += f", and there is room for {share:.0%} of the sparse blocks' neurons"
+            whose = "mixtures" if self.neurons.named == "experts" else "sparse blocks"
+            text += f", and there is room for {share:.0%} of the {whose}' {self.neurons.named}"
             if pins:
                 pinned = sum(self.neurons.pinned.values())
                 text += f", of which the {pinned:,} most active are pinned"

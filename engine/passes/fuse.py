@@ -7,8 +7,8 @@ from typing import Any
 from engine.compile.plan import Step
 from engine.compile.stages import memory
 from engine.graph import Value
-from kernels.cuda.fused import Fused
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fused import Fused
+from kernels.cuda.runtime.kernel import CudaKernel
 
 GpuStep = Step[CudaKernel]
 

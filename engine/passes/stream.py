@@ -1,7 +1,7 @@
 """Steps of which some weights are not in memory for good: tables give the rows that a step's tokens
-choose, and neurons come to a pool when a predictor names them."""
+choose, and neurons and experts come to a pool when a predictor or a router names them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from engine.compile.plan import CpuStep
@@ -18,14 +18,18 @@ StepPass = Callable[[Sequence[CpuStep], Memory], tuple[list[CpuStep], Memory]]
 
 
 def gather(rows: Rows) -> StepPass:
-    """The pass after which embeddings read the rows that `rows` gather before each step."""
+    """The pass after which embeddings of a step's inputs read the rows that `rows` gather before
+    it."""
 
     def apply(steps: Sequence[CpuStep], memory: Memory) -> tuple[list[CpuStep], Memory]:
         found, memory = list[CpuStep](), dict(memory)
         for step in steps:
             weight, chosen = step.arrays.get("weight"), step.arrays.get("tokens")
-            if step.node.op == "embedding" and weight and weight.kind == "weight":
-                assert chosen
+            if (
+                step.node.op == "embedding"
+                and (weight and weight.kind == "weight")
+                and (chosen and chosen.kind == "input")
+            ):
                 name = f"{weight.name} by {chosen.name}"
                 own = f"{name}.gathered", f"{name}.order"
                 given = rows.of(weight.name, chosen.name)
@@ -39,25 +43,36 @@ def gather(rows: Rows) -> StepPass:
 
 
 def fetch(neurons: Neurons, readers: Readers) -> StepPass:
-    """The pass after which sparse blocks read their rows from the pool, to which they are brought
-    before a block's first matrix."""
+    """The pass after which sparse blocks and mixtures read their rows from the pool. They are asked
+    for before a block's first matrix, and each matrix is waited for where it is met."""
 
     def apply(steps: Sequence[CpuStep], memory: Memory) -> tuple[list[CpuStep], Memory]:
-        found, served = list[CpuStep](), set[int]()
+        found, served = list[CpuStep](), dict[int, set[int]]()
+        named: dict[str, tuple[Value, Value]] = {}  # experts, by the ends of their tokens
         for step in steps:
-            pool, arrays = pools.pooled(tensor_of(step)), step.arrays
-            if pool in neurons.arrays:
+            tensor, arrays = tensor_of(step), step.arrays
+            if step.node.op == "sort_by_expert":
+                named[arrays["ends"].name] = arrays["needed"], arrays["count"]
+            if (pool := pools.pooled(tensor)) in neurons.arrays:
                 block = int(pool.split(".")[1])
                 weight, slots = replace(arrays["weight"], name=pool), neurons.slots(block)
                 step = _with(step, weight=weight, slots=slots)
-                if block not in served:
-                    service = neurons.service(block, arrays["rows"], arrays["count"], readers)
-                    step = replace(step, before=service)
-                    served.add(block)
+                section, came = neurons.sources[block].section_of(tensor), served.get(block)
+                if came is None:
+                    rows = named[arrays["ends"].name] if "ends" in arrays else _rows(arrays)
+                    step = replace(step, before=neurons.service(block, section, *rows, readers))
+                elif section not in came:
+                    step = replace(step, before=neurons.waits(block, section, readers))
+                served.setdefault(block, set()).add(section)
             found.append(step)
         return found, memory | neurons.arrays
 
     return apply
+
+
+def _rows(arrays: Mapping[str, Value]) -> tuple[Value, Value]:
+    """Those of a predictor's neurons that a sparse op names."""
+    return arrays["rows"], arrays["count"]
 
 
 def _with(step: CpuStep, **arguments: Value) -> CpuStep:

@@ -9,7 +9,7 @@ from engine.options import Options
 from engine.placement import statistics
 from engine.placement.budget import budget_bytes
 from engine.placement.place import find
-from kernels.cuda.device import Device
+from kernels.cuda.runtime.device import Device
 
 
 def placed(

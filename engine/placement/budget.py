@@ -22,7 +22,7 @@ from engine.errors import EngineError
 from engine.faults import shown_path
 from engine.gguf.file import GGUFFile, TensorInfo
 from engine.offload.bundle import UNDO_FIRST, is_bundled
-from kernels.cuda.device import Device
+from kernels.cuda.runtime.device import Device
 
 GIB = 2**30
 FREE = -1.0  # a budget of what is free

@@ -19,14 +19,19 @@ class Memory:
     def __init__(
         self, params: SamplingParams, vocab: int, prompt: Sequence[int], stream: tuple[int, ...]
     ) -> None:
-        seeds = np.random.SeedSequence(params.seed, spawn_key=stream)
-        self.random = np.random.Generator(np.random.PCG64(seeds))
+        self._stream = stream
+        self.reseed(params.seed)
         self.mu = 2 * params.mirostat_tau
         self.vocab = vocab
         self.repeated = np.zeros(vocab, np.int32)
         self._last = params.penalty_last_n
         self.counts = self.repeated.copy() if self._last is None else self.repeated
         self._read(prompt, ())
+
+    def reseed(self, seed: int | Sequence[int] | None) -> None:
+        """Random numbers begin anew, by these numbers; None: others each time."""
+        seeds = np.random.SeedSequence(seed, spawn_key=self._stream)
+        self.random = np.random.Generator(np.random.PCG64(seeds))
 
     def _read(self, prompt: Sequence[int], generated: Sequence[int]) -> None:
         self.history: list[int] = []

@@ -169,6 +169,10 @@ class SamplingParams:
             raise SamplingError("bad_words holds an empty word: want texts or lists of token ids")
         breakers = tuple(self.dry_sequence_breakers or ())
         _ids("dry_sequence_breakers", [b for b in breakers if not isinstance(b, str)])
+        if callable(self.logits_processors):
+            raise SamplingError(
+                f"logits_processors is {self.logits_processors!r}: want a list of callables"
+            )
         processors = tuple(self.logits_processors or ())
         if not_callable := [p for p in processors if not callable(p)]:
             raise SamplingError(f"logits_processors holds {not_callable[0]!r}: want callables")

@@ -161,6 +161,12 @@ class Sampler:
         """The sampler's random numbers, for what else decides about its tokens."""
         return self._memory.random
 
+    def of_another_text(self, seed: int | None, length: int) -> None:
+        """What it draws from now on has nothing in common with what it drew for a text of another
+        seed, or of another length; of a seed it is always the same."""
+        own = self.params.seed or 0
+        self._memory.reseed(None if seed is None else (own, seed, length))
+
     def chosen(self, token: int) -> Sampled:
         """This token of the last `distribution`, as `sample` would have returned it."""
         if self.params.mirostat and not self._chain.greedy:

@@ -2,14 +2,18 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, cast, overload
 
 from engine.engine import Engine
 from engine.errors import BusyError, ClosedError
+from engine.generation import scoring
 from engine.generation.completion import Piece
+from engine.generation.embedding import Vectors, check_pooling, texts_of, together
+from engine.generation.reading import Reading
 from engine.generation.results import RequestOutput
+from engine.generation.scoring import Score
 from engine.sampling.params import SamplingParams
 from engine.schedule.many import Prompt, is_one, requests_of
 from engine.schedule.request import Request
@@ -69,6 +73,7 @@ class AsyncEngine:
     ...     one, other = await asyncio.gather(engine.generate("A cat"), engine.generate("A dog"))
     ...     async for piece in engine.stream("Once upon a time"):
     ...         print(piece.text, end="")
+    ...     score = await engine.score("A cat", " sat")
 
     Each answer is the one that its prompt has alone, bit for bit. A prompt that waits for its turn
     is kept as it came. The engine is this one's while it is open.
@@ -80,6 +85,7 @@ class AsyncEngine:
         self._orders: list[Callable[[Scheduler], list[Said] | None]] = []
         self._answers: dict[Request, Answer] = {}
         self._closing, self._count = False, 0
+        self.engine.samplers.kernel("log_sum_exp")  # before several threads ask for it
         self._begin()
         self._thread = threading.Thread(target=self._serve, name="assay-async", daemon=True)
         self._thread.start()
@@ -98,9 +104,11 @@ class AsyncEngine:
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> Answer:
         """A prompt on its way; of those that wait, the smallest `priority` goes first."""
+        return self._submit(Request(self._name(), prompt, params or SamplingParams(), priority))
+
+    def _name(self) -> str:
         self._count += 1
-        request = Request(str(self._count), prompt, params or SamplingParams(), priority)
-        return self._submit(request)
+        return str(self._count)
 
     def _submit(self, request: Request) -> Answer:
         answer = Answer(request, self)
@@ -143,16 +151,72 @@ class AsyncEngine:
         one = is_one(prompts)
         many = [cast(Prompt, prompts)] if one else cast(Sequence[Prompt], prompts)
         answers = [self._submit(request) for request in requests_of(many, params, priorities)]
+        await self._whole(answers)
+        if one:
+            return await answers[0].result()
+        return [self.result(answer.request) for answer in answers]
+
+    async def _whole(self, answers: Sequence[Answer]) -> None:
+        """Until all are; who is cancelled meanwhile cancels them."""
         try:
-            if one:
-                return await answers[0].result()
             for answer in answers:
                 await answer.whole()
-            return [self.result(answer.request) for answer in answers]
         except asyncio.CancelledError:
             for answer in answers:
                 answer.cancel()
             raise
+
+    @overload
+    async def score(self, prompts: str, continuations: str, *, priority: int = 0) -> Score: ...
+    @overload
+    async def score(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        continuations: Prompt | Sequence[Prompt],
+        *,
+        priority: int = 0,
+    ) -> Score | list[Score]: ...
+    async def score(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        continuations: Prompt | Sequence[Prompt],
+        *,
+        priority: int = 0,
+    ) -> Score | list[Score]:
+        """As Engine.score, beside the answers that are under way."""
+        engine = self.engine
+        pairs = await asyncio.to_thread(scoring.pairs_of, engine, prompts, continuations)
+        readings = dict(scoring.readings(engine, pairs))
+        await self._read(readings.values(), priority)
+        found = [scoring.score(pair, readings[number]) for number, pair in enumerate(pairs)]
+        return found[0] if is_one(prompts) and is_one(continuations) else found
+
+    async def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        pooling: str = "mean",
+        *,
+        normalize: bool = True,
+        priority: int = 0,
+    ) -> Any:
+        """As Engine.embed, beside the answers that are under way."""
+        check_pooling(pooling)
+        self.engine.model.demand_hidden()
+        one = is_one(texts)
+        many = cast(Sequence[Prompt], [texts] if one else texts)
+        tokens = await asyncio.to_thread(texts_of, self.engine, many)
+        vectors = [Vectors(text, pooling, normalize) for text in tokens]
+        await self._read(vectors, priority)
+        found = [each.pooled() for each in vectors]
+        return found[0] if one else together(found, pooling, self.engine.model.config.hidden)
+
+    async def _read(self, readings: Iterable[Reading], priority: int) -> None:
+        """Until each has all its rows; one that fails raises its error."""
+        requests = [Request.of(self._name(), reading, priority) for reading in readings]
+        await self._whole([self._submit(request) for request in requests])
+        for request in requests:
+            if request.error:
+                raise request.error
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0

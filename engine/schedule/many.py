@@ -1,6 +1,6 @@
 """Many prompts of one engine: they come one by one, results go as they are whole."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
 from numbers import Integral
 from typing import TYPE_CHECKING, TypeGuard
@@ -19,8 +19,9 @@ AHEAD = 4  # prompts that wait for each sequence; further ones are not even aske
 
 
 def is_one(prompts: Prompt | Iterable[Prompt]) -> TypeGuard[Prompt]:
-    """Whether this is a prompt, a text or token ids, and not several."""
-    if isinstance(prompts, str):
+    """Whether this is a prompt, a text or token ids, and not several. What cannot be several is
+    taken for one, which is refused when it is read."""
+    if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
         return True
     return isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], Integral)
 
@@ -37,11 +38,19 @@ def requests_of(
                 raise PromptError(f"there are {len(prompts)} prompts, but {len(given)} {name}")
     same = params or SamplingParams()
     own = repeat(same) if isinstance(same, SamplingParams) else same
+    if not isinstance(own, Iterable) or isinstance(own, Mapping | str):
+        raise PromptError(f"params are {own!r:.60}: want a SamplingParams, or one for each prompt")
     order = priorities or repeat(0)
     return (
-        Request(str(number), prompt, asked, priority)
+        Request(str(number), prompt, _params(asked, number), priority)
         for number, prompt, asked, priority in zip(count(), prompts, own, order)
     )
+
+
+def _params(asked: SamplingParams, number: int) -> SamplingParams:
+    if not isinstance(asked, SamplingParams):
+        raise PromptError(f"params of prompt {number} are {asked!r:.60}: want a SamplingParams")
+    return asked
 
 
 def as_completed(engine: "Engine", requests: Iterator[Request]) -> Iterator[Request]:

@@ -1,10 +1,12 @@
-"""A prompt on its way: what was asked, what has come of it, and its completions that run."""
+"""A prompt on its way: what was asked, what has come of it, and its completions that run; or a text
+that is only read."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.generation.completion import Completion, Piece
+from engine.generation.reading import Reading
 from engine.generation.results import RequestOutput, RequestTimings, completions_of
 from engine.sampling.params import SamplingParams
 from engine.tokenizer import Tokenizer
@@ -15,7 +17,8 @@ class Request:
     """A prompt (text, or token ids), its parameters in tokens, and the pieces that have come.
 
     Of two that wait, the one of the smaller `priority` goes first (as in vLLM), or else the one
-    that came first. `error` is why nothing came of it.
+    that came first. `error` is why nothing came of it. With a `reading` nothing is drawn: it gets
+    the rows that it wants, and `read` says that it has them all.
     """
 
     id: str
@@ -32,11 +35,19 @@ class Request:
     first: float = 0.0
     over: float = 0.0
     cached: int = 0
+    reading: Reading | None = None
+    read: bool = False
+
+    @classmethod
+    def of(cls, name: str, reading: Reading, priority: int = 0) -> "Request":
+        """One for a text that is only read."""
+        text = list(reading.tokens)
+        return cls(name, text, SamplingParams(), priority, tokens=text, reading=reading)
 
     @property
     def finished(self) -> bool:
-        """Whether no piece will come any more."""
-        return self.error is not None or self.ended == self.params.n
+        """Whether nothing will come any more."""
+        return self.error is not None or self.read or self.ended == self.params.n
 
     def says(self, piece: Piece) -> None:
         """A piece has come."""
@@ -45,6 +56,10 @@ class Request:
         self.pieces.append(piece)
         self.ended += piece.finish_reason is not None
         self.over = now
+
+    def is_read(self) -> None:
+        """Its reading has all rows."""
+        self.read, self.over = True, time.perf_counter()
 
     def fails(self, error: Exception) -> None:
         """Nothing more will come of it."""
@@ -77,29 +92,39 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A completion of a request whose cells are those of sequence `slot`, `held` of its tokens so
-    far. `scores` are log-probabilities of the prompt's tokens, where they are asked for."""
+    """A completion of a request, or none where it is only read, whose cells are those of sequence
+    `slot`, `held` of its tokens so far. A `reading` has the prompt's rows until it is read."""
 
     request: Request
-    completion: Completion
+    completion: Completion | None
     order: tuple[int, int, int]  # priority, arrival, index: who is put back last
+    reading: Reading | None = None
     slot: int = -1
     held: int = 0
-    scores: list[float | None] | None = None
+
+    @property
+    def drawn(self) -> list[int]:
+        """The tokens behind the prompt."""
+        return self.completion.tokens if self.completion else []
 
     @property
     def length(self) -> int:
         """Tokens of the prompt and what was drawn behind it."""
-        return len(self.request.tokens) + len(self.completion.tokens)
+        return len(self.request.tokens) + len(self.drawn)
+
+    @property
+    def first(self) -> int:
+        """The first token behind which something is wanted."""
+        return self.reading.first if self.reading else self.length - 1
 
     @property
     def decodes(self) -> bool:
         """Whether the token drawn last is all that is not evaluated."""
-        return bool(self.completion.tokens) and self.held == self.length - 1
+        return bool(self.drawn) and self.held == self.length - 1
 
     def part(self, count: int) -> list[int]:
         """The next so many tokens that are not evaluated."""
-        prompt, drawn = self.request.tokens, self.completion.tokens
+        prompt, drawn = self.request.tokens, self.drawn
         beyond = len(prompt)
         end = self.held + count
         return prompt[self.held : end] + drawn[max(0, self.held - beyond) : max(0, end - beyond)]

@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from engine.checks import check_prompt
 from engine.errors import EngineError
 from engine.generation.completion import Completion, Piece
+from engine.generation.reading import Likelihoods
 from engine.generation.timings import Timings
 from engine.model import Model
 from engine.sampling.params import SamplingParams
@@ -25,7 +24,6 @@ from engine.sampling.sampler import Row
 from engine.schedule.pace import Pace
 from engine.schedule.request import Request, Run
 from engine.schedule.slots import Slots, common
-from kernels.call import call
 from kernels.kernel import Kernel
 
 WORTH_WAITING = 16  # tokens to share; for fewer nobody waits
@@ -54,7 +52,7 @@ class Part:
     goes_on: bool = False
 
 
-Said = tuple[Request, Piece | None]  # no piece: the request has failed
+Said = tuple[Request, Piece | None]  # no piece: the request has failed, or is read
 
 
 class Scheduler:
@@ -106,7 +104,7 @@ class Scheduler:
         said: list[Said] = []
         if request.finished:
             return said
-        live = {run.completion.index: run.completion for run in (*own, *put_back)}
+        live = {one.index: one for run in (*own, *put_back) if (one := run.completion)}
         over = {piece.index for piece in request.pieces if piece.finish_reason}
         for index in range(request.params.n):
             if index not in over:
@@ -151,18 +149,23 @@ class Scheduler:
 
     def _enter(self, order: tuple[int, int, int], request: Request, run: Run | None) -> bool:
         """Whether the first that waits can run; then it does."""
-        text = request.tokens + (run.completion.tokens if run else [])
-        index = order[2]
-        if run is None:
-            scoring = request.params.prompt_logprobs is not None and index == 0
+        text = request.tokens + (run.drawn if run else [])
+        index, fresh = order[2], run is None
+        scored = request.params.prompt_logprobs is not None and index == 0
+        if run:
+            most = run.first
+        elif request.reading:
+            most = request.reading.first
         else:
-            scoring = run.scores is not None
-        most = 0 if scoring else len(text) - 1
+            most = 0 if scored else len(text) - 1
         if most and self._soon(text, most):
             return False
-        if fresh := run is None:
-            completion = self._serving.completion(index, request.tokens, request.params)
-            run = Run(request, completion, order, scores=[None] if scoring else None)
+        if run is None:
+            run = Run(request, None, order, request.reading)
+            if not request.reading:
+                run.completion = self._serving.completion(index, request.tokens, request.params)
+            if scored:
+                run.reading = Likelihoods(request.tokens, 0, self._serving.log_sum_exp())
         slot = self._slots.take(text, most)
         held = len(self._slots.texts[slot])
         wanted = len(text) - held + len(self._running)
@@ -203,8 +206,8 @@ class Scheduler:
         self._slots.cut(run.slot, 0)
         self._leave(run)
         run.held = 0
-        if run.scores is not None:
-            run.scores = [None]
+        if run.reading:
+            run.reading.begin()
         self._push(run.order, run.request, run)
         self._blocked = True
 
@@ -231,17 +234,15 @@ class Scheduler:
             if run.slot >= 0 and run.decodes and len(parts) < budget and self._room(run, parts):
                 parts.append(Part(run, 1, 1, goes_on=True))
         left = min(budget - len(parts), self._pace.chunk(budget)) if parts else budget
-        spare = outputs - len(self._running)  # for prompts that are scored
+        spare = outputs - len(self._running)  # for texts of which more rows than one are wanted
         for run in list(self._running):
             if run.slot < 0 or run.decodes or left <= 0:
                 continue
-            count = min(run.length - run.held, left)
-            if run.scores is not None:
-                count = min(count, 1 + spare)
+            begin = max(0, run.first - run.held)  # of which nothing is wanted
+            count = min(run.length - run.held, left, begin + 1 + spare)
             if count := self._room(run, parts, count):
-                wanted = int(run.held + count == run.length)
-                if run.scores is not None:
-                    spare, wanted = spare - count + 1, count
+                wanted = max(0, count - begin)
+                spare -= max(0, wanted - 1)
                 parts.append(Part(run, count, wanted))
                 left -= count
         return [part for part in parts if part.run.slot >= 0]
@@ -290,17 +291,20 @@ class Scheduler:
         positions: list[int] = []
         sequences: list[tuple[int]] = []
         wanted: list[int] = []
+        hidden: set[int] = set()
         for part in parts:
             run = part.run
+            if run.reading and run.reading.hidden:
+                hidden.update(range(len(wanted), len(wanted) + part.wanted))
             tokens += run.part(part.count)
             positions += range(run.held, run.held + part.count)
             sequences += [(run.slot,)] * part.count
             wanted += range(len(tokens) - part.wanted, len(tokens))
         likeliest = all(
-            part.run.completion.sampler.takes_likeliest and part.run.scores is None
-            for part in parts
+            run.completion and run.completion.sampler.takes_likeliest and not run.reading
+            for run in (part.run for part in parts)
         )
-        found = self._model.rows(tokens, positions, sequences, wanted, likeliest)
+        found = self._model.rows(tokens, positions, sequences, wanted, likeliest, hidden)
         at = 0
         for part in parts:
             part.run.held += part.count
@@ -324,18 +328,24 @@ class Scheduler:
     # What follows
 
     def _draw(self, part: Part, rows: list[Row], said: list[Said]) -> None:
-        """A run's next token, if its text is read to the end."""
+        """A run's next token, if its text is read to the end, or that it is."""
         run, request = part.run, part.run.request
         if run.slot < 0:  # another of its request has failed
             return
         try:
-            if run.scores is not None:
-                self._score(run, part, rows)
+            if run.reading:
+                run.reading.take(rows)
             if run.held < run.length:
                 return
             completion = run.completion
-            if run.scores is not None:
-                completion.prompt_logprobs, run.scores = tuple(run.scores), None
+            if completion is None:
+                request.is_read()
+                self._leave(run)
+                said.append((request, None))
+                return
+            if isinstance(run.reading, Likelihoods):
+                completion.prompt_logprobs = (None, *run.reading.logprobs)
+                run.reading = None
             piece = completion.sample(rows[-1])
             if not completion.finished and run.length > self._cells.capacity:
                 piece = completion.ended(piece, "length")
@@ -345,16 +355,6 @@ class Scheduler:
         if piece.finish_reason:
             self._leave(run)
         said.append(self._says(request, piece))
-
-    def _score(self, run: Run, part: Part, rows: list[Row]) -> None:
-        """The log-probabilities of the tokens behind those of a part."""
-        assert run.scores is not None
-        following = run.request.tokens[run.held - part.count + 1 : run.held + 1]
-        kernel = self._serving.log_sum_exp()
-        for row, token in zip(rows, following, strict=False):
-            assert isinstance(row, np.ndarray)
-            total = call(kernel, {"logits": row})["out"][0]
-            run.scores.append(float(row[token] - total))
 
     def _says(self, request: Request, piece: Piece) -> Said:
         request.says(piece)

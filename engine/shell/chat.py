@@ -37,7 +37,6 @@ def chat(
     more; with --json it is one line of JSON.
     """
     from engine.aside import check
-    from engine.cache.session import restore, save
     from engine.shell.conversation import Conversation
     from engine.shell.prompts import prompt_text, unescaped_sampling
     from engine.shell.show import loaded, print_timings, silence
@@ -66,18 +65,21 @@ def chat(
         conversation = Conversation(engine, sampling, text, source)
         if text.session is not None and text.session.exists():
             conversation.load(_beside(text.session))
-            restore(engine, text.session)
+            engine.restore(text.session)
         if system:
             conversation.system = system
         talk = Chat(conversation, _reader(as_json), _tell(text.quiet or as_json))
+        if talk.reader.edits and not text.quiet:
+            room = engine.model.cells.capacity
+            talk.tell(f"({model}, a context of {room} tokens; /help tells more, Ctrl-D leaves)")
         if first:
             _answered(talk, first, as_json)
-        while (line := talk.reader.ask()) is not None:
+        while not talk.over and (line := talk.reader.ask()) is not None:
             _line(talk, line, as_json)
         if not (as_json or text.quiet):
             print_timings(engine)
         if text.session is not None:
-            save(engine, text.session)
+            engine.save(text.session)
             conversation.save(_beside(text.session))
 
 
@@ -131,10 +133,6 @@ def _line(talk: "Chat", line: str, as_json: bool) -> None:
     try:
         obey(talk, line)
     except ValueError as error:
-        print(f"({error})", file=sys.stderr)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # what the command line would complain of
-            raise
         print(f"({error})", file=sys.stderr)
     if talk.wants_answer:
         talk.wants_answer = False

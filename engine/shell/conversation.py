@@ -80,7 +80,7 @@ class Conversation:
             if sampling.seed is not None and sampling.seed >= 0:
                 sampling = replace(sampling, seed=sampling.seed + self.retries)
             params = sampling.params()
-            tokens = self.engine.encode_chat(self.messages, self.template)
+            tokens = self._prompt()
             if sampling.nothing:
                 return
             with closing(
@@ -103,6 +103,23 @@ class Conversation:
                 self.messages.append(_message("assistant", "".join(said)))
             else:
                 self.undo()
+
+    def _prompt(self) -> list[int]:
+        """The messages as tokens; with a context that is shifted, without the oldest questions and
+        their answers where they leave no room. ChatError where there is none."""
+        room, sent = self.engine.model.cells.capacity, self.messages
+        first = int(self.system is not None)
+        while True:
+            tokens = self.engine.encode_chat(sent, self.template)
+            later = (i for i, m in enumerate(sent) if i > first and m["role"] == "user")
+            if len(tokens) <= room:
+                return tokens
+            if not self.text.context_shift or (at := next(later, None)) is None:
+                raise ChatError(
+                    f"the messages have {len(tokens)} tokens, the context holds {room}: /clear and"
+                    " /undo make room, --context-shift lets go the oldest"
+                )
+            sent = sent[:first] + sent[at:]
 
     def tokens(self) -> int:
         """How many the conversation has, as a prompt for the next answer."""

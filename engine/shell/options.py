@@ -75,6 +75,10 @@ class Loading:
     gpu_layers: int = option(
         -1, "Blocks on the GPU, the last ones; -1: all.", "-ngl", also="--n-gpu-layers"
     )
+    n_cpu_moe: int = option(
+        0, "Of so many blocks, the first ones, experts stay on the CPU.", also="-ncmoe"
+    )
+    cpu_moe: bool = option(False, "All experts stay on the CPU.", also="-cmoe")
     variant: str | None = option(None, "This variant alone, where an op has it.", metavar="NAME")
     strict: bool = option(False, "Stop where a kernel fails its trial.")
     keep_packed: bool = option(False, "Keep packed weights on disk for the next load.")

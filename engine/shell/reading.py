@@ -26,8 +26,10 @@ HISTORY = "chat_history"
 
 
 class Reader(Protocol):
-    """Whom a chat asks for messages; with `multi` one may have several lines."""
+    """Whom a chat asks for messages; with `multi` one may have several lines. It `edits` where a
+    user sits at a terminal."""
 
+    edits: bool
     multi: bool
 
     def ask(self) -> str | None:
@@ -36,6 +38,8 @@ class Reader(Protocol):
 
 class Lines:
     """Plain lines of a file; with `multi` a message ends before an empty one."""
+
+    edits = False
 
     def __init__(self, file: TextIO | None = None) -> None:
         self.multi = False
@@ -58,6 +62,8 @@ class Terminal:
     Alt-Enter begins another line; with `multi` Enter does, and Alt-Enter sends. Ctrl-C empties the
     line, and at an empty one tells how to leave.
     """
+
+    edits = True
 
     def __init__(self, commands: Iterable[str], names: Iterable[str], **more: Any) -> None:
         self.multi = False

@@ -28,7 +28,6 @@ def run(
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
     from engine.aside import check
-    from engine.cache.session import restore, save
     from engine.shell.prompts import prompt_text, unescaped_sampling
     from engine.shell.show import loaded, print_timings, silence
 
@@ -50,7 +49,7 @@ def run(
         resume = text.session is not None and text.session.exists()
         if resume:
             assert text.session is not None
-            tokens = restore(engine, text.session)
+            tokens = engine.restore(text.session)
             tokens += engine.tokenizer.encode(prompt, add_special=False, at_start=False)
         else:
             tokens = engine.encode(prompt)
@@ -78,7 +77,7 @@ def run(
             if not text.quiet:
                 print_timings(engine)
         if text.session is not None:
-            save(engine, text.session)
+            engine.save(text.session)
 
 
 def coloured(piece: "Piece") -> str:

@@ -5,6 +5,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import typer
+
+from engine.shell.command import shown
 from engine.shell.conversation import Conversation
 from engine.shell.groups import names_of
 from engine.shell.options import Sampling
@@ -17,13 +20,14 @@ OWN = ("logprobs",)  # of the program's options, not of a chat
 
 @dataclass(slots=True)
 class Chat:
-    """A conversation, whom it asks for messages, how it tells things, and whether an answer is
-    wanted."""
+    """A conversation, whom it asks for messages, how it tells things, whether an answer is wanted,
+    and whether all is said."""
 
     conversation: Conversation
     reader: Reader
     tell: Callable[[str], None]
     wants_answer: bool = False
+    over: bool = False
 
 
 def obey(chat: Chat, line: str) -> None:
@@ -41,6 +45,12 @@ def obey(chat: Chat, line: str) -> None:
 def _help(chat: Chat, _: str) -> None:
     rows = [(f"{name} {takes}".strip(), about) for name, (takes, about, _) in COMMANDS.items()]
     chat.tell("\n".join(f"  {what:17} {about}" for what, about in rows))
+    if chat.reader.edits:
+        chat.tell("  Ctrl-C stops an answer, Alt-Enter begins another line, Tab completes.")
+
+
+def _exit(chat: Chat, _: str) -> None:
+    chat.over = True
 
 
 def _clear(chat: Chat, _: str) -> None:
@@ -64,8 +74,8 @@ def _undo(chat: Chat, _: str) -> None:
 def _system(chat: Chat, text: str) -> None:
     if text:
         chat.conversation.system = text
-    shown = chat.conversation.system
-    chat.tell(f"system: {shown}" if shown else "(there is no system message)")
+    system = chat.conversation.system
+    chat.tell(f"system: {system}" if system else "(there is no system message)")
 
 
 def _save(chat: Chat, file: str) -> None:
@@ -118,15 +128,18 @@ def _set(chat: Chat, given: str) -> None:
     known = settable()
     if not name:
         called = names_of(Sampling)
-        shown = [f"{called[f][0].lstrip('-')} {_shown(getattr(sampling, f))}" for f in _fields()]
-        chat.tell("  " + "\n  ".join(shown))
+        lines = [f"{called[f][0].lstrip('-')} {_shown(getattr(sampling, f))}" for f in _fields()]
+        chat.tell("  " + "\n  ".join(lines))
         return
     if name.lstrip("-") not in known:
         raise ValueError(f"{name} is nothing that can be set here; /set lists what can")
     field = known[name.lstrip("-")]
     if text:
         changed = replace(sampling, **{field: _value(field, name, text.strip())})
-        changed.params()  # complains
+        try:
+            changed.params()
+        except typer.BadParameter as error:
+            raise ValueError(error.message.replace(shown(field), name, 1)) from None
         chat.conversation.sampling = changed
     chat.tell(f"{name} {_shown(getattr(chat.conversation.sampling, field))}")
 
@@ -171,4 +184,6 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Chat, str], None]]] = {
     "/stats": ("", "Speed of the last answer, and how full the context is.", _stats),
     "/set": ("NAME VALUE", "Change how tokens are chosen, as /set temperature 0.5.", _set),
     "/multi": ("", "Messages of several lines, sent by Alt-Enter; the same ends it.", _multi),
+    "/exit": ("", "Leave, as Ctrl-D does.", _exit),
+    "/quit": ("", "The same.", _exit),
 }

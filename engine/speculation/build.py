@@ -8,6 +8,7 @@ from typing import Protocol
 from engine.config import ModelError
 from engine.model import Model
 from engine.options import MOST_SEQUENCES, Options
+from engine.sampling.sampler import Sampler
 from engine.sampling.samplers import Samplers
 from engine.speculation import vocabularies
 from engine.speculation.drafter import Drafter
@@ -54,20 +55,27 @@ def with_room(options: Options, settings: Settings) -> Options:
 
 def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
     """Raises `ModelError` where settings and models do not go together."""
-    drawn = isinstance(settings, Linear) and settings.sampling is not None
     if target.model.limits["tokens"] < 2:
         raise ModelError("drafts want steps of 2 tokens or more: batch or context is 1")
+    sampler = verifier = None
+    if isinstance(settings, Linear) and settings.sampling:
+        sampler = (draft or target).samplers.of_drafts(settings.sampling)
+        kernels = target.samplers.bound(OPS)
+        verifier = Verifier(target.model.config.vocab, kernels, sampler)
     return Speculation(
         target.model,
-        drafter(settings, target, draft),
+        drafter(settings, target, draft, sampler),
         settings.draft_max,
         branches(settings),
         settings.adaptive,
-        Verifier(target.model.config.vocab, target.samplers.bound(OPS)) if drawn else None,
+        verifier,
     )
 
 
-def drafter(settings: Settings, target: Loaded, draft: Loaded | None) -> Drafter:
+def drafter(
+    settings: Settings, target: Loaded, draft: Loaded | None, sampler: Sampler | None = None
+) -> Drafter:
+    """The drafter of these settings; its tokens are drawn where there is a sampler."""
     if draft and not isinstance(settings, Linear | Tree):
         raise ModelError(f"{type(settings).__name__} drafts without a model, but one was given")
     match settings:
@@ -77,33 +85,29 @@ def drafter(settings: Settings, target: Loaded, draft: Loaded | None) -> Drafter
             return TrieDrafter(Trie(settings.branch_length), decoding_length=settings.draft_max)
         case Lookahead():
             return LookaheadDrafter(settings.W, settings.N, settings.G, settings.seed)
-    guesser, model = _guesser(settings, target, draft)
-    sampler = None
+    guesser = _guesser(settings, target, draft)
     propose = partial(grow, p_min=settings.draft_p_min)
     if isinstance(settings, Tree):
         propose = partial(propose, p_split=settings.p_split, branches=settings.n_parallel)
-    elif settings.sampling:
-        sampler = model.samplers.of_drafts(settings.sampling)
+    elif sampler:
         propose = partial(draw, sampler=sampler, p_min=settings.draft_p_min)
-    found = ModelDrafter(guesser, propose, settings.draft_min, sampler)
+    found = ModelDrafter(guesser, propose, settings.draft_min)
     if draft and settings.translate:
         return vocabularies.TranslatedDrafter(found, target.tokenizer, draft.tokenizer)
     return found
 
 
-def _guesser(
-    settings: Linear | Tree, target: Loaded, draft: Loaded | None
-) -> tuple[Guesser, Loaded]:
-    """Who drafts, and whose samplers it has."""
+def _guesser(settings: Linear | Tree, target: Loaded, draft: Loaded | None) -> Guesser:
+    """Who drafts."""
     if draft is None:
         if settings.threshold is None:
             raise ModelError("drafting wants a draft model, or a stricter threshold of neurons")
         if not target.model.config.sparsity:
             path = target.model.file.path
             raise ModelError(f"{path}: no block skips neurons, so a draft cannot skip more")
-        return Sparser(target.model, settings.threshold), target
+        return Sparser(target.model, settings.threshold)
     if settings.threshold is not None:
         raise ModelError("either a draft model drafts, or a stricter threshold: not both")
     if not settings.translate:
         vocabularies.check(target.tokenizer, draft.tokenizer, Path(draft.model.file.path))
-    return OtherModel(draft.model), draft
+    return OtherModel(draft.model)

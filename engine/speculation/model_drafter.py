@@ -179,23 +179,18 @@ def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
 
 
 class ModelDrafter:
-    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none. The
-    random numbers of a `sampler` begin anew with each text."""
+    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none."""
 
     def __init__(
         self,
         guesser: Guesser,
         propose: Callable[[Place, int], Draft],
         least: int,
-        sampler: Sampler | None = None,
     ) -> None:
         self._guesser, self._propose, self._least = guesser, propose, least
-        self._sampler, self._first = sampler, sampler.state() if sampler else {}
 
     def begin(self, _: Sequence[int]) -> None:
         """What is held of another text stays as far as it is the same."""
-        if self._sampler:
-            self._sampler.restore(self._first)
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
         most = min(most, self._guesser.room(text))

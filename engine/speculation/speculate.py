@@ -130,6 +130,8 @@ class Speculation:
         left = cells.capacity if most is None else most - len(completion.tokens) - 1
         if not self._begun:
             self._drafter.begin(self._text)
+            if self.verifier:
+                self.verifier.begin(completion.params.seed, len(self._text))
             self._begun, self._taken = True, []
         if self._resting:
             return self._rest()

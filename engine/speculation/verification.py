@@ -9,7 +9,7 @@ Tokens drawn from distributions are accepted by modified rejection, siblings eac
 (SpecInfer, arXiv 2305.09781), for which `q[i]` must be what token i was drawn from once its earlier
 siblings were known. Whether a token is proposed at all must not depend on which token it is: a
 drafter that drops the unlikely ones, or short drafts, draws from another distribution than it says.
-Nor may its random numbers be those that verify.
+Nor may its random numbers be those that verify, or the same for many texts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,9 +41,15 @@ class _Row:
 
 class Verifier:
     """The rule for a vocabulary, by these kernels of `OPS`, bound once over buffers of its own;
-    without any, the preferred ones, certified or not."""
+    without any, the preferred ones, certified or not. `drafts` is who draws them."""
 
-    def __init__(self, vocab: int, kernels: Mapping[str, Bind] | None = None) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        kernels: Mapping[str, Bind] | None = None,
+        drafts: Sampler | None = None,
+    ) -> None:
+        self._drafts = drafts
         kernels = kernels or {op: partial(bind, variants(op)[0]) for op in OPS}
         self._q, self._u = np.empty((1, vocab)), np.empty(1)
         self._token, self._accepted = np.zeros(1, np.int32), np.zeros(1, np.uint8)
@@ -58,6 +64,12 @@ class Verifier:
             )
             for p, out in (rows, rows[::-1])
         )
+
+    def begin(self, seed: int | None, length: int) -> None:
+        """Drafts for a text of this seed and length are next. Were they drawn alike for each text,
+        texts would be alike beyond what the target says."""
+        if self._drafts:
+            self._drafts.of_another_text(seed, length)
 
     def choose(self, p: Array, tokens: Sequence[int], q: Array, random: np.random.Generator) -> int:
         """A token distributed as p, and one of the drafted `tokens` wherever that can be.

@@ -2,7 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from kernels.cuda.launch import Grid, Launch, across, fours, halves_of_heads, items, one_block, rows
+from kernels.cuda.runtime.launch import (
+    Grid,
+    Launch,
+    across,
+    fours,
+    halves_of_heads,
+    items,
+    one_block,
+    rows,
+)
 from kernels.shapes import in_place
 from reference import activations, gated_activations
 from reference.formats import FORMATS

@@ -2,10 +2,15 @@
 
 from collections.abc import Callable
 
-from kernels.cuda import attention, choice, linear, recurrent, single, sparse_axpy, sparse_linear
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Launch
-from kernels.cuda.product import Stage
+from kernels.cuda import single
+from kernels.cuda.attention import attention
+from kernels.cuda.linear import linear
+from kernels.cuda.recurrent import recurrent
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.launch import Launch
+from kernels.cuda.runtime.product import Stage
+from kernels.cuda.samplers import choice
+from kernels.cuda.sparse import sparse_axpy, sparse_linear
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,14 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from kernels.foreign.manifest import Manifest, read_manifest
+from kernels.foreign.cubin import CubinError, read_kernel
+from kernels.foreign.manifest import (
+    LaunchError,
+    Manifest,
+    ManifestError,
+    evaluated,
+    read_manifest,
+)
+from reference import ggml
 from reference.formats import FORMATS
-from reference.op import Op
+from reference.op import Arguments, Case, Op
 
 KINDS = {
     ".py": "python", ".c": "source", ".cc": "source", ".cpp": "source", ".cxx": "source",
-    ".so": "library", ".dylib": "library", ".cu": "cuda",
+    ".so": "library", ".dylib": "library", ".cu": "cuda", ".cubin": "cubin",
 }  # fmt: skip
+DEFINED = re.compile(r"^(?:def|void) (\w+)\(", re.MULTILINE)
+ON_GPU = ("cuda", "cubin")  # kinds that are launched
 FLAGS = ("-O3", "-march=native")
 ALWAYS = ("-shared", "-fPIC")
 COMPILERS = {".c": ("cc", "clang", "gcc"), "": ("c++", "clang++", "g++")}
@@ -36,18 +47,19 @@ class CandidateError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A function in a `file`: `kind` "python", "pickled" (a callable), "source" (C or C++),
-    "library" or "cuda"; `name` is the function's, by default the op's; the `manifest` has all else.
-    """
+    "library", "cuda" or "cubin"; `name` is the function's, by default the op's; the `manifest`,
+    which may be a file that was `given`, has all else."""
 
     file: Path
     kind: str
     name: str = ""
     manifest: Manifest = field(default_factory=Manifest)
+    given: Path | None = None
 
     @classmethod
-    def of(cls, where: str | Path, **said: Any) -> "Candidate":
-        """What FILE or FILE:NAME says, with the manifest beside the file and at its top; what is
-        `said` of these goes before both."""
+    def of(cls, where: str | Path, manifest: Path | None = None, **said: Any) -> "Candidate":
+        """What FILE or FILE:NAME says, with the `manifest`, by default that beside the file, and
+        what stands at its top; what is `said` of these goes before both."""
         path, name = str(where), ""
         if not Path(path).exists():
             path, _, name = path.rpartition(":") if ":" in path else (path, "", "")
@@ -56,8 +68,9 @@ class Candidate:
             raise CandidateError(f"there is no file {path}")
         if file.suffix not in KINDS:
             raise CandidateError(f"{file.name}: want one of {', '.join(KINDS)}")
-        manifest = read_manifest(file, said)
-        return cls(file, KINDS[file.suffix], name or manifest.name, manifest)
+        found = read_manifest(file, said, manifest)
+        given = manifest.absolute() if manifest else None
+        return cls(file, KINDS[file.suffix], name or found.name, found, given)
 
     @classmethod
     def from_callable(cls, function: Callable[..., Any], **said: Any) -> "Candidate":
@@ -75,23 +88,49 @@ class Candidate:
         where.write_bytes(cloudpickle.dumps(function))
         return cls(where, "pickled", name or "function", Manifest(**said))
 
+    def in_format(self, format: str) -> "Candidate":
+        """The same for weights in this format."""
+        return replace(self, manifest=replace(self.manifest, format=format))
+
     def __str__(self) -> str:
         shown = "" if self.kind == "pickled" else f"{self.file.name}"
         return ":".join(filter(None, (shown, self.name)))
 
-    def launch(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a CUDA kernel: blocks in x, y and z, threads and bytes of shared memory."""
-        if self.kind != "cuda":
-            return {}
-        return {"launch": self.manifest.launch(sizes)}
+    def told(self, op: Op, shape: Mapping[str, int]) -> dict[str, Any]:
+        """What a call has beside the op's arguments and sizes: the values of expressions among its
+        arguments, and how a CUDA kernel is launched; ManifestError if it cannot be."""
+        sizes = {**shape, **{name: shape[a] for a in shape for name in size_names(op, a)}}
+        words = (word.partition(":")[0].strip() for word in self.manifest.arguments)
+        found: dict[str, Any] = {
+            word: int(evaluated(word, sizes)) for word in words if not word.isidentifier()
+        }
+        if self.kind not in ON_GPU:
+            return found
+        try:
+            found["launch"] = launch = self.manifest.launch(sizes)
+            if self.kind == "cubin":
+                read_kernel(self.file, self.name or op.name).demand(launch)
+        except (LaunchError, CubinError) as error:
+            at = ", ".join(f"{axis}={size}" for axis, size in shape.items())
+            raise LaunchError(f"{error}, at {at}; `takes` says which sizes it does") from None
+        if self.kind == "cuda" and launch[4:6] != [1, 1]:
+            raise ManifestError("the emulator has threads in x alone: one number")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a child loads a candidate: what it is told, and folders that it has to read."""
+    """How a child loads a candidate: what it is told, folders that it has to read, and `notes` of
+    what was found out already."""
 
     told: dict[str, Any]
     folders: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def defined(file: Path) -> list[str]:
+    """The functions that stand at the top level of a file in Python or C."""
+    return DEFINED.findall(file.read_text(errors="replace"))
 
 
 def sizes_of(op: Op) -> tuple[str, ...]:
@@ -167,12 +206,15 @@ def with_numerics(op: Op, numerics: str) -> tuple[Op, str]:
     """The op with a bound for what a candidate says of its numerics, and what the bound is called.
 
     "exact" is float32. Others are those that the op has bounds for; "bf16" and "f16" of an op
-    without are float32 rounded once more, on its output. "fast" is the loosest there is.
+    without are float32 rounded once more, on its output. "fast" is the loosest there is. The domain
+    of "ggml" ends where ggml's scales in float16 do, and has no NaN, which int8 cannot hold.
     """
     if numerics in ("", "exact"):
         return op, "float32"
     if numerics == "fast":
         numerics = "bf16"
+    if numerics == "ggml" and numerics in op.rounded:
+        return replace(op, nan="domain", make=within(op.make, ggml.LARGEST)), numerics
     if numerics in op.rounded or numerics in op.bounds:
         return op, numerics
     if numerics not in ROUNDOFF:
@@ -191,6 +233,16 @@ def with_numerics(op: Op, numerics: str) -> tuple[Op, str]:
         }
 
     return replace(op, bounds={**op.bounds, numerics: bound}), numerics
+
+
+def within(make: Callable[[Case], Arguments], largest: float) -> Callable[[Case], Arguments]:
+    """The same arguments, activations beyond the largest cut off."""
+
+    def made(case: Case) -> Arguments:
+        given = make(case)
+        return {**given, "x": given["x"].clip(-largest, largest)}
+
+    return made
 
 
 ROUNDOFF = {"bf16": (2.0**-8, 2.0**-134), "f16": (2.0**-11, 2.0**-25)}

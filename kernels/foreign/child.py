@@ -28,13 +28,16 @@ from kernels.child import HERE, ROOMS
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.foreign.arena import Side, Slot
 from kernels.foreign.candidate import Candidate, Layout, size_names
+from kernels.foreign.report import COPIED, INTERPRETED
 from kernels.guard import AT_END
 from reference.op import DTYPES, Arguments, Op
 
 PLACES = (AT_END, 0, 64, 16, 4)
 MOST_SAID = 2**20  # bytes in a line of a child
 COMPLAINTS = 4000  # bytes of what it last printed
-KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")  # of the environment
+KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", "TRITON_INTERPRET")  # of the environment
+GPUS = ("/dev/nvidiactl", "/dev/kfd")  # NVIDIA's and AMD's
+RUNS = {"interpreted": INTERPRETED, "copied": COPIED}  # what a child may say of how it runs
 COUNTS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR", "BLIS", "VECLIB_MAXIMUM")
 SYSTEM = (
     "/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc", "/opt", "/proc", "/sys", "/nix",
@@ -86,7 +89,7 @@ class Child:
         self.candidate = candidate
         self.inputs, self.outputs = Side(readable_only=not lenient), Side(readable_only=False)
         self._folder = Path(tempfile.mkdtemp(prefix="candidate-"))
-        for name in ("runner.py", "sandbox.py"):
+        for name in ("runner.py", "sandbox.py", "driver.py"):
             shutil.copy(Path(__file__).with_name(name), self._folder)
         self._printed = (self._folder / "printed.txt").open("wb+")
         ours, theirs = socket.socketpair()
@@ -105,6 +108,7 @@ class Child:
         )
         theirs.close()
         self.sandbox: tuple[tuple[str, str], ...] = ()
+        self.notes: tuple[str, ...] = ()  # of how it runs
         try:
             self._tell(self._start())
             self._until_still(limits.load, "loading it")
@@ -117,7 +121,8 @@ class Child:
         places = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR")
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         counts = {f"{name}_NUM_THREADS": threads for name in COUNTS}
-        return kept | counts | dict.fromkeys(places, own)
+        triton = {} if any(map(os.path.exists, GPUS)) else {"TRITON_INTERPRET": "1"}
+        return triton | kept | counts | dict.fromkeys(places, own)
 
     def _start(self) -> dict[str, Any]:
         path = [entry for entry in sys.path if entry and Path(entry).resolve() != Path(HERE)]
@@ -135,7 +140,12 @@ class Child:
             "load": self._layout.told,
             "confine": {
                 "readable": sorted({str(Path(p).resolve()) for p in readable}),
-                "writable": [str(self._folder), "/dev/null"],
+                "writable": [
+                    str(self._folder),
+                    "/dev/null",
+                    *map(str, Path("/dev").glob("nvidia*")),
+                    "/dev/kfd",
+                ],
                 "hidden": hidden,
                 "memory": self.limits.memory,
                 "files": self.limits.files,
@@ -195,6 +205,8 @@ class Child:
         for kind, what in self._listen():
             if kind == "sandbox":  # the first it says, before there is a candidate
                 self.sandbox = self.sandbox or tuple((name, said) for name, said in what)
+            elif kind == "runs" and what in RUNS:
+                self.notes = (RUNS[what],)
             elif kind in ("failed", "wrong"):
                 raise Ended("raised" if kind == "failed" else kind, _clean(str(what)))
         return moment
@@ -283,5 +295,5 @@ def layout_of(
             o.name: slot(child.outputs, o.dims(shape, format), DTYPES.get(o.dtype, np.uint8))
             for o in op.outputs
         },
-        scalars | child.candidate.launch(shape),
+        scalars | child.candidate.told(op, shape),
     )

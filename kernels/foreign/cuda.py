@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from kernels.child import environment
-from kernels.cuda.launch import Launch, items
-from kernels.cuda.nvrtc import compiled, missing
+from kernels.cuda.runtime.launch import Launch, items
+from kernels.cuda.runtime.nvrtc import compiled, missing
 from kernels.foreign.candidate import Candidate, CandidateError, Layout, sizes_of
 from kernels.foreign.prototype import Parameter, prototype
+from kernels.foreign.report import EMULATED
 from reference.op import Op
 
 CAPABILITY = 80
@@ -62,4 +63,4 @@ def emulated(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
         raise CandidateError(f"it does not compile for the emulator: {first.strip()}")
     paths = json.loads(done.stdout.splitlines()[-1])
     told |= {**paths, "kind": "emulated", "arguments": arguments}
-    return Layout(told, tuple({Path(path).parent for path in paths.values()}))
+    return Layout(told, tuple({Path(path).parent for path in paths.values()}), (EMULATED,))

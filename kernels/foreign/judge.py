@@ -24,11 +24,12 @@ from kernels.foreign.candidate import (
     with_numerics,
 )
 from kernels.foreign.child import Child, Ended, Limits
+from kernels.foreign.cubin import CubinError
 from kernels.foreign.laws import laws_told
 from kernels.foreign.layout import laid_out
 from kernels.foreign.manifest import ManifestError
 from kernels.foreign.prototype import PrototypeError
-from kernels.foreign.report import Failed, Report
+from kernels.foreign.report import INTERPRETED, Failed, Report
 from kernels.foreign.turns import Turns, Wrote
 from kernels.judge import Verdict, compare
 from kernels.provenance import machine
@@ -40,11 +41,12 @@ Level = Literal["quick", "full", "deep"]
 LEVELS = get_args(Level)
 DEEP_CASES = 300
 SMALL = 2**22  # bytes and operations of a case whose call is repeated with other data
+SMALL_INTERPRETED = 2**12  # the same where each block of a kernel takes milliseconds
 AGAIN = 8  # small cases that come again after the large ones
 AFTER_LARGER = "right at first, wrong after calls of larger sizes"
 SHRINKING = 4.0  # seconds
 Progress = Callable[[int, int], None]
-REFUSED = (CandidateError, ManifestError, PrototypeError)
+REFUSED = (CandidateError, ManifestError, PrototypeError, CubinError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,10 @@ def judge(
     """Judge a candidate: at one `case`, or at all of a level.
 
     "quick" has the op's cases, its corners and a dozen that nobody knows before; "full" adds the
-    op's laws, "deep" hundreds of further cases. A failing case is shrunk for some seconds, if
-    `shrink` is asked for. `format` is the weights', by default the manifest's, or the op's first;
-    so are `numerics`. ValueError for an op, a format or a level that there is not; whatever the
-    candidate does is in the report.
+    op's laws, which are told of who is wrong, too, and "deep" hundreds of further cases. A failing
+    case is shrunk for some seconds, if `shrink` is asked for. `format` is the weights', by default
+    the manifest's, or the op's first; so are `numerics`. ValueError for an op, a format or a level
+    that there is not; whatever the candidate does is in the report.
     """
     judging = Judge(candidate, op, format, level, limits, numerics, secret)
     return judging.report(case, shrink, progress)
@@ -103,6 +105,8 @@ class Judge:
         self.subject = Subject(self.op, activations)
         self.sandbox: tuple[tuple[str, str], ...] = ()
         self.other_bits = ""  # of a call done again
+        self.slow = candidate.kind == "cuda"  # emulated or interpreted: small cases are enough
+        self.repeated = SMALL
         self._turns: Turns | None = None
         self._layout: Layout | None = None
 
@@ -125,47 +129,59 @@ class Judge:
             notes=(f"it was asked for such sizes alone: {takes}",) if takes else (),
         )  # fmt: skip
         try:
-            self.load()
+            self._layout = laid_out(self.candidate, self.op)
+            cases = [case] if case else self.cases()
+            for one in cases:
+                self.candidate.told(self.op, one.shape)
+            blank = replace(blank, notes=(*blank.notes, *self._layout.notes))
+            notes = self.turns().child.notes
+            if INTERPRETED in notes:
+                self.slow, self.repeated = True, SMALL_INTERPRETED
             cases = [case] if case else self.cases()
         except (*REFUSED, Ended) as error:
             return replace(blank, reason=f"it cannot be loaded: {error}")
+        blank = replace(blank, notes=(*blank.notes, *notes))
         if not case and not any(self._gives(one) for one in cases):
             return replace(blank, reason=f"no case has {takes}")
-        worst = nmse = 0.0
-        again = [] if case else self._again(cases)
+        worst = nmse = ordinary = 0.0
+        found, again = blank, [] if case else self._again(cases)
+        goes_on = not case and self.level != "quick"
         for number, one in enumerate([*cases, *again]):
+            if found.reason and one.values != "normal":
+                continue
             if progress:
                 progress(number, len(cases) + len(again))
             kind, verdict = self.tried(one)
             worst = max(worst, verdict.worst)
             if one.values == "normal":
-                nmse = max(nmse, verdict.nmse)
-            if number >= len(cases) and not verdict.passed:
+                nmse, ordinary = max(nmse, verdict.nmse), max(ordinary, verdict.worst)
+            if verdict.passed or found.reason:
+                continue
+            if number >= len(cases):
                 said = f"{AFTER_LARGER}, at {one.describe()}: {verdict.failure}"
-                return replace(blank, verdict=kind, reason=said, cases=number + 1, worst=worst)
-            if not verdict.passed:
-                return self._failed(
-                    replace(blank, cases=number + 1, worst=worst, nmse=nmse),
-                    kind,
-                    verdict,
-                    shrink,
-                )
+                found = replace(blank, verdict=kind, reason=said, cases=number + 1)
+            else:
+                found = self._failed(replace(blank, cases=number + 1), kind, verdict, shrink)
+            if not goes_on or found.verdict != "wrong":
+                return replace(found, worst=worst, nmse=nmse, ordinary=ordinary)
         if progress:
             progress(len(cases), len(cases))
-        passed = replace(blank, verdict="passed", cases=len(cases), worst=worst, nmse=nmse)
+        found = replace(found, worst=worst, nmse=nmse, ordinary=ordinary)
+        if not found.reason:
+            found = replace(found, verdict="passed", cases=len(cases))
         if case:
-            return passed
+            return found
         laws = tuple(laws_told(self, self.level != "quick"))
         wrong = next((law for law in laws if law.wrong), None)
-        if wrong:
-            passed = replace(
-                passed, verdict="wrong", reason=f"against the law {wrong.name}: {wrong.example}"
+        if wrong and found.passed:
+            found = replace(
+                found, verdict="wrong", reason=f"against the law {wrong.name}: {wrong.example}"
             )
-        return replace(passed, laws=laws)
+        return replace(found, laws=laws)
 
     def load(self) -> Turns:
         """Compile it and start a child with it; REFUSED or Ended if that cannot be."""
-        self._layout = laid_out(self.candidate, self.op)
+        self._layout = laid_out(self.candidate, self.op, self.format)
         return self.turns()
 
     def turns(self, threads: int = 0) -> Turns:
@@ -191,7 +207,7 @@ class Judge:
         more = DEEP_CASES if self.level == "deep" else SECRET_CASES
         found += self.op.quick_cases(self.format, more, self.secret)[:more]
         found += self._between()
-        if self.candidate.kind == "cuda":  # on an emulator
+        if self.slow:
             found = [c for c in found if work_of(self.op, c) <= 2**20]
         taken = [c for c in found if self.candidate.manifest.serves(c.shape)]
         if not taken:
@@ -260,7 +276,7 @@ class Judge:
         turns, inputs = self.turns(), self.op.make(case)
         first = turns.call(inputs, case.shape, rng)
         verdict = self._compared(case, inputs, first, turns)
-        if not verdict.passed or work_of(self.op, case) > SMALL:
+        if not verdict.passed or work_of(self.op, case) > self.repeated:
             return verdict
         other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
         changed = self.op.make(other)
@@ -341,9 +357,8 @@ class Judge:
             for kind, found in self._smaller(verdict.case):
                 shrunk = Failed(kind, found.failure, found.case, self.replay(found.case))
         return replace(
-            report, verdict=shrunk.kind, reason=shrunk.reason, first=first, shrunk=shrunk,
-            worst=max(report.worst, verdict.worst), nmse=max(report.nmse, verdict.nmse),
-        )  # fmt: skip
+            report, verdict=shrunk.kind, reason=shrunk.reason, first=first, shrunk=shrunk
+        )
 
     def _smaller(self, case: Case) -> Iterator[tuple[str, Verdict]]:
         """Ever smaller cases that fail, so long as there is time."""
@@ -381,6 +396,8 @@ class Judge:
             f":{self.candidate.name}" if self.candidate.name else ""
         )
         words = ["assay", "judge", shlex.quote(where), "--op", self.op.name]
+        if self.candidate.given:
+            words += ["--manifest", shlex.quote(str(self.candidate.given))]
         if self.numerics != "exact":
             words += ["--numerics", self.numerics]
         if self.candidate.kind == "source" and self.candidate.manifest.flags:

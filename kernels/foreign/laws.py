@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernels.foreign.candidate import ON_GPU
 from kernels.foreign.child import Ended
 from kernels.foreign.report import BROKEN, HELD, NOT_ASKED, LawResult
 from kernels.foreign.turns import Wrote
@@ -52,7 +53,7 @@ def _cases(judge: "Judge") -> list[Case]:
         and all(0 < case.shape[a] <= size or size <= 1 for a, size in most.items())
     ]
     found = found or [op.case({}, op.values[0], judge.secret % 2**31, judge.format)]
-    return found[-(1 if judge.candidate.kind == "cuda" else LAW_CASES) :]
+    return found[-(1 if judge.slow else LAW_CASES) :]
 
 
 def _told(judge: "Judge", law: Law, cases: list[Case]) -> LawResult:
@@ -106,7 +107,7 @@ def _beyond(judge: "Judge", seen: list[tuple[Arguments, dict[str, Array]]], case
 
 def _threads(judge: "Judge", cases: list[Case]) -> LawResult:
     """One thread gives the bits of several, and any number of them what is right."""
-    if judge.candidate.kind == "cuda":
+    if judge.candidate.kind in ON_GPU:
         return LawResult(THREADS, NOT_ASKED, "it has blocks")
     rng = np.random.default_rng(judge.secret)
     found: list[list[dict[str, Array]]] = []

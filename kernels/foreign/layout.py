@@ -11,13 +11,17 @@ from kernels.foreign.candidate import (
     compiled,
     sizes_of,
 )
+from kernels.foreign.cubin import CubinError, read_kernel
 from kernels.foreign.cuda import emulated
-from kernels.foreign.prototype import Parameter, default, prototype
+from kernels.foreign.prototype import OURS, Parameter, default, prototype
+from kernels.foreign.report import COPIED
+from reference.formats import FORMATS
 from reference.op import Op
 
 
-def laid_out(candidate: Candidate, op: Op) -> Layout:
-    """Compile what is to be compiled, and find out which argument is what."""
+def laid_out(candidate: Candidate, op: Op, format: str | None = None) -> Layout:
+    """Compile what is to be compiled, and find out which argument is what. Source finds the number
+    that GGUF gives to the weight's format as ASSAY_FORMAT."""
     name = candidate.name or op.name
     sizes = sizes_of(op)
     told: dict[str, Any] = {
@@ -25,6 +29,7 @@ def laid_out(candidate: Candidate, op: Op) -> Layout:
         "file": str(candidate.file),
         "name": name,
         "arrays": candidate.manifest.arrays,
+        "given": [word.partition(":")[0].strip() for word in candidate.manifest.arguments],
         "inputs": [a.name for a in op.inputs if a.axes],
         "outputs": [o.name for o in op.outputs],
         "scalars": [a.name for a in op.inputs if not a.axes]
@@ -35,16 +40,68 @@ def laid_out(candidate: Candidate, op: Op) -> Layout:
         return Layout(told)
     if candidate.kind == "cuda":
         return emulated(candidate, op, told)
+    if candidate.kind == "cubin":
+        return _launched(candidate, op, told)
     library, found = candidate.file, None
     if candidate.kind == "source":
         found = prototype(candidate.file.read_text(errors="replace"), name)
-        library = compiled(candidate.file, candidate.manifest.flags or FLAGS)
+        defined = (f"-DASSAY_FORMAT={FORMATS[format].gguf_type}",) if format else ()
+        library = compiled(candidate.file, (*defined, *(candidate.manifest.flags or FLAGS)))
     said = [Parameter.parse(word) for word in candidate.manifest.arguments]
     parameters, status = (said, False) if said else found or (default(op), False)
     arguments = [[p.name, p.checked(op, sizes)] for p in parameters]
-    missing = [o.name for o in op.outputs if o.name not in [n for n, _ in arguments]]
-    if missing:
-        raise CandidateError(f"{name} has no parameter {missing[0]}, the output of {op.name}")
+    _demand_outputs(name, op, arguments)
+    guessed = () if said or found else (_assumed(name, parameters, arguments),)
     told |= {"library": str(library), "arguments": arguments, "status": status}
     linked = (Path(f[2:]) for f in candidate.manifest.flags if f.startswith("-L"))
-    return Layout(told, (library.parent, *linked))
+    return Layout(told, (library.parent, *linked), guessed)
+
+
+def _assumed(name: str, parameters: list[Parameter], arguments: list[list[str]]) -> str:
+    """As what a function of a library is called that nobody has described."""
+    named = (
+        f"{p.name}*" if p.pointer else f"{p.name}:{OF_C[kind]}"
+        for p, (_, kind) in zip(parameters, arguments, strict=True)
+    )
+    return f"a library says no types: called as {name}({', '.join(named)}); else say `arguments`"
+
+
+OF_C = {kind: word for word, kind in OURS.items()}  # a manifest's words for the types of ctypes
+BYTES = {"float": 4, "double": 8, "void_p": 8, "long": 8, "ulong": 8, "size_t": 8, "ssize_t": 8}
+OF_BYTES = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # sizes by those of their parameters
+
+
+def _launched(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
+    """Of a cubin: each parameter of the kernel by what it holds, all of which have the bytes that
+    the machine code says."""
+    kernel = read_kernel(candidate.file, told["name"])
+    parameters = [Parameter.parse(word) for word in candidate.manifest.arguments] or default(op)
+    if len(parameters) != len(kernel.parameters):
+        named = ", ".join(p.name for p in parameters)
+        raise CubinError(
+            f"{kernel.name} has {len(kernel.parameters)} parameters, and {len(parameters)} are"
+            f" described: {named}; say `arguments`"
+        )
+    arguments = []
+    for parameter, (_, size) in zip(parameters, kernel.parameters, strict=True):
+        kind = parameter.checked(op, sizes_of(op))
+        whole = kind not in ("void_p", "float", "double")
+        if not parameter.type and whole and size in OF_BYTES:
+            kind = OF_BYTES[size]
+        elif not parameter.type and kind in ("float", "double") and size in (4, 8):
+            kind = "float" if size == 4 else "double"
+        given = BYTES.get(kind) or int(kind.lstrip("uint")) // 8
+        if given != size:
+            raise CubinError(
+                f"{kernel.name}: its parameter {parameter.name} has {size} bytes, not {given}"
+            )
+        arguments.append([parameter.name, kind])
+    _demand_outputs(kernel.name, op, arguments)
+    told |= {"arguments": arguments, "capability": kernel.capability}
+    return Layout(told, notes=(str(kernel), COPIED))
+
+
+def _demand_outputs(name: str, op: Op, arguments: list[list[str]]) -> None:
+    there = [argument for argument, _ in arguments]
+    if missing := [o.name for o in op.outputs if o.name not in there]:
+        raise CandidateError(f"{name} has no parameter {missing[0]}, the output of {op.name}")

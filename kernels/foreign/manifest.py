@@ -5,14 +5,21 @@ Beside `my_norm.c` they are `my_norm.toml`; in the file each begins with `// ass
 
 import ast
 import operator
+import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 MARKS = ("// assay:", "# assay:")
+ARRAYS = ("numpy", "torch", "jax", "triton")
+BINARY = (".so", ".dylib", ".cubin")  # nothing can be said at their tops
+MOST_THREADS = 1024  # of a block, on every GPU
 TOP = 100  # lines in which comments are looked for
+VARIABLE = re.compile(r"\$\{?(\w+)")
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -25,20 +32,28 @@ class ManifestError(ValueError):
     """Lines about a file that mean nothing."""
 
 
+class LaunchError(ManifestError):
+    """More threads, blocks or memory than a GPU has, at some sizes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """- `op`, `format`: what it is a kernel of, for whoever does not say so.
-    - `name`: the function; `arguments`: of a library in order, e.g. ["x", "out", "hidden:i32"].
-    - `flags`: of the compiler. `arrays`: "numpy", "torch" or "jax", whose arrays it wants.
+    - `name`: the function; `arguments`: in order, e.g. ["x", "out", "hidden:i32", "tokens * 2"].
+    - `formats`: several, each of which makes a solution of a board.
+    - `flags`: of the compiler; $NAME in them is from the environment.
+    - `arrays`: one of ARRAYS, whose arrays it wants.
     - `align`: bytes of which each array begins at a multiple; 0: of its elements' size.
     - `takes`: the sizes that it can do, e.g. "hidden % 64 == 0 and tokens <= 512".
     - `numerics`: "exact", or what its bound is, e.g. "bf16".
-    - `blocks`, `threads`, `shared`: how a CUDA kernel is launched, in sizes, e.g. ["tokens"], 256.
+    - `blocks`, `threads`, `shared`: how a CUDA kernel is launched, in sizes, e.g. ["tokens"], 256;
+      blocks, and threads of a block, may be several, in x, y and z.
     """
 
     op: str = ""
     format: str = ""
     name: str = ""
+    formats: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     arrays: str = ""
@@ -50,39 +65,61 @@ class Manifest:
     shared: Any = 0
 
     def __post_init__(self) -> None:
-        for name in ("arguments", "flags", "blocks"):
+        for name in ("formats", "arguments", "flags", "blocks", "threads"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
-        if not all(isinstance(word, str) for word in (*self.arguments, *self.flags)):
-            raise ManifestError("arguments and flags are lists of words")
+        for name in ("formats", "arguments", "flags"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(word, str) for word in value):
+                raise ManifestError(f"{name} is a list of words, not {value!r}")
         for f in fields(self):
             value = getattr(self, f.name)
             if f.type in (str, int) and not isinstance(value, f.type):
-                raise ManifestError(f"{f.name} is not {value!r}")
-        if self.arrays not in ("", "numpy", "torch", "jax"):
-            raise ManifestError(f"arrays are numpy, torch or jax, not {self.arrays!r}")
+                wanted = "a text" if f.type is str else "a whole number"
+                raise ManifestError(f"`{f.name}` is {wanted}, not {value!r}")
+        if self.arrays not in ("", *ARRAYS):
+            raise ManifestError(f"arrays are one of {', '.join(ARRAYS)}, not {self.arrays!r}")
         if self.align < 0 or self.align & (self.align - 1) or self.align > 4096:
             raise ManifestError(f"align is a power of two up to 4096, not {self.align}")
-        if len(self.blocks) not in (1, 2, 3):
-            raise ManifestError(f"blocks are in x, y and z, not {list(self.blocks)}")
+        for name in ("blocks", "threads"):
+            if len(given := _listed(getattr(self, name))) not in (1, 2, 3):
+                raise ManifestError(f"{name} are in x, y and z, not {list(given)}")
 
     def serves(self, sizes: Mapping[str, Any]) -> bool:
         """Whether it takes these sizes."""
         return not self.takes or bool(evaluated(self.takes, sizes))
 
     def launch(self, sizes: Mapping[str, Any]) -> list[int]:
-        """Blocks in x, y and z, threads in a block, bytes of its shared memory."""
-        blocks = [*self.blocks, 1, 1][:3]
-        return [int(evaluated(str(e), sizes)) for e in (*blocks, self.threads, self.shared)]
+        """Blocks in x, y and z, threads of a block in x, y and z, bytes of its shared memory."""
+        blocks, threads = ([*_listed(said), 1, 1][:3] for said in (self.blocks, self.threads))
+        found = [int(evaluated(str(e), sizes)) for e in (*blocks, *threads, self.shared)]
+        x, y, z, *wide, shared = found
+        if prod(wide) > MOST_THREADS or min(wide) < 1:
+            what = f"{'x'.join(map(str, wide))} threads in a block: 1 to {MOST_THREADS}"
+        elif not (0 <= x < 2**31 and 0 <= y < 2**16 and 0 <= z < 2**16):
+            what = f"{x}x{y}x{z} blocks: at most 2147483647x65535x65535"
+        elif shared < 0:
+            what = f"{shared} bytes of shared memory"
+        else:
+            return found
+        raise LaunchError(f"no GPU launches {what}")
 
 
-def read_manifest(file: Path, given: Mapping[str, Any]) -> Manifest:
-    """What lies beside the file, what stands at its top, and what is given, which goes first."""
+def _listed(said: Any) -> tuple[Any, ...]:
+    return said if isinstance(said, tuple) else (said,)
+
+
+def read_manifest(file: Path, given: Mapping[str, Any], beside: Path | None = None) -> Manifest:
+    """What lies `beside` the file, by default under its name, what stands at its top, and what is
+    given, which goes first."""
     said: dict[str, Any] = {}
-    beside = file.with_suffix(".toml")
-    if beside.is_file():
-        said |= _parsed(beside.read_text(), beside.name)
-    if file.suffix not in (".so", ".dylib"):
+    where = beside or file.with_suffix(".toml")
+    if beside or where.is_file():
+        try:
+            said |= _parsed(where.read_text(), where.name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ManifestError(f"the manifest {where} cannot be read: {error}") from None
+    if file.suffix not in BINARY:
         lines = file.read_text(errors="replace").splitlines()[:TOP]
         text = "\n".join(
             line.partition("assay:")[2].strip() for line in lines if line.startswith(MARKS)
@@ -92,7 +129,16 @@ def read_manifest(file: Path, given: Mapping[str, Any]) -> Manifest:
     known = [f.name for f in fields(Manifest)]
     if unknown := sorted(set(said) - set(known)):
         raise ManifestError(f"{file.name}: {unknown[0]} is none of {', '.join(known)}")
-    return Manifest(**said)
+    found = Manifest(**said)
+    return replace(found, flags=tuple(_expanded(flag, file) for flag in found.flags))
+
+
+def _expanded(flag: str, file: Path) -> str:
+    """With what the environment has for $NAME."""
+    found = os.path.expandvars(flag)
+    if lacking := VARIABLE.search(found):
+        raise ManifestError(f"{file.name} wants {lacking[1]} in the environment: {flag}")
+    return found
 
 
 def _parsed(text: str, name: str) -> dict[str, Any]:

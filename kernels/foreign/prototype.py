@@ -30,7 +30,8 @@ class PrototypeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One by name: a `pointer` or a value, to or of this type of ctypes, "" if not said."""
+    """One by name, or as an expression of sizes: a `pointer` or a value, to or of this type of
+    ctypes, "" if not said."""
 
     name: str
     type: str = ""
@@ -38,7 +39,7 @@ class Parameter:
 
     @classmethod
     def parse(cls, word: str) -> "Parameter":
-        """Of a manifest: `hidden:i32`, or only a name."""
+        """Of a manifest: `hidden:i32`, `tokens * hidden:i32`, or only a name."""
         name, _, kind = word.partition(":")
         if kind and kind not in OURS:
             raise PrototypeError(f"{word}: want one of {', '.join(OURS)} behind the colon")
@@ -58,7 +59,7 @@ class Parameter:
             return "void_p"
         if self.name in scalars:
             return self.type or OURS[scalars[self.name].dtype]
-        if self.name in sizes:
+        if self.name in sizes or not self.name.isidentifier():
             return self.type or "int64"
         there = ", ".join([*arrays, *scalars, *sizes])
         raise PrototypeError(f"the parameter {self.name!r} is none of {there}")

@@ -5,6 +5,9 @@ from typing import Any
 
 from reference.op import Case
 
+EMULATED = "an emulator of a GPU ran it, on this CPU"
+INTERPRETED = "Triton's interpreter ran it, on this CPU"
+COPIED = "its arrays are copied to a GPU and back in each call"
 HELD, BROKEN, NOT_ASKED = "held", "broken", "not asked"
 
 
@@ -61,7 +64,8 @@ class Report:
     """- `verdict`: "passed"; "wrong", "crashed", "hung" or "raised" in a case; "refused": it does
       not compile or load, wrote where it may not, or was faster than this machine can be.
     - `reason`: one line. `first`: the first failing case; `shrunk`: the smallest found beside it.
-    - `worst`: |error| / bound at most, `nmse` at most of ordinary values, of `cases` tried.
+    - `worst`: |error| / bound at most, `ordinary` and `nmse` at most of ordinary values, of `cases`
+      that were tried up to the first failing one; from level "full" on of all.
     - `sandbox`: what held of it: each measure, and "" or why it did not.
     """
 
@@ -78,6 +82,7 @@ class Report:
     cases: int = 0
     worst: float = 0.0
     nmse: float = 0.0
+    ordinary: float = 0.0
     laws: tuple[LawResult, ...] = ()
     times: tuple[Timed, ...] = ()
     sandbox: tuple[tuple[str, str], ...] = ()
@@ -91,6 +96,12 @@ class Report:
         return self.verdict == "passed"
 
     @property
+    def untimed(self) -> str:
+        """Why nobody is told its time; "" if it has one."""
+        found = [note for note in (EMULATED, INTERPRETED, COPIED) if note in self.notes]
+        return f"it is not timed: {found[0]}" if found else ""
+
+    @property
     def replay(self) -> str:
         """The command that tries the smallest failing case again; "" if none failed."""
         found = self.shrunk or self.first
@@ -102,7 +113,7 @@ class Report:
         for name in ("first", "shrunk"):
             value: Failed | None = getattr(self, name)
             found[name] = value.json() if value else None
-        for name in ("worst", "nmse"):
+        for name in ("worst", "nmse", "ordinary"):
             found[name] = found[name] if found[name] < float("inf") else None
         found["sandbox"] = [
             {"measure": name, "held": not said, "why": said} for name, said in self.sandbox

@@ -58,6 +58,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     try:
         candidate = load(said["load"])
+        if "triton" in sys.modules:
+            say("runs", "copied" if "triton" in COPIED else "interpreted")
     except BaseException as error:
         say("failed", told(error, said["load"]["file"]))
         candidate = None
@@ -128,11 +130,20 @@ class NoRooms:
             raise ModuleNotFoundError(f"a candidate has no {name}: the judge's packages are hidden")
 
 
+class Unfit(Exception):  # noqa: N818  it is what was found
+    """What this program itself says of a candidate."""
+
+
+OURS = (__name__, "driver")  # whose errors are sentences
+
+
 def told(error: BaseException, file: str) -> str:
     """The error in one line, with the last line of the candidate's file that it went through."""
+    line = " ".join(str(error).split())
+    if type(error).__module__ in OURS:
+        return line[:MOST_SAID]
     at = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     where = f" (line {at[-1].lineno}: {at[-1].line})" if at else ""
-    line = " ".join(str(error).split())
     return f"{type(error).__name__}: {line}{where}"[:MOST_SAID]
 
 
@@ -174,6 +185,10 @@ def load(what: Any) -> Callable[..., Callable[[], None]]:
         return native(what)
     if what["kind"] == "emulated":
         return emulated(what)
+    if what["kind"] == "cubin":
+        from driver import launched  # type: ignore[import-not-found]
+
+        return launched(what)  # type: ignore[no-any-return]
     return plain(what)
 
 
@@ -183,7 +198,7 @@ def native(what: Any) -> Callable[..., Callable[[], None]]:
     try:
         function = library[what["name"]]
     except AttributeError:
-        raise ValueError(
+        raise Unfit(
             f'the library has no symbol {what["name"]}; C++ needs extern "C" before it'
         ) from None
     function.restype = ctypes.c_int if what["status"] else None
@@ -235,7 +250,7 @@ def emulated(what: Any) -> Callable[..., Callable[[], None]]:
             for n, _ in what["arguments"]
         ]
         parameters = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
-        *blocks, threads, shared = scalars["launch"]
+        *blocks, threads, _, _, shared = scalars["launch"]
         ranges = (Range * len(arrays))(*(Range(a.ctypes.data, a.nbytes) for a in arrays.values()))
 
         def run() -> None:
@@ -257,29 +272,22 @@ def emulated(what: Any) -> Callable[..., Callable[[], None]]:
 
 
 def plain(what: Any) -> Callable[..., Callable[[], None]]:
-    """A Python function: its parameters have names of inputs, outputs, sizes or scalars; what is
-    not written to a parameter is returned."""
+    """A Python function: its parameters have names of inputs, outputs, sizes or scalars, or are
+    `given` in order; what is not written to a parameter is returned."""
     function, positional = found(what)
+    if hasattr(function, "run") and type(function).__module__.startswith("triton."):
+        raise Unfit(f"{what['name']} is a Triton kernel: name the function that launches it")
     module = sys.modules.get(getattr(function, "__module__", "")) or sys.modules.get("candidate")
     style = what["arrays"] or style_of(module)
-    try:
-        parameters = inspect.signature(getattr(function, "py_func", function)).parameters
-    except (TypeError, ValueError):
-        raise ValueError(f"{what['name']} has no signature that can be read: wrap it") from None
-    known = {*what["inputs"], *what["outputs"], *what["scalars"]}
-    wanted = []
-    for name, parameter in parameters.items():
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
-        if name in known:
-            wanted.append(name)
-        elif parameter.default is parameter.empty:
-            there = ", ".join([*what["inputs"], *what["outputs"], *what["scalars"]])
-            raise ValueError(f"its parameter {name!r} is none of {there}")
+    wanted = what["given"] or named(function, what)
+    positional = positional or bool(what["given"])
+    known = [*what["inputs"], *what["outputs"], *what["scalars"]]
+    if strange := [name for name in wanted if name.isidentifier() and name not in known]:
+        raise Unfit(f"its parameter {strange[0]!r} is none of {', '.join(known)}")
     returned = [name for name in what["outputs"] if name not in wanted]
-    into, views = STYLES[style], style != "jax"  # whose arrays are copies: each call makes its own
-    if not views and len(returned) < len(what["outputs"]):
-        raise ValueError("arrays of jax cannot be written to: return the outputs")
+    into, views = STYLES[style], style not in COPIED  # each call makes its own copies
+    if style == "jax" and len(returned) < len(what["outputs"]):
+        raise Unfit("arrays of jax cannot be written to: return the outputs")
 
     def bound(inputs: Any, outputs: Any, scalars: Any) -> Callable[[], None]:
         kept = {**inputs, **outputs}
@@ -288,6 +296,9 @@ def plain(what: Any) -> Callable[..., Callable[[], None]]:
         def run() -> None:
             given = ready or {n: into(kept[n]) if n in kept else scalars[n] for n in wanted}
             result = function(*given.values()) if positional else function(**given)
+            if not views:
+                for name in (n for n in outputs if n in given):
+                    put(name, outputs[name], given[name])
             if not returned:
                 return
             results = result if isinstance(result, tuple | list) else (result,)
@@ -301,6 +312,23 @@ def plain(what: Any) -> Callable[..., Callable[[], None]]:
         return run
 
     return bound
+
+
+def named(function: Any, what: Any) -> list[str]:
+    """The names of a function's parameters, but for those that it has values for."""
+    try:
+        parameters = inspect.signature(getattr(function, "py_func", function)).parameters
+    except (TypeError, ValueError):
+        raise Unfit(
+            f"{what['name']} has no signature that can be read: say `arguments`, in its order"
+        ) from None
+    known = {*what["inputs"], *what["outputs"], *what["scalars"]}
+    return [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and (name in known or parameter.default is parameter.empty)
+    ]
 
 
 def found(what: Any) -> tuple[Callable[..., Any], bool]:
@@ -321,23 +349,24 @@ def found(what: Any) -> tuple[Callable[..., Any], bool]:
         for part in what["name"].split("."):
             if not hasattr(function, part):
                 there = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
-                raise ValueError(f"the file has no {what['name']}; it has {', '.join(there)}")
+                known = ", ".join(there) or "no function"
+                raise Unfit(f"the file has no {what['name']}; it has {known}")
             function = getattr(function, part)
     if not callable(function):
-        raise ValueError(f"{what['name']} is no function")
+        raise Unfit(f"{what['name']} is no function")
     return function, hasattr(function, "py_func")
 
 
 def style_of(module: Any) -> str:
-    """The library whose arrays a file seems to want: torch or jax if it imports one of them, and
-    nothing of Numba."""
+    """The library whose arrays a file seems to want: triton's, torch's or jax's if it imports one
+    of them, and nothing of Numba."""
     names = set()
     for value in vars(module).values() if module else ():
         for said in (getattr(value, "__name__", ""), getattr(value, "__module__", "")):
             names.add(str(said).partition(".")[0])
     if "numba" in names:
         return "numpy"
-    return next((style for style in ("torch", "jax") if style in names), "numpy")
+    return next((style for style in ("triton", "torch", "jax") if style in names), "numpy")
 
 
 def to_numpy(array: Any) -> Any:
@@ -357,7 +386,15 @@ def to_jax(array: Any) -> Any:
     return jax.numpy.array(array)
 
 
-STYLES: dict[str, Callable[[Any], Any]] = {"numpy": to_numpy, "torch": to_torch, "jax": to_jax}
+def to_gpu(array: Any) -> Any:
+    """A tensor of Triton's: on the GPU, or where its interpreter runs, of the memory as it is."""
+    return to_torch(array) if os.environ.get("TRITON_INTERPRET") == "1" else to_torch(array).cuda()
+
+
+STYLES: dict[str, Callable[[Any], Any]] = {
+    "numpy": to_numpy, "torch": to_torch, "jax": to_jax, "triton": to_gpu,
+}  # fmt: skip
+COPIED = ("jax",) if os.environ.get("TRITON_INTERPRET") == "1" else ("jax", "triton")
 
 
 def put(name: str, target: Any, value: Any) -> Any:

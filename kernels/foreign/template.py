@@ -1,29 +1,33 @@
 """A file to begin with: it compiles, writes nothing yet, and says where the work goes."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 
-from kernels.cuda.launch import C_TYPES
+from kernels.cuda.runtime.launch import C_TYPES
 from kernels.foreign.candidate import size_names
 from reference.op import Argument, Op
 
-SUFFIXES = {"c": ".c", "numba": ".py", "triton": ".py", "cuda": ".cu", "python": ".py"}
+SUFFIXES = {"c": ".c", "numba": ".py", "triton": ".py", "cuda": ".cu", "python": ".py",
+            "cubin": ".toml"}  # fmt: skip
 
 
 def template(op: Op, kind: str, format: str | None = None) -> str:
-    """The text of a file for an op, in "c", "numba", "triton", "cuda" or "python"."""
+    """The text of a file for an op, in "c", "numba", "triton", "cuda" or "python"; for "cubin" of
+    its manifest."""
     if kind not in TEMPLATES:
         raise ValueError(f"--for is one of {', '.join(TEMPLATES)}, got {kind!r}")
     wanted = format or (op.formats[0] if op.formats else "")
     mark, text = TEMPLATES[kind]
-    return "\n".join([*_about(op, wanted, mark), text(op)])
+    key = "" if kind == "cubin" else f"{mark} assay: "
+    return "\n".join([*_about(op, wanted, mark, key), text(op)])
 
 
-def _about(op: Op, format: str, mark: str) -> Iterator[str]:
+def _about(op: Op, format: str, mark: str, key: str) -> Iterator[str]:
     """What it says of itself, what is to be computed, and what each argument is."""
-    yield f'{mark} assay: op = "{op.name}"'
+    yield f'{key}op = "{op.name}"'
     if format:
-        yield f'{mark} assay: format = "{format}"'
+        yield f'{key}format = "{format}"'
     yield mark
     text = inspect.cleandoc(op.reference.__doc__ or op.name).splitlines()
     yield from (f"{mark} {line}".rstrip() for line in text)
@@ -39,9 +43,7 @@ def _about(op: Op, format: str, mark: str) -> Iterator[str]:
 def _c_parameters(op: Op, size: str) -> str:
     inputs = [_c_parameter(a, "const ") for a in op.inputs]
     outputs = [_c_parameter(o, "") for o in op.outputs]
-    axes = (axis for a in (*op.inputs, *op.outputs) for axis in a.axes if axis.isidentifier())
-    sizes = [f"{size} {size_names(op, axis)[0]}" for axis in dict.fromkeys(axes)]
-    return ", ".join([*inputs, *outputs, *sizes])
+    return ", ".join([*inputs, *outputs, *(f"{size} {name}" for name in _sizes(op))])
 
 
 def _c_parameter(argument: Argument, access: str) -> str:
@@ -58,7 +60,7 @@ def _c(op: Op) -> str:
 
 
 def _cuda(op: Op) -> str:
-    first = next((a for a in op.outputs[0].axes if a.isidentifier()), "1")
+    first = _first(op)
     return (
         f'// assay: blocks = ["{first}"]\n// assay: threads = 128\n'
         '#include "portable.cuh"\n\n'
@@ -89,17 +91,37 @@ def _python(op: Op) -> str:
 
 
 def _triton(op: Op) -> str:
-    names = _python_parameters(op)
-    arrays = [a.name for a in (*op.inputs, *op.outputs) if a.axes]
-    moved = "\n".join(f"    {name}_gpu = {name}.cuda()" for name in arrays)
-    back = "\n".join(f"    {o.name}.copy_({o.name}_gpu)" for o in op.outputs)
+    names = [argument.name for argument in (*op.inputs, *op.outputs)] + _sizes(op)
     return (
-        f"import torch\nimport triton\nimport triton.language as tl\n\n\n@triton.jit\n"
-        f"def kernel({', '.join(f'{name}_pointer' for name in arrays)}, size: tl.constexpr):\n"
-        f"    # FILL IN: write every element of {_outputs(op)}.\n    pass\n\n\n"
-        f"def {op.name}({names}):\n{moved}\n"
-        f"    kernel[(1,)]({', '.join(f'{name}_gpu' for name in arrays)}, 128)\n{back}\n"
+        f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+        f"def kernel({', '.join(names)}, BLOCK: tl.constexpr):\n"
+        f"    # FILL IN: write every element of {_outputs(op)}; a program for each of {_first(op)}."
+        f"\n    pass\n\n\ndef {op.name}({', '.join(names)}):\n"
+        f"    kernel[({_first(op)},)]({', '.join(names)}, BLOCK=128)\n"
     )
+
+
+def _cubin(op: Op) -> str:
+    names = [argument.name for argument in (*op.inputs, *op.outputs)] + _sizes(op)
+    return (
+        "\n# FILL IN: how the kernel is called and launched, in the op's sizes.\n"
+        f'name = "{op.name}"  # its symbol: the mangled one, but for extern "C"\n'
+        '# Its parameters in order; numbers and expressions will do, as in "tokens * 2:i32".\n'
+        f"arguments = {json.dumps(names)}\n"
+        f'blocks = ["{_first(op)}"]  # in x, y and z\nthreads = [128]  # of a block\n'
+        f"shared = 0  # bytes, beside what it declares\n"
+    )
+
+
+def _sizes(op: Op) -> list[str]:
+    axes = (axis for a in (*op.inputs, *op.outputs) for axis in a.axes if axis.isidentifier())
+    return [size_names(op, axis)[0] for axis in dict.fromkeys(axes)]
+
+
+def _first(op: Op) -> str:
+    """The size of the first axis of what is computed."""
+    named = [axis for axis in op.outputs[0].axes if axis.isidentifier()]
+    return size_names(op, named[0])[0] if named else "1"
 
 
 def _outputs(op: Op) -> str:
@@ -108,5 +130,5 @@ def _outputs(op: Op) -> str:
 
 TEMPLATES: dict[str, tuple[str, Callable[[Op], str]]] = {  # by the mark of a comment
     "c": ("//", _c), "numba": ("#", _numba), "triton": ("#", _triton), "cuda": ("//", _cuda),
-    "python": ("#", _python),
+    "python": ("#", _python), "cubin": ("#", _cubin),
 }  # fmt: skip

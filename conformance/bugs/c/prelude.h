@@ -1,5 +1,5 @@
 // What a kernel in C is made of: a thread's part of the work, and numbers in their formats. `Block`,
-// the arguments as kernels/cpu/share.py lays them out, is made from the op's signature.
+// the arguments as kernels/cpu/runtime/share.py lays them out, is made from the op's signature.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

@@ -7,7 +7,7 @@ from numba import njit
 from kernels.cpu.formats.layouts import Layout
 from kernels.cpu.isa.simd import Vector, convert, high_nibbles, load, low_nibbles, sub, zero
 from kernels.cpu.isa.tiles import splats, zeros
-from kernels.cpu.linear import LANES
+from kernels.cpu.linear.linear import LANES
 
 
 def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:

@@ -1,5 +1,5 @@
 """Block formats taken apart bit by bit into the planes that CUDA kernels read
-(kernels/cuda/packing.py)."""
+(kernels/cuda/formats/packing.py)."""
 
 from collections.abc import Callable
 from functools import cache, partial

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cpu.linear import LANES
+from kernels.cpu.linear.linear import LANES
 from reference.formats.codebooks import FP4, NL
 
 Array = np.ndarray[Any, np.dtype[Any]]

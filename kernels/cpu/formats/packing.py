@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from kernels.cpu import linear_lut
 from kernels.cpu.formats.decoding import CODINGS, TAGS, code_at, element
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import CACHE_LINE, bf16x1, convert, f16x1, f32x1, load, splat, store
-from kernels.cpu.linear import LANES
-from kernels.cpu.linear_bf16 import PADDED
+from kernels.cpu.linear import linear_lut
+from kernels.cpu.linear.linear import LANES
+from kernels.cpu.linear.linear_bf16 import PADDED
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, Words, arguments, pack_words, part
 from reference.formats import FORMATS

@@ -31,7 +31,7 @@ from kernels.cpu.isa.simd import (
     widened,
 )
 from kernels.cpu.isa.simd_shuffle import stack, words_of_rows
-from kernels.cpu.linear import LANES
+from kernels.cpu.linear.linear import LANES
 from kernels.cpu.runtime.closures import inner
 from kernels.knob import Knob
 

@@ -1,6 +1,6 @@
 """Weights that come from disk while a step runs: whole matrices in the order of the step, and rows
-of the neurons that it needs. Thread 0 asks for them, all threads wait for what they are about to
-use (readers.py)."""
+of the neurons, or matrices of the experts, that it needs. Thread 0 asks for them, all threads wait
+for what they are about to use (readers.py)."""
 
 import numpy as np
 
@@ -24,11 +24,16 @@ FETCH = (
     " loads: i32[neurons 2], iovecs: i64[vectors 2], pool: u8[capacity stride], gap: u8[bytes],"
     " asked: i64[words], block: i64, counter: i64, most: i64 -> slots: i32[neurons]"
 )
-ARRIVE = "readers: u64, asked: i64[words], stall: i64[1], counter: i64 -> slots: i32[neurons]"
+ARRIVE = (
+    "readers: u64, asked: i64[words], stall: i64[1], counter: i64, section: i64"
+    " -> slots: i32[neurons]"
+)
 
-# Words of `asked`: reads for a block's neurons since the beginning, and steps.
-READS, STEPS = 0, 1
-TOGETHER = 64  # neurons that one read brings at most
+# Words of `asked`: steps, then for each section the reads of it since the beginning.
+STEPS, READS = 0, 1
+# What one read brings at most: so many neurons, or bytes if these are one neuron's or more; of
+# large ones several reads at once keep a disk busier than one.
+TOGETHER, LARGEST = 64, 2**22
 
 
 @share(TURN)
@@ -66,7 +71,8 @@ def fetch(block, thread, n_threads):
     one read, which then has `most` neurons between any two that nobody needs.
 
     A section has, of neuron i, bytes [offset + i * size, ... + size) in a file, that go to a byte
-    of its slot: (file, offset, size, byte).
+    of its slot: (file, offset, size, byte). Reads of section s are counted by counter + s, and come
+    in the order of the sections.
     """
     (
         readers, window, rows, count, sections, loads, iovecs, pool, gap, asked, own, counter,
@@ -76,18 +82,19 @@ def fetch(block, thread, n_threads):
         return
     missing = want(window, own, rows, count[0], asked[STEPS], loads)
     asked[STEPS] += 1
-    at, begin = 0, 0
-    while begin < missing:
-        end = begin + 1
-        while (
-            end < missing
-            and loads[end, 0] - loads[end - 1, 0] <= most + 1
-            and loads[end, 0] - loads[begin, 0] < TOGETHER
-        ):
-            end += 1
-        first, last = loads[begin, 0], loads[end - 1, 0]
-        for s in range(len(sections)):
-            file, offset, size, byte = sections[s]
+    at = 0
+    for s in range(len(sections)):
+        file, offset, size, byte = sections[s]
+        together, begin = max(1, min(TOGETHER, LARGEST // size)), 0
+        while begin < missing:
+            end = begin + 1
+            while (
+                end < missing
+                and loads[end, 0] - loads[end - 1, 0] <= most + 1
+                and loads[end, 0] - loads[begin, 0] < together
+            ):
+                end += 1
+            first, last = loads[begin, 0], loads[end - 1, 0]
             start, i = at, begin
             for neuron in range(first, last + 1):
                 iovecs[at, 1] = size
@@ -99,16 +106,16 @@ def fetch(block, thread, n_threads):
                 at += 1
             where = iovecs[start].ctypes.data
             n = at - start
-            post(readers, file, offset + first * size, where, n, n * size, counter)
-            asked[READS] += 1
-        begin = end
+            post(readers, file, offset + first * size, where, n, n * size, counter + s)
+            asked[READS + s] += 1
+            begin = end
 
 
 @share(ARRIVE)
 def arrive(block, thread, n_threads):
-    """Wait for them."""
-    readers, asked, stall, counter, _ = arguments(block, ARRIVE)
+    """Wait for what was asked for of a section."""
+    readers, asked, stall, counter, section, _ = arguments(block, ARRIVE)
     began = nanoseconds()
-    wait(readers, counter, np.int32(asked[READS]), thread)
+    wait(readers, counter + section, np.int32(asked[READS + section]), thread)
     if thread == 0:
         stall[0] += nanoseconds() - began

@@ -16,8 +16,8 @@ from numba import njit
 from kernels.cpu.isa.simd import i8x16, load, store
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import fma_outer
-from kernels.cpu.linear import LANES, chains, product
-from kernels.cpu.linear_float import GENERIC, single
+from kernels.cpu.linear.linear import LANES, chains, product
+from kernels.cpu.linear.linear_float import GENERIC, single
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments, by_format, part
 from kernels.cpu.schemes.float8 import KINDS, decoder, factor_of, some_codes

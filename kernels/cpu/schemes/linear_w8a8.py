@@ -24,9 +24,9 @@ from kernels.cpu.isa.simd import Vector, less, load, load_first, splat
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.simd_x86 import to_unsigned
 from kernels.cpu.isa.tiles import add_scaled, load_tile, outer, store_tile, zeros
-from kernels.cpu.linear import LANES, Blocking, asking, named, product
-from kernels.cpu.linear_blocks import spreading
-from kernels.cpu.linear_int8 import Multiplying, by_bytes, by_pairs, lay_halves, lay_word
+from kernels.cpu.linear.linear import LANES, Blocking, asking, named, product
+from kernels.cpu.linear.linear_blocks import spreading
+from kernels.cpu.linear.linear_int8 import Multiplying, by_bytes, by_pairs, lay_halves, lay_word
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, part, share
 from reference.op import Shape

@@ -1,0 +1,78 @@
+"""Our own kernel of an op on a board: the one that an engine would take, tried in this process as
+its certificate asks, laws and all, and timed on hot and on cold caches."""
+
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from bench.alone import Asked, compile_all
+from bench.board.rows import Row
+from bench.cases import CACHES
+from bench.limits import Limits
+from bench.op_run import Lab, OpRun, TooMuchError
+from bench.shell.op import serving
+from kernels.cpu.runtime.team import Team
+from kernels.foreign.laws import AGAIN, THREADS
+from kernels.kernel import Kernel
+from kernels.table import variants
+from kernels.trial import CASES, Request, attempt, held, law_cases, laws_of
+from reference.op import Case, Op
+
+NAME = "assay"
+EXACT = {"float32": "exact"}  # what kernels call what a board calls so
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A kernel and what its trial showed."""
+
+    kernel: Kernel
+    tried: Row
+
+    def rows(self, shape: str) -> list[Row]:
+        """At a shape, for each cache."""
+        return [replace(self.tried, shape=shape, name=f"{self.tried.name}, {c}") for c in CACHES]
+
+
+def ours(op: Op, format: str | None, machine: str, threads: int) -> Ours | None:
+    """The first of our kernels that this machine can run, tried; None where the op has none."""
+    known = serving([k for k in variants(op.name, format) if not k.missing()])
+    if not known:
+        return None
+    kernel, secret = known[0], secrets.randbits(31)
+    compile_all([kernel], lambda _: lambda *_: None)
+    numerics = EXACT.get(kernel.activations, kernel.activations)
+    row = Row(machine, op.name, format or "", "", threads, f"{NAME} {kernel.variant}", "passed",
+              numerics=numerics)  # fmt: skip
+    for one in attempt(kernel, Request(kernel.name), secret):
+        verdict = one.verdict
+        if not verdict.passed:
+            return Ours(kernel, replace(row, verdict="wrong", worst=math.inf, why=verdict.failure))
+        if one.stage == CASES:
+            row = replace(row, worst=max(row.worst, verdict.worst))
+            if verdict.case.values == "normal":
+                nmse, ordinary = max(row.nmse, verdict.nmse), max(row.ordinary, verdict.worst)
+                row = replace(row, nmse=nmse, ordinary=ordinary)
+    kept, lost = [AGAIN, THREADS], list[str]()  # which every case demands
+    for law in laws_of(kernel):
+        right = all(held(kernel, law, case).passed for case in law_cases(kernel, secret))
+        (kept if right else lost).append(law.name)
+    return Ours(kernel, replace(row, held=tuple(kept), broken=tuple(lost)))
+
+
+@contextmanager
+def samplers(
+    mine: Ours, case: Case, limits: Limits, threads: int
+) -> Iterator[Mapping[str, Callable[[], float]]]:
+    """Of its time, by the names of its rows; none where it does not take the shape."""
+    if not mine.kernel.takes(case.shape):
+        yield {}
+        return
+    with Team(threads) as team:
+        work, found = Asked.to(mine.kernel, case), {}
+        for cache in CACHES:
+            with suppress(TooMuchError):
+                found[f"{mine.tried.name}, {cache}"] = OpRun(Lab(team, limits), work, cache)
+        yield found

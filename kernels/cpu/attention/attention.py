@@ -1,0 +1,185 @@
+"""attention on the CPU: flash attention (Dao et al., arXiv 2205.14135) in chunks of cells.
+
+The heads that share a KV head, of a few neighbouring tokens, make a tile (attention_tile.py). A
+token's cells, counted from the first it sees, make chunks of CHUNK. Each gives a partial result,
+head_dim + 2 floats: the weighted sum of values, the highest score and the sum of weights. Chunks
+merge in order, whoever did them, so neither batch nor threads nor where a cell lies changes a bit.
+
+- With up to FEW tokens every chunk of a tile is an item of work, and its partial results wait in
+  `scratch` [tokens, heads, chunks of the capacity, head_dim + 2] for the second share to merge.
+- With more tokens a tile is an item, and chunks merge as they come.
+
+Items are dealt out in turns, those of most cells first.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.attention.attention_sums import (
+    BASES,
+    CHUNK,
+    DESK,
+    DIM_STRIDE,
+    MERGED,
+    QUERIES,
+    SUM,
+    WIDEST,
+)
+from kernels.cpu.attention.attention_tile import SIGNATURE, attend, bring_queries, chunks_of, finite
+from kernels.cpu.formats.decoding import TAGS, FormatTag
+from kernels.cpu.isa.simd import extract, f32x16, fma, load, mul, splat, store, zero
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, by_format, part
+from reference.formats import FORMATS
+from reference.kv_write import FORMATS_OF_CACHE
+from reference.op import Shape
+
+FEW = 8  # tokens
+MERGE_SIGNATURE = (
+    "lists: i32[sequences capacity], spans: i32[tokens 3], sinks: f32[heads],"
+    " scratch: f32[partials] -> out: f32[tokens heads head_dim]"
+)
+
+
+def whole_vectors(shape: Shape) -> bool:
+    """What `generic` takes of float caches: a head_dim of whole vectors, up to the widest."""
+    return shape["head_dim"] % 16 == 0 and shape["head_dim"] <= WIDEST
+
+
+def whole_blocks(shape: Shape) -> bool:
+    """And of quantised ones: no block holds elements of two heads."""
+    return whole_vectors(shape) and shape["head_dim"] % 32 == 0
+
+
+def partials(shape: Shape) -> int:
+    """Floats of scratch."""
+    chunks = -(-shape["capacity"] // CHUNK)
+    return min(shape["tokens"], FEW) * shape["heads"] * chunks * (shape["head_dim"] + 2)
+
+
+@inner
+def copy(to, t, source, s, head_dim):
+    """A partial result from source[s:] to to[t:]."""
+    for d in range(0, head_dim, 16):
+        store(to, t + d, load(f32x16, source, s + d))
+    to[t + head_dim] = source[s + head_dim]
+    to[t + head_dim + 1] = source[s + head_dim + 1]
+
+
+@inner
+def merge(to, t, source, s, head_dim):
+    """Add the partial result at source[s:] to the one at to[t:]."""
+    high, higher = to[t + head_dim], source[s + head_dim]
+    highest = max(high, higher)
+    shrink = exp(splat(f32x16, high - finite(highest)))
+    shrink_source = exp(splat(f32x16, higher - finite(highest)))
+    for d in range(0, head_dim, 16):
+        before = mul(load(f32x16, to, t + d), shrink)
+        store(to, t + d, fma(load(f32x16, source, s + d), shrink_source, before))
+    total = to[t + head_dim + 1] * extract(shrink, 0)
+    to[t + head_dim] = highest
+    to[t + head_dim + 1] = total + source[s + head_dim + 1] * extract(shrink_source, 0)
+
+
+@inner
+def finish(out, o, cells, sink, source, s, head_dim):
+    """The output at out[o:], from the partial result over all of a token's cells and the sink."""
+    high, total, shrink = source[s + head_dim], source[s + head_dim + 1], np.float32(1)
+    if sink != -np.inf:
+        highest = finite(max(high, sink))
+        shrink = extract(exp(splat(f32x16, high - highest)), 0)
+        total = total * shrink + extract(exp(splat(f32x16, sink - highest)), 0)
+    inverse = splat(f32x16, shrink / total)
+    for d in range(0, head_dim, 16):
+        mean = mul(load(f32x16, source, s + d), inverse)
+        store(out, o + d, mean if cells > 0 else zero(f32x16))
+
+
+@njit(inline="always")
+def end_of_run(spans, first, last):
+    """The end of the tokens from `first` on whose cells begin alike."""
+    t = first + 1
+    while t < last and spans[t, 0] == spans[first, 0] and spans[t, 1] == spans[first, 1]:
+        t += 1
+    return t
+
+
+def flash(tag: FormatTag) -> Callable[..., None]:
+    layout = FORMATS[tag.format]
+    block_elements, block_bytes = layout.block, layout.block_bytes
+
+    def generic(block, thread, n_threads):
+        q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(block, SIGNATURE)
+        desk = stack(np.float32, DESK)
+        bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
+        tokens, heads, head_dim = q.shape
+        kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
+        group = heads // kv_heads
+        slices = (group + QUERIES - 1) // QUERIES  # of a group too large for a tile
+        width = (group + slices - 1) // slices  # heads of a tile
+        height = QUERIES // width  # tokens of a tile
+        tiles = (tokens + height - 1) // height
+        split, chunks = tokens <= FEW, chunks_of(lists.shape[1])
+        most = np.int64(0)  # cells that one of few tokens sees
+        for t in range(tokens if split else 0):
+            most = max(most, spans[t, 2] - spans[t, 1])
+        units = kv_heads * slices * tiles
+        for item in range(thread, units * (chunks_of(most) if split else 1), n_threads):
+            unit = item % units
+            kv_head, piece = unit // tiles // slices, unit // tiles % slices
+            h0 = kv_head * group + piece * width
+            h1 = min(h0 + width, (kv_head + 1) * group)
+            column = kv_head * (head_dim // block_elements * block_bytes)
+            t1 = (tiles - 1 - unit % tiles) * height
+            last_token = min(t1 + height, tokens)
+            while t1 < last_token:
+                t0, t1 = t1, end_of_run(spans, t1, last_token)
+                first, last = 0, chunks_of(bring_queries(block, desk, t0, t1, h0, h1))
+                if split:
+                    first = item // units
+                    last = min(last, first + 1)
+                for chunk in range(first, last):
+                    attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk)
+                    for t in range(t0, t1):
+                        for h in range(h0, h1):
+                            row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
+                            if split:
+                                slot = ((t * heads + h) * chunks + chunk) * (head_dim + 2)
+                                copy(scratch, slot, desk, SUM + row, head_dim)
+                            elif chunk == 0:
+                                copy(desk, MERGED + row, desk, SUM + row, head_dim)
+                            elif spans[t, 2] - spans[t, 1] > chunk * CHUNK:
+                                merge(desk, MERGED + row, desk, SUM + row, head_dim)
+                if not split:
+                    for t in range(t0, t1):
+                        for h in range(h0, h1):
+                            row = MERGED + ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
+                            cells = spans[t, 2] - spans[t, 1]
+                            at = (t * heads + h) * head_dim
+                            finish(out, at, cells, sinks[h], desk, row, head_dim)
+
+    return generic
+
+
+def merge_chunks(block, thread, n_threads):
+    """The second share: what chunks of few tokens gave, merged."""
+    lists, spans, sinks, scratch, out = arguments(block, MERGE_SIGNATURE)
+    tokens, heads, head_dim = out.shape
+    chunks, step = chunks_of(lists.shape[1]), head_dim + 2
+    first, last = part(tokens * heads, thread, n_threads)
+    if tokens <= FEW:
+        for item in range(first, last):
+            cells = spans[item // heads, 2] - spans[item // heads, 1]
+            slot = item * chunks * step
+            for chunk in range(1, chunks_of(cells)):
+                merge(scratch, slot, scratch, slot + chunk * step, head_dim)
+            finish(out, item * head_dim, cells, sinks[item % heads], scratch, slot, head_dim)
+
+
+SHARES = by_format(flash, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})
+TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}
+MERGE = Share(lambda: merge_chunks, MERGE_SIGNATURE)

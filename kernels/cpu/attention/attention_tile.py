@@ -1,0 +1,164 @@
+"""Attention of a tile: a few queries over one chunk of cells, all on the stack.
+
+The queries of a tile are rows: neighbouring tokens, and of each the heads that share a KV head, so
+that a key or value is brought once for all (attention_sums.py). A row's arithmetic is the same in
+any company: its sum of weights has sixteen lanes, each a chain over its cells.
+"""
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.attention.attention_sums import (
+    AHEAD,
+    CELL_STRIDE,
+    CHUNK,
+    DIM_STRIDE,
+    STAGED,
+    SUM,
+    VALUE,
+    WEIGHT,
+    dots,
+    first_rows,
+    first_values,
+    query_of,
+    values,
+)
+from kernels.cpu.formats.cache_rows import sixteen
+from kernels.cpu.isa.simd import (
+    add,
+    convert,
+    div,
+    f32x16,
+    i32x16,
+    less,
+    load,
+    max_lanes,
+    maximum,
+    mul,
+    splat,
+    store,
+    sub,
+    sum_lanes,
+    zero,
+)
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.isa.simd_shuffle import first_lanes
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments
+from reference.attention import OP
+
+SIGNATURE = OP.signature.replace(" -> ", ", scratch: f32[partials] -> ")
+
+
+@njit(inline="always")
+def tanh(x):
+    """1 - 2 / (e^2x + 1): the absolute error is what exp's makes of it, some 2^-22."""
+    one = splat(f32x16, 1.0)
+    power = exp(add(x, x))
+    return sub(one, div(splat(f32x16, 2.0), add(power, one)))
+
+
+@njit(inline="always")
+def finite(highest):
+    """A maximum to subtract: 0 where nothing was above minus infinity, or that would give NaN."""
+    return highest if highest > -np.inf else np.float32(0)
+
+
+@inner
+def weigh(desk, row, count, scale, softcap, slope, position, places):
+    """exp(score - highest) in place of a row's dots with `count` cells: -> (highest, sum)."""
+    start, top = WEIGHT + row * CELL_STRIDE, splat(f32x16, -np.inf)
+    for c in range(0, count, 16):
+        score = mul(load(f32x16, desk, start + c), splat(f32x16, scale))
+        if softcap != 0.0:
+            cap = splat(f32x16, softcap)
+            score = mul(cap, tanh(div(score, cap)))
+        if slope != 0.0:
+            distance = less(splat(i32x16, position), load(i32x16, places, c))
+            score = sub(score, mul(splat(f32x16, slope), convert(f32x16, distance)))
+        if c + 16 > count:
+            score = first_lanes(score, count - c, splat(f32x16, -np.inf))
+        top = maximum(score, top)
+        store(desk, start + c, score)
+    highest = max_lanes(top)
+    total, shift = zero(f32x16), splat(f32x16, finite(highest))
+    for c in range(0, count, 16):
+        weight = exp(sub(load(f32x16, desk, start + c), shift))
+        total = add(total, weight)
+        store(desk, start + c, weight)
+    return highest, sum_lanes(total)
+
+
+@njit(inline="always")
+def chunks_of(cells):
+    return (cells + CHUNK - 1) // CHUNK
+
+
+@inner
+def bring_queries(block, desk, t0, t1, h0, h1):
+    """A tile's queries, to its desk: -> the most cells that one of its tokens sees."""
+    q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(block, SIGNATURE)
+    head_dim, most = q.shape[2], 0
+    for t in range(t0, t1):
+        most = max(most, spans[t, 2] - spans[t, 1])
+        for h in range(h0, h1):
+            query = query_of((t - t0) * (h1 - h0) + h - h0)
+            for d in range(head_dim):
+                desk[query + 8 * d] = q[t, h, d]
+    return most
+
+
+@njit(inline="always")
+def _within(cells, count):
+    """How many of these `count` cells are among the first `cells`."""
+    return max(0, min(cells, count))
+
+
+@inner
+def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
+    """A chunk's partial result for each row of a tile: weighted sum, highest score, sum.
+
+    The tile is tokens t0 to t1, whose cells begin alike, and heads h0 to h1 of one KV head, which
+    begins at byte `column` of a cell's row.
+    """
+    (
+        q, k, v, lists, spans, positions, cell_positions, slopes, _, scale, softcap, _, _,
+    ) = arguments(block, SIGNATURE)  # fmt: skip
+    head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
+    rows = (t1 - t0) * width
+    begin = spans[t0, 1] + chunk * CHUNK
+    fewest, most = CHUNK, np.int64(0)  # for a literal 0 all that follows would be compiled twice
+    for t in range(t0, t1):
+        seen = _within(spans[t, 2] - begin, CHUNK)
+        fewest, most = min(fewest, seen), max(most, seen)
+    # Beyond the last cell it stands for itself; beyond a whole chunk the next cells are asked for.
+    end = begin + most if most < CHUNK else lists.shape[1]
+    for c in range(most + AHEAD):
+        cell = lists[sequence, min(begin + c, end - 1)]
+        bases[c] = cell * k.shape[1] + column
+        if c < most:
+            places[c] = cell_positions[cell]
+    if most > 0:
+        dots(tag, k, v, bases, desk, head_dim, rows, most)
+    for t in range(t0, t1):
+        seen = _within(spans[t, 2] - begin, CHUNK)
+        for h in range(h0, h1):
+            row = (t - t0) * width + h - h0
+            slope, position = slopes[h], positions[t]
+            highest, total = weigh(desk, row, seen, scale, softcap, slope, position, places)
+            at = SUM + row * DIM_STRIDE
+            for d in range(0, head_dim, 16):
+                store(desk, at + d, zero(f32x16))
+            desk[at + head_dim], desk[at + head_dim + 1] = highest, total
+    for c in range(0, most, STAGED):
+        staged = _within(most - c, STAGED)
+        common = _within(fewest - c, staged)
+        first_values(tag, v, bases, desk, head_dim, rows, c, common)
+        values(desk, head_dim, first_rows(rows), rows, c, np.int64(0), common)
+        for j in range(common, staged):  # what only some of the tokens see
+            for d in range(0, head_dim, 16):
+                store(desk, VALUE + j * head_dim + d, sixteen(tag, v, bases[c + j], d))
+        for t in range(t0, t1):
+            seen, row = _within(spans[t, 2] - begin - c, staged), (t - t0) * width
+            if seen > common:
+                values(desk, head_dim, row, row + width, c, common, seen)

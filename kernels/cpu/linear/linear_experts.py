@@ -1,0 +1,116 @@
+"""linear_experts on the CPU: linear's own kernels, once for each expert that has tokens.
+
+Such a kernel finds its arguments in a block of words (runtime/share.py). Here a block is laid for
+every expert, of its tokens, its weights and its outputs, so that every variant and format of linear
+serves, and the bits are linear's. Threads share the rows of each expert as they share linear's.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.linear import linear_scalar
+from kernels.cpu.linear.linear import named
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments
+from reference.linear_experts import OP
+
+PACKED = " ends: i32[experts], weight: u8[held packed], slots: i32[experts], tuning: i64[knobs]"
+FLOAT = f"x: f32[tokens hidden],{PACKED} -> out: f32[tokens out]"
+INT8 = (
+    "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
+    f"{PACKED} -> out: f32[tokens out]"
+)
+SCALAR_SIGNATURE = OP.signature
+MOST_WORDS = 16  # of linear's blocks
+
+
+@njit(inline="always")
+def lay(words, at, array, begin, count):
+    """So many rows of a matrix, as a block has them. -> where the next one goes."""
+    words[at] = array[begin:].ctypes.data
+    words[at + 1], words[at + 2] = count, array.shape[1]
+    return at + 3
+
+
+@njit(inline="always")
+def lay_vector(words, at, vector):
+    words[at] = vector.ctypes.data
+    words[at + 1] = len(vector)
+    return at + 2
+
+
+@njit(inline="always")
+def lay_floats(words, given, e, begin, count):
+    x, _, weight, slots, tuning, out = given
+    at = lay(words, 0, x, begin, count)
+    at = lay_vector(words, at, weight[slots[e]])
+    at = lay_vector(words, at, tuning)
+    lay(words, at, out, begin, count)
+
+
+@njit(inline="always")
+def lay_int8(words, given, e, begin, count):
+    q, scale, total, _, weight, slots, tuning, out = given
+    at = lay(words, 0, q, begin, count)
+    at = lay(words, at, scale, begin, count)
+    at = lay(words, at, total, begin, count)
+    at = lay_vector(words, at, weight[slots[e]])
+    at = lay_vector(words, at, tuning)
+    lay(words, at, out, begin, count)
+
+
+@njit(inline="always")
+def lay_rows(words, given, e, begin, count):
+    x, _, weight, slots, out = given
+    at = lay(words, 0, x, begin, count)
+    at = lay(words, at, weight[slots[e]], 0, weight.shape[1])
+    lay(words, at, out, begin, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a block of linear's holds: lay(words, arguments, expert, begin, count) puts it there for
+    `count` tokens of the expert's from `begin` on, of arguments whose `ends` stand at a place."""
+
+    signature: str
+    ends: int
+    lay: Any
+
+
+FLOATS, CODES = Kind(FLOAT, 1, lay_floats), Kind(INT8, 3, lay_int8)
+ROWS = Kind(SCALAR_SIGNATURE, 1, lay_rows)
+
+
+def kernel_of(kind: Kind, linear: Share, variant: str) -> Callable[..., None]:
+    of_one, signature, at, lay_own = inner(linear.function), kind.signature, kind.ends, kind.lay
+
+    def kernel(block, thread, n_threads):
+        given = arguments(block, signature)
+        ends, words, begin = given[at], stack(np.int64, MOST_WORDS), 0
+        for e in range(len(ends)):
+            count = ends[e] - begin
+            if count > 0:
+                lay_own(words, given, e, begin, count)
+                of_one(np.uint64(words.ctypes.data), thread, n_threads)
+            begin = ends[e]
+
+    return named(kernel, variant)
+
+
+def shares(kind: Kind, variant: str, of_linear: Mapping[str, Share]) -> dict[str, Share]:
+    """Formats whose linear is one have one here, too."""
+    made: dict[int, Share] = {}
+    for name, linear in of_linear.items():
+        if id(linear) not in made:
+            own = type(linear)  # one on tiles asks for them
+            made[id(linear)] = own(partial(kernel_of, kind, linear, variant), kind.signature, name)
+    return {name: made[id(linear)] for name, linear in of_linear.items()}
+
+
+SCALAR = shares(ROWS, "scalar", linear_scalar.SHARES)

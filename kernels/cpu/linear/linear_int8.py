@@ -1,0 +1,183 @@
+"""linear for block formats by multiplying bytes: `generic`, `avx2` and `avx512_vnni`. Vector units
+multiply unsigned by signed bytes, or pairs of 16 bits. The loops are linear_blocks.py's."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from kernels.cpu.formats.layouts import LATTICES, LAYOUTS, WORD_ROWS, Layout
+from kernels.cpu.isa.simd import (
+    Vector,
+    address_of,
+    dot_pairs,
+    even_bytes,
+    odd_bytes,
+)
+from kernels.cpu.isa.simd_x86 import dot4, dot4_of_signed, dot4_of_small, looked_up, to_unsigned
+from kernels.cpu.isa.tiles import outer, outer_of_two
+from kernels.cpu.linear.linear import Blocking
+from kernels.cpu.linear.linear_blocks import Meeting, shares
+
+four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
+two_halves = outer(dot_pairs)
+
+
+@njit(inline="always")
+def even_halves(word):
+    """Bytes 0 and 2 of a word of activations as two int16."""
+    return (np.int8(word) & 0xFFFF) | (np.int8(word >> 16) << 16)
+
+
+@njit(inline="always")
+def odd_halves(word):
+    """Bytes 1 and 3 of a word of activations as two int16."""
+    return (np.int8(word >> 8) & 0xFFFF) | (np.int8(word >> 24) << 16)
+
+
+@njit(inline="always")
+def by_pairs(dots, w, q, at, size):
+    dots = two_halves(dots, even_bytes(w), q, at)
+    return two_halves(dots, odd_bytes(w), q, at + size)
+
+
+@njit(inline="always")
+def by_small(dots, w, q, at, size):
+    return four_small(dots, w, q, at)
+
+
+@njit(inline="always")
+def by_signed(dots, w, q, at, size):
+    return four_signed(dots, to_unsigned(w), q, at)  # flips the same bit back
+
+
+@njit(inline="always")
+def by_bytes(dots, w, q, at, size):
+    return four_bytes(dots, w, q, at)
+
+
+@njit(inline="always")
+def lay_word(panel, k, t, size, four):
+    panel[k * size + t] = four
+
+
+@njit(inline="always")
+def lay_halves(panel, k, t, size, four):
+    panel[2 * k * size + t] = even_halves(four)
+    panel[(2 * k + 1) * size + t] = odd_halves(four)
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplying(Meeting):
+    """By multiplying bytes: (dots, weights, panel, offset, size) -> dots for four bytes a row,
+    which are `small`, up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total
+    has to.
+
+    Without `tables` codes are laid out as what they name. `any_of_two` is `any` of two groups of
+    rows at once.
+    """
+
+    small: Any
+    any: Any
+    lowers: bool = False
+    tables: bool = True
+    any_of_two: Any = None
+
+    def layout(self, format: str) -> Layout:
+        return LAYOUTS[format] if self.tables else LAYOUTS[format].spread()
+
+    def taken_off(self, layout: Layout) -> int:
+        return 0 if self.lowers and layout.widest >= 128 else -layout.raised
+
+    def dots(self, layout: Layout) -> tuple[Any, ...]:
+        four, words, lanes = self.any, self.words, self.lanes
+        if layout.widest < 128:
+            four = self.small
+
+        def adding(codes: Any, begin: int) -> Any:
+            @njit(inline="always")
+            def add(dots, weight, at, q, where, size):
+                a, b, c, d = codes(weight, at)
+                dots = four(dots, a, q, where + words * (begin + 0) * size, size)
+                dots = four(dots, b, q, where + words * (begin + 1) * size, size)
+                dots = four(dots, c, q, where + words * (begin + 2) * size, size)
+                return four(dots, d, q, where + words * (begin + 3) * size, size)
+
+            return add
+
+        first, second = map(adding, codes_of(layout, lanes), (0, 4))
+
+        @njit(inline="always")
+        def whole(dots, weight, at, q, where, size):
+            dots = first(dots, weight, at, q, where, size)
+            return second(dots, weight, at, q, where, size)
+
+        return (first, second) if layout.parts == 2 else (whole,)
+
+    def pair(self, layout: Layout) -> tuple[Any, Any] | None:
+        # With two parts to a block a tile of one group has no registers left for all it needs.
+        if self.any_of_two is None or layout.parts == 1:
+            return None
+        return codes_of(layout, self.lanes), self.any_of_two
+
+
+def codes_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
+    """`four_codes` of both halves of a block."""
+    return four_codes(layout, lanes, 0), four_codes(layout, lanes, 1)
+
+
+def four_codes(layout: Layout, lanes: int, half: int) -> Any:
+    """An intrinsic of (weight, at): words 4 * half to 4 * half + 3 of a block, as vectors of codes
+    or of what they name."""
+    kind = Vector("i8", 4 * lanes)
+    planes, table, raised = layout.planes, layout.table, layout.raised
+
+    @intrinsic
+    def codes(typing, weight, at):
+        result = types.UniTuple(kind, 4)
+
+        def constant(value: int) -> Any:
+            return ir.Constant(kind.ir, [value] * kind.lanes)
+
+        def codegen(context, builder, signature, values):
+            def word(number: int) -> Any:
+                where = builder.add(values[1], values[1].type(number * WORD_ROWS))
+                pointer = address_of(context, builder, weight, (values[0], where), kind.ir)
+                loaded = builder.load(pointer)
+                loaded.align = 1
+                return loaded
+
+            vectors = []
+            for c in range(4 * half, 4 * half + 4):
+                code, first, low = None, 0, 0
+                for bits in planes:
+                    shift = bits * (c // bits)
+                    plane = builder.lshr(word(first + c % bits), constant(shift))
+                    plane = builder.and_(plane, constant((1 << bits) - 1))
+                    plane = builder.shl(plane, constant(low))
+                    code = builder.or_(code, plane) if code else plane
+                    first, low = first + bits, low + bits
+                if table:
+                    code = looked_up(builder, code, [value + raised for value in table])
+                vectors.append(code)
+            return context.make_tuple(builder, result, vectors)
+
+        return result(weight, types.intp), codegen
+
+    return codes
+
+
+NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 6, 5, 4, 2, 1), 48, 64)
+GENERIC = Multiplying(8, 2, lay_halves, NARROW, by_pairs, by_pairs, tables=False)
+AVX2 = Multiplying(8, 1, lay_word, NARROW, by_small, by_signed, lowers=True)
+TWO = outer_of_two(dot4)
+AVX512_VNNI = Multiplying(16, 1, lay_word, WIDE, by_bytes, by_bytes, any_of_two=TWO)
+
+
+OWN_CODES = tuple(f for f in LAYOUTS if f not in LATTICES)
+GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
+AVX2_SHARES = shares(AVX2, "avx2", OWN_CODES)
+AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", OWN_CODES)

@@ -1,0 +1,233 @@
+"""linear for block formats and prompts: two groups of rows at a time, lowered once for a panel.
+
+Codes become the bytes that meet activations, and integers what they make of a unit's scale and
+offset, for all tokens of a panel at once. A tile is two groups by a few tokens: each word of
+activations that is spread over a register meets both, so that loads are no bound where a CPU has
+two units for dots. An output's chain is linear_blocks.py's, and so are its bits.
+
+Weights that come next are asked for while tiles are multiplied, and so are outputs before they are
+stored.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.formats.block_scales import beginning, integers_of, offset_scale
+from kernels.cpu.formats.layouts import BLOCK, WORD_ROWS, Layout
+from kernels.cpu.isa.simd import (
+    Vector,
+    convert,
+    f32x16,
+    i8x64,
+    load,
+    mul,
+    prefetch_to_write,
+    splat,
+    store,
+)
+from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
+from kernels.cpu.isa.tiles import add_scaled, fma_outer, in_tiles, load_tile, store_tile, zeros
+from kernels.cpu.linear.linear import FIRST, LANES, ask_for_part, filling
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import part
+
+WORDS = BLOCK // 4  # of a block's row
+CODES = WORDS * WORD_ROWS  # bytes of a lowered block of a group
+LEAST = 32  # tokens
+TILES = (6, 5, 4, 2, 1)  # of which the first is for pairs
+SIZE, TALL = TILES[0], 2 * TILES[0] * LANES
+TOKENS, DEEPEST = 192, 64  # of a panel: tokens, and blocks of each
+SLICE = 16  # blocks that are lowered at a time, so that they stay in the first cache
+ALL_SUMS = TOKENS // SIZE * TALL
+
+
+def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
+    """(weight, at, depth, which, lowered): units of a group, as group `which` of a pair.
+
+    `lowered` is (codes [blocks][2][CODES], scales f32 [blocks][parts][2][16], offsets like them).
+    """
+    blocks, step, block_step, parts = layout.blocks, layout.step, layout.block, layout.parts
+    payload, has_integers, has_m, has_floors = (
+        layout.payload, layout.integers, layout.m, layout.floors,
+    )  # fmt: skip
+    halves = Vector("bf16" if layout.bfloat16 else "f16", LANES)
+    part_of, floor_of = integers_of(layout, LANES)
+    offset = offset_scale(layout, LANES)
+    first, second = codes_of
+    ends, times = blocks * block_step, np.float32(factor)
+
+    @inner
+    def lower(weight, at, depth, which, lowered):
+        codes, scales, offsets = lowered
+        for u in range(depth):
+            base = at + u * step
+            d = convert(f32x16, load(halves, weight, base + ends))
+            d = mul(d, splat(f32x16, times))
+            m = offset(weight, base + ends + 2 * LANES)
+            for b in range(blocks):
+                block = base + b * block_step
+                to = (2 * (u * blocks + b) + which) * CODES
+                store_rows(codes, to, WORD_ROWS, first(weight, block))
+                store_rows(codes, to + CODES // 2, WORD_ROWS, second(weight, block))
+                for p in range(parts):
+                    own = block + payload + p * LANES
+                    place = ((u * blocks + b) * parts + p) * 2 * LANES + which * LANES
+                    store(scales, place, mul(d, part_of(weight, own)) if has_integers else d)
+                    if has_m:
+                        store(offsets, place, mul(m, floor_of(weight, own)) if has_floors else m)
+
+    return lower
+
+
+@njit(inline="always")
+def ask_for_outputs(out, token, row):
+    """Where a tile's sums are stored next: lines that nobody has read lately."""
+    for t in range(token, token + SIZE):
+        prefetch_to_write(out, t * out.shape[1] + row)
+        prefetch_to_write(out, t * out.shape[1] + row + LANES)
+
+
+@inner
+def fetch(sums, out, first, row, tiles, unit):
+    """The sums of so many tiles as they are in the outputs, or zeros before the first unit."""
+    for t in range(tiles):
+        a, b = zeros(f32x16, SIZE), zeros(f32x16, SIZE)
+        if unit:
+            a = load_tile(a, out, first + t * SIZE, row, LANES)
+            b = load_tile(b, out, first + t * SIZE, row + LANES, out.shape[1] - row - LANES)
+        store_rows(sums, t * TALL, LANES, a)
+        store_rows(sums, t * TALL + TALL // 2, LANES, b)
+
+
+@inner
+def put(sums, out, first, row, tiles):
+    """And to the outputs."""
+    like = zeros(f32x16, SIZE)
+    for t in range(tiles):
+        a = load_rows(like, sums, t * TALL, LANES)
+        b = load_rows(like, sums, t * TALL + TALL // 2, LANES)
+        store_tile(a, out, first + t * SIZE, row, LANES)
+        store_tile(b, out, first + t * SIZE, row + LANES, out.shape[1] - row - LANES)
+
+
+def tile_of(layout: Layout, dots_of_two: Any) -> Any:
+    """(sums, at, token, (panel, lowered, deep, first, depth)): adds blocks `first` to first + depth
+    of a panel `deep` blocks deep, lowered, to the sums of SIZE tokens and 32 rows, which lie at
+    sums[at:]. dots_of_two(a, b, v, w, array, offset) adds to two tiles the dots of two vectors with
+    each token's word."""
+    parts, has_m, words = layout.parts, layout.m, WORDS // layout.parts
+    begin_dots = beginning(layout, LANES)
+
+    @inner
+    def tile(sums, at, token, arguments):
+        (q, scale, extra), (codes, scales, offsets), deep, first, depth = arguments
+        a = load_rows(zeros(f32x16, SIZE), sums, at, LANES)
+        b = load_rows(zeros(f32x16, SIZE), sums, at + TALL // 2, LANES)
+        for k in range(depth):
+            where = token * deep + (first + k) * SIZE
+            for p in range(parts):
+                dots = begin_dots(extra, where * parts + p * SIZE, SIZE)
+                others = dots
+                for w in range(p * words, p * words + words):
+                    v = load(i8x64, codes, 2 * k * CODES + w * WORD_ROWS)
+                    u = load(i8x64, codes, (2 * k + 1) * CODES + w * WORD_ROWS)
+                    dots, others = dots_of_two(dots, others, v, u, q, where * WORDS + w * SIZE)
+                place = (k * parts + p) * 2 * LANES
+                a = add_scaled(a, dots, load(f32x16, scales, place), scale, where)
+                b = add_scaled(b, others, load(f32x16, scales, place + LANES), scale, where)
+            if has_m:
+                for p in range(parts):
+                    place, met = (k * parts + p) * 2 * LANES, where * parts + p * SIZE
+                    a = fma_outer(a, load(f32x16, offsets, place), extra, met)
+                    b = fma_outer(b, load(f32x16, offsets, place + LANES), extra, met)
+        store_rows(sums, at, LANES, a)
+        store_rows(sums, at + TALL // 2, LANES, b)
+
+    return tile
+
+
+def in_pairs(
+    layout: Layout, factor: float, pair: tuple[Any, Any], fill: Any, multiply: Callable[[int], Any]
+) -> Any:
+    """The loops of linear.product for pairs of groups. What is left of a panel's tokens, and of a
+    thread's groups, tiles of one group do."""
+    codes_of, dots_of_two = pair
+    blocks, step, parts = layout.blocks, layout.step, layout.parts
+    lower, tile = lowering(layout, factor, codes_of), tile_of(layout, dots_of_two)
+    fill_all, multiply_all = filling(fill, TILES), in_tiles(multiply, TILES)
+    units_at_once, units_of_slice = DEEPEST // blocks, SLICE // blocks
+    all_codes, all_scales = 2 * SLICE * CODES, 2 * SLICE * parts * LANES
+    all_offsets = all_scales if layout.m else 1
+
+    @inner
+    def meet(panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep):
+        """A pair of groups, whose units lie at byte `at`, and a panel of `count` tokens."""
+        lowered, tiles = own, count // SIZE
+        fetch(sums, out, first, row, tiles, unit)
+        for begin in range(0, deep, units_of_slice):
+            depth = min(units_of_slice, deep - begin)
+            now = at + begin * step
+            lower(weight, now, depth, 0, lowered)
+            lower(weight, now + group_bytes, depth, 1, lowered)
+            last = begin + depth == deep
+            following = at + 2 * group_bytes if last else now + depth * step
+            met = panel, lowered, deep * blocks, begin * blocks, depth * blocks
+            for t in range(tiles):
+                ask_for_part(weight, following, depth * step, t, tiles)
+                ask_for_part(weight, following + group_bytes, depth * step, t, tiles)
+                if last:
+                    ask_for_outputs(out, first + t * SIZE, row)
+                tile(sums, t * TALL, t * SIZE, met)
+        put(sums, out, first, row, tiles)
+
+    @njit(inline="always")
+    def run(source, panel, weight, _, units, out, tuning, thread, n_threads):
+        own = (
+            stack(np.uint8, all_codes),
+            stack(np.float32, all_scales),
+            stack(np.float32, all_offsets),
+        )
+        sums = stack(np.float32, ALL_SUMS)
+        group_bytes, tokens = units * step, out.shape[0]
+        begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
+        for first in range(0, tokens if begin < end else 0, TOKENS):
+            count = min(TOKENS, tokens - first)
+            rest = count // SIZE * SIZE
+            for unit in range(0, units, units_at_once):
+                deep = min(units_at_once, units - unit)
+                fill_all(count, (source, panel, first, unit, deep))
+                for group in range(begin, end):
+                    at, row = group * group_bytes + unit * step, group * LANES
+                    paired = group < end - (end - begin) % 2
+                    if paired and (group - begin) % 2 == 0:
+                        where = out, first, row, count, unit, deep
+                        meet(panel, weight, at, group_bytes, own, sums, *where)
+                    of_one = panel, weight, at, deep, out, first, row, unit == 0, tuning
+                    multiply_all(rest if paired else FIRST, count, of_one)
+
+    return run
+
+
+def for_prompts(
+    few: Any,
+    layout: Layout,
+    factor: float,
+    pair: tuple[Any, Any],
+    fill: Any,
+    multiply: Callable[[int], Any],
+) -> tuple[Any, int]:
+    """What does as `few` in steps of few tokens and meets groups in pairs in others; and how many
+    blocks of tokens its panels hold."""
+    many = in_pairs(layout, factor, pair, fill, multiply)
+
+    @njit(inline="always")
+    def run(source, panel, weight, step, units, out, tuning, thread, n_threads):
+        if out.shape[0] < LEAST:
+            few(source, panel, weight, step, units, out, tuning, thread, n_threads)
+        else:
+            many(source, panel, weight, step, units, out, tuning, thread, n_threads)
+
+    return run, TOKENS * DEEPEST

@@ -1,0 +1,1 @@
+"""Ops that carry a state from token to token."""

@@ -1,0 +1,161 @@
+"""attention on the GPU: flash attention in chunks of cells, as the CPU's (docs/decisions/008).
+
+- With up to FEW tokens a block of threads does one chunk of a tile of rows, and a second launch
+  merges what the chunks of all the capacity gave.
+- With more tokens a block goes through all chunks of a tile.
+
+What is not of use for the number of tokens is launched with no block.
+"""
+
+from kernels.cuda.runtime.launch import Grid, Launch
+from reference.attention import OP
+from reference.formats import FORMATS
+from reference.kv_write import FORMATS_OF_CACHE
+from reference.op import Shape
+
+# As attention.cuh, attention_tile.cuh, attention_few.cu and attention_many.cu have them.
+CHUNK = 128
+FEW = 8  # tokens
+WIDEST = 256  # head_dim
+WIDE = 128
+THREADS = 128
+FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
+TENSOR_ROWS = 16
+TENSOR_HEADS = (64, 128)  # head_dim
+FEW_BUDGET = 34816  # bytes of staged cells
+ROW_WORDS = 9  # of shared memory beside a row's query and weights
+
+# The bytes of a cell's row are those of its heads.
+PLAIN_SIGNATURE = OP.signature.replace("kv_heads*head_dim", "kv_heads head_dim")
+# `scratch` is as large as `partials` says.
+SIGNATURE = PLAIN_SIGNATURE.replace(" -> ", ", scratch: f32[tokens heads] -> ")
+MERGE_SIGNATURE = (
+    "spans: i32[tokens 3], sinks: f32[heads], scratch: f32[tokens heads head_dim capacity]"
+    " -> out: f32[tokens heads head_dim]"
+)
+
+
+def whole_vectors(shape: Shape) -> bool:
+    """What `generic` takes of float caches: a head_dim of whole 16 elements, up to the widest."""
+    return shape["head_dim"] % 16 == 0 and shape["head_dim"] <= WIDEST
+
+
+def whole_blocks(shape: Shape) -> bool:
+    """And of quantised ones: no block holds elements of two heads."""
+    return whole_vectors(shape) and shape["head_dim"] % 32 == 0
+
+
+def for_tensor_cores(shape: Shape) -> bool:
+    """What `tensor` takes."""
+    return shape["head_dim"] in TENSOR_HEADS
+
+
+def chunks(shape: Shape) -> int:
+    return -(-shape["capacity"] // CHUNK)
+
+
+def partials(shape: Shape) -> int:
+    """Floats of scratch: of each chunk the sums, the highest score and the sum of weights."""
+    return min(shape["tokens"], FEW) * shape["heads"] * chunks(shape) * (shape["head_dim"] + 2)
+
+
+def tiling(shape: Shape, rows: int) -> tuple[int, int, int]:
+    """(heads and tokens of a tile of so many rows, slices of a group)."""
+    group = shape["heads"] // shape["kv_heads"]
+    slices = -(-group // rows)
+    width = -(-group // slices)
+    return width, rows // width, slices
+
+
+def stride(shape: Shape, format: str) -> int:
+    """Bytes from cell to cell in shared memory."""
+    size = FORMATS[format].row_bytes(shape["head_dim"])
+    return size + 16 if FORMATS[format].block == 1 else (-(-size // 4) | 1) * 4
+
+
+def shared(shape: Shape, format: str, rows: int, staged: int) -> int:
+    """Bytes of shared memory for so many rows and staged cells."""
+    words = 2 * CHUNK + rows * (shape["head_dim"] + CHUNK + ROW_WORDS)
+    return staged * stride(shape, format) + 4 * words
+
+
+def few(format: str) -> Launch:
+    def grid(shape: Shape) -> Grid:
+        width, height, slices = tiling(shape, FEW_ROWS)
+        tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
+        rows, staged = 1, CHUNK
+        while rows < min(height, shape["tokens"]) * width:
+            rows *= 2
+        while staged * stride(shape, format) > FEW_BUDGET:
+            staged //= 2
+        memory = shared(shape, format, rows, staged)
+        return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
+
+    return Launch("attention_few.cu", "attention_few", SIGNATURE, grid, format)
+
+
+def many(format: str) -> Launch:
+    def grid(shape: Shape) -> Grid:
+        rows = MANY_ROWS_OF_WIDE if shape["head_dim"] > WIDE else MANY_ROWS
+        _, height, slices = tiling(shape, rows)
+        tiles = -(-shape["tokens"] // height) if shape["tokens"] > FEW else 0
+        memory = shared(shape, format, rows, 32 if format == "F32" else 64)
+        return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
+
+    return Launch("attention_many.cu", "attention_many", SIGNATURE, grid, format)
+
+
+def tensor_few(head_dim: int) -> Launch:
+    def grid(shape: Shape) -> Grid:
+        _, height, slices = tiling(shape, TENSOR_ROWS)
+        fits = shape["tokens"] <= FEW and shape["head_dim"] == head_dim
+        tiles = -(-shape["tokens"] // height) if fits else 0
+        memory = 2 * (CHUNK + TENSOR_ROWS) * stride(shape, "F16")
+        return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
+
+    return Launch("attention_tensor_few.cu", f"attention_tensor_few_{head_dim}", SIGNATURE, grid)
+
+
+def tensor_many(head_dim: int) -> Launch:
+    def grid(shape: Shape) -> Grid:
+        rows = THREADS // 32 * TENSOR_ROWS
+        _, height, slices = tiling(shape, rows)
+        fits = shape["tokens"] > FEW and shape["head_dim"] == head_dim
+        tiles = -(-shape["tokens"] // height) if fits else 0
+        pieces = 2 * CHUNK * (head_dim + 16)
+        memory = pieces + 2 * rows * stride(shape, "F16")
+        return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
+
+    return Launch("attention_tensor_many.cu", f"attention_tensor_many_{head_dim}", SIGNATURE, grid)
+
+
+def items(shape: Shape) -> Grid:
+    return Grid((shape["tokens"] * shape["heads"], 1, 1), THREADS)
+
+
+def merging(shape: Shape) -> Grid:
+    return items(shape) if shape["tokens"] <= FEW else Grid((0, 1, 1), THREADS)
+
+
+def generic(format: str) -> tuple[Launch, ...]:
+    return few(format), MERGE, many(format)
+
+
+def scalar(format: str) -> tuple[Launch, ...]:
+    """For any head_dim."""
+    return (Launch("attention_scalar.cu", "attention_scalar", PLAIN_SIGNATURE, items, format),)
+
+
+def merge(name: str) -> Launch:
+    return Launch("attention_merge.cu", name, MERGE_SIGNATURE, merging)
+
+
+MERGE, MERGE_LARGE = merge("attention_merge"), merge("attention_merge_large")
+
+tensor = (
+    *(tensor_few(head_dim) for head_dim in TENSOR_HEADS),
+    MERGE_LARGE,
+    *(tensor_many(head_dim) for head_dim in TENSOR_HEADS),
+)
+
+TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}

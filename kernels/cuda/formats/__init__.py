@@ -1,0 +1,1 @@
+"""Weight formats on a GPU: decoded, and packed for it."""

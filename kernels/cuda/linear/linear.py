@@ -1,0 +1,88 @@
+"""linear on a GPU. Up to eight tokens meet rows of the weight a warp at a time (functions linear_1
+to linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh).
+
+Block formats are packed (packing.py) and meet activations in blocks of int8, floats lie as in the
+file. `bf16` has floats rounded to bfloat16, and many tokens multiplied by the device's own library.
+"""
+
+from collections.abc import Callable
+
+from kernels.cuda.formats.packing import Bfloats, Codes, Planes
+from kernels.cuda.runtime.launch import Grid, Launch, items
+from kernels.cuda.runtime.product import Product, Stage
+from reference.linear import OP
+from reference.op import Shape
+
+BLOCKS = (
+    "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
+    " weight: format[out hidden] -> out: f32[tokens out]"
+)
+BFLOATS = "x: f32[tokens hidden] -> scratch: u16[tokens hidden]"
+PRODUCT = "scratch: u16[tokens hidden], weight: u16[out hidden] -> out: f32[tokens out]"
+FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the tokens that it takes at most
+FEW_WARPS, WARP = 4, 32
+TILE, TILE_THREADS = 64, 128
+NOTHING = Grid((0, 0, 0), WARP)
+
+
+def few(most: int) -> Callable[[Shape], Grid]:
+    """A warp for some rows and all tokens, where these are at most so many."""
+
+    def grid(shape: Shape) -> Grid:
+        if not most // 2 < shape["tokens"] <= most:
+            return NOTHING
+        rows = FEW_WARPS * FEW[most]
+        return Grid((-(-shape["out"] // rows), 1, 1), FEW_WARPS * WARP)
+
+    return grid
+
+
+def many(shape: Shape) -> bool:
+    """Whether there are more tokens than any of those takes."""
+    return shape["tokens"] > max(FEW)
+
+
+def tiles(shape: Shape) -> Grid:
+    """A block of threads for each tile of rows and tokens, where these are many."""
+    rows, tokens = -(-shape["out"] // TILE), -(-shape["tokens"] // TILE)
+    return Grid((rows, tokens, 1), TILE_THREADS) if many(shape) else NOTHING
+
+
+def eights(shape: Shape) -> Grid:
+    """A thread for eight elements of the tokens, where these are many."""
+    return items("tokens", "hidden", each=8)(shape) if many(shape) else NOTHING
+
+
+def rounded(shape: Shape) -> int:
+    """Of scratch, for many tokens in bfloat16."""
+    return -(-shape["tokens"] * shape["hidden"] // 2) if many(shape) else 0
+
+
+def launches(source: str, signature: str, format: str) -> tuple[Launch, ...]:
+    return (
+        *(Launch(source, f"linear_{most}", signature, few(most), format) for most in FEW),
+        Launch(source, "linear_tiles", signature, tiles, format),
+    )
+
+
+PACKS: dict[str, Planes | Codes] = {
+    "Q8_0": Planes("Q8_0", ((2, 32), (0, 2))),
+    "Q4_0": Planes("Q4_0", ((2, 16), (0, 2))),
+    "Q4_1": Planes("Q4_1", ((4, 16), (0, 4))),
+    **{name: Codes(name) for name in ("Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")},
+    "IQ4_NL": Planes("IQ4_NL", ((2, 16), (0, 2))),
+    "IQ4_XS": Codes("IQ4_XS"),
+    "MXFP4": Planes("MXFP4", ((1, 16), (0, 1))),
+    **{name: Codes(name) for name in ("TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS")},
+    **{name: Codes(name) for name in ("IQ2_S", "IQ3_XXS", "IQ3_S")},
+}
+FLOATS = ("F32", "F16", "BF16")
+
+BLOCK_LAUNCHES = {name: launches("linear_blocks.cu", BLOCKS, name) for name in PACKS}
+FLOAT_LAUNCHES = {name: launches("linear_float.cu", OP.signature, name) for name in FLOATS}
+BF16_STAGES: tuple[Stage, ...] = (
+    *(Launch("linear_bf16.cu", f"linear_{n}", OP.signature, few(n), "BF16") for n in FEW),
+    Launch("linear_bf16.cu", "round_tokens", BFLOATS, eights, "BF16"),
+    Product(PRODUCT, many),
+)
+BF16_PACKS = {"F32": Bfloats("F32"), "F16": Bfloats("F16"), "BF16": None}

@@ -1,0 +1,1 @@
+"""What compiles kernels, launches them, and is the device that they run on."""

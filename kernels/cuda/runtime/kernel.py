@@ -1,0 +1,78 @@
+"""A CUDA kernel: one op in one variant and format, and what it has a device do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernels.cuda.formats.packing import Bfloats, Codes, Planes
+from kernels.cuda.runtime.current import current
+from kernels.cuda.runtime.device import OLDEST, Device, DeviceError
+from kernels.cuda.runtime.launch import Launch
+from kernels.cuda.runtime.product import Product, Stage
+from kernels.kernel import any_shape
+from kernels.provenance import fingerprint_of
+from reference.op import Op, Shape
+from reference.table import OPS
+
+
+@dataclass(frozen=True, slots=True)
+class CudaKernel:
+    """One row of the CUDA kernels' table; as `kernels.kernel.Kernel`, but for
+
+    - `stages`: what runs, one after the other.
+    - `pack`: how the op's weight, uint8 [rows, row_bytes], is laid out on the device.
+    - `scratch(shape)`: float32 elements of the memory that the stages' argument `scratch` is.
+    - `capability`: what the GPU has to have at least, e.g. 80 for sm_80.
+    """
+
+    op: str
+    variant: str
+    stages: tuple[Stage, ...]
+    format: str | None = None
+    takes: Callable[[Shape], bool] = any_shape
+    pack: Planes | Codes | Bfloats | None = None
+    activations: str = "float32"
+    numerics: str = "exact"
+    in_place: tuple[tuple[str, str], ...] = ()
+    scratch: Callable[[Shape], int] | None = None
+    capability: int = OLDEST
+    splits: str = ""
+    target: str = "cuda"
+
+    @property
+    def spec(self) -> Op:
+        return OPS[self.op]
+
+    @property
+    def name(self) -> str:
+        """E.g. linear/cuda/generic/Q4_0."""
+        return "/".join(filter(None, (self.op, self.target, self.variant, self.format)))
+
+    @property
+    def launches(self) -> list[Launch]:
+        """Those of its stages that are compiled."""
+        return [stage for stage in self.stages if isinstance(stage, Launch)]
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it needs the device's library."""
+        return any(isinstance(stage, Product) for stage in self.stages)
+
+    def lacks(self, device: Device) -> list[str]:
+        """What a device has not got that it needs."""
+        too_old = device.capability < self.capability
+        library = self.multiplies and not device.library
+        return [f"sm_{self.capability}"] * too_old + ["cuBLAS"] * library
+
+    def missing(self) -> list[str]:
+        """What this machine lacks for it."""
+        try:
+            return self.lacks(current())
+        except DeviceError:
+            return ["a GPU"]
+
+    def conditions(self) -> str:
+        """All that its row says beside the stages, for the certificate."""
+        takes = "" if self.takes is any_shape else fingerprint_of(self.takes)
+        scratch = fingerprint_of(self.scratch) if self.scratch else ""
+        rest = (self.activations, self.numerics, self.in_place, scratch, self.capability)
+        return repr((takes, repr(self.pack), *rest))

@@ -1,0 +1,118 @@
+"""CUDA kernels compiled for a GPU by NVRTC, which needs none.
+
+CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel nvidia-cuda-nvrtc.
+"""
+
+import hashlib
+import re
+import signal
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kernels.cache import keep, place_of, read, say
+from kernels.cuda.runtime.device import DeviceError
+from kernels.cuda.runtime.launch import Launch, sources
+
+# NVRTC has handlers of its own, and puts those before back such that what a signal interrupts goes
+# on: Ctrl-C would no longer end a step that waits for a disk.
+TAKEN = (signal.SIGINT, signal.SIGTERM)
+OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
+_USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Machine code, and what a thread (`registers`, bytes of `spills`) and a block (bytes of
+    `shared` memory that it declares) of it take."""
+
+    cubin: bytes
+    registers: int
+    spills: int
+    shared: int
+
+
+def missing() -> str:
+    """Why nothing can be compiled here; "" if it can."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError, OSError) as error:  # the last of a home that is read-only
+        return f"CuPy with NVRTC cannot be loaded: {str(error).splitlines()[0]}"
+    return ""
+
+
+@cache
+def tools() -> dict[str, str]:
+    """Versions of CuPy and the compiler, and the options it is given."""
+    if missing():
+        return {}
+    import cupy
+    from cupy_backends.cuda.libs import nvrtc
+
+    version = ".".join(map(str, nvrtc.getVersion()))
+    return {"cupy": cupy.__version__, "nvrtc": version, "options": " ".join(OPTIONS)}
+
+
+def compiled(launch: Launch, capability: int) -> Compiled:
+    """For GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first words."""
+    cubin, log = _program(launch.source, launch.folder, launch.defines, capability)
+    return Compiled(cubin, *_resources(launch, log))
+
+
+def kept(launch: Launch, capability: int) -> Path:
+    """The machine code in the cache folder, compiled if it was not before by this compiler, or if
+    it is not what was kept."""
+    words = f"{launch.digest} {sorted(tools().items())}"
+    name = f"cuda/{hashlib.sha256(words.encode()).hexdigest()[:32]}-sm_{capability}.cubin"
+    code, digest = read(name), read(f"{name}.sha256")
+    if code is None or digest != _digest(name, code):
+        if code is not None:
+            say(f"{name} in the cache folder is damaged or another's: it is compiled anew")
+        # not `compiled`: a compiler that words its log in another way makes code nonetheless
+        code, _ = _program(launch.source, launch.folder, launch.defines, capability)
+        keep(name, code)
+        keep(f"{name}.sha256", _digest(name, code))
+    return place_of(name)
+
+
+def _digest(name: str, code: bytes) -> bytes:
+    """Of code that was kept under this name, not of another's."""
+    return hashlib.sha256(name.encode() + b"\0" + code).hexdigest().encode()
+
+
+@cache
+def _program(
+    source: str, folder: Path, defines: tuple[str, ...], capability: int
+) -> tuple[bytes, str]:
+    """Machine code of all functions of a source, and what the compiler says of them."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    files = dict(sources(source, folder))
+    text = files.pop(source)
+    headers = [word.encode() for word in files.values()], [name.encode() for name in files]
+    program = nvrtc.createProgram(text, source, *headers)
+    try:
+        nvrtc.compileProgram(program, (*OPTIONS, f"-arch=sm_{capability}", *defines))
+        # CuPy leaves out the last byte, as it does of texts that end with 0
+        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program).strip() or error
+        named = " ".join((source, *defines))
+        raise DeviceError(f"{named} does not compile for sm_{capability}: {log}") from None
+    finally:
+        nvrtc.destroyProgram(program)
+        for number in TAKEN:
+            signal.siginterrupt(number, True)
+
+
+def _resources(launch: Launch, log: str) -> tuple[int, int, int]:
+    """Registers, bytes spilled and bytes of shared memory of the function, by what ptxas says."""
+    parts = log.split("Compiling entry function ")
+    (own,) = [part for part in parts if part.startswith(f"'{launch.function}'")]
+    used, spilt = _USED.search(own), _SPILLS.search(own)
+    assert used is not None
+    spills = sum(int(size) for size in spilt.groups()) if spilt else 0
+    return int(used[1]), spills, int(used[2] or 0)

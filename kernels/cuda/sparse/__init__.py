@@ -1,0 +1,1 @@
+"""Which neurons are active, and products with their rows alone."""

@@ -1,0 +1,39 @@
+"""sparse_linear on a GPU: the rows of active neurons as the file has them, `stride` bytes apart,
+each read once for up to eight tokens. What a token gets does not depend on the others."""
+
+from kernels.cuda.runtime.launch import Grid, Launch
+from reference.op import Shape
+
+REST = (
+    " weight: u8[held stride], mask: u8[tokens neurons], rows: i32[neurons], count: i32[1],"
+    " slots: i32[neurons] -> out: f32[tokens neurons]"
+)
+FLOAT = "x: f32[tokens hidden]," + REST
+INT8 = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]," + REST
+WARPS, ROWS = 8, 2  # as in rows.cuh
+
+
+def one(shape: Shape) -> Grid:
+    """For a single token."""
+    return _grid(shape, 1 if shape["tokens"] == 1 else 0)
+
+
+def eight(shape: Shape) -> Grid:
+    """For eight at a time, if there are several."""
+    return _grid(shape, -(-shape["tokens"] // 8) if shape["tokens"] > 1 else 0)
+
+
+def _grid(shape: Shape, times: int) -> Grid:
+    """How many neurons are active only the GPU knows: blocks for all."""
+    return Grid((-(-shape["neurons"] // (WARPS * ROWS)), times, 1), 32 * WARPS)
+
+
+def _launches(source: str, signature: str, format: str) -> tuple[Launch, ...]:
+    return tuple(
+        Launch(source, f"sparse_linear_{tokens}", signature, grid, format)
+        for tokens, grid in ((1, one), (8, eight))
+    )
+
+
+FLOATS = {f: _launches("sparse_linear_float.cu", FLOAT, f) for f in ("F32", "F16", "BF16")}
+BLOCKS = {f: _launches("sparse_linear_blocks.cu", INT8, f) for f in ("Q8_0", "Q4_0", "Q4_K")}
