@@ -19,6 +19,7 @@ from conformance.support.changing import changing
 from conformance.support.child import python, started
 from conformance.support.full_disk import full_after
 from conformance.support.program import PROGRAM, complaints, fault, printed
+from conformance.support.small_families import SmallGemma4
 from conformance.support.small_models import Small, written
 from engine.aside import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
@@ -84,6 +85,14 @@ def test_mixes_are_those_of_llama_cpp(tmp_path, name):
                 plan = choices(file, Recipe(mix, importance=weighed))
                 ours = told(skeleton, {c.tensor.name: c.format for c in plan})
                 assert answer in (None, ours), (mix, weighed)
+
+
+def test_embeddings_that_blocks_have_of_their_own(tmp_path):
+    """They have the embedding's format, and what makes them of the hidden state stays, as in
+    llama.cpp."""
+    found = formats(SmallGemma4(per_layer=128).write(tmp_path / "in.gguf"), "Q4_K_M")
+    assert (found["per_layer_token_embd.weight"], found["blk.0.proj.weight"]) == ("Q6_K", "Q5_0")
+    assert found["per_layer_model_proj.weight"] == "F32"
 
 
 def test_goldens_know_every_mix():

@@ -164,7 +164,13 @@ def _choice(
 def _is_matrix(tensor: TensorInfo) -> bool:
     """Whether a tensor is quantised at all: norms, biases, routers, positions that were learned,
     a single row and a recurrent block's convolution stay as they are."""
-    kept = tensor.name.endswith(("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight"))
+    stay = (
+        "_norm.weight",
+        "ffn_gate_inp.weight",
+        "position_embd.weight",
+        "per_layer_model_proj.weight",
+    )
+    kept = tensor.name.endswith(stay)
     small = kept or is_small(tensor.name)
     return tensor.name.endswith("weight") and math.prod(tensor.dims[:-1]) > 1 and not small
 
@@ -180,14 +186,14 @@ def _role(file: GGUFFile, name: str) -> str:
     if name.endswith(VALUES):
         return "attn_v"
     role = name.removesuffix(".weight").rpartition(".")[2]
-    role = re.sub(r"^(ffn_(gate|up|down)).*", r"\1", role)
+    role = re.sub(r"^(ffn_(gate|up|down)).*", r"\1", role.removeprefix("per_layer_"))
     return "output" if role == "token_embd" and "output.weight" not in file.tensors else role
 
 
 def _named(recipe: Recipe, name: str, role: str) -> str | None:
     """The recipe's own format of the output or the embedding; that of one which is both may be
     named as either."""
-    if name == "token_embd.weight" and recipe.embedding:
+    if name.removeprefix("per_layer_") == "token_embd.weight" and recipe.embedding:
         return recipe.embedding
     return recipe.output if role == "output" else None
 
