@@ -1,5 +1,6 @@
 """How a model is loaded, and who watches."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
@@ -30,132 +31,34 @@ class Progress:
     tuned: Watch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a model is loaded.
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What runs the model.
 
-    - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
-    - `batch`: most tokens of one step; longer prompts go in chunks.
-    - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
-    - `states`: of a recurrent model, how many states are kept beside those that sequences end with,
-      so that the last tokens of a text can be dropped; drafts have one token less at most.
     - `threads` 0 means one per core that it may use; `pinned`: each keeps to a core of its own.
     - `device` "cuda" has a GPU run the last `gpu_layers` blocks, with more than there are the rest
       too, and -1 means that; what it does not run is left to the threads. So are the experts of the
       first `n_cpu_moe` blocks, with `cpu_moe` those of all.
-    - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
-    - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
-      always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
-      bits on any CPU that does not fall back to `scalar`.
-    - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
-    - `tune`: measure the knobs of the CPU's kernels, once per machine and sizes of a large model.
-    - `background`: try the laws of the CPU's kernels while the model is loaded, in another process
-      that runs when nothing else wants a core.
-    - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
-      that the next load maps them.
-    - `passes`: what is done to the model's graph, one after the other, before kernels are chosen.
-    - `sparse`: of a model with predictors, "on" skips neurons in every block, "off" in none, "auto"
-      in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
-      of a step needs serves them all, so that what a token gives depends on its company.
-    - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
-      none; without a GPU as the `device` the CPU computes them too; `reset_gpu_index` places
-      neurons anew, `disable_gpu_index` leaves all with the CPU.
-    - `activation`: statistics that say which neurons go there or, with a `ram_budget`, which stay
-      in memory for good.
-    - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
-      from disk while the model runs; 0: no budget. `neuron_window`: most steps that a neuron of a
-      sparse block or an expert of a mixture stays in memory unused, None: as long as there is room;
-      `neuron_bundles`: a neuron's rows are side by side on disk, one read, or else each with its
-      matrix.
-    - `beside_budget`: another model of this process has a `ram_budget`, which this one is part of.
     """
 
-    context: int = 0
-    batch: int = 512
-    sequences: int = 8
-    outputs: int = 32
-    states: int = 8
     threads: int = 0
     pinned: bool = False
     device: str = "cpu"
     gpu_layers: int = ALL
     n_cpu_moe: int = 0
     cpu_moe: bool = False
-    kv_format: str = "F16"
-    numerics: str = "exact"
-    strict: bool = False
-    variant: str | None = None
-    tune: bool = True
-    background: bool = False
-    keep_packed: bool = False
-    passes: tuple[Pass, ...] = ()
-    sparse: str = "auto"
-    threshold: float | None = None
-    union: bool = False
-    vram_budget: float = 0
-    activation: Path | None = None
-    reset_gpu_index: bool = False
-    disable_gpu_index: bool = False
-    ram_budget: str | int = 0
-    neuron_window: int | None = None
-    neuron_bundles: bool = True
-    beside_budget: bool = False
-    progress: Progress = field(default_factory=Progress)
 
-    def __post_init__(self) -> None:
-        least = {
-            "context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0, "n_cpu_moe": 0
-        }  # fmt: skip
-        most = {"context": 2**24, "batch": 2**16, "sequences": MOST_SEQUENCES, "states": 2**24}
-        for name in (*least, "threads", "gpu_layers"):
-            if not isinstance(value := getattr(self, name), Integral):
-                raise ModelError(f"{name} is {value!r}: want a whole number")
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ModelError(f"{name} must be at least {bound}, got {getattr(self, name)}")
-        for name, bound in most.items():
-            if getattr(self, name) > bound:
-                raise ModelError(f"{name} must be at most {bound}, got {getattr(self, name)}")
-        if not 0 <= self.threads <= MOST_THREADS:
+    def check_device(self) -> None:
+        _check_whole(self, {"gpu_layers": ALL, "n_cpu_moe": 0}, {})
+        if not isinstance(self.threads, Integral) or not 0 <= self.threads <= MOST_THREADS:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
         if self.device not in DEVICES:
             raise ModelError(f"device is {self.device!r}: want {' or '.join(DEVICES)}")
-        if self.gpu_layers < ALL:
-            raise ModelError(f"gpu_layers must be at least {ALL}, got {self.gpu_layers}")
         for name in ("gpu_layers", "n_cpu_moe", "cpu_moe"):
             value = getattr(self, name)
             if self.device == "cpu" and value > 0:
                 told = "given" if value is True else value
                 raise ModelError(f"{name} is {told}, but the device is the CPU")
-        if self.device != "cpu":
-            if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
-                name = "keep_packed" if self.keep_packed else "gpu_layers"
-                raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            for name in ("ram_budget", "passes"):
-                if getattr(self, name):
-                    raise ModelError(f"device {self.device} and {name} exclude each other")
-        if self.kv_format not in FORMATS_OF_CACHE:
-            raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
-        if self.sparse not in MODES:
-            raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
-        if self.ram_budget:
-            parse_bytes(self.ram_budget)
-            for name in ("vram_budget", "passes"):
-                if getattr(self, name):
-                    raise ModelError(f"ram_budget and {name} exclude each other")
-        if self.activation and not (self.ram_budget or self.vram_budget):
-            raise ModelError(
-                "activation is for the neurons that a ram_budget or vram_budget keeps: set one"
-            )
-        if self.neuron_window is not None and self.neuron_window < 0:
-            raise ModelError(f"neuron_window must be at least 0, got {self.neuron_window}")
-        if self.numerics not in NUMERICS:
-            raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
-
-    @property
-    def compiles_apart(self) -> bool:
-        """Whether a child process compiles kernels, since this one's memory is counted."""
-        return bool(self.ram_budget) or self.beside_budget
 
     def cpu_blocks(self, blocks: int) -> int:
         """How many of a model's blocks are the CPU's, if the GPU has kernels for the others."""
@@ -167,6 +70,131 @@ class Options:
         """Of how many of a model's blocks, the first ones, experts are the CPU's."""
         return blocks if self.cpu_moe else min(self.n_cpu_moe, blocks)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse:
+    """What is done with the neurons of a model that has predictors.
+
+    - `sparse`: "on" skips neurons in every block, "off" in none, "auto" in those where it pays;
+      `threshold` instead of the file's; `union`: a neuron that one token of a step needs serves
+      them all, so that what a token gives depends on its company.
+    - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
+      none; without a GPU as the `device` the CPU computes them too; `reset_gpu_index` places
+      neurons anew, `disable_gpu_index` leaves all with the CPU.
+    - `activation`: statistics that say which neurons go there or, with a `ram_budget`, which stay
+      in memory for good.
+    """
+
+    sparse: str = "auto"
+    threshold: float | None = None
+    union: bool = False
+    vram_budget: float = 0
+    activation: Path | None = None
+    reset_gpu_index: bool = False
+    disable_gpu_index: bool = False
+
+    def check_sparse(self) -> None:
+        if self.sparse not in MODES:
+            raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offload:
+    """Weights that are read from disk while the model runs.
+
+    - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
+      all along; 0: no budget.
+    - `neuron_window`: most steps that a neuron of a sparse block or an expert of a mixture stays in
+      memory unused, None: as long as there is room; `neuron_bundles`: a neuron's rows are side by
+      side on disk, one read, or else each with its matrix.
+    - `beside_budget`: another model of this process has a `ram_budget`, which this one is part of.
+    """
+
+    ram_budget: str | int = 0
+    neuron_window: int | None = None
+    neuron_bundles: bool = True
+    beside_budget: bool = False
+
+    def check_offload(self) -> None:
+        if self.ram_budget:
+            parse_bytes(self.ram_budget)
+        if self.neuron_window is not None and self.neuron_window < 0:
+            raise ModelError(f"neuron_window must be at least 0, got {self.neuron_window}")
+
+    @property
+    def compiles_apart(self) -> bool:
+        """Whether a child process compiles kernels, since this one's memory is counted."""
+        return bool(self.ram_budget) or self.beside_budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Offload, Sparse, Device):
+    """How a model is loaded: what runs it (Device), what becomes of its neurons (Sparse), what is
+    read from disk (Offload), and
+
+    - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
+    - `batch`: most tokens of one step; longer prompts go in chunks.
+    - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
+    - `states`: of a recurrent model, how many states are kept beside those that sequences end with,
+      so that the last tokens of a text can be dropped; drafts have one token less at most.
+    - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
+    - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
+      always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
+      bits on any CPU that does not fall back to `scalar`.
+    - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
+    - `tune`: measure the knobs of the CPU's kernels, once per machine and sizes of a large model.
+    - `background`: try the laws of the CPU's kernels while the model is loaded, in another process
+      that runs when nothing else wants a core.
+    - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
+      that the next load maps them.
+    - `passes`: what is done to the model's graph, one after the other, before kernels are chosen.
+    """
+
+    context: int = 0
+    batch: int = 512
+    sequences: int = 8
+    outputs: int = 32
+    states: int = 8
+    kv_format: str = "F16"
+    numerics: str = "exact"
+    strict: bool = False
+    variant: str | None = None
+    tune: bool = True
+    background: bool = False
+    keep_packed: bool = False
+    passes: tuple[Pass, ...] = ()
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        _check_whole(
+            self,
+            {"context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0},
+            {"context": 2**24, "batch": 2**16, "sequences": MOST_SEQUENCES, "states": 2**24},
+        )
+        self.check_device()
+        self.check_sparse()
+        self.check_offload()
+        if self.kv_format not in FORMATS_OF_CACHE:
+            raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
+        if self.numerics not in NUMERICS:
+            raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
+        if self.device != "cpu":
+            if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
+                name = "keep_packed" if self.keep_packed else "gpu_layers"
+                raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
+            self._without(f"device {self.device}", "ram_budget", "passes")
+        if self.ram_budget:
+            self._without("ram_budget", "vram_budget", "passes")
+        if self.activation and not (self.ram_budget or self.vram_budget):
+            raise ModelError(
+                "activation is for the neurons that a ram_budget or vram_budget keeps: set one"
+            )
+
+    def _without(self, what: str, *names: str) -> None:
+        for name in names:
+            if getattr(self, name):
+                raise ModelError(f"{what} and {name} exclude each other")
+
     def of_a_draft(self) -> "Options":
         """For the draft model beside this one: without what is said of a file's neurons, of the
         process's memory and of a graph."""
@@ -175,6 +203,18 @@ class Options:
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
             activation=None, passes=(),
         )  # fmt: skip
+
+
+def _check_whole(options: object, least: Mapping[str, int], most: Mapping[str, int]) -> None:
+    """Raise ModelError for what is no whole number, or beyond these."""
+    for name, bound in least.items():
+        given = getattr(options, name)
+        if not isinstance(given, Integral):
+            raise ModelError(f"{name} is {given!r}: want a whole number")
+        if (value := int(given)) < bound:
+            raise ModelError(f"{name} must be at least {bound}, got {value}")
+        if name in most and value > most[name]:
+            raise ModelError(f"{name} must be at most {most[name]}, got {value}")
 
 
 class Fields(TypedDict, total=False):
@@ -189,6 +229,8 @@ class Fields(TypedDict, total=False):
     pinned: bool
     device: str
     gpu_layers: int
+    n_cpu_moe: int
+    cpu_moe: bool
     kv_format: str
     numerics: str
     strict: bool
