@@ -71,7 +71,7 @@ def summary(rows: Sequence[Row]) -> Section:
         of = some[0].op, _apart(some[0].name)
         same = (row for row in rows if (row.op, _apart(row.name)) == of and row.rank)
         ratios = [row.ratio for row in same]
-        return Cell(f"{min(ratios):.3g} to {max(ratios):.3g}") if ratios else NONE
+        return text(" to ".join(dict.fromkeys(f"{f(ratios):.3g}" for f in (min, max) if ratios)))
 
     columns: dict[str, Column] = {
         "Solution": lambda some: Cell(_apart(some[0].name)),
