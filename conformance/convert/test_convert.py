@@ -240,7 +240,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "groups of experts": (
         {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": "group_limited_greedy"},
-        "topk_method is 'group_limited_greedy'; this family chooses among all",
+        "topk_method is 'group_limited_greedy'; this family has greedy",
     ),
     "another eps of latent vectors": (
         {"architectures": ["DeepseekV2ForCausalLM"], "rms_norm_eps": 1e-5},
