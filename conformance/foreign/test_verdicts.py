@@ -55,6 +55,9 @@ Q4_0 = """
 // assay: format = "Q4_0"
 #include <stdint.h>
 #include <string.h>
+#if ASSAY_FORMAT != 2 /* GGUF's number of Q4_0 */
+#error "the format is not told"
+#endif
 void linear(const float *x, const uint8_t *weight, float *out, int64_t tokens, int64_t hidden,
             int64_t n_out) {
   for (int64_t t = 0; t < tokens; t++)

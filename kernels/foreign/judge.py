@@ -129,7 +129,7 @@ class Judge:
             notes=(f"it was asked for such sizes alone: {takes}",) if takes else (),
         )  # fmt: skip
         try:
-            self._layout = laid_out(self.candidate, self.op)
+            self._layout = laid_out(self.candidate, self.op, self.format)
             cases = [case] if case else self.cases()
             for one in cases:
                 self.candidate.told(self.op, one.shape)
