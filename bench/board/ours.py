@@ -37,8 +37,10 @@ class Ours:
 
 
 def ours(op: Op, format: str | None, machine: str, threads: int) -> Ours | None:
-    """The first of our kernels that this machine can run, tried; None where the op has none."""
-    known = serving([k for k in variants(op.name, format) if not k.missing()])
+    """The first of our kernels that this machine can run in exact numerics, tried; None where the
+    op has none."""
+    exact = [k for k in variants(op.name, format) if k.numerics == "exact" and not k.missing()]
+    known = serving(exact)
     if not known:
         return None
     kernel, secret = known[0], secrets.randbits(31)
