@@ -95,8 +95,15 @@ def summary(rows: Sequence[Row]) -> Section:
     faulty = {row.op for row in rows if row.broken or row.verdict not in ("passed", "other sizes")}
     whole = [op for op in dict.fromkeys(row.op for row in rows) if op not in faulty]
     notes = [f"All are right and keep all laws of {', '.join(whole)}."] if whole and faulty else []
+    notes += [
+        f"{_apart(row.name)}: {row.why}."
+        for row in once.values()
+        if row.verdict == "wrong" and row.ordinary <= 1 and row.why
+    ]  # right at ordinary values, so that the table alone would not say why
     shown = [some for some in groups.values() if some[0].op in faulty or not faulty]
-    caption = "Every solution" + (" of ops where somebody breaks something" if notes else "")
+    caption = "Every solution" + (
+        " of ops where somebody breaks something" if whole and faulty else ""
+    )
     found = table("summary", caption, shown, columns, top=0)
     return Section("summary", "Who keeps what", ALL, plots, (found.with_what_there_is(),), notes)
 
