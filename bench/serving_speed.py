@@ -20,7 +20,7 @@ import numpy as np
 
 from bench.child import ChildError, output
 from bench.contenders.contender import OURS
-from bench.experiment import Contender, Experiment, Sample
+from bench.experiment import Contender, Experiment, Sample, timed
 from bench.program import Tell, parsed, report
 from bench.report.serving import (
     ALONE,
@@ -36,7 +36,7 @@ from bench.report.serving import (
     section,
 )
 from bench.results import Measurement
-from bench.timing import Rule, race
+from bench.timing import Rule, Sampler, race
 from engine import Engine, Options, SamplingParams
 from engine.embedded import resolve
 from engine.model import Model
@@ -265,7 +265,7 @@ def arriving(
     watch: Callable[[int], None],
 ) -> list[Measurement]:  # fmt: skip
     """All prompts at once, in turns with llama.cpp's program where it is."""
-    load, threads = effort.arriving, row(ARRIVING, effort.arriving).threads
+    load, threads = effort.arriving, served.engine.model.team.n_threads
     run = partial(batched_bench, program, path, load, threads, effort.context)
     contenders = {
         OURS: Contender(
@@ -287,10 +287,9 @@ def steps(
     many, one = effort.step, replace(effort.step, sequences=1)
     own: dict[Load, list[float]] = {many: [], one: []}
 
-    def pair(names: Mapping[str, tuple[Measurement, Callable[[], float]]]) -> list[Measurement]:
+    def pair(names: Mapping[str, tuple[Measurement, Sampler]]) -> list[Measurement]:
         contenders = {
-            name: Contender(about, lambda measure=measure: Sample(measure()))  # type: ignore[misc]
-            for name, (about, measure) in names.items()
+            name: Contender(about, timed(measure)) for name, (about, measure) in names.items()
         }
         return Experiment(contenders).run(rule, partial(race, watch=watch(next(iter(names)))))
 

@@ -32,7 +32,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class DeviceOptions:
     """What runs the model.
 
     - `threads` 0 means one per core that it may use; `pinned`: each keeps to a core of its own.
@@ -49,6 +49,7 @@ class Device:
     cpu_moe: bool = False
 
     def check_device(self) -> None:
+        """Raise ModelError for what there is not among these."""
         _check_whole(self, {"gpu_layers": ALL, "n_cpu_moe": 0}, {})
         if not isinstance(self.threads, Integral) or not 0 <= self.threads <= MOST_THREADS:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
@@ -72,7 +73,7 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparse:
+class SparseOptions:
     """What is done with the neurons of a model that has predictors.
 
     - `sparse`: "on" skips neurons in every block, "off" in none, "auto" in those where it pays;
@@ -94,12 +95,13 @@ class Sparse:
     disable_gpu_index: bool = False
 
     def check_sparse(self) -> None:
+        """Raise ModelError for what there is not among these."""
         if self.sparse not in MODES:
             raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offload:
+class OffloadOptions:
     """Weights that are read from disk while the model runs.
 
     - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
@@ -116,6 +118,7 @@ class Offload:
     beside_budget: bool = False
 
     def check_offload(self) -> None:
+        """Raise ModelError for what there is not among these."""
         if self.ram_budget:
             parse_bytes(self.ram_budget)
         if self.neuron_window is not None and self.neuron_window < 0:
@@ -128,9 +131,9 @@ class Offload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Offload, Sparse, Device):
-    """How a model is loaded: what runs it (Device), what becomes of its neurons (Sparse), what is
-    read from disk (Offload), and
+class Options(OffloadOptions, SparseOptions, DeviceOptions):
+    """How a model is loaded: what runs it (DeviceOptions), what becomes of its neurons
+    (SparseOptions), what is read from disk (OffloadOptions), and
 
     - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
     - `batch`: most tokens of one step; longer prompts go in chunks.
@@ -191,6 +194,7 @@ class Options(Offload, Sparse, Device):
             )
 
     def _without(self, what: str, *names: str) -> None:
+        """Raise ModelError if one of these is asked for, too."""
         for name in names:
             if getattr(self, name):
                 raise ModelError(f"{what} and {name} exclude each other")

@@ -66,7 +66,7 @@ def test_going_on_after_its_end_is_seen(tmp_path: Path):
     (tmp_path / "mine.c").write_text(BATCHES.replace("FACTOR", "factor *"))
     op = OPS["rms_norm"]
     judging = Judge(Candidate.of(tmp_path / "mine.c"), op, None, "quick", None, "", 1)
-    turns: Turns = judging.load()
+    turns: Turns = judging.turns()
     try:
         case = op.case({"tokens": 2, "hidden": 8}, "normal", 1)
         turns.call(op.make(case), case.shape, np.random.default_rng(1))

@@ -437,16 +437,10 @@ class SmallPhi(Small):
                 yield name.replace("attn_q", "attn_qkv"), q + 2 * kv, self.hidden
             elif not name.endswith(("attn_k.weight", "attn_v.weight")):
                 yield name, *dims
-        if self.long:
-            yield "rope_factors_short.weight", self.rope_dims // 2
-            yield "rope_factors_long.weight", self.rope_dims // 2
+        yield from divisors(self.rope_dims) if self.long else ()
 
     def tensors(self) -> Tensors:
-        """Divisors are above 1."""
-        weights, norms = Small.tensors(self)
-        for kind, base in (("short", 1), ("long", 8)) if self.long else ():
-            norms[f"rope_factors_{kind}.weight"] = base + abs(norms[f"rope_factors_{kind}.weight"])
-        return weights, norms
+        return divided(Small.tensors(self))
 
     @property
     def rope_dims(self) -> int:
@@ -616,16 +610,10 @@ class SmallMiniCPM(SmallDeepSeek):
 
     def listed(self) -> Iterator[Listed]:
         yield from SmallDeepSeek.listed(self)
-        if self.long:
-            yield "rope_factors_short.weight", self.turned // 2
-            yield "rope_factors_long.weight", self.turned // 2
+        yield from divisors(self.turned) if self.long else ()
 
     def tensors(self) -> Tensors:
-        """Divisors are above 1."""
-        weights, norms = Small.tensors(self)
-        for kind, base in (("short", 1), ("long", 8)) if self.long else ():
-            norms[f"rope_factors_{kind}.weight"] = base + abs(norms[f"rope_factors_{kind}.weight"])
-        return weights, norms
+        return divided(Small.tensors(self))
 
     def shape(self) -> Shape:
         """Of short contexts."""
@@ -654,6 +642,21 @@ class SmallMiniCPM(SmallDeepSeek):
         writer.add_rope_dimension_count(self.turned)
         if self.long:
             writer.add_rope_scaling_orig_ctx_len(64)
+
+
+def divisors(dims: int) -> Iterator[Listed]:
+    """What divides rope's frequencies in contexts that a model was made for, and in longer ones."""
+    yield "rope_factors_short.weight", dims // 2
+    yield "rope_factors_long.weight", dims // 2
+
+
+def divided(tensors: Tensors) -> Tensors:
+    """The same with divisors above 1, where there are some."""
+    weights, norms = tensors
+    for kind, base in (("short", 1), ("long", 8)):
+        if (name := f"rope_factors_{kind}.weight") in norms:
+            norms[name] = base + abs(norms[name])
+    return weights, norms
 
 
 def joined(small: Small, listed: Iterator[Listed]) -> Iterator[Listed]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any, Literal, get_args
 
@@ -108,7 +109,6 @@ class Judge:
         self.slow = candidate.kind == "cuda"  # emulated or interpreted: small cases are enough
         self.repeated = SMALL
         self._turns: Turns | None = None
-        self._layout: Layout | None = None
 
     def report(
         self, case: Case | None = None, shrink: bool = True, progress: Progress | None = None
@@ -129,15 +129,14 @@ class Judge:
             notes=(f"it was asked for such sizes alone: {takes}",) if takes else (),
         )  # fmt: skip
         try:
-            self._layout = laid_out(self.candidate, self.op, self.format)
+            blank = replace(blank, notes=(*blank.notes, *self.layout.notes))
             cases = [case] if case else self.cases()
             for one in cases:
                 self.candidate.told(self.op, one.shape)
-            blank = replace(blank, notes=(*blank.notes, *self._layout.notes))
             notes = self.turns().child.notes
             if INTERPRETED in notes:
                 self.slow, self.repeated = True, SMALL_INTERPRETED
-            cases = [case] if case else self.cases()
+                cases = [case] if case else self.cases()
         except (*REFUSED, Ended) as error:
             return replace(blank, reason=f"it cannot be loaded: {error}")
         blank = replace(blank, notes=(*blank.notes, *notes))
@@ -179,18 +178,18 @@ class Judge:
             )
         return replace(found, laws=laws)
 
-    def load(self) -> Turns:
-        """Compile it and start a child with it; REFUSED or Ended if that cannot be."""
-        self._layout = laid_out(self.candidate, self.op, self.format)
-        return self.turns()
+    @cached_property
+    def layout(self) -> Layout:
+        """The candidate, compiled if it has to be, and what its arguments are; REFUSED if that
+        cannot be."""
+        return laid_out(self.candidate, self.op, self.format)
 
     def turns(self, threads: int = 0) -> Turns:
-        """The child at hand, or a new one."""
+        """The child at hand, or a new one; REFUSED or Ended if it does not load."""
         if self._turns is None or not self._turns.child.alive or threads:
             self.close()
-            assert self._layout is not None
             self._turns = Turns(
-                Child(self.candidate, self._layout, self.limits, threads), self.op, self.format,
+                Child(self.candidate, self.layout, self.limits, threads), self.op, self.format,
                 np.random.default_rng(self.secret),
             )  # fmt: skip
             self.sandbox = self._turns.child.sandbox
@@ -335,9 +334,8 @@ class Judge:
 
     def diagnosed(self, case: Case, said: str) -> str:
         """Why it crashed: tried again where it may write to inputs."""
-        assert self._layout is not None
         try:
-            with Child(self.candidate, self._layout, self.limits, lenient=True) as child:
+            with Child(self.candidate, self.layout, self.limits, lenient=True) as child:
                 rng = np.random.default_rng(self.secret)
                 turns = Turns(child, self.op, self.format, rng)
                 turns.call(self.op.make(case), case.shape, rng)

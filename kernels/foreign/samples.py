@@ -135,7 +135,7 @@ def sampled(
         return op.make(case(seed))
 
     try:
-        child = judging.load().child
+        child = judging.turns().child
         about = (op, judging.format, case(0).shape, make, check, judging.secret)
         yield Samples(child, *about, most_calls)
     finally:
