@@ -107,14 +107,15 @@ def chosen(count: int, seed: int, origin: Path = ROOT, words: Sequence[str] = ()
 
 
 class Server:
-    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own beside them."""
+    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own beside them. It
+    keeps no bytecode, which Python would take for a source edited within the same second."""
 
     def __init__(self, origin: Path) -> None:
         path = os.pathsep.join(map(str, (origin, ROOT)))
         own = {"PYTHONPATH": path, "ASSAY_CACHE": str(origin / "cache")}
         self._child: Any = opened(
             sys.executable, "-m", "conformance.mutants.attempt", cwd=origin,
-            env={**os.environ, **own, "OPENBLAS_NUM_THREADS": "1"},
+            env={**os.environ, **own, "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=PIPE, stderr=DEVNULL, start_new_session=True,
         )  # fmt: skip
 
