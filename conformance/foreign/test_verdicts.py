@@ -1,6 +1,8 @@
 """What `assay judge` says of kernels that are right, wrong, slow, greedy or broken."""
 
 import json
+import os
+import py_compile
 import shlex
 import shutil
 import socket
@@ -203,6 +205,17 @@ def test_a_program_that_does_not_compile_is_refused(tmp_path: Path):
     report = judged(tmp_path, C.replace("double sum", "dooble sum"), ".c")
     assert report.verdict == "refused"
     assert "mine.c:6" in report.reason
+
+
+def test_the_file_is_what_runs(tmp_path: Path):
+    """Not bytecode beside it, of which Python only asks for the same size and second."""
+    path, wrong = tmp_path / "mine.py", NUMBA.replace("+ eps", "- eps")
+    path.write_text(NUMBA)
+    py_compile.compile(str(path))
+    second = path.stat().st_mtime
+    path.write_text(wrong)
+    os.utime(path, (second, second))
+    assert judge(Candidate.of(path), "rms_norm", secret=7, shrink=False).verdict == "wrong"
 
 
 @pytest.mark.parametrize(

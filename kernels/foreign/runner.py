@@ -10,7 +10,6 @@ between pages that may not be touched; inputs are written only then, so nothing 
 """
 
 import ctypes
-import importlib.util
 import inspect
 import json
 import mmap
@@ -19,6 +18,7 @@ import signal
 import socket
 import sys
 import traceback
+import types
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -343,13 +343,14 @@ def found(what: Any) -> tuple[Callable[..., Any], bool]:
         with open(what["file"], "rb") as file:  # noqa: PTH123
             function = cloudpickle.load(file)
     else:
-        spec = importlib.util.spec_from_file_location("candidate", what["file"])
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
+        module = types.ModuleType("candidate")
+        module.__file__ = what["file"]
         sys.modules["candidate"] = module
-        spec.loader.exec_module(module)
-        function = module
+        with open(what["file"], "rb") as file:  # noqa: PTH123
+            source = file.read()
+        # An import may take bytecode beside the file that is another source's.
+        exec(compile(source, what["file"], "exec"), vars(module))
+        function: Any = module
         for part in what["name"].split("."):
             if not hasattr(function, part):
                 there = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
