@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import engine
 from engine import Engine, PromptError, SamplingParams
 from engine.errors import PackageError
 from engine.generation.scoring import cut
@@ -38,7 +39,7 @@ def test_without_the_package(monkeypatch):
     with pytest.raises(PackageError, match=r"pip install 'assay\[lm-eval\]'"):
         importlib.import_module("engine.harness")
     with pytest.raises(SystemExit, match="assay: lm-evaluation-harness is not installed"):
-        runpy.run_module("engine.harness", run_name="__main__")
+        runpy.run_path(f"{engine.__path__[0]}/harness.py", run_name="__main__")
 
 
 def asked(*given):
