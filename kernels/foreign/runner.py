@@ -341,7 +341,7 @@ def found(what: Any) -> tuple[Callable[..., Any], bool]:
         from numba import cloudpickle
 
         with open(what["file"], "rb") as file:  # noqa: PTH123
-            function = cloudpickle.load(file)
+            function: Any = cloudpickle.load(file)
     else:
         module = types.ModuleType("candidate")
         module.__file__ = what["file"]
@@ -350,7 +350,7 @@ def found(what: Any) -> tuple[Callable[..., Any], bool]:
             source = file.read()
         # An import may take bytecode beside the file that is another source's.
         exec(compile(source, what["file"], "exec"), vars(module))
-        function: Any = module
+        function = module
         for part in what["name"].split("."):
             if not hasattr(function, part):
                 there = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
