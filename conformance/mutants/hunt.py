@@ -23,7 +23,7 @@ from conformance.mutants.mutate import Mutant, beyond, mutants
 from conformance.mutants.reach import modules_of
 from conformance.support.child import opened
 from conformance.support.here import ON_CPU
-from conformance.support.rooms import ROOMS, ROOT
+from conformance.support.rooms import ROOMS, ROOT, environment
 from kernels.kernel import Kernel
 
 PARSING = threading.Lock()  # Python 3.11 counts its parser's depth across threads
@@ -107,15 +107,12 @@ def chosen(count: int, seed: int, origin: Path = ROOT, words: Sequence[str] = ()
 
 
 class Server:
-    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own beside them. It
-    keeps no bytecode, which Python would take for a source edited within the same second."""
+    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own beside them."""
 
     def __init__(self, origin: Path) -> None:
-        path = os.pathsep.join(map(str, (origin, ROOT)))
-        own = {"PYTHONPATH": path, "ASSAY_CACHE": str(origin / "cache")}
         self._child: Any = opened(
             sys.executable, "-m", "conformance.mutants.attempt", cwd=origin,
-            env={**os.environ, **own, "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment(origin, ROOT) | {"OPENBLAS_NUM_THREADS": "1"},
             stdin=PIPE, stderr=DEVNULL, start_new_session=True,
         )  # fmt: skip
 

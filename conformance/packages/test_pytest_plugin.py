@@ -79,7 +79,7 @@ def test_the_fixture_judges_functions_and_files(repository):
     done.assert_outcomes(passed=2, failed=2)
     said = done.stdout.str()
     assert re.search(r"__init__.py:wrong as rms_norm: wrong: (a second call: )?out\[", said)
-    assert re.search(r"smallest case found: tokens=\d+, hidden=\d+,", said)
+    assert "smallest case found: tokens=1, hidden=1," in said
     assert f"again: assay judge {repository.path}/kernels/__init__.py:wrong --op rms_norm" in said
     assert "is no function of a module's top level" in said
     assert "During handling" not in said

@@ -10,6 +10,15 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("reference", "kernels")
 
 
+def environment(folder: Path, *further: Path) -> dict[str, str]:
+    """Variables with which Python finds the rooms in a folder, others in `further` ones, and keeps
+    its cache there. It writes no bytecode, which it would take for a source that is edited to the
+    same size within the same second."""
+    path = os.pathsep.join(map(str, (folder, *further)))
+    own = {"PYTHONPATH": path, "ASSAY_CACHE": str(folder / "cache")}
+    return {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 class Copy:
     """A copy of reference/ and kernels/ with a cache of its own."""
 
@@ -28,11 +37,8 @@ class Copy:
         path.write_text(text.replace(old, new))
 
     def environment(self, *further: Path) -> dict[str, str]:
-        """Variables with which Python finds the rooms here, others in `further` folders, and keeps
-        its cache here."""
-        path = os.pathsep.join(map(str, (self.folder, *further)))
-        own = {"PYTHONPATH": path, "ASSAY_CACHE": str(self.folder / "cache")}
-        return {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
+        """As of its folder."""
+        return environment(self.folder, *further)
 
     def python(self, program: str, *arguments: str) -> str:
         """What the program prints that finds the rooms here."""

@@ -20,10 +20,10 @@ import numpy as np
 from engine.config import Latent, ModelConfig
 from engine.graph import Graph, Value
 from engine.models import experts, feed_forward
+from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family, Picked, Rows
 from engine.models.layers import (
     StepInputs,
-    logits_of,
     no_slopes,
     project,
     rotation_of,
@@ -126,37 +126,30 @@ def build(
     caches: Mapping[str, Value],
 ) -> tuple[Graph, Value]:
     """The nodes of one step and its logits [outputs, vocab]."""
-    graph, own, scales = Graph(), latent_of(config), config.scales
-
-    def norm(x: Value, name: str, eps: float = config.norm_eps) -> Value:
-        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=eps)
-
+    graph, own = Graph(), latent_of(config)
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    x = scaled(graph, "embd", x, scales.embedding)
+    x = scaled(graph, "embd", x, config.scales.embedding)
     rotation = rotation_of(graph, weights, inputs, config)
-    for i in range(config.blocks):
+
+    def normed(x: Value, name: str) -> Value:
+        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=own.eps)
+
+    def mixed(i: int, h: Value) -> Value:
         block = f"blk.{i}"
-        h = norm(x, f"{block}.attn_norm")
         if own.q_rank:
             latent = project(graph, weights, f"{block}.attn_q_a", h)
-            latent = norm(latent, f"{block}.attn_q_a_norm", own.eps)
+            latent = normed(latent, f"{block}.attn_q_a_norm")
             q = project(graph, weights, f"{block}.attn_q_b", latent)
         else:
             q = project(graph, weights, f"{block}.attn_q", h)
         latent = project(graph, weights, f"{block}.attn_kv_a", h)
-        latent = norm(latent, f"{block}.attn_kv_a_norm", own.eps)
+        latent = normed(latent, f"{block}.attn_kv_a_norm")
         shared = project(graph, weights, f"{block}.attn_k_a", h)
         q, k = queries_and_keys(graph, block, q, latent, shared, rotation, weights, config)
-        attended = attend(graph, block, q, k, weights, inputs, caches, config)
-        attended = scaled(graph, f"{block}.attn_scaled", attended, scales.residual)
-        x = graph("add", f"{block}.attn_residual", x=x, y=attended)
-        h = norm(x, f"{block}.ffn_norm")
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        fed = scaled(graph, f"{block}.ffn_scaled", fed, scales.residual)
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    logits = logits_of(graph, weights, norm(x, "output_norm"))
-    return graph, scaled(graph, "logits_scaled", logits, scales.logits)
+        return attend(graph, block, q, k, weights, inputs, caches, config)
+
+    logits = logits_of_blocks(graph, x, mixed, weights, inputs, config)
+    return graph, scaled(graph, "logits_scaled", logits, config.scales.logits)
 
 
 def by_head(
