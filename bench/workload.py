@@ -15,9 +15,9 @@ from kernels.cpu.formats.packing import BF16_PACKINGS
 from kernels.judge import compare
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
-from reference.neuron_masks import active_rows, some_mask, some_slots
 from reference.op import Arguments, Array, Case, Cost, Op
 from reference.schemes import linear_float8, linear_w8a8
+from reference.sparse.neuron_masks import active_rows, some_mask, some_slots
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
 TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked

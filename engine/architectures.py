@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from reference.opt import UNUSED
+from reference.models.opt import UNUSED
 
 
 @dataclass(frozen=True, slots=True)

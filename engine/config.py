@@ -14,7 +14,7 @@ from engine.recurrent import Ssm
 from engine.recurrent import states as states_of_block
 from engine.unused import unused_key
 from reference import rope_frequencies
-from reference.transformer import Scales
+from reference.models.transformer import Scales
 
 MOST_BLOCKS = 2**16  # of which each is told whether it has a window
 

@@ -41,8 +41,8 @@ from engine.placement.budget import GIB, parts
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.current import taking_the_place
 from reference import linear
+from reference.models.transformer import Neurons, linear_of_quantised
 from reference.op import Array
-from reference.transformer import Neurons, linear_of_quantised
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 MIXED = Small(format="Q4_0", blocks=3, head_dim=16, finer="Q8_0", seed=1)

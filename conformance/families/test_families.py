@@ -54,9 +54,9 @@ from engine.sampling.params import SamplingParams
 from reference.activations import gelu, gelu_erf, relu
 from reference.gated_activations import reglu
 from reference.linear import linear
+from reference.models.transformer import Weight
 from reference.op import Array
 from reference.quantise_activations import dequantise_activations, quantise_activations
-from reference.transformer import Weight
 
 
 @each_subject

@@ -52,7 +52,7 @@ from engine.options import Options
 from engine.quantise import Recipe, quantise
 from engine.quantise.quantise import choices
 from reference.linear import linear
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 each = pytest.mark.parametrize("small", RECURRENT.values(), ids=RECURRENT)
 TEXT = [1, 5, 8, 13, 21, 34, 55]

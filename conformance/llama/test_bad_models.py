@@ -16,7 +16,7 @@ from engine.config import ModelError
 from engine.gguf.file import GGUFError
 from engine.model import NumericalError
 from engine.tokenizer.vocab import TokenizerError
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 REFUSALS = (GGUFError, ModelError, TokenizerError)
 SMALL = Small(blocks=1)

@@ -28,7 +28,7 @@ from kernels.cpu.runtime.closures import identity
 from kernels.cpu.runtime.team import Team
 from kernels.table import KERNELS, find
 from reference.formats import FORMATS
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 MB = 10**6
 PROMPT = [1, 5, 9, 2, 33]

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import reference.transformer as formula
+import reference.models.transformer as formula
 from conformance.support.formula import (
     TRIALS,
     all_ops_erring,

@@ -59,8 +59,8 @@ from engine.compile.plan import turns
 from engine.model import Model
 from kernels.cpu.runtime.neuron_window import slots_needed
 from reference.formats import FORMATS
+from reference.models.transformer import Weight
 from reference.op import Array
-from reference.transformer import Weight
 
 pytestmark = pytest.mark.usefixtures("in_time")
 EVERY, NONE = -1e30, 1e30

@@ -18,7 +18,7 @@ from engine.gguf.file import GGUFError
 from engine.model import Model
 from engine.options import Options
 from reference.formats import FORMATS
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 SMALL = SmallSparse()
 

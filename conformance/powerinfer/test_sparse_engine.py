@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import reference.transformer as formula
+import reference.models.transformer as formula
 from conformance.support import steps
 from conformance.support.formula import (
     demand_explained,
@@ -38,8 +38,8 @@ from engine.placement import Activations
 from engine.placement.budget import GIB, parts
 from engine.placement.statistics import write as write_statistics
 from kernels.cache import cache_folder
+from reference.models.transformer import Neurons, Weight
 from reference.op import Array
-from reference.transformer import Neurons, Weight
 
 EVERY = float("-inf")
 NONE = float("inf")

@@ -27,8 +27,8 @@ from engine import Engine, Piece
 from engine.cache.session import restore, save
 from engine.model import Model
 from engine.speculation.drafter import Draft, Verified
+from reference.models.transformer import Weight
 from reference.op import Array
-from reference.transformer import Weight
 
 PROMPTS = [
     letters(text) for text in ("the cat sat", "the cat ran", "a cat", "the cat sat on a mat")

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import reference.transformer as formula
+import reference.models.transformer as formula
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
 from kernels.table import variants

@@ -14,23 +14,23 @@ from conformance.support.small_models import Listed, Small, Tensors, tampered
 from reference import rope_frequencies
 from reference.activations import gelu, gelu_erf, squared_relu
 from reference.alibi import alibi_slopes
-from reference.command_r import command_r
-from reference.deepseek2 import Latent, deepseek2
-from reference.falcon import falcon
 from reference.gated_activations import swiglu
-from reference.gemma import GemmaShape, gemma
-from reference.gemma4 import Gemma4Shape, gemma4
-from reference.gpt2 import gpt2
-from reference.gpt_oss import GptOssShape, gpt_oss
 from reference.linear import linear
-from reference.mixture import Mixture
-from reference.neox import neox
+from reference.models.command_r import command_r
+from reference.models.deepseek2 import Latent, deepseek2
+from reference.models.falcon import falcon
+from reference.models.gemma import GemmaShape, gemma
+from reference.models.gemma4 import Gemma4Shape, gemma4
+from reference.models.gpt2 import gpt2
+from reference.models.gpt_oss import GptOssShape, gpt_oss
+from reference.models.mixture import Mixture
+from reference.models.neox import neox
+from reference.models.opt import UNUSED, opt
+from reference.models.post_norm import post_norm
+from reference.models.qwen import qwen
+from reference.models.transformer import Scales, Shape, Weight, linear_of_quantised, transformer
 from reference.op import Array
-from reference.opt import UNUSED, opt
-from reference.post_norm import post_norm
-from reference.qwen import qwen
 from reference.rope import rope_neox, rope_norm
-from reference.transformer import Scales, Shape, Weight, linear_of_quantised, transformer
 
 
 def norm(name: str, size: int) -> tuple[Listed, Listed]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from reference import rope_frequencies
 from reference.formats import FORMATS
+from reference.models.transformer import Shape, Weight, transformer
 from reference.op import Array
-from reference.transformer import Shape, Weight, transformer
 
 Tensors = tuple[dict[str, Weight], dict[str, Array]]  # matrices, and all else
 Change = Callable[..., Tensors] | Mapping[str, Weight | Array | None]

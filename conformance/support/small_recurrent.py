@@ -7,12 +7,12 @@ import gguf
 import numpy as np
 
 from conformance.support.small_models import Listed, Small, Tensors
-from reference.lfm2 import lfm2
-from reference.mamba import mamba
-from reference.mixture import Mixture
+from reference.models.lfm2 import lfm2
+from reference.models.mamba import mamba
+from reference.models.mixture import Mixture
+from reference.models.qwen3next import qwen3next
+from reference.models.transformer import Shape
 from reference.op import Array
-from reference.qwen3next import qwen3next
-from reference.transformer import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, text, u32, write_gguf
 from engine.placement import Activations
 from reference.formats import FORMATS
+from reference.models.transformer import Neurons, Shape, Weight
 from reference.op import Array
-from reference.transformer import Neurons, Shape, Weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import ClassVar
 from engine.convert.family import Family
 from engine.convert.fields import Fields
 from engine.gguf import writer as gw
-from reference.opt import UNUSED
+from reference.models.opt import UNUSED
 
 
 class OPT(Family):

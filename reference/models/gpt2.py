@@ -11,7 +11,7 @@ from reference.arithmetic import add
 from reference.embedding import embedding
 from reference.layer_norm import layer_norm
 from reference.linear import linear
-from reference.transformer import Shape, Weight, causal, projected
+from reference.models.transformer import Shape, Weight, causal, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -3,12 +3,12 @@
 
 import numpy as np
 
-from reference import state
 from reference.bounds import TINY, gamma
 from reference.laws.causal_conv1d import LAWS
 from reference.laws.common import alone
 from reference.laws.state import state_laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.recurrent import state
 from reference.sizes import TOKENS, WIDTHS
 
 SIGNATURE = (
@@ -24,8 +24,9 @@ def causal_conv1d(
     """out[t] = bias + sum over j of weight[j] * x[t - taps + 1 + j], a channel like another.
 
     x [tokens, width], weight [taps, width], bias [width]. A sequence's state is its last
-    kept = taps - 1 tokens: before [slots, kept, width]; sources and targets as reference/state.py
-    has them. -> float64 [tokens, width], and `before` with what was put into its slots.
+    kept = taps - 1 tokens: before [slots, kept, width]; sources and targets as
+    reference/recurrent/state.py has them. -> float64 [tokens, width], and `before` with what was
+    put into its slots.
     """
     out, states = np.zeros(x.shape), before.copy()
     for columns, t in state.runs(sources, targets, states):

@@ -15,12 +15,12 @@ from reference.formats import FORMATS
 from reference.gated_activations import reglu, swiglu
 from reference.layer_norm import layer_norm
 from reference.linear import linear
-from reference.mixture import Mixture, mixture
-from reference.neuron_masks import active_rows, threshold_mask, union_mask, where_active
+from reference.models.mixture import Mixture, mixture
 from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.rms_norm import rms_norm
 from reference.rope import rope_norm, rotation
-from reference.sparse_axpy import sparse_axpy
+from reference.sparse.neuron_masks import active_rows, threshold_mask, union_mask, where_active
+from reference.sparse.sparse_axpy import sparse_axpy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,9 +10,9 @@ from reference.arithmetic import add
 from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.linear import linear
+from reference.models.transformer import Shape, Weight, apart, causal, projected
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
-from reference.transformer import Shape, Weight, apart, causal, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from reference.arithmetic import add, mul
-from reference.causal_conv1d import causal_conv1d
 from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.linear import linear
+from reference.models.transformer import Shape, Weight, causal, projected
+from reference.recurrent.causal_conv1d import causal_conv1d
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
-from reference.transformer import Shape, Weight, causal, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

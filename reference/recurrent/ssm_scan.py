@@ -4,12 +4,12 @@ a head have one. The recurrent order is the truth: a state is what token after t
 
 import numpy as np
 
-from reference import state
 from reference.bounds import EXP, TINY, U, gamma
 from reference.laws.common import alone, scales
 from reference.laws.ssm_scan import scan_laws
 from reference.laws.state import state_laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.recurrent import state
 from reference.sizes import TOKENS
 
 LARGEST = 2.0**20  # a state has three factors and an output four
@@ -35,7 +35,8 @@ def ssm_scan(
     """s = exp(dt a) s + dt b x, then out = c s + d x: Mamba's, with a state of each channel.
 
     x, dt (at least 0) [tokens, inner], a (at most 0) [state, inner], b, c [tokens, state],
-    d [inner], before [slots, state, inner]; sources and targets as reference/state.py has them.
+    d [inner], before [slots, state, inner]; sources and targets as
+    reference/recurrent/state.py has them.
     -> float64 [tokens, inner], and `before` with what was put into its slots.
     """
     x, dt = x.astype(np.float64), dt.astype(np.float64)

@@ -10,8 +10,8 @@ from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.layer_norm import layer_norm
 from reference.linear import linear
+from reference.models.transformer import Shape, Weight, causal, heads_normed, projected
 from reference.rope import rope_norm, rotation
-from reference.transformer import Shape, Weight, causal, heads_normed, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

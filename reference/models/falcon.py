@@ -10,8 +10,8 @@ from reference.arithmetic import add
 from reference.embedding import embedding
 from reference.layer_norm import layer_norm
 from reference.linear import linear
+from reference.models.transformer import Shape, Weight, causal, projected
 from reference.rope import rope_neox, rotation
-from reference.transformer import Shape, Weight, causal, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

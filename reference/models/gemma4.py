@@ -12,9 +12,9 @@ from reference.arithmetic import add, scale, softcap
 from reference.embedding import embedding
 from reference.gated_activations import geglu
 from reference.linear import linear
+from reference.models.transformer import Shape, Weight, causal, projected
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
-from reference.transformer import Shape, Weight, causal, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

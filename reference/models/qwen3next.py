@@ -8,15 +8,15 @@ import numpy as np
 
 from reference.activations import sigmoid, silu, softplus
 from reference.arithmetic import add, add_bias, mul
-from reference.causal_conv1d import causal_conv1d
 from reference.embedding import embedding
 from reference.gated_activations import swiglu
-from reference.gated_delta_net import gated_delta_net
 from reference.linear import linear
-from reference.mixture import mixture
+from reference.models.mixture import mixture
+from reference.models.transformer import Shape, Weight, causal, projected
+from reference.recurrent.causal_conv1d import causal_conv1d
+from reference.recurrent.gated_delta_net import gated_delta_net
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
-from reference.transformer import Shape, Weight, causal, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -4,12 +4,12 @@ Qwen 3 Next has it. The recurrent order is the truth: a state is what token afte
 
 import numpy as np
 
-from reference import state
 from reference.bounds import EXP, FACTOR, TINY, U, gamma
 from reference.laws.common import scales
 from reference.laws.gated_delta_net import LAWS
 from reference.laws.state import state_laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
+from reference.recurrent import state
 from reference.sizes import TOKENS
 
 SIGNATURE = (
@@ -29,7 +29,7 @@ def gated_delta_net(
 
     q, k (of length 1 at most) [tokens, groups, state], v [tokens, heads, head_dim], g (at most 0),
     beta (0 to 1) [tokens, heads]; group_of [heads] says whose q and k a head has; before
-    [slots, heads, state, head_dim]; sources and targets as reference/state.py has them.
+    [slots, heads, state, head_dim]; sources and targets as reference/recurrent/state.py has them.
     -> float64 [tokens, heads, head_dim], and `before` with what was put into its slots.
     """
     q, k = (each[:, group_of].astype(np.float64) for each in (q, k))

@@ -8,13 +8,13 @@ import numpy as np
 
 from reference.activations import silu, softplus
 from reference.arithmetic import add, add_bias
-from reference.causal_conv1d import causal_conv1d
 from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.linear import linear
+from reference.models.transformer import Shape, Weight, projected
+from reference.recurrent.causal_conv1d import causal_conv1d
+from reference.recurrent.ssm_scan import ssm_scan, ssm_scan_heads
 from reference.rms_norm import rms_norm
-from reference.ssm_scan import ssm_scan, ssm_scan_heads
-from reference.transformer import Shape, Weight, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -8,9 +8,9 @@ from reference.formats import FORMATS
 from reference.laws.common import alone, contained
 from reference.laws.sparse_axpy import laws
 from reference.linear import some_tokens
-from reference.neuron_masks import active_rows, some_mask
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
-from reference.sparse_linear import slots_of
+from reference.sparse.neuron_masks import active_rows, some_mask
+from reference.sparse.sparse_linear import slots_of
 
 
 def sparse_axpy(

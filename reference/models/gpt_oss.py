@@ -11,10 +11,10 @@ from reference.arithmetic import add
 from reference.embedding import embedding
 from reference.gated_activations import swiglu_oai
 from reference.linear import linear
-from reference.mixture import mixture
+from reference.models.mixture import mixture
+from reference.models.transformer import Shape, Weight, causal, projected
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
-from reference.transformer import Shape, Weight, causal, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,10 +13,10 @@ from reference.embedding import embedding
 from reference.formats import FORMATS
 from reference.gated_activations import swiglu
 from reference.linear import linear
-from reference.mixture import mixture
+from reference.models.mixture import mixture
+from reference.models.transformer import Shape, Weight, projected
 from reference.rms_norm import rms_norm
 from reference.rope import rope_norm, rotation
-from reference.transformer import Shape, Weight, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
