@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.folder import write_folder, write_weights
-from conformance.support.family_checkpoints import (
+from conformance.support.models.family_checkpoints import (
     FALCON,
     FFN,
     GPT2,

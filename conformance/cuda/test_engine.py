@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 
 from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near
-from conformance.support.formula import (
+from conformance.support.models.formula import (
     MODELS,
     demand_explained,
     each_model,
     exact,
     prompt,
 )
+from conformance.support.models.small_families import QUANTISED, SUBJECTS, Subject
+from conformance.support.models.small_families import exact as formula_of
+from conformance.support.models.small_models import Small
+from conformance.support.models.small_recurrent import RECURRENT
+from conformance.support.models.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.models.spelling import Spelling
 from conformance.support.on_gpu import Watched, on_gpu, rows
-from conformance.support.small_families import QUANTISED, SUBJECTS, Subject
-from conformance.support.small_families import exact as formula_of
-from conformance.support.small_models import Small
-from conformance.support.small_recurrent import RECURRENT
-from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
-from conformance.support.spelling import Spelling
 from engine import Engine, PromptLookup, SamplingParams
 from engine.cache.session import restore, save
 from engine.gguf.file import GGUFFile

@@ -15,8 +15,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_tree_of_tokens,
 )
 from conformance.support.budgets import bits, budgeted, wanted
-from conformance.support.refusals import refusal
-from conformance.support.small_families import (
+from conformance.support.models.small_families import (
     QUANTISED,
     SUBJECTS,
     SmallCommandR,
@@ -41,8 +40,9 @@ from conformance.support.small_families import (
     linear_of_either,
     prompt,
 )
-from conformance.support.small_models import tampered
-from conformance.support.steps import loaded, rows
+from conformance.support.models.small_models import tampered
+from conformance.support.models.steps import loaded, rows
+from conformance.support.refusals import refusal
 from engine import Engine
 from engine.cache.session import SessionError, restore, save
 from engine.config import ModelConfig, ModelError

@@ -9,8 +9,8 @@ import pytest
 
 from conformance.llama.peers.compare import EXACT, demand_near, engine_logits, nmse
 from conformance.llama.peers.folder import words, write_json
-from conformance.support.family_configs import CONFIGS
-from conformance.support.small_families import (
+from conformance.support.models.family_configs import CONFIGS
+from conformance.support.models.small_families import (
     SUBJECTS,
     SmallDeepSeek,
     SmallFalcon,

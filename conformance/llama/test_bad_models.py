@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 import pytest
 
+from conformance.support.models.small_models import Small, tampered
 from conformance.support.refusals import refusal
-from conformance.support.small_models import Small, tampered
 from engine import Engine, PromptError, SamplingParams
 from engine.config import ModelError
 from engine.gguf.file import GGUFError

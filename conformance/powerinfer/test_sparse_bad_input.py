@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.support.small_models import Small, tampered
-from conformance.support.sparse_files import SmallSparse
-from conformance.support.steps import loaded
+from conformance.support.models.small_models import Small, tampered
+from conformance.support.models.sparse_files import SmallSparse
+from conformance.support.models.steps import loaded
 from engine import Engine
 from engine.config import ModelError
 from engine.gguf.file import GGUFError

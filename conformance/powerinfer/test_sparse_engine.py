@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import reference.models.transformer as formula
-from conformance.support import steps
-from conformance.support.formula import (
+from conformance.support.models import steps
+from conformance.support.models.formula import (
     demand_explained,
     distances,
     exact,
@@ -25,8 +25,8 @@ from conformance.support.formula import (
     logits_of,
     prompt,
 )
-from conformance.support.small_models import Tensors, tampered
-from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.models.small_models import Tensors, tampered
+from conformance.support.models.sparse_files import SMALL_MODELS, SmallSparse
 from engine import sparsity
 from engine.compile import packed_weights
 from engine.compile.packed_weights import Jobs, Packed, pack

@@ -11,8 +11,8 @@ import pytest
 
 import reference.models.transformer
 from conformance.llama.peers.compare import EXACT
+from conformance.support.models.spelling import Spelling, letters
 from conformance.support.program import fault
-from conformance.support.spelling import Spelling, letters
 from engine.aside import OutputError
 from engine.gguf.edit import keys_of
 from engine.gguf.file import GGUFFile

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from conformance.support.models.small_models import Small
 from conformance.support.program import fault, printed, said
-from conformance.support.small_models import Small
 from engine.chat_templates import TEMPLATES
 from engine.shell.slash import COMMANDS
 

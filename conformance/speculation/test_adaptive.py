@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.models.spelling import letters
 from conformance.support.speculation.speculating import (
     CONTEXT,
     VOCAB,
@@ -18,7 +19,6 @@ from conformance.support.speculation.speculating import (
     pieces,
     unmarked,
 )
-from conformance.support.spelling import letters
 from engine.speculation.adaptive import (
     FREE,
     LONGEST_REST,

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SmallSparse
+from conformance.support.models.small_models import Small
+from conformance.support.models.sparse_files import SmallSparse
+from conformance.support.models.spelling import Spelling
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     ROOM,
@@ -21,7 +22,6 @@ from conformance.support.speculation.speculating import (
     pieces,
     unmarked,
 )
-from conformance.support.spelling import Spelling
 from engine import Engine, Piece
 from engine.config import ModelError
 from engine.speculation.settings import Linear, LookaheadTrie, PromptLookup, Tree

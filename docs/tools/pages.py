@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 from typer import Context
 from typer.main import get_command
 
-from conformance.support.family_configs import CONFIGS
+from conformance.support.models.family_configs import CONFIGS
 from engine.convert.table import FAMILIES as CONVERTED
 from engine.models.table import FAMILIES
 from engine.shell.groups import ALSO

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.llama.peers.compare import log_probabilities
 from conformance.llama.peers.stories import HELD_OUT, read_out
-from conformance.support.small_vocabularies import told
+from conformance.support.tokenizer.small_vocabularies import told
 from reference.op import Array
 
 PEER = "llama.cpp"

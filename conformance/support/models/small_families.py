@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from conformance.support.small_models import Listed, Small, Tensors, tampered
+from conformance.support.models.small_models import Listed, Small, Tensors, tampered
 from reference import rope_frequencies
 from reference.activations import gelu, gelu_erf, squared_relu
 from reference.alibi import alibi_slopes

@@ -10,11 +10,11 @@ import pytest
 from gguf import GGUFWriter
 from tokenizers.pre_tokenizers import ByteLevel
 
-from conformance.support.small_models import written
+from conformance.support.models.small_models import written
 from engine.gguf.file import GGUFFile
 from engine.tokenizer import Tokenizer
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "vocabs"
 VOCABS = Path(os.environ.get("ASSAY_VOCABS", SHARED))  # llama.cpp's own are in its models/
 PREFIX = "ggml-vocab-"
 SEPARATOR = "\n__ggml_vocab_test__\n"

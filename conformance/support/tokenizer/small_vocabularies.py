@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from conformance.support.vocabularies import (
+from conformance.support.tokenizer.vocabularies import (
     BYTE,
     BYTES,
     CONTROL,
@@ -16,7 +16,7 @@ from conformance.support.vocabularies import (
     USER_DEFINED,
     gguf,
 )
-from conformance.support.words import digest, texts, vocabulary
+from conformance.support.tokenizer.words import digest, texts, vocabulary
 from engine.tokenizer import Tokenizer
 from engine.tokenizer.spm import SPACE
 

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 import reference.models.transformer as formula
-from conformance.support.small_models import Small
-from conformance.support.steps import loaded
+from conformance.support.models.small_models import Small
+from conformance.support.models.steps import loaded
 from kernels.table import variants
 from reference.linear import quantised_bound
 from reference.op import Array

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import gguf
 import numpy as np
 
-from conformance.support.small_models import Small, Tensors
+from conformance.support.models.small_models import Small, Tensors
 from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, text, u32, write_gguf
 from engine.placement import Activations

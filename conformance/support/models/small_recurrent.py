@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import gguf
 import numpy as np
 
-from conformance.support.small_models import Listed, Small, Tensors
+from conformance.support.models.small_models import Listed, Small, Tensors
 from reference.models.lfm2 import lfm2
 from reference.models.mamba import mamba
 from reference.models.mixture import Mixture

@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from conformance.support.small_models import Small
+from conformance.support.models.small_models import Small
 from engine import Engine, Piece, SamplingParams
 from reference.op import Array
 
