@@ -28,7 +28,7 @@ demo: $(VENV)/.installed
 # The first line probes the machine's limits: what a busy one gives would not be kept. Of several
 # processes each keeps to one core (conftest.py), so what threads do on many is tested apart.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -c "from bench.limits import limits; limits()"
+	$(BIN)/python -c "from bench.machine.limits import limits; limits()"
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m "not exhaustive" $(SEVERAL) \
 		--ignore conformance/parallel
 	$(BIN)/pytest conformance/parallel

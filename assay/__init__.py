@@ -25,7 +25,7 @@ from assay.rooms import claim
 
 if TYPE_CHECKING:
     from assay.judging import judge
-    from bench import frames
+    from bench.race import frames
     from engine.cache.cells import ContextFullError
     from engine.cache.session import SessionError
     from engine.chat import ChatError
@@ -97,7 +97,7 @@ _HOMES = {
     "VocabularyError": "engine.speculation.vocabularies:VocabularyError",
     "call": "kernels.call:call",
     "find": "kernels.table:find_any",
-    "frames": "bench.frames",
+    "frames": "bench.race.frames",
     "judge": "assay.judging:judge",
 }
 

@@ -16,12 +16,12 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from bench.cases import BenchCase
-from bench.experiment import Experiment
-from bench.limits import limits
-from bench.op_run import Lab, OpRun
-from bench.timing import Rule
-from bench.workload import Workload
+from bench.machine.limits import limits
+from bench.ops.cases import BenchCase
+from bench.ops.op_run import Lab, OpRun
+from bench.ops.workload import Workload
+from bench.race.experiment import Experiment
+from bench.race.timing import Rule
 from engine.shell.show import stdout
 from kernels.cpu.linear import linear_blocks, linear_float, linear_int8
 from kernels.cpu.linear.linear import Blocking

@@ -101,7 +101,7 @@ def judge(
             numerics=numerics, secret=secret, case=case, progress=tell,
         )  # fmt: skip
         if time and report.passed:
-            from bench.judged import timed
+            from bench.ops.judged import timed
 
             sizes = parse_shape(shape)
             report = timed(report, candidate, spec, bounds, sizes, partial(teller, bar))

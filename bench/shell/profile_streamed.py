@@ -18,7 +18,7 @@ def profile_streamed(
     model: str, tokens: int, depth: int, loading: "Loading", as_json: bool
 ) -> None:
     """The command, once it is known that there is a budget."""
-    from bench.conditions import conditions
+    from bench.machine.conditions import conditions
     from bench.offload.step import streamed_step
     from engine.shell.show import loaded, stdout
 

@@ -8,14 +8,14 @@ import time
 import numpy as np
 import pytest
 
-import bench.limits
-from bench.clock import Stamped
-from bench.node_cost import cost_of
-from bench.profile import ProfileError, profile
-from bench.results import Limit
+import bench.machine.limits
+from bench.engine.node_cost import cost_of
+from bench.engine.profile import ProfileError, profile
+from bench.machine.clock import Stamped
+from bench.race.results import Limit
 from bench.shell.profile import profile as command
-from bench.tests.programs import shell as shell_of
-from bench.tests.synthetic import QUICK, limits
+from bench.tests.support.programs import shell as shell_of
+from bench.tests.support.synthetic import QUICK, limits
 from engine import Engine, SamplingParams
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
@@ -173,7 +173,7 @@ def shell(monkeypatch):
         def probed(*_, again=False):
             return (later if again else None) or machine or limits()
 
-        monkeypatch.setattr(bench.limits, "limits", probed)
+        monkeypatch.setattr(bench.machine.limits, "limits", probed)
         return str(shell_of(command, SMALL, "-t", "1", *words).stdout)
 
     return run
