@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.shell.lists import names, numbers
-from engine.shell import options as o
-from engine.shell.groups import Only
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

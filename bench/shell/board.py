@@ -10,7 +10,7 @@ import typer
 
 from bench.shell.op import parse_shape
 from bench.shell.telling import teller
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 if TYPE_CHECKING:
     from bench.board.rows import Row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.shell.lists import names, numbers
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 if TYPE_CHECKING:
     from rich.table import Table

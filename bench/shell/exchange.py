@@ -9,7 +9,7 @@ import typer
 
 from bench.shell.lists import names
 from bench.shell.telling import teller
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 if TYPE_CHECKING:
     from bench.exchange.evaluate import Evaluated

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.shell.telling import grid, rate, share, still_bar, teller
-from engine.shell import options as o
-from engine.shell.command import as_usage
+from engine.shell.command_line import options as o
+from engine.shell.command_line.command import as_usage
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,8 +10,8 @@ import typer
 
 from bench.shell.profile_streamed import profile_streamed
 from bench.shell.telling import about, grid, rate, share, still_bar, teller, title
-from engine.shell import options as o
-from engine.shell.groups import Only
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Only
 
 if TYPE_CHECKING:
     from rich.table import Table

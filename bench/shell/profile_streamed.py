@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from bench.offload.meter import Block
     from bench.offload.step import StreamedStep
-    from engine.shell.options import Loading
+    from engine.shell.command_line.options import Loading
 
 
 def profile_streamed(

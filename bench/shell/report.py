@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 
 def report(

@@ -15,9 +15,9 @@ from typer.main import get_command
 from conformance.support.models.family_configs import CONFIGS
 from engine.convert.table import FAMILIES as CONVERTED
 from engine.models.table import FAMILIES
-from engine.shell.groups import ALSO
+from engine.shell.command_line.groups import ALSO
+from engine.shell.command_line.words import foreign_options
 from engine.shell.program import app
-from engine.shell.words import foreign_options
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {  # files outside docs/ that are pages

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 MOST_OUTPUTS = 256  # tokens of a step whose vectors are wanted
 
@@ -33,7 +33,7 @@ def embed(
     """
     from engine.checks import PromptError
     from engine.generation.embedding import POOLING, embeddings, texts_of
-    from engine.shell.command import spelt
+    from engine.shell.command_line.command import spelt
     from engine.shell.prompts import prompt_text
     from engine.shell.show import loaded
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from engine.shell import options as o
-from engine.shell.groups import Only, option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Only, option
 
 
 def imatrix(

@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from engine.shell import options as o
-from engine.shell.groups import Without, option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Without, option
 
 if TYPE_CHECKING:
     from engine.engine import Engine

@@ -25,8 +25,8 @@ from engine.shell import (
     tokenize,
     tune,
 )
-from engine.shell.command import Command, Program
-from engine.shell.groups import spread
+from engine.shell.command_line.command import Command, Program
+from engine.shell.command_line.groups import spread
 
 FIRST = """
 Begin with a model that comes along, then with any GGUF file:

@@ -26,8 +26,8 @@ from engine.engine import Engine
 from engine.generation.timings import Span
 from engine.options import Progress as Watcher
 from engine.sampling.params import SamplingParams
-from engine.shell.command import as_usage, notes
-from engine.shell.options import Loading
+from engine.shell.command_line.command import as_usage, notes
+from engine.shell.command_line.options import Loading
 from engine.speculation.settings import Settings
 from engine.watch import Watch
 from kernels.certify import Trials

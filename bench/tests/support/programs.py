@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from engine.shell.groups import spread
+from engine.shell.command_line.groups import spread
 
 ROOT = Path(__file__).parents[3]
 ASSAY = ("-c", "from engine.shell import main; main()")

@@ -14,14 +14,14 @@ import numpy as np
 from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
-from engine.convert.falcon import Falcon
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
-from engine.convert.gpt2 import GPT2, MPT, Bloom
-from engine.convert.lfm2 import Lfm2
-from engine.convert.mamba import Mamba, Mamba2
-from engine.convert.neox import GPTNeoX, Nemotron, Phi2, StableLM, StarCoder2
-from engine.convert.opt import OPT
+from engine.convert.models.falcon import Falcon
+from engine.convert.models.gpt2 import GPT2, MPT, Bloom
+from engine.convert.models.lfm2 import Lfm2
+from engine.convert.models.mamba import Mamba, Mamba2
+from engine.convert.models.neox import GPTNeoX, Nemotron, Phi2, StableLM, StarCoder2
+from engine.convert.models.opt import OPT
 from engine.gguf import writer as gw
 from reference.formats.format import Floats
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig
 from engine.convert.checkpoint import Tensor
-from engine.convert.families import Granite, Mistral, Qwen2, Qwen3
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
+from engine.convert.models.dense import Granite, Mistral, Qwen2, Qwen3
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
 from engine.torch_file import StoredTensor

@@ -13,7 +13,7 @@ from engine.engine import Engine
 from engine.errors import EngineError
 from engine.faults import unreadable
 from engine.generation.completion import Piece
-from engine.shell.options import Sampling, Text
+from engine.shell.command_line.options import Sampling, Text
 
 Message = dict[str, str]
 

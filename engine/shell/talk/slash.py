@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import typer
 
-from engine.shell.command import shown
-from engine.shell.conversation import Conversation
-from engine.shell.groups import names_of
-from engine.shell.options import Sampling
-from engine.shell.reading import Reader
+from engine.shell.command_line.command import shown
+from engine.shell.command_line.groups import names_of
+from engine.shell.command_line.options import Sampling
+from engine.shell.talk.conversation import Conversation
+from engine.shell.talk.reading import Reader
 
 ON = {"on": True, "true": True, "yes": True, "1": True}
 SWITCH = ON | {"off": False, "false": False, "no": False, "0": False}

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from engine.shell.groups import ALSO, FIELDS, METAVARS, long_name
-from engine.shell.words import MODEL, InsteadError, Line, Spelling, understood
+from engine.shell.command_line.groups import ALSO, FIELDS, METAVARS, long_name
+from engine.shell.command_line.words import MODEL, InsteadError, Line, Spelling, understood
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]  # typer has it under names that change
 OF_A_MODEL = ("-m", "--model")

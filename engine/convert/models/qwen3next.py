@@ -16,11 +16,11 @@ import numpy as np
 from engine.config import MOST_BLOCKS, ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.checkpoint import Tensor
-from engine.convert.experts import Qwen2Moe, halves
-from engine.convert.families import Qwen3
 from engine.convert.family import Source
 from engine.convert.fields import Fields
-from engine.convert.mamba import decay
+from engine.convert.models.dense import Qwen3
+from engine.convert.models.experts import Qwen2Moe, halves
+from engine.convert.models.mamba import decay
 from engine.gguf import writer as gw
 from engine.recurrent import Ssm
 from reference.formats.format import Floats

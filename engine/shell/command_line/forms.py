@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from engine.shell.command import as_usage, shown
+from engine.shell.command_line.command import as_usage, shown
 
 if TYPE_CHECKING:
     from engine.sampling.structured_params import StructuredOutputsParams

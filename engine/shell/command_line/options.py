@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engine.shell.command import as_usage, spelt, typed
-from engine.shell.forms import FORMS, form, text_of
-from engine.shell.groups import of, option
+from engine.shell.command_line.command import as_usage, spelt, typed
+from engine.shell.command_line.forms import FORMS, form, text_of
+from engine.shell.command_line.groups import of, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

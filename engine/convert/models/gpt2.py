@@ -9,7 +9,7 @@ from engine.config import ModelConfig
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
-from engine.convert.neox import apart
+from engine.convert.models.neox import apart
 from engine.gguf import writer as gw
 from engine.torch_file import StoredTensor
 
