@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from engine.cache.cells import ContextFullError
     from engine.cache.session import SessionError
     from engine.chat import ChatError
-    from engine.checks import PromptError
+    from engine.checks import NumericalError, PromptError
     from engine.config import ModelError
     from engine.engine import Engine
     from engine.errors import BusyError, ClosedError, EngineError, PackageError
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from engine.generation.results import CompletionOutput, Logprob, RequestOutput
     from engine.generation.timings import Timings
     from engine.gguf.cursor import GGUFError
-    from engine.model import NumericalError
     from engine.offload.disk import OffloadError
     from engine.options import Options
     from engine.sampling.params import SamplingError, SamplingParams
@@ -78,7 +77,7 @@ _HOMES = {
     "Lookahead": "engine.speculation.settings:Lookahead",
     "LookaheadTrie": "engine.speculation.settings:LookaheadTrie",
     "ModelError": "engine.config:ModelError",
-    "NumericalError": "engine.model:NumericalError",
+    "NumericalError": "engine.checks:NumericalError",
     "OffloadError": "engine.offload.disk:OffloadError",
     "Options": "engine.options:Options",
     "Piece": "engine.generation.completion:Piece",

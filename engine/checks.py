@@ -1,10 +1,11 @@
 """What has to hold before a model is made, steps, or continues a prompt: of the file's tensors, of
-the memory that is free, of arguments."""
+the memory that is free, of arguments; and of what a step gives."""
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import psutil
 
 from engine.cache.states import slots_for
@@ -16,6 +17,7 @@ from engine.models.family import Family
 from engine.options import Options
 from engine.sampling.params import SamplingParams
 from reference.formats import FORMATS
+from reference.op import Array
 
 # Frequencies that old checkpoints store and that are computed here; predictors, without which a
 # block runs dense.
@@ -24,6 +26,10 @@ HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|fc1|fc2)\.weight")
 
 class PromptError(EngineError):
     """A prompt that cannot be continued."""
+
+
+class NumericalError(EngineError, ArithmeticError):
+    """The model's output is not a number."""
 
 
 def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
@@ -133,6 +139,25 @@ def check_step(
         )
     if bad := [row for row in wanted if not 0 <= row < count]:
         raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")
+
+
+def check_finite(
+    rows: Array, positions: Sequence[int], wanted: Sequence[int], what: str = "logits"
+) -> Array:
+    """The rows that a step gives for the tokens that are `wanted` are numbers."""
+    if not np.isfinite(rows.sum()) and not np.isfinite(rows).all():
+        row, column = np.argwhere(~np.isfinite(rows))[0]
+        which = f"token {column} " if what == "logits" else ""
+        raise not_finite(positions[wanted[row]], which, what)
+    return rows
+
+
+def not_finite(position: int, which: str = "", what: str = "logits") -> NumericalError:
+    """What to raise where those at `position` are no numbers."""
+    return NumericalError(
+        f"the model's {what} are not finite ({which}after position {position}): are there NaN"
+        " or infinity in its weights?"
+    )
 
 
 def check_prompt(tokens: Sequence[int], vocab: int, capacity: int) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.checks import check_step
+from engine.checks import check_finite, check_step, not_finite
 from engine.compile.executable import Executable, stepped
 from engine.compile.plan import CpuStep, Plan
 from engine.config import ModelError
-from engine.errors import BusyError, ClosedError, EngineError
+from engine.errors import BusyError, ClosedError
 from engine.gguf.file import GGUFFile
 from engine.load import load
 from engine.offload.offload import Offload, StreamedPlan
@@ -21,10 +21,6 @@ from engine.options import Options
 from engine.passes.fuse import GpuStep
 from engine.sampling.sampler import Row
 from reference.op import Array
-
-
-class NumericalError(EngineError, ArithmeticError):
-    """The model's output is not a number."""
 
 
 class Model:
@@ -129,7 +125,7 @@ class Model:
         first sequence up to its own position. The logits are valid until the next step.
         """
         with self._stepped(tokens, positions, sequences, wanted) as ready:
-            return self._finite(ready.logits[: len(wanted)], positions, wanted)
+            return check_finite(ready.logits[: len(wanted)], positions, wanted)
 
     def hidden(
         self,
@@ -151,7 +147,7 @@ class Model:
 
     def _hidden(self, ready: Executable, positions: Sequence[int], wanted: Sequence[int]) -> Array:
         assert ready.hidden is not None
-        return self._finite(ready.hidden[: len(wanted)], positions, wanted, "hidden states")
+        return check_finite(ready.hidden[: len(wanted)], positions, wanted, "hidden states")
 
     def rows(
         self,
@@ -167,7 +163,7 @@ class Model:
         `wanted` are `hidden`, what their logits are computed from [hidden]."""
         with self._stepped(tokens, positions, sequences, wanted) as ready:
             if not (likeliest and ready.greedy):
-                rows = list(self._finite(ready.logits[: len(wanted)], positions, wanted))
+                rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
                 if hidden:
                     states = self._hidden(ready, positions, wanted)
                     rows = [states[i] if i in hidden else row for i, row in enumerate(rows)]
@@ -175,7 +171,7 @@ class Model:
             found = ready.greedy.of(len(wanted))
             for row, one in enumerate(found):
                 if not math.isfinite(one.log_sum):
-                    raise self._not_finite(positions[wanted[row]])
+                    raise not_finite(positions[wanted[row]])
             return found
 
     @contextmanager
@@ -199,21 +195,6 @@ class Model:
         finally:
             if alone:
                 self._stepping.release()
-
-    def _finite(
-        self, rows: Array, positions: Sequence[int], wanted: Sequence[int], what: str = "logits"
-    ) -> Array:
-        if not np.isfinite(rows.sum()) and not np.isfinite(rows).all():
-            row, column = np.argwhere(~np.isfinite(rows))[0]
-            which = f"token {column} " if what == "logits" else ""
-            raise self._not_finite(positions[wanted[row]], which, what)
-        return rows
-
-    def _not_finite(self, position: int, which: str = "", what: str = "logits") -> NumericalError:
-        return NumericalError(
-            f"the model's {what} are not finite ({which}after position {position}): are there NaN"
-            " or infinity in its weights?"
-        )
 
     def evaluate(
         self,

@@ -32,10 +32,11 @@ from conformance.support.models.spelling import Spelling
 from conformance.support.on_gpu import Watched, on_gpu, rows
 from engine import Engine, PromptLookup, SamplingParams
 from engine.cache.session import restore, save
+from engine.checks import NumericalError
 from engine.gguf.file import GGUFFile
 from engine.gpu import device_plan
 from engine.gpu.memory import LIBRARY, SPARE
-from engine.model import Model, NumericalError
+from engine.model import Model
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
 from kernels.cuda.fusion.fusions import EVERY_CUDA

@@ -12,9 +12,9 @@ import pytest
 from conformance.support.models.small_models import Small, tampered
 from conformance.support.refusals import refusal
 from engine import Engine, PromptError, SamplingParams
+from engine.checks import NumericalError
 from engine.config import ModelError
 from engine.gguf.file import GGUFError
-from engine.model import NumericalError
 from engine.tokenizer.vocab import TokenizerError
 from reference.models.transformer import Weight
 

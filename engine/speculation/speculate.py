@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.checks import NumericalError
 from engine.config import ModelError
 from engine.generation.completion import Completion, Piece
 from engine.generation.timings import Drafting
-from engine.model import Model, NumericalError
+from engine.model import Model
 from engine.sampling.sampler import Row
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
