@@ -12,6 +12,7 @@ tests under emulation bearable. test_arm.py proves that the code is what that ma
 import json
 import platform
 import sys
+from itertools import chain
 
 import llvmlite.binding as llvm
 from llvmlite.binding import targets
@@ -36,13 +37,14 @@ def compile_there(told: str, names: list[str]) -> None:
     compiler, config.CPU_NAME, config.CPU_FEATURES = json.loads(told)
     from kernels import provenance
     from kernels.certificates import shares_of
+    from kernels.compiled import SERVICES
     from kernels.cpu.runtime import share
     from kernels.table import find
 
     provenance.compiler = share.compiler = lambda: compiler
-    for name in names:
-        for one in shares_of(find(name)):
-            print(one.name, one.code.digest, flush=True)
+    of_kernels = chain.from_iterable(shares_of(find(name)) for name in names)
+    for one in chain(SERVICES, of_kernels):
+        print(json.dumps([one.name, one.code.digest]), flush=True)
 
 
 def main() -> None:

@@ -36,9 +36,9 @@ from kernels.cpu.linear.linear_blocks import Meeting, shares
 from kernels.cpu.linear.linear_int8 import code_of, lay_word
 
 WORDS = BLOCK // 4  # of a block's row
-# Lanes of two registers: the first or last two of each, one after the other or by turns.
-FIRST_ROWS, LAST_ROWS = (0, 1, 4, 5), (2, 3, 6, 7)
-INTERLEAVED_FIRST, INTERLEAVED_LAST = (0, 4, 1, 5), (2, 6, 3, 7)
+# Lanes of two registers: by turns, of two words of four rows; one after the other, of two tokens.
+FIRST_ROWS, LAST_ROWS = (0, 4, 1, 5), (2, 6, 3, 7)
+FIRST_TOKEN, LAST_TOKEN = (0, 1, 4, 5), (2, 3, 6, 7)
 Tile = list[list[Any]]  # registers of four sums: by tokens, and by fours of rows
 
 
@@ -48,8 +48,9 @@ def lay_pairs(panel, k, t, size, four):
 
 
 def signed(layout: Layout) -> bool:
-    """Whether codes meet activations as what they were before they were raised."""
-    return bool(layout.table) or layout.widest > 127
+    """Whether codes meet activations as what they were before they were raised: they must beyond
+    127, and otherwise it costs less than to begin every dot of two parts with a total."""
+    return layout.raised > 0 and (layout.widest > 127 or layout.parts == 2 or bool(layout.table))
 
 
 def codes_of(builder: Any, layout: Layout, kind: ir.VectorType, load: Any, word: int) -> list[Any]:
@@ -58,7 +59,7 @@ def codes_of(builder: Any, layout: Layout, kind: ir.VectorType, load: Any, word:
     if layout.table:
         code = looked_up(builder, code, layout.table)
     elif signed(layout):
-        code = builder.xor(code, constant(kind, -layout.raised))
+        code = builder.sub(code, constant(kind, layout.raised))
     return registers(builder, code)
 
 
@@ -79,21 +80,20 @@ def by_pairs(builder: Any, sums: Tile, codes: list[list[Any]], q: Callable[[int]
         rows = [
             shuffle(builder, one, other, half)
             for one, other in zip(*pair, strict=True)
-            for half in (INTERLEAVED_FIRST, INTERLEAVED_LAST)
+            for half in (FIRST_ROWS, LAST_ROWS)
         ]
         twos.append([builder.bitcast(v, I8X16) for v in rows])
     for t in range(0, count, 2):
-        tokens, held = [sums[t], sums[t + 1]], list[Any]()
-        for one, other in zip(*tokens, strict=True):  # two tokens' sums, of two rows
-            held += [shuffle(builder, one, other, half) for half in (FIRST_ROWS, LAST_ROWS)]
+        tokens = sums[t], sums[t + 1]
+        held = [ir.Constant(I32X4, None)] * len(twos[0])  # of two tokens by two rows
         for number, rows in enumerate(twos):
             words = builder.bitcast(q((number * count + t) // 2), I8X16)
             held = [
                 dots_of_eights(builder, h, words, two) for h, two in zip(held, rows, strict=True)
             ]
         for i, (low, high) in enumerate(zip(held[::2], held[1::2], strict=True)):
-            for row, half in zip(tokens, (FIRST_ROWS, LAST_ROWS), strict=True):
-                row[i] = shuffle(builder, low, high, half)
+            for row, half in zip(tokens, (FIRST_TOKEN, LAST_TOKEN), strict=True):
+                row[i] = builder.add(row[i], shuffle(builder, low, high, half))
 
 
 def as_words(builder: Any, codes: list[list[Any]]) -> list[list[Any]]:
