@@ -47,6 +47,7 @@ from kernels.cpu.linear import (
     linear_int8,
     linear_lut,
     linear_neon,
+    linear_neon_bf16,
     linear_scalar,
 )
 from kernels.cpu.linear.linear import STREAM
@@ -70,6 +71,7 @@ VBMI = VNNI | {"avx512vbmi"}
 BF16 = AVX512 | {"avx512bf16"}
 DOTPROD = frozenset({"neon", "dotprod"})
 I8MM = DOTPROD | {"i8mm"}
+NEON_BF16 = frozenset({"neon", "bf16"})
 AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
 AMX_BF16 = BF16 | {"amx-tile", "amx-bf16"}
 IN_FLOATS, IN_INT8 = linear_experts.FLOATS, linear_experts.CODES
@@ -166,6 +168,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("quantise_activations", "generic", quantise_activations.generic, splits="tokens"),
     *in_bf16("amx_bf16", linear_amx_bf16.SHARES, requires=AMX_BF16),
     *in_bf16("avx512_bf16", linear_bf16.SHARES, requires=BF16),
+    *in_bf16("neon_bf16", linear_neon_bf16.SHARES, requires=NEON_BF16),
     *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=STREAM),
     *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=STREAM),
     *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),

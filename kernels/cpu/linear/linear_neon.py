@@ -20,10 +20,15 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
-from kernels.cpu.isa.simd import Vector, address_of, constant, shuffle
+from kernels.cpu.isa.simd import Vector, constant, loading, shuffle
 from kernels.cpu.isa.simd_neon import (
+    BYTES,
+    FIRST_ROWS,
+    FIRST_TOKEN,
     I8X16,
     I32X4,
+    LAST_ROWS,
+    LAST_TOKEN,
     ROWS,
     dots_of_eights,
     dots_of_fours,
@@ -36,9 +41,6 @@ from kernels.cpu.linear.linear_blocks import Meeting, shares
 from kernels.cpu.linear.linear_int8 import code_of, lay_word
 
 WORDS = BLOCK // 4  # of a block's row
-# Lanes of two registers: by turns, of two words of four rows; one after the other, of two tokens.
-FIRST_ROWS, LAST_ROWS = (0, 4, 1, 5), (2, 6, 3, 7)
-FIRST_TOKEN, LAST_TOKEN = (0, 1, 4, 5), (2, 3, 6, 7)
 Tile = list[list[Any]]  # registers of four sums: by tokens, and by fours of rows
 
 
@@ -60,7 +62,7 @@ def codes_of(builder: Any, layout: Layout, kind: ir.VectorType, load: Any, word:
         code = looked_up(builder, code, layout.table)
     elif signed(layout):
         code = builder.sub(code, constant(kind, layout.raised))
-    return registers(builder, code)
+    return registers(builder, code, BYTES)
 
 
 def by_words(builder: Any, sums: Tile, codes: list[list[Any]], q: Callable[[int], Any]) -> None:
@@ -110,14 +112,7 @@ def of_part(matrix: bool, lanes: int, layout: Layout, part: int) -> Any:
         def codegen(context, builder, signature, values):
             tile, count = values[0], signature.args[0].count
 
-            def loaded(argument: int, beyond: int, of: ir.VectorType) -> Any:
-                """Of the array that is that argument, so far beyond the place that follows it."""
-                array, place = values[argument : argument + 2]
-                place = builder.add(place, place.type(beyond))
-                pointer = address_of(context, builder, signature.args[argument], (array, place), of)
-                value = builder.load(pointer)
-                value.align = 1
-                return value
+            loaded = loading(context, builder, signature, values)
 
             def plane(number: int, of: ir.VectorType) -> Any:
                 return loaded(1, number * WORD_ROWS, of)
@@ -127,7 +122,7 @@ def of_part(matrix: bool, lanes: int, layout: Layout, part: int) -> Any:
 
             own = range(part * words, (part + 1) * words)
             codes = [codes_of(builder, layout, kind, plane, word) for word in own]
-            sums = [registers(builder, builder.extract_value(tile, t)) for t in range(count)]
+            sums = [registers(builder, builder.extract_value(tile, t), ROWS) for t in range(count)]
             meet = by_pairs if matrix and count % 2 == 0 else by_words
             meet(builder, sums, codes, panel_of)
             for t, row in enumerate(sums):
