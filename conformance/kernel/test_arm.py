@@ -30,6 +30,7 @@ PORTABLE = [
     for kernel in KERNELS
     if kernel.variant == "generic" and kernel.format in (None, "F16", "Q4_0", "Q4_K")
 ]
+OTHER_CASES = {"rotation"}  # made with NumPy's powers, whose last bits are a CPU's own
 SAMPLE = ["relu/cpu/generic", "rms_norm/cpu/generic", "linear/cpu/neon_i8mm/Q8_0"]
 
 
@@ -104,8 +105,9 @@ def demand_same_bits(arm, names: list[str]) -> None:
     arm.compiled(*names)
     there = arm.program("-m", "conformance.support.bits", *names).splitlines()
     different = []
-    for name, *found in map(json.loads, there):
-        if found != [*digests(name.replace(find(name).variant, "generic"))]:
+    for name, given, made in map(json.loads, there):
+        own = digests(name.replace(find(name).variant, "generic"))
+        if own != (given, made) and (own[0] == given or find(name).op not in OTHER_CASES):
             different.append(name)
     assert not different
 
