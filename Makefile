@@ -17,7 +17,7 @@ PROCESSES ?= 2
 # One that crashes or hangs ends the tests: another would only begin again with the same test.
 SEVERAL = -n $(PROCESSES) --max-worker-restart 0
 
-.PHONY: demo test test-all test-deep test-wheel test-transformers test-peers peer-goldens
+.PHONY: demo test test-all test-arm test-deep test-wheel test-transformers test-peers peer-goldens
 .PHONY: bench bench-quick card report browser gpu-check
 .PHONY: lint types docs check goldens mutants clean
 
@@ -37,6 +37,12 @@ test: $(VENV)/.installed-dev
 # The other variants, CUDA's kernels on an emulator, and transformers beside them.
 test-all: test test-transformers
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m exhaustive $(SEVERAL)
+
+# An aarch64 machine under qemu, in a folder of the user's cache (ASSAY_ARM): docs/guide/arm.md. Where
+# qemu or Debian's packages are out of reach the script says so and the tests skip.
+test-arm: $(VENV)/.installed-dev
+	bash conformance/arm.sh make $(BIN)/python || [ $$? = 3 ]
+	ASSAY_ARM_ALL=1 $(BIN)/pytest conformance/kernel/test_arm.py conformance/kernel/test_linear_neon.py
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/

@@ -57,6 +57,7 @@ _ARITHMETIC = (
     "maxnum", "minimum", "minnum", "nearbyint", "pow", "powi", "rint", "round", "roundeven",
     "sadd", "sin", "smax", "smin", "smul", "sqrt", "sshl", "ssub", "trunc", "uadd", "umax",
     "umin", "umul", "ushl", "usub", "vector",
+    r"get\.active\.lane\.mask", "stepvector", "vscale",  # of vectors as long as a CPU has them
 )  # fmt: skip
 _MEMORY = (
     "assume", "dbg", "experimental", "lifetime", "masked", "memcpy", "memmove", "memset",
