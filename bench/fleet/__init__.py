@@ -1,5 +1,5 @@
 """Many machines as one, on a Dask cluster that is there: what is asked of a fleet, what its workers
-do, and what becomes of their answers. Decision 040 has the reasons.
+do, and what becomes of their answers (docs/guide/fleet.md).
 
 - `about`: what a worker says of itself, and why one is refused.
 - `sealed`: results with a digest.

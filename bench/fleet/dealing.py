@@ -12,8 +12,9 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.fleet.about import About, about
@@ -29,6 +30,7 @@ S = TypeVar("S")
 Job = Callable[[S, str], Any]
 
 SOON = 5.0  # seconds that a scheduler has to answer, and a worker to hand over a result
+GOODBYE = 30.0  # seconds that workers of this machine have to end
 PATIENCE = 60.0  # seconds without a worker before nothing more is waited for
 TICK = 0.2  # seconds between two looks at who came and who went
 EACH = 2  # shares under way for each worker: one that it does, one that waits there
@@ -72,11 +74,11 @@ class Fleet(Closing):
 
     `note` is told, in a line each, of workers that are refused, that go and that come, and of
     shares that are done again. `files` have to be readable, or are sent. `close` ends what is under
-    way, and the workers that `local` started.
+    way.
     """
 
     def __init__(
-        self, scheduler: Any, note: Callable[[str], None], files: Sequence[Named] = ()
+        self, scheduler: str, note: Callable[[str], None], files: Sequence[Named] = ()
     ) -> None:
         from distributed import Client
 
@@ -90,9 +92,8 @@ class Fleet(Closing):
         self._under_way: dict[Future, _Share] = {}
         self._done: queue.Queue[Future] = queue.Queue()
         self._events: queue.Queue[Mapping[str, Any]] = queue.Queue()
-        self._cluster = None if isinstance(scheduler, str) else scheduler
-        if self._cluster is None:
-            _demand_scheduler(scheduler)
+        self._scheduler = scheduler
+        _demand_scheduler(scheduler)
         try:
             self._client = Client(scheduler, timeout=SOON, set_as_default=False)
         except OSError:
@@ -106,10 +107,7 @@ class Fleet(Closing):
         if not self.machines:
             self.close()
             why = next(iter(self.refused.values()), "it has no worker yet")
-            raise FleetError(f"{self._where()}: no worker can be used: {why}")
-
-    def _where(self) -> str:
-        return str(self._client.scheduler.addr) if self._client.scheduler else "the cluster"
+            raise FleetError(f"{self._scheduler}: no worker can be used: {why}")
 
     def _present(self) -> dict[str, Any]:
         return dict(self._client.scheduler_info(n_workers=-1)["workers"])
@@ -131,10 +129,10 @@ class Fleet(Closing):
                     why = "its bits were not compared: no CPU of its kind was there at first"
                 case About():
                     why = self._own.differs(found)
-                case ImportError():
-                    why = f"it has no assay: {found}"
                 case OSError() | None:
                     continue  # it has gone meanwhile
+                case _ if "ModuleNotFoundError" in repr(found):  # as Dask hands it on
+                    why = "it has no assay, or one without fleets"
                 case _:
                     why = f"{type(found).__name__}: {found}"
             if why:
@@ -297,7 +295,7 @@ class Fleet(Closing):
             self._until = time.monotonic() + PATIENCE
         elif time.monotonic() > self._until:
             why = next(reversed(self.refused.values()), "all are gone")
-            raise FleetError(f"{self._where()}: no worker is left: {why}")
+            raise FleetError(f"{self._scheduler}: no worker is left: {why}")
 
     def _rescue(self) -> None:
         """Dask leaves a share where it is if no worker could have it when it was placed, though one
@@ -376,38 +374,43 @@ class Fleet(Closing):
         with suppress(Exception):
             if self._under_way:
                 self._client.cancel([*self._under_way])
-            if self.machines and self._cluster is None:
+            if self.machines:
                 self._client.run(stop, self.asked, on_error="ignore")
                 self._client.run(offer, self.asked, 0, on_error="ignore")
         self._under_way.clear()
         with suppress(Exception):
             self._client.close(timeout=SOON)
-        if self._cluster is not None:
-            with suppress(Exception):
-                self._cluster.close(timeout=SOON)
 
 
-def local(workers: int) -> Any:
+@contextmanager
+def local(workers: int) -> Iterator[Any]:
     """A cluster of processes on this machine, which share its cores. Ctrl-C is this process's
     alone: workers are started with the signal held back, and end with who started them."""
-    from dask import config
     from distributed import LocalCluster
 
     from kernels.cpu.runtime.cores import allowed_cores
 
+    resource_tracker.ensure_running()  # which would let the signal through, were it started later
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    cluster = None
     try:
-        with config.set({"distributed.worker.daemon": True}):
-            return LocalCluster(
+        try:
+            cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=max(1, len(allowed_cores()) // workers),
                 processes=True,
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",
                 memory_limit=0,  # a model's pages would count
                 silence_logs=logging.CRITICAL,
             )
+            _silence()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield cluster
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if cluster is not None:
+            with suppress(Exception):
+                cluster.close(timeout=GOODBYE)
 
 
 def _demand_scheduler(address: str) -> None:

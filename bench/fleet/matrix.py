@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernels.certificates import Certificate
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.table import find_any
+from kernels.table import EVERY, of_packages
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +31,8 @@ def states(certificates: Iterable[Certificate]) -> dict[str, State]:
     by_name = {certificate.kernel: certificate for certificate in certificates}
     for name, certificate in by_name.items():
         found[name] = "proved" if certificate.passed else "refused"
-    for kernel in map(find_any, by_name):  # in the order of the table, in which engines look
-        if found[kernel.name] == "proved":
+    for kernel in (*EVERY, *of_packages()):  # in the order in which engines look
+        if found.get(kernel.name) == "proved":
             serves = kernel.op, kernel.target, kernel.format, kernel.numerics
             first.setdefault((*serves, "many"), kernel.name)
             if isinstance(kernel, CudaKernel) or kernel.fewest == 1:

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -84,13 +84,13 @@ def opened(asked: typer.Context, *files: "Named") -> "Iterator[Fleet]":
     from bench.fleet.dealing import Fleet, local
 
     scheduler = asked.obj
-    if scheduler.startswith(LOCAL):
-        count = scheduler.removeprefix(LOCAL)
-        if not (count.isascii() and count.isdigit() and 0 < int(count) < 1000):
-            raise typer.BadParameter(f"--local is {count!r}: want a number of workers from 1 up")
-        scheduler = local(int(count))
-    with Fleet(scheduler, note, files) as found:
-        yield found
+    with ExitStack() as stack:
+        if scheduler.startswith(LOCAL):
+            count = scheduler.removeprefix(LOCAL)
+            if not (count.isascii() and count.isdigit() and 0 < int(count) < 1000):
+                raise typer.BadParameter(f"--local is {count!r}: want workers, from 1 up")
+            scheduler = stack.enter_context(local(int(count))).scheduler_address
+        yield stack.enter_context(Fleet(scheduler, note, files))
 
 
 @contextmanager
