@@ -225,19 +225,23 @@ class Results:
         self._append({"kind": "limits", "limits": dict(found)})
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        """One write, so that what stands in the file is whole whenever the run is cut off; of a
-        line that a full disk cuts nothing stays."""
-        data = (json.dumps(line) + "\n").encode()
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            written = os.write(descriptor, data)
-            if written != len(data):
-                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from None
-        finally:
-            os.close(descriptor)
+        append_line(self.path, line)
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """One write, so that what stands in the file is whole whenever the run is cut off; of a line
+    that a full disk cuts nothing stays."""
+    data = (json.dumps(line) + "\n").encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        written = os.write(descriptor, data)
+        if written != len(data):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(descriptor)
 
 
 def read(path: Path) -> Run:
