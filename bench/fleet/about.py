@@ -37,7 +37,7 @@ class About:
 
 def about() -> About:
     """Of this process."""
-    from bench.conditions import cpu_name
+    from bench.machine.conditions import cpu_name
     from kernels.cache import cache_folder
     from kernels.provenance import machine
 

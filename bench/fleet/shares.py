@@ -21,7 +21,7 @@ from engine.perplexity import Passage, Scorer, Scores
 from engine.sampling.params import SamplingParams
 from engine.schedule.many import as_completed
 from engine.schedule.request import Request
-from engine.shell.options import Loading
+from engine.shell.command_line.options import Loading
 
 Failed = str  # why a prompt has no answer
 

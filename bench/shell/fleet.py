@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from engine.shell import options as o
-from engine.shell.command import Command
-from engine.shell.groups import Only, option, spread
+from engine.shell.command_line import options as o
+from engine.shell.command_line.command import Command
+from engine.shell.command_line.groups import Only, option, spread
 
 if TYPE_CHECKING:
     from bench.fleet.dealing import Fleet, Machine
@@ -306,7 +306,7 @@ def score(
     "logprob" and "is_greedy"; lines come in the order of FILE.
     """
     from bench.fleet.shares import Scoring
-    from bench.results import append_line
+    from bench.race.results import append_line
     from engine.aside import check
 
     ids, pairs = pairs_of(file)
@@ -369,7 +369,7 @@ def certify(
     """
     from bench.fleet.matrix import Matrix
     from bench.fleet.trials import Certify
-    from bench.results import append_line
+    from bench.race.results import append_line
     from engine.shell.certify import kernels_of
 
     kernels_of(op)
@@ -433,7 +433,7 @@ def tune(
     Tunings come back as lines of JSON with the machine's key and worker.
     """
     from bench.fleet.trials import Tune
-    from bench.results import append_line
+    from bench.race.results import append_line
     from engine.embedded import resolve
     from engine.shell.show import print_table
 
@@ -476,10 +476,10 @@ def bench(
     """Time a model on every machine, alone there, workers of one host in turns.
 
     Each machine's run is kept beside those measured here, with its conditions and limits, so that
-    `bench.frames.load()` has all machines in one frame; `assay report` tells of any of them.
+    `bench.race.frames.load()` has all machines in one frame; `assay report` tells of any of them.
     """
     from bench.fleet.trials import Bench
-    from bench.results import read, results_folder
+    from bench.race.results import read, results_folder
     from engine.embedded import resolve
 
     folder, file = results or results_folder(), named(resolve(model))
@@ -497,7 +497,7 @@ def bench(
 
 
 def show_runs(runs: Sequence[Any], as_json: bool) -> None:
-    from bench import frames
+    from bench.race import frames
     from engine.shell.show import figures, print_table
 
     found = frames.measured(runs)
@@ -535,7 +535,7 @@ def conformance(
     The share of a worker that dies is done again by another. Exit 1 if anything failed.
     """
     from bench.fleet import suite
-    from bench.results import append_line
+    from bench.race.results import append_line
 
     words = [*(chosen or ["conformance"]), *(["-k", k] if k else []), *(["-m", m] if m else [])]
     tests = suite.cases(words)

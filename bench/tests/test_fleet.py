@@ -23,7 +23,7 @@ from bench.fleet.matrix import Matrix, states
 from bench.fleet.sealed import CorruptedError, Sealed
 from bench.fleet.simulation import simulated
 from bench.shell.fleet import fleet as program
-from bench.tests.programs import ROOT, environment, shell
+from bench.tests.support.programs import ROOT, environment, shell
 from engine.shell import batch, embed, imatrix, perplexity
 from kernels.certificates import Certificate
 
@@ -32,7 +32,7 @@ pytest.importorskip("distributed", reason="no Dask: pip install 'assay[fleet]'")
 from bench.fleet.dealing import Fleet, FleetError, local
 from bench.fleet.shares import Model, Perplexity
 from engine.embedded import resolve
-from engine.shell.options import Loading
+from engine.shell.command_line.options import Loading
 from engine.shell.perplexity import read_text
 
 CONTEXT = 64
