@@ -58,9 +58,9 @@ def pool_scores(scores: Array, size: int, last: int) -> Array:
 
 def _keys(k: Array, cells: Array, kv_heads: int, format: str) -> Array:
     """float64 [kv_heads, held, head_dim]."""
-    rows = FORMATS[format].dequantise(k[cells]).astype(np.float64)
-    head_dim = FORMATS[format].dequantise(k[:1]).shape[1] // kv_heads
-    return rows.reshape(len(cells), kv_heads, head_dim).transpose(1, 0, 2)
+    rows = FORMATS[format].dequantise(k[cells])
+    heads = rows.reshape(len(cells), kv_heads, rows.shape[1] // kv_heads)
+    return np.asarray(heads.transpose(1, 0, 2), np.float64)
 
 
 def _directions(x: Array) -> Array:

@@ -13,12 +13,10 @@ CAPACITY, KEPT = 60, 17
 def more_keep_more(apply: Apply, case: Case) -> str:
     """What is kept of a budget is kept of a larger one, too; all of them are all that is held."""
     scores = np.round(3 * case.rng().standard_normal((HEADS, HELD))).astype(np.float32)
-    fewer = None
+    fewer = np.zeros((HEADS, 0), np.int32)
     for kept in (5, 6, 11, 40, HELD):
-        given = {"scores": scores, "kept": kept, "first": 2, "last": 3}
-        slots = apply(given)["out"]
-        rows = zip(fewer, slots, strict=True) if fewer is not None else ()
-        if any(set(a) - set(b) for a, b in rows):
+        slots = apply({"scores": scores, "kept": kept, "first": 2, "last": 3})["out"]
+        if any(np.setdiff1d(few, more).size for few, more in zip(fewer, slots, strict=True)):
             return f"of {kept} not all are kept that fewer keep"
         fewer = slots
     return other_bits({"out": fewer}, {"out": np.tile(np.arange(HELD, dtype=np.int32), (HEADS, 1))})

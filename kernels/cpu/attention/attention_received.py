@@ -55,7 +55,7 @@ def weights_of(tag, block, desk, bases, t0, t1, h0, h1, column, chunk):
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     begin, most = spans[t0, 1] + chunk * CHUNK, np.int64(0)
     for t in range(t0, t1):
-        most = max(most, min(spans[t, 2] - begin, CHUNK))
+        most = max(most, min(spans[t, 2] - begin, np.int64(CHUNK)))
         for h in range(h0, h1):
             query = query_of((t - t0) * width + h - h0)
             for d in range(head_dim):
