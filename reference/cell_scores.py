@@ -65,7 +65,7 @@ def _keys(k: Array, cells: Array, kv_heads: int, format: str) -> Array:
 
 def _directions(x: Array) -> Array:
     lengths = np.linalg.norm(x, axis=-1, keepdims=True)
-    return np.divide(x, lengths, out=np.zeros_like(x), where=lengths > 0)
+    return np.asarray(np.divide(x, lengths, out=np.zeros_like(x), where=lengths > 0))
 
 
 def make_keys(case: Case) -> Arguments:

@@ -144,13 +144,16 @@ class Cells:
         seen[np.asarray(positions) < first, 2] = 0
         return seen
 
+    def wanted_to_keep(self, sequence: int, count: int) -> int:
+        """How many free cells it takes to move `count` of a sequence's cells together."""
+        return count if (self._owners[self.of(sequence)[:count]] > 1).any() else 0
+
     def room_for_kept(self, sequence: int, count: int) -> Array:
         """Where `count` of a sequence's cells are to move together: into its first ones, or where
         those are another sequence's, too, into free ones."""
-        own = self.of(sequence)[:count]
-        if (self._owners[own] == 1).all():
-            return own.copy()
-        if count > self.free:
+        if not (wanted := self.wanted_to_keep(sequence, count)):
+            return self.of(sequence)[:count].copy()
+        if wanted > self.free:
             raise ContextFullError(
                 f"the context is full: what is kept of a shared text wants {count} cells,"
                 f" {self.free} of {self.capacity} are free"

@@ -168,12 +168,18 @@ class Eviction:
             for received in self._received.values():
                 received[sequence] = 0
 
-    def finish(self, sequence: int) -> bool:
-        """It has been read: whether anything was evicted."""
+    def wanted(self, sequence: int) -> int:
+        """How many free cells `finish` will want."""
+        count = self.policy.capacity
+        evicts = self._cells.lengths[sequence] > count
+        return self._cells.wanted_to_keep(sequence, count) if evicts else 0
+
+    def finish(self, sequence: int) -> None:
+        """It has been read: what is not kept goes."""
         cells = self._cells
         cells.observed_from[sequence] = NOBODY
         if (held := cells.lengths[sequence]) <= self.policy.capacity:
-            return False
+            return
         into = cells.room_for_kept(sequence, self.policy.capacity)
         self._inputs["cells"][:held] = cells.of(sequence)
         self._inputs["into"][:] = into
@@ -183,7 +189,6 @@ class Eviction:
         self._plan.resize(held=held)
         self._plan.run()
         cells.keep(sequence, into)
-        return True
 
 
 def _caches(node: Node) -> list[Value]:

@@ -22,8 +22,10 @@ class HeldText:
     def read(self, prompt: Sequence[int], span: Span, beside: Reading | None = None) -> Array:
         """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab].
         Whoever reads it `beside` has its own rows of them. What a policy does not keep of it is
-        evicted then."""
-        if eviction := self._model.eviction:
+        evicted then, unless it is a text that was left between two tokens and is gone on with."""
+        left = self._model.cells.evicted[0] and list(prompt) == self.held + self.drawn
+        eviction = None if left else self._model.eviction
+        if eviction:
             eviction.begin(0, len(prompt))
         for logits in self.rows(prompt, beside.first if beside else len(prompt) - 1, span):
             if beside:

@@ -329,15 +329,21 @@ class Scheduler:
             part.run.held += part.count
             self._slots.texts[part.run.slot] += tokens[at : at + part.count]
             at += part.count
+        for part in parts if self._eviction else ():
             self._evict(part.run)
         self.evaluated += len(tokens)
         return found
 
     def _evict(self, run: Run) -> None:
-        """Where its prompt has just been read, what a policy does not keep."""
-        read = run.held == len(run.request.tokens) and not run.request.reading
-        if self._eviction and read:
-            self._eviction.finish(run.slot)
+        """Where its prompt has just been read, what a policy does not keep goes. What others share
+        with it wants cells of its own: if there are none, those that came last are put back."""
+        assert self._eviction
+        if run.slot < 0 or run.request.reading or run.held != len(run.request.tokens):
+            return
+        others = [other for other in self._running if other is not run]
+        while not self._slots.make_room(self._eviction.wanted(run.slot)) and others:
+            self._put_back(others.pop())
+        self._eviction.finish(run.slot)
 
     def _count(self, parts: list[Part], seconds: float) -> None:
         """Where a step's time went: what answers and prompts share is divided by their tokens."""

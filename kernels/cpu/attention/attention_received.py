@@ -2,8 +2,8 @@
 
 A first share finds of each token's chunks the highest score and the sum of weights below it, which
 wait in `scratch` [tokens, heads, chunks of the capacity, 2]. The second makes the weights again and
-adds them up: an item is a chunk of one KV head, to whose cells token after token adds, and of each
-head after head, so that neither threads nor how a prompt is cut into steps changes a bit.
+adds them up: an item is some chunks of one KV head, to whose cells token after token adds, and of
+each head after head, so that neither threads nor how a prompt is cut into steps changes a bit.
 """
 
 import math
@@ -83,17 +83,17 @@ def below(score, highest):
 
 
 @inner
-def factor_of(scratch, first, chunk, chunks):
-    """By which a chunk's weights are a part of those of all of a token's chunks, whose results
-    stand at `first` in scratch."""
+def whole(scratch, first, chunks, found, at):
+    """The highest score of a token's chunks, whose results stand at `first` in scratch, and the sum
+    of weights below it, to found[at:]."""
     highest = scratch[first]
-    for other in range(1, chunks):
-        highest = max(highest, scratch[first + 2 * other])
+    for chunk in range(1, chunks):
+        highest = max(highest, scratch[first + 2 * chunk])
     total = np.float32(0)
-    for other in range(chunks):
-        shrink = below(scratch[first + 2 * other], highest)
-        total += scratch[first + 2 * other + 1] * shrink
-    return below(scratch[first + 2 * chunk], highest) / total
+    for chunk in range(chunks):
+        shrink = below(scratch[first + 2 * chunk], highest)
+        total += scratch[first + 2 * chunk + 1] * shrink
+    found[at], found[at + 1] = highest, total
 
 
 def finding(tag: FormatTag) -> Callable[..., None]:
@@ -139,6 +139,7 @@ def adding(tag: FormatTag) -> Callable[..., None]:
     def add_up(block, thread, n_threads):
         q, _, lists, spans, _, _, scratch, out = arguments(block, SIGNATURE)
         desk, bases = stack(np.float32, DESK), stack(np.int64, BASES)
+        sums = stack(np.float32, 2 * QUERIES)
         tokens, heads, head_dim = q.shape
         kv_heads, all_chunks = out.shape[1], chunks_of(lists.shape[1])
         group, chunks = heads // kv_heads, np.int64(0)
@@ -147,27 +148,34 @@ def adding(tag: FormatTag) -> Callable[..., None]:
         height = QUERIES // width if slices == 1 else 1
         for t in range(tokens):
             chunks = max(chunks, chunks_of(spans[t, 2] - spans[t, 1]))
-        for item in range(thread, kv_heads * chunks, n_threads):
-            kv_head, chunk, t1 = item // chunks, item % chunks, 0
+        for item in range(thread, kv_heads * n_threads, n_threads):
+            kv_head, t1 = item // n_threads, 0
+            first, last = part(chunks, (item + kv_head) % n_threads, n_threads)
             column = kv_head * (head_dim // block_elements * block_bytes)
             while t1 < tokens:
                 t0, t1 = t1, end_of_run(spans, t1, min(tokens, t1 // height * height + height))
-                begin = spans[t0, 1] + chunk * CHUNK
                 for piece in range(slices):
                     h0 = kv_head * group + piece * width
                     h1 = min(h0 + width, (kv_head + 1) * group)
-                    weights_of(tag, block, desk, bases, t0, t1, h0, h1, column, chunk)
                     for t in range(t0, t1):
-                        seen = min(spans[t, 2] - begin, CHUNK)
-                        if seen <= 0:
-                            continue
                         own = chunks_of(spans[t, 2] - spans[t, 1])
-                        for h in range(h0, h1):
+                        for h in range(h0, h1 if own > 0 else h0):
+                            row = (t - t0) * (h1 - h0) + h - h0
                             at = 2 * (t * heads + h) * all_chunks
-                            factor = factor_of(scratch, at, chunk, own)
-                            row = WEIGHT + ((t - t0) * (h1 - h0) + h - h0) * CELL_STRIDE
-                            for c in range(seen):
-                                out[spans[t, 0], kv_head, begin + c] += desk[row + c] * factor
+                            whole(scratch, at, own, sums, 2 * row)
+                    for chunk in range(first, last):
+                        begin = spans[t0, 1] + chunk * CHUNK
+                        weights_of(tag, block, desk, bases, t0, t1, h0, h1, column, chunk)
+                        for t in range(t0, t1):
+                            seen = min(spans[t, 2] - begin, CHUNK)
+                            cells = out[spans[t, 0], kv_head]
+                            for h in range(h0, h1 if seen > 0 else h0):
+                                row = (t - t0) * (h1 - h0) + h - h0
+                                shrink = below(desk[SUM + 2 * row], sums[2 * row])
+                                factor = shrink / sums[2 * row + 1]
+                                at = WEIGHT + row * CELL_STRIDE
+                                for c in range(seen):
+                                    cells[begin + c] += desk[at + c] * factor
 
     return add_up
 
