@@ -81,11 +81,10 @@ def _attention(m: ModelShape, _: int) -> Iterator[Sizes]:
     yield heads | {"capacity": CONTEXT} | plain
 
 
-def _received(m: ModelShape, tokens: int) -> Iterator[Sizes]:
-    """Of the last tokens of a prompt, whose window observes."""
-    if tokens == LOGITS:
-        heads = {"heads": m.heads, "kv_heads": m.kv_heads, "head_dim": m.head_dim}
-        yield heads | {"capacity": CONTEXT, "sequences": 1, "softcapped": 0}
+def _received(m: ModelShape, _: int) -> Iterator[Sizes]:
+    """Of tokens of a prompt that observe."""
+    heads = {"heads": m.heads, "kv_heads": m.kv_heads, "head_dim": m.head_dim}
+    yield heads | {"capacity": CONTEXT, "sequences": 1, "softcapped": 0}
 
 
 def _cells(m: ModelShape) -> Sizes:

@@ -12,7 +12,9 @@ from conformance.llama.peers import presses
 from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.compare import EXACT, demand_near
 from conformance.llama.peers.export import export
+from conformance.support.small_families import SUBJECTS
 from conformance.support.small_models import Small
+from conformance.support.small_recurrent import RECURRENT
 from engine import (
     H2O,
     Engine,
@@ -264,16 +266,34 @@ def test_what_is_no_policy(inside, model, given, line):
         policy_of(given)
 
 
-OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "whole context": ({}, {"kv_policy": Knorm(96)}, "keeps 96 cells, which is all of a context"),
-    "no policy": ({}, {"kv_policy": "snapkv"}, "kv_policy is 'snapkv': want a SnapKV or the like"),
-    "budget": ({}, {"ram_budget": "1GiB", "kv_policy": Knorm(9)}, "ram_budget and kv_policy"),
+REFUSING: dict[str, tuple[Small, str]] = {
+    "slopes": (SUBJECTS["MPT"], "Knorm: .*go by distance"),
+    "windows": (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window of the text as it is"),
+    "sinks": (SUBJECTS["gpt-oss"], "blk.0 (has sinks|sees a window)"),
+    "latent": (SUBJECTS["DeepSeek-V2"], "has no keys and values of its own"),
+    "recurrent": (RECURRENT["LFM 2"], "blocks of this model are recurrent"),
+    "recurrent alone": (RECURRENT["Mamba"], "blocks of this model are recurrent"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_models_that_it_does_not_go_with(tmp_path, name):
+    """One line says why, before a kernel is chosen."""
+    small, line = REFUSING[name]
+    with pytest.raises(ModelError, match=line):
+        Engine.load(small.write(tmp_path / "model.gguf"), context=64, kv_policy=Knorm(9))
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "whole context": ({"kv_policy": Knorm(96)}, "keeps 96 cells, which is all of a context"),
+    "no policy": ({"kv_policy": "snapkv"}, "kv_policy is 'snapkv': want a SnapKV or the like"),
+    "budget": ({"ram_budget": "1GiB", "kv_policy": Knorm(9)}, "ram_budget and kv_policy"),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_does_not_go_together(load, name):
-    _, options, line = OTHERS[name]
+    options, line = OTHERS[name]
     with pytest.raises(EngineError, match=line):
         load(**options)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.groups import Without, option
 
 MOST_OUTPUTS = 256  # tokens of a step whose vectors are wanted
 
@@ -23,7 +23,7 @@ def embed(
         metavar="KIND",
     ),
     normalize: bool = option(True, "Vectors have length 1."),
-    loading: o.Loading,
+    loading: Annotated[o.Loading, Without("kv_policy")],
     as_json: o.Json = False,
 ) -> None:
     """Print texts as vectors, a text on each line, of the last norm's results.

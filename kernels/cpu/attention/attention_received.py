@@ -39,6 +39,7 @@ from reference.op import Shape
 
 SIGNATURE = in_place(OP.signature, "partials")
 PLAIN = in_place(OP.signature)
+OF_ROWS = 2 * QUERIES  # a tile's highest scores, and sums of weights
 
 
 def partials(shape: Shape) -> int:
@@ -139,7 +140,7 @@ def adding(tag: FormatTag) -> Callable[..., None]:
     def add_up(block, thread, n_threads):
         q, _, lists, spans, _, _, scratch, out = arguments(block, SIGNATURE)
         desk, bases = stack(np.float32, DESK), stack(np.int64, BASES)
-        sums = stack(np.float32, 2 * QUERIES)
+        sums = stack(np.float32, OF_ROWS)
         tokens, heads, head_dim = q.shape
         kv_heads, all_chunks = out.shape[1], chunks_of(lists.shape[1])
         group, chunks = heads // kv_heads, np.int64(0)
