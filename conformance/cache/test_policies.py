@@ -20,6 +20,7 @@ from engine import (
     Engine,
     KeyDiff,
     Knorm,
+    Lookahead,
     PromptError,
     PromptLookup,
     SamplingParams,
@@ -162,6 +163,8 @@ def test_the_same_every_way(load, name):
         tokens = [token for token, _ in alone]
         forks = engine.generate(PROMPT, replace(GREEDY, n=2)).outputs
         assert [list(fork.token_ids) for fork in forks] == [tokens, tokens]
+        pieces = list(engine.stream(PROMPT, replace(GREEDY, n=2)))
+        assert [[p.token for p in pieces if p.index == i] for i in (0, 1)] == [tokens, tokens]
     with load(kv_policy=policy, threads=1, batch=7) as engine:
         assert text(engine) == alone
     prompts = [PROMPT, PROMPT[:35], PROMPT[:15] + PROMPT[20:], PROMPT, PROMPT[:10]]
@@ -173,12 +176,13 @@ def test_the_same_every_way(load, name):
         assert each[0] == tuple(tokens)
 
 
-def test_drafts_change_nothing(load):
+@pytest.mark.parametrize("drafting", [PromptLookup(), Lookahead()], ids=["chains", "trees"])
+def test_drafts_change_nothing(load, drafting):
     """Drafts stand behind what was kept, and are dropped without it."""
     repeating = PROMPT[:12] * 4
     with load(kv_policy=EACH["snapkv"]) as plain:
         wanted = plain.generate(repeating, replace(GREEDY, max_tokens=20)).outputs[0].token_ids
-    with load(kv_policy=EACH["snapkv"], speculation=PromptLookup()) as engine:
+    with load(kv_policy=EACH["snapkv"], speculation=drafting) as engine:
         got = engine.generate(repeating, replace(GREEDY, max_tokens=20)).outputs[0].token_ids
         assert got == wanted
         assert engine.timings.speculation.drafted
