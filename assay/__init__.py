@@ -8,6 +8,7 @@
   `RequestOutput`s, or `Piece`s as they come, and has `Timings`. `AsyncEngine` is one for asyncio.
   What they raise is an `EngineError`.
 - `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie` and `Lookahead` are ways to draft tokens.
+- `SnapKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long prompt are kept.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
 - `judge("rms_norm/cpu/generic")` tries a kernel and returns its certificate.
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from engine.gguf.cursor import GGUFError
     from engine.offload.disk import OffloadError
     from engine.options import Options
+    from engine.policies.h2o import H2O
+    from engine.policies.keydiff import KeyDiff
+    from engine.policies.knorm import Knorm
+    from engine.policies.snapkv import SnapKV
+    from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingError, SamplingParams
     from engine.sampling.structured_params import StructuredOutputsParams
     from engine.schedule.asynchronous import AsyncEngine
@@ -52,15 +58,17 @@ if TYPE_CHECKING:
     from reference.table import OPS
 
 __all__ = [
-    "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
-    "ContextFullError", "Engine", "EngineError", "GGUFError", "Linear", "Logprob", "Lookahead",
-    "LookaheadTrie", "ModelError", "NumericalError", "OffloadError", "Options", "PackageError",
-    "Piece", "PromptError", "PromptLookup", "RequestOutput", "SamplingError", "SamplingParams",
-    "SessionError", "ShapeError", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
-    "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
+    "H2O", "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
+    "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
+    "Logprob", "Lookahead", "LookaheadTrie", "ModelError", "NumericalError", "OffloadError",
+    "Options", "PackageError", "Piece", "PromptError", "PromptLookup", "RequestOutput",
+    "SamplingError", "SamplingParams", "SessionError", "ShapeError", "SnapKV", "StreamingLLM",
+    "StructuredOutputsParams", "Timings", "TokenizerError", "Tree", "UncertifiedError",
+    "VocabularyError", "call", "find", "frames", "judge",
 ]  # fmt: skip
 
 _HOMES = {
+    "H2O": "engine.policies.h2o:H2O",
     "OPS": "reference.table:OPS",
     "AsyncEngine": "engine.schedule.asynchronous:AsyncEngine",
     "ChatError": "engine.chat:ChatError",
@@ -72,6 +80,8 @@ _HOMES = {
         name: f"engine.errors:{name}"
         for name in ("BusyError", "ClosedError", "EngineError", "PackageError")
     },
+    "KeyDiff": "engine.policies.keydiff:KeyDiff",
+    "Knorm": "engine.policies.knorm:Knorm",
     "Linear": "engine.speculation.settings:Linear",
     "Logprob": "engine.generation.results:Logprob",
     "Lookahead": "engine.speculation.settings:Lookahead",
@@ -88,6 +98,8 @@ _HOMES = {
     "SamplingParams": "engine.sampling.params:SamplingParams",
     "SessionError": "engine.cache.session:SessionError",
     "ShapeError": "kernels.shapes:ShapeError",
+    "SnapKV": "engine.policies.snapkv:SnapKV",
+    "StreamingLLM": "engine.policies.streaming_llm:StreamingLLM",
     "StructuredOutputsParams": "engine.sampling.structured_params:StructuredOutputsParams",
     "Timings": "engine.generation.timings:Timings",
     "TokenizerError": "engine.tokenizer.vocab:TokenizerError",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.cache.cells import Cells
+from engine.cache.eviction import Eviction, receiving
 from engine.cache.states import States
 from engine.checks import check_memory
 from engine.compile.build import Built, build
@@ -39,6 +40,7 @@ class Loaded:
     device: Device | None
     limits: Mapping[str, int]
     cells: Cells
+    eviction: Eviction | None
     chooser: Chooser
     team: Team
     built: Built
@@ -67,7 +69,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     cells = Cells(context, options.sequences, config.window, states)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
-        {"tokens": max(limits.values())}, options.compiles_apart,
+        {"tokens": max(limits.values()), "held": context}, options.compiles_apart,
     )  # fmt: skip
     if options.compiles_apart:
         compile_apart()  # what the team needs
@@ -87,12 +89,17 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
-    whole = built(options.passes)
+    policy = options.kv_policy
+    observing = [receiving(policy, options.sequences, context)] if policy else []
+    whole = built([*options.passes, *observing])
     ready = compiler.compile(whole)
+    eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler) if policy else None
     if options.background:
         resources.enter_context(closing(Background(chooser.serving)))
     notes = [*compiler.notes, *notes]
-    return Loaded(config, device, limits, cells, chooser, compiler.team, whole, ready, notes)
+    return Loaded(
+        config, device, limits, cells, eviction, chooser, compiler.team, whole, ready, notes
+    )
 
 
 def _shares_named(

@@ -47,10 +47,11 @@ class Model:
             self._resources = resources.pop_all()
         self.metadata, self.config, self.device = self.file.metadata, loaded.config, loaded.device
         self.limits, self.cells, self.team = loaded.limits, loaded.cells, loaded.team
-        self.chooser, self._notes = loaded.chooser, loaded.notes
+        self.chooser, self._notes, self.eviction = loaded.chooser, loaded.notes, loaded.eviction
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.ready: Executable | None = loaded.ready
+        self._cell_bytes = sum(cache.shape[1] for cache in self.caches.values())
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def set_threshold(self, threshold: float) -> None:
@@ -94,6 +95,11 @@ class Model:
         if self.ready is None or (plan := self.ready.plan_for(tokens)) is None:
             raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
         return plan
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the cells take that hold keys and values, in all blocks."""
+        return (self.cells.capacity - self.cells.free) * self._cell_bytes
 
     @property
     def offload(self) -> Offload | None:

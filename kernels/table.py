@@ -10,10 +10,12 @@ from kernels.cpu import (
     activations,
     add_squares,
     arithmetic,
+    cell_scores,
     embedding,
     experts,
     gated_activations,
     heads,
+    keep_cells,
     kv_write,
     layer_norm,
     log_probabilities,
@@ -24,7 +26,12 @@ from kernels.cpu import (
     verification,
     weight_formats,
 )
-from kernels.cpu.attention import attention, attention_amx, attention_scalar
+from kernels.cpu.attention import (
+    attention,
+    attention_amx,
+    attention_received,
+    attention_scalar,
+)
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.formats.packing import (
     BF16_PACKINGS,
@@ -214,6 +221,25 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     *attention_of("generic", attention.SHARES, scratch=attention.partials, then=attention.MERGE),
     *of_formats("attention", "scalar", attention_scalar.SHARES),
+    *(
+        Kernel(
+            "attention_received",
+            "generic",
+            share,
+            f,
+            takes=attention.TAKES[f],
+            in_place=ONTO,
+            scratch=attention_received.partials,
+            then=attention_received.THEN[f],
+        )
+        for f, share in attention_received.SHARES.items()
+    ),
+    *of_formats("attention_received", "scalar", attention_received.SCALAR_SHARES, in_place=ONTO),
+    *of_formats("knorm", "generic", cell_scores.KNORM_SHARES),
+    *of_formats("keydiff", "generic", cell_scores.KEYDIFF_SHARES, scratch=cell_scores.directions),
+    Kernel("pool_scores", "generic", cell_scores.pool_scores),
+    Kernel("keep_top", "generic", keep_cells.keep_top),
+    *of_formats("kv_keep", "generic", keep_cells.SHARES, in_place=ONTO),
     Kernel("softmax", "generic", softmax.generic),
     Kernel("silu", "generic", activations.silu, splits="tokens"),
     Kernel("gelu", "generic", activations.gelu, splits="tokens"),

@@ -81,6 +81,18 @@ def _attention(m: ModelShape, _: int) -> Iterator[Sizes]:
     yield heads | {"capacity": CONTEXT} | plain
 
 
+def _received(m: ModelShape, _: int) -> Iterator[Sizes]:
+    """Of tokens of a prompt that observe."""
+    heads = {"heads": m.heads, "kv_heads": m.kv_heads, "head_dim": m.head_dim}
+    yield heads | {"capacity": CONTEXT, "sequences": 1, "softcapped": 0}
+
+
+def _cells(m: ModelShape) -> Sizes:
+    """Of a text that fills the cache."""
+    held = {"capacity": CONTEXT, "held": CONTEXT}
+    return {**held, "kv_heads": m.kv_heads, "head_dim": m.head_dim}
+
+
 def _some_neurons(m: ModelShape, _: int) -> Iterator[Sizes]:
     for active in m.ffn // 10, m.ffn:
         yield {"hidden": m.hidden, "neurons": m.ffn, "active": active, "held": m.ffn}
@@ -126,6 +138,14 @@ BY_NAME: Mapping[str, Asked] = {
     "rope_neox": _rope("rope_neox"),
     "kv_write": lambda m, _: [{"capacity": CONTEXT, "width": m.kv_heads * m.head_dim}],
     "attention": _attention,
+    "attention_received": _received,
+    "knorm": _for_few(lambda m, _: _cells(m)),
+    "keydiff": _for_few(lambda m, _: _cells(m)),
+    "pool_scores": _for_few(lambda m, _: {"kv_heads": m.kv_heads, "held": CONTEXT}),
+    "keep_top": _for_few(
+        lambda m, _: {"kv_heads": m.kv_heads, "held": CONTEXT, "kept": CONTEXT // 4}
+    ),
+    "kv_keep": _for_few(lambda m, _: {**_cells(m), "kept": CONTEXT // 4}),
     "softmax": lambda *_: [{"width": CONTEXT}],
     "add": lambda m, _: [{"width": m.hidden}],
     "add_bias": lambda m, _: [{"width": m.hidden}],

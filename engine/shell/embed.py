@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engine.shell.command_line import options as o
-from engine.shell.command_line.groups import option
+from engine.shell.command_line.groups import Without, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ def embed(
         metavar="KIND",
     ),
     normalize: bool = option(True, "Vectors have length 1."),
-    loading: o.Loading,
+    loading: Annotated[o.Loading, Without("kv_policy")],
     as_json: o.Json = False,
 ) -> None:
     """Print texts as vectors, a text on each line, of the last norm's results.

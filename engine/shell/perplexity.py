@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 USUAL_CONTEXT = 512
 MOST_OUTPUTS = 256  # rows of logits in memory at once
-READING = Without("context")  # which is that of the chunks
+READING = Without("context", "kv_policy")  # that of the chunks, which are read whole
 
 
 def perplexity(

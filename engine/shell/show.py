@@ -180,6 +180,9 @@ def print_timings(engine: Engine) -> None:
             each = f"{1000 * span.seconds / span.tokens:8.2f} ms per token"
             line += f" / {span.tokens:5d} tokens ({each}, {span.rate:9.2f} tokens/s)"
         print(line, file=sys.stderr)
+    if engine.model.eviction:
+        kept = f"{engine.timings.cache / 2**20:.1f} MiB of keys and values"
+        print(f"{'cache':>12} {kept}", file=sys.stderr)
     if drafts:
         print(
             f"{'drafted':>12} {drafts.drafted} tokens, accepted {drafts.accepted}"
@@ -198,6 +201,8 @@ def timings_json(engine: Engine) -> dict[str, dict[str, Any]]:
         }
         for name, span in _spans(engine).items()
     }
+    if engine.model.eviction:
+        found["cache"] = {"bytes": engine.timings.cache}
     if drafts := engine.timings.speculation:
         found["speculation"] = {
             "drafted": drafts.drafted,

@@ -61,6 +61,12 @@ class Loading:
         also="-ctk --cache-type-k -ctv --cache-type-v",
         metavar="FORMAT",
     )
+    kv_policy: str = option(
+        "",
+        "Which cells are kept once a prompt is read, e.g. snapkv:capacity=1024; or streaming_llm,"
+        " knorm, keydiff, h2o.",
+        metavar="NAME",
+    )
     numerics: str = option(
         "exact", "exact, or fast: weights may be rounded to bfloat16.", metavar="KIND"
     )
@@ -109,9 +115,12 @@ class Loading:
         """As the engine takes them, with others that are none of the user's; wrong usage where it
         does not."""
         from engine.options import Options
+        from engine.policies.table import policy_of
 
+        given = asdict(self)
         with as_usage():
-            return Options(**asdict(self) | more)
+            given["kv_policy"] = policy_of(self.kv_policy) if self.kv_policy else None
+            return Options(**given | more)
 
 
 @dataclass(frozen=True, slots=True)
