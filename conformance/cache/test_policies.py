@@ -12,9 +12,9 @@ from conformance.llama.peers import presses
 from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.compare import EXACT, demand_near
 from conformance.llama.peers.export import export
-from conformance.support.small_families import SUBJECTS
-from conformance.support.small_models import Small
-from conformance.support.small_recurrent import RECURRENT
+from conformance.support.models.small_families import SUBJECTS
+from conformance.support.models.small_models import Small
+from conformance.support.models.small_recurrent import RECURRENT
 from engine import (
     H2O,
     Engine,
