@@ -41,7 +41,7 @@ class Experts:
     gate may weigh.
 
     `scores` and `normed` are Routing's, `scale` multiplies the weights; of `groups` of experts the
-    `kept` best are chosen among.
+    `kept` best are chosen among. A block's gates and ups are one tensor where they are `joined`.
     """
 
     count: int
@@ -54,6 +54,7 @@ class Experts:
     kept: int = 1
     shared: int = 0
     shared_gate: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

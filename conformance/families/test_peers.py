@@ -1,13 +1,14 @@
 """The families against transformers and llama.cpp, asked live; skipped where they are missing."""
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, demand_near, engine_logits, nmse
+from conformance.llama.peers.compare import EXACT, LIMITS, demand_near, engine_logits, nmse
 from conformance.llama.peers.folder import words, write_json
 from conformance.support.family_configs import CONFIGS
 from conformance.support.small_families import (
@@ -19,6 +20,7 @@ from conformance.support.small_families import (
     SmallGptOss,
     SmallMixture,
     SmallNeoX,
+    joined_experts,
 )
 from engine import Engine
 from engine.convert import convert
@@ -240,6 +242,20 @@ def test_llama_cpp_agrees_on_mixtures(small, tmp_path):
 
     path = small.write(tmp_path / "small.gguf")
     demand_near(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()), EXACT)
+
+
+def test_llama_cpp_agrees_on_experts_with_gelu(tmp_path):
+    """Its table of GELU stands in each block's network and in the experts beside it, so twice; F16
+    rounds what matrices meet, too."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    small = SmallGemma4(blocks=3, shared=0, experts=6, per_layer=0)
+    limits = ((small, 2 * TABLE), (joined_experts(small), 2 * TABLE),
+              (replace(small, format="F16"), LIMITS["llama.cpp"]["F16"]))  # fmt: skip
+    for one, limit in limits:
+        path = one.write(tmp_path / "small.gguf", hidden_activation="gelu_pytorch_tanh")
+        demand_near(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()), limit)
 
 
 @pytest.mark.parametrize("small", AGREED, ids=lambda small: small.architecture)

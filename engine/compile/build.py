@@ -15,6 +15,7 @@ from engine.graph import Graph, Value
 from engine.models import feed_forward
 from engine.models.family import Family
 from engine.models.layers import StepInputs
+from engine.models.table import parts_of
 from engine.options import Options
 from engine.passes import Memory, Pass, limits_of
 from engine.passes.sparse import sparse
@@ -112,7 +113,7 @@ def _weights_of(
     `arrays`, except of rows that are picked from tensors."""
     weights: dict[str, Value] = {}
     known = [family.expected_tensors(config), family.optional_tensors(config)]
-    for name in chain(*known, family.parts(config), feed_forward.picked(config)):
+    for name in chain(*known, parts_of(config), feed_forward.picked(config)):
         if name not in file.tensors:
             continue
         info = file.tensors[name]

@@ -26,6 +26,18 @@ def halves(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return half, replace(half, begin=tensor.begin + rows // 2 * elements * size)
 
 
+def in_halves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors, gates and ups of all experts apart where they are one tensor of a layer; such
+    tensors have no .weight behind their names."""
+    found = dict(tensors)
+    for name in [name for name in found if name.endswith(".experts.gate_up_proj")]:
+        module = name.removesuffix(".gate_up_proj")
+        gate, up = halves(found.pop(name))
+        found |= {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
+        found[f"{module}.down_proj.weight"] = found.pop(f"{module}.down_proj")
+    return found
+
+
 class Mixture:
     """What families of experts have in common: config.json's fields by GGUF's keys.
 

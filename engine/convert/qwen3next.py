@@ -16,7 +16,7 @@ import numpy as np
 from engine.config import MOST_BLOCKS, ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.checkpoint import Tensor
-from engine.convert.experts import Qwen2Moe, halves
+from engine.convert.experts import Qwen2Moe, in_halves
 from engine.convert.families import Qwen3
 from engine.convert.family import Source
 from engine.convert.fields import Fields
@@ -217,13 +217,7 @@ class Qwen35Moe(Qwen35, Qwen2Moe):
         return super().shape(Fields(width | dict(config.values), config.place))
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        found = dict(super().named(tensors))
-        for name in [name for name in found if name.endswith(".mlp.experts.gate_up_proj")]:
-            module = name.removesuffix(".gate_up_proj")
-            gate, up = halves(found.pop(name))
-            found |= {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
-            found[f"{module}.down_proj.weight"] = found.pop(f"{module}.down_proj")
-        return found
+        return in_halves(super().named(tensors))
 
 
 FAMILIES = (Qwen3Next(), Qwen35(), Qwen35Moe())
