@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from engine.sampling.params import SamplingParams
     from engine.sampling.structured_params import StructuredOutputsParams
     from engine.schedule.asynchronous import AsyncEngine
-    from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
+    from engine.speculation.settings import (
+        Linear,
+        Lookahead,
+        LookaheadTrie,
+        OwnHead,
+        PromptLookup,
+        Tree,
+    )
 
 __all__ = [
     "AsyncEngine",
@@ -25,6 +32,7 @@ __all__ = [
     "Lookahead",
     "LookaheadTrie",
     "Options",
+    "OwnHead",
     "Piece",
     "PromptError",
     "PromptLookup",
@@ -42,7 +50,7 @@ _HOMES = {
     "SamplingParams": "engine.sampling.params",
     "StructuredOutputsParams": "engine.sampling.structured_params",
     **dict.fromkeys(
-        ("Linear", "Lookahead", "LookaheadTrie", "PromptLookup", "Tree"),
+        ("Linear", "Lookahead", "LookaheadTrie", "OwnHead", "PromptLookup", "Tree"),
         "engine.speculation.settings",
     ),
 }

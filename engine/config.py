@@ -116,7 +116,7 @@ class ModelConfig:
     experts. Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
     for every block. Scores are multiplied by
     `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
-    that foretell more tokens, which nothing here computes.
+    that foretell more tokens, which serve drafts alone (models/further.py).
     """
 
     architecture: str

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from engine.checks import check_tensors, further_tensors
+from engine.checks import check_further, check_tensors, further_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
-from engine.models import experts
+from engine.models import experts, further
 from engine.models.family import Family, OfEach, Picked, Shaped
 from engine.models.table import FAMILIES, parts_of
 from engine.offload.bundle import Bundle, bundles, unbundled
@@ -47,11 +47,16 @@ def described(file: GGUFFile, options: Options) -> Described:
     if config.experts and f"blk.{config.leading}.{experts.BOTH}.weight" in tensors:
         config = replace(config, experts=replace(config.experts, joined=True))
     check_tensors(file, family, config)
-    if left := further_tensors(tensors, config):
+    needed, parts = family.expected_tensors(config), parts_of(config)
+    if options.foretells:
+        check_further(file, config)
+        needed |= further.expected_tensors(config)
+        parts |= further.parts(config)
+    elif left := further_tensors(tensors, config):
         notes = [*notes, f"{len(left)} tensors of blocks that foretell further tokens are unused"]
-    for name, dims in family.expected_tensors(config).items():
+    for name, dims in needed.items():
         tensors[name] = replace(tensors[name], dims=dims)  # of a matrix of one row both
-    for name, rows in parts_of(config).items():
+    for name, rows in parts.items():
         whole = tensors.get(rows.tensor)
         if whole is None:
             continue

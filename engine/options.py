@@ -151,6 +151,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
     - `passes`: what is done to the model's graph, one after the other, before kernels are chosen.
+    - `foretells`: load the file's block that foretells a token as well, for drafts; on the CPU,
+      with all weights in memory.
     """
 
     context: int = 0
@@ -166,6 +168,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     background: bool = False
     keep_packed: bool = False
     passes: tuple[Pass, ...] = ()
+    foretells: bool = False
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -185,9 +188,9 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", "passes")
+            self._without(f"device {self.device}", "ram_budget", "passes", "foretells")
         if self.ram_budget:
-            self._without("ram_budget", "vram_budget", "passes")
+            self._without("ram_budget", "vram_budget", "passes", "foretells")
         if self.activation and not (self.ram_budget or self.vram_budget):
             raise ModelError(
                 "activation is for the neurons that a ram_budget or vram_budget keeps: set one"
@@ -205,7 +208,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, n_cpu_moe=0,
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
-            activation=None, passes=(),
+            activation=None, passes=(), foretells=False,
         )  # fmt: skip
 
 
@@ -243,6 +246,7 @@ class Fields(TypedDict, total=False):
     background: bool
     keep_packed: bool
     passes: tuple[Pass, ...]
+    foretells: bool
     sparse: str
     threshold: float | None
     union: bool

@@ -129,7 +129,7 @@ class Routed(Mixture):
     def notes(self, config: Fields) -> list[str]:
         found: list[str] = super().notes(config)  # type: ignore[misc]
         if config.get("num_nextn_predict_layers"):
-            found.append("what foretells further tokens is left out: nothing computes it yet")
+            found.append("what foretells further tokens is left out")
         return found
 
 
