@@ -22,7 +22,7 @@ from conformance.support.small_families import (
     SmallNeoX,
     joined_experts,
 )
-from engine import Engine
+from engine import Engine, OwnHead, SamplingParams
 from engine.convert import convert
 from engine.gguf.file import GGUFFile
 from reference.formats import FORMATS
@@ -163,22 +163,42 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["DeepSeek V3", "GLM 4.5, experts"])
-def test_layers_that_foretell_tokens_are_left_out(saved, name, tmp_path):
-    """They stand behind the others, as many as config.json says, and transformers leaves them out,
-    too; the file is that of the others, and a note says so."""
+def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
+    """It stands behind the others, which transformers has alone: logits are those of the others,
+    and with it drafts leave the text as it is. Where config.json tells of such a layer and the
+    checkpoint has none the file is that of the others, bit for bit."""
+    import torch
     from safetensors.torch import load_file, save_file
 
-    folder = saved(name, tmp_path / "model")
-    assert not convert(folder, tmp_path / "without.gguf", "F32", name="one").notes
-    tensors, last = load_file(folder / "model.safetensors"), "model.layers.2."
-    more = {n.replace(last, "model.layers.3."): t for n, t in tensors.items() if last in n}
-    more["model.layers.3.eh_proj.weight"] = tensors["lm_head.weight"]
-    save_file(tensors | {n: t.clone() for n, t in more.items()}, folder / "model.safetensors")
+    folder, without = saved(name, tmp_path / "model"), tmp_path / "without.gguf"
+    assert not convert(folder, without, "F32", name="one").notes
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | {"num_nextn_predict_layers": 1})
-    [note] = convert(folder, tmp_path / "with.gguf", "F32", name="one").notes
-    assert note.startswith("what foretells further tokens is left out")
-    assert (tmp_path / "with.gguf").read_bytes() == (tmp_path / "without.gguf").read_bytes()
+    convert(folder, tmp_path / "none.gguf", "F32", name="one")
+    assert (tmp_path / "none.gguf").read_bytes() == without.read_bytes()
+    tensors, last = load_file(folder / "model.safetensors"), "model.layers.2."
+    more = {n.replace(last, "model.layers.3."): t for n, t in tensors.items() if last in n}
+    width = config["hidden_size"]
+    draw = torch.Generator().manual_seed(1)
+    joining = torch.randn(width, 2 * width, generator=draw) * width**-0.5
+    own = {"eh_proj": joining, "enorm": torch.ones(width), "hnorm": torch.ones(width),
+           "shared_head.norm": tensors["model.norm.weight"],
+           "embed_tokens": tensors["model.embed_tokens.weight"]}  # fmt: skip
+    more |= {f"model.layers.3.{n}.weight": t for n, t in own.items()}
+    save_file(tensors | {n: t.clone() for n, t in more.items()}, folder / "model.safetensors")
+    path = tmp_path / "with.gguf"
+    assert not convert(folder, path, "F32", name="one").notes
+    assert np.array_equal(engine_logits(path, tokens()), engine_logits(without, tokens()))
+    with GGUFFile(path) as file:
+        found = FORMATS["F32"].dequantise(file.tensor("blk.3.nextn.eh_proj.weight"))
+        assert np.array_equal(found, joining.numpy())
+    params = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
+    with Engine.load(without, threads=1) as engine:
+        plain = engine.generate([5, 9, 11], params).outputs[0].token_ids
+    settings = OwnHead(draft_p_min=0.0, adaptive=False)
+    with Engine.load(path, threads=1, speculation=settings) as engine:
+        assert engine.generate([5, 9, 11], params).outputs[0].token_ids == plain
+        assert engine.timings.speculation.drafted
 
 
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",

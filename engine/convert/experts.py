@@ -14,6 +14,7 @@ from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
+from engine.models import further
 from engine.torch_file import StoredTensor
 
 
@@ -36,6 +37,15 @@ def in_halves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found |= {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
         found[f"{module}.down_proj.weight"] = found.pop(f"{module}.down_proj")
     return found
+
+
+FURTHER = "num_nextn_predict_layers"
+# What a layer that foretells a token has beside others, by what GGUF calls it.
+NEXTN = {
+    **{name: name for name in ("eh_proj", "enorm", "hnorm", "embed_tokens")},
+    "shared_head_head": "shared_head.head",
+    "shared_head_norm": "shared_head.norm",
+}
 
 
 class Mixture:
@@ -74,7 +84,7 @@ class Mixture:
 
 class Routed(Mixture):
     """DeepSeek V3's router: sigmoids, groups of experts, and a bias of the choice. The first layers
-    are dense, and what foretells further tokens stands behind the last.
+    are dense, and a layer that foretells a token may stand behind the last.
 
     `dense`, `groups` and `times` are what transformers takes where config.json does not say.
     """
@@ -94,6 +104,11 @@ class Routed(Mixture):
     }
     normed = "norm_topk_prob"
 
+    def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
+        last = config.count("num_hidden_layers")
+        told = f"model.layers.{last}.eh_proj.weight" in tensors and config.get(FURTHER)
+        return Fields({**config.values, FURTHER: told and config.count(FURTHER)}, config.place)
+
     def check(self, config: Fields) -> None:
         super().check(config)  # type: ignore[misc]
         if (scores := config.get("scoring_func", "sigmoid")) != "sigmoid":
@@ -108,14 +123,23 @@ class Routed(Mixture):
             "expert_group_count": gw.u32(config.count("n_group", groups)),
             "expert_group_used_count": gw.u32(config.count("topk_group", kept)),
             "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", self.times)),
+            **further_keys(config),
         }
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        found: dict[str, Source] = super().sources(config, model)  # type: ignore[misc]
+        whole = replace(model, blocks=model.blocks + model.further, further=0)
+        found: dict[str, Source] = super().sources(config, whole)  # type: ignore[misc]
         assert model.experts
         for name, module in self.alone.items():
-            for i in range(model.leading, model.blocks):
+            for i in range(model.leading, whole.blocks):
                 found[f"blk.{i}.{name}"] = Source(module.format(i), (model.experts.count,))
+        if model.further:
+            known = further.expected_tensors(model) | further.optional_tensors(model)
+            for name, theirs in NEXTN.items():
+                own = f"blk.{model.blocks}.nextn.{name}.weight"
+                module = f"model.layers.{model.blocks}.{theirs}.weight"
+                optional = f"nextn.{name}.weight" not in further.joining(model)
+                found[own] = Source(module, known[own], optional=optional)
         return found
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -123,14 +147,25 @@ class Routed(Mixture):
 
     def is_unused(self, name: str, config: Fields) -> bool:
         layer, layers = re.match(r"model\.layers\.(\d+)\.", name), config.count("num_hidden_layers")
-        further = layer is not None and int(layer[1]) >= layers
-        return further or super().is_unused(name, config)  # type: ignore[misc]
+        layers += bool(config.get(FURTHER))
+        beyond = layer is not None and int(layer[1]) >= layers
+        return beyond or super().is_unused(name, config)  # type: ignore[misc]
 
     def notes(self, config: Fields) -> list[str]:
         found: list[str] = super().notes(config)  # type: ignore[misc]
-        if config.get("num_nextn_predict_layers"):
-            found.append("what foretells further tokens is left out")
+        if (config.get(FURTHER) or 0) > 1:
+            found.append(
+                "of the layers that foretell further tokens all but the first are left out"
+            )
         return found
+
+
+def further_keys(config: Fields) -> gw.Keys:
+    """That a layer foretells a token: GGUF counts it as a block."""
+    if not config.get(FURTHER):
+        return {}
+    blocks = gw.u32(config.count("num_hidden_layers") + 1)
+    return {"block_count": blocks, "nextn_predict_layers": gw.u32(1)}
 
 
 def leading(config: Fields, usual: int) -> int:
