@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, demand_near
+from conformance.llama.peers.compare import EXACT, LIMITS, demand_near
 from conformance.support.refusals import refusal
 from conformance.support.small_families import SmallDeepSeek, SmallGlmMoe, prompt
 from conformance.support.small_models import Small, tampered
@@ -104,6 +104,22 @@ def test_logits_are_the_formulas(small, own, tmp_path):
         rows = block | {"token_embd.weight": Weight(x.astype("<f4").view(np.uint8), "F32")}
         theirs = one.formula()(np.arange(end, dtype=np.int32), rows, vectors, one.shape())
         demand_near(ours[None], theirs[-1:].astype(np.float32), EXACT)
+
+
+@pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
+def test_llama_cpp_agrees(small, tmp_path):
+    """llama.cpp opens the same file, and its own graph of such blocks foretells the same."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    tokens, path = prompt(small), write(with_head(small, own=True), tmp_path / "small.gguf")
+    with Engine.load(path, threads=1, kv_format="F32", foretells=True) as engine:
+        h = engine.embed(tokens, "none", normalize=False)
+        engine.reset()
+        engine.model.evaluate(tokens, 0)
+        ours = OwnHeads(engine.model, 0.0)._logits_behind([*tokens, 5])
+    theirs = llama_cpp_python.foretold(path, h, [*tokens[1:], 5])
+    demand_near(ours[None], theirs[None], LIMITS["llama.cpp"][small.format])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
