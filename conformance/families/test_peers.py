@@ -162,7 +162,17 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
         assert theirs.metadata["qwen35moe.rope.dimension_sections"] == [1, 1, 1, 0]
 
 
-@pytest.mark.parametrize("name", ["DeepSeek V3", "GLM 4.5, experts"])
+# What joins a token's embedding and what the head reads, the norms of both, and that behind.
+DEEPSEEK = tuple(f"model.layers.3.{n}" for n in ("eh_proj", "enorm", "hnorm", "shared_head.norm"))
+QWEN = ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
+FORETELLING = {
+    "DeepSeek V3": ("model.layers.3.", DEEPSEEK), "GLM 4.5, experts": ("model.layers.3.", DEEPSEEK),
+    "Qwen 3 Next": ("mtp.layers.0.", QWEN), "Qwen 3.5": ("mtp.layers.0.", QWEN),
+    "Qwen 3.5, experts": ("mtp.layers.0.", QWEN),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORETELLING)
 def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
     """It stands behind the others, which transformers has alone: logits are those of the others,
     and with it drafts leave the text as it is. Where config.json tells of such a layer and the
@@ -176,15 +186,13 @@ def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
     write_json(folder / "config.json", config | {"num_nextn_predict_layers": 1})
     convert(folder, tmp_path / "none.gguf", "F32", name="one")
     assert (tmp_path / "none.gguf").read_bytes() == without.read_bytes()
-    tensors, last = load_file(folder / "model.safetensors"), "model.layers.2."
-    more = {n.replace(last, "model.layers.3."): t for n, t in tensors.items() if last in n}
-    width = config["hidden_size"]
-    draw = torch.Generator().manual_seed(1)
+    tensors, (layer, modules) = load_file(folder / "model.safetensors"), FORETELLING[name]
+    attending = [n.partition("self_attn.o_proj")[0] for n in tensors if "self_attn.o_proj" in n]
+    more = {n.replace(attending[-1], layer): t for n, t in tensors.items() if attending[-1] in n}
+    width, draw = config["hidden_size"], torch.Generator().manual_seed(1)
     joining = torch.randn(width, 2 * width, generator=draw) * width**-0.5
-    own = {"eh_proj": joining, "enorm": torch.ones(width), "hnorm": torch.ones(width),
-           "shared_head.norm": tensors["model.norm.weight"],
-           "embed_tokens": tensors["model.embed_tokens.weight"]}  # fmt: skip
-    more |= {f"model.layers.3.{n}.weight": t for n, t in own.items()}
+    own = dict(zip(modules, (joining, *[torch.ones(width)] * 3), strict=True))
+    more |= {f"{module}.weight": t for module, t in own.items()}
     save_file(tensors | {n: t.clone() for n, t in more.items()}, folder / "model.safetensors")
     path = tmp_path / "with.gguf"
     assert not convert(folder, path, "F32", name="one").notes
@@ -192,6 +200,8 @@ def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
     with GGUFFile(path) as file:
         found = FORMATS["F32"].dequantise(file.tensor("blk.3.nextn.eh_proj.weight"))
         assert np.array_equal(found, joining.numpy())
+        norm = FORMATS["F32"].dequantise(file.tensor("blk.3.nextn.enorm.weight"))
+        assert (norm == (2 if "Qwen" in name else 1)).all()
     params = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
     with Engine.load(without, threads=1) as engine:
         plain = engine.generate([5, 9, 11], params).outputs[0].token_ids

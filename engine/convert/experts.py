@@ -8,13 +8,14 @@ from typing import ClassVar
 
 from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig
+from engine.convert import nextn
 from engine.convert.checkpoint import Tensor
 from engine.convert.families import Granite, Mistral, Qwen2, Qwen3
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
+from engine.convert.nextn import FURTHER
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
-from engine.models import further
 from engine.torch_file import StoredTensor
 
 
@@ -39,12 +40,11 @@ def in_halves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-FURTHER = "num_nextn_predict_layers"
-# What a layer that foretells a token has beside others, by what GGUF calls it.
+# What DeepSeek's layer that foretells a token has beside others, by what GGUF calls it.
 NEXTN = {
-    **{name: name for name in ("eh_proj", "enorm", "hnorm", "embed_tokens")},
-    "shared_head_head": "shared_head.head",
-    "shared_head_norm": "shared_head.norm",
+    **{name: f"model.layers.{{}}.{name}" for name in ("eh_proj", "enorm", "hnorm", "embed_tokens")},
+    "shared_head_head": "model.layers.{}.shared_head.head",
+    "shared_head_norm": "model.layers.{}.shared_head.norm",
 }
 
 
@@ -105,9 +105,9 @@ class Routed(Mixture):
     normed = "norm_topk_prob"
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
-        last = config.count("num_hidden_layers")
-        told = f"model.layers.{last}.eh_proj.weight" in tensors and config.get(FURTHER)
-        return Fields({**config.values, FURTHER: told and config.count(FURTHER)}, config.place)
+        count = config.count(FURTHER) if config.get(FURTHER) else 0
+        joining = NEXTN["eh_proj"].format(config.count("num_hidden_layers"))
+        return nextn.told(config, tensors, joining, count)
 
     def check(self, config: Fields) -> None:
         super().check(config)  # type: ignore[misc]
@@ -123,24 +123,17 @@ class Routed(Mixture):
             "expert_group_count": gw.u32(config.count("n_group", groups)),
             "expert_group_used_count": gw.u32(config.count("topk_group", kept)),
             "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", self.times)),
-            **further_keys(config),
+            **nextn.keys_of(config),
         }
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        whole = replace(model, blocks=model.blocks + model.further, further=0)
+        whole = nextn.whole(model)
         found: dict[str, Source] = super().sources(config, whole)  # type: ignore[misc]
         assert model.experts
         for name, module in self.alone.items():
             for i in range(model.leading, whole.blocks):
                 found[f"blk.{i}.{name}"] = Source(module.format(i), (model.experts.count,))
-        if model.further:
-            known = further.expected_tensors(model) | further.optional_tensors(model)
-            for name, theirs in NEXTN.items():
-                own = f"blk.{model.blocks}.nextn.{name}.weight"
-                module = f"model.layers.{model.blocks}.{theirs}.weight"
-                optional = f"nextn.{name}.weight" not in further.joining(model)
-                found[own] = Source(module, known[own], optional=optional)
-        return found
+        return found | nextn.sources(model, NEXTN)
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return stacked(super().named(tensors))  # type: ignore[misc]
@@ -158,14 +151,6 @@ class Routed(Mixture):
                 "of the layers that foretell further tokens all but the first are left out"
             )
         return found
-
-
-def further_keys(config: Fields) -> gw.Keys:
-    """That a layer foretells a token: GGUF counts it as a block."""
-    if not config.get(FURTHER):
-        return {}
-    blocks = gw.u32(config.count("num_hidden_layers") + 1)
-    return {"block_count": blocks, "nextn_predict_layers": gw.u32(1)}
 
 
 def leading(config: Fields, usual: int) -> int:
