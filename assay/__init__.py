@@ -7,7 +7,8 @@
 - `Engine` continues text, with `Options` of how and `SamplingParams` of which tokens; it gives
   `RequestOutput`s, or `Piece`s as they come, and has `Timings`. `AsyncEngine` is one for asyncio.
   What they raise is an `EngineError`.
-- `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie` and `Lookahead` are ways to draft tokens.
+- `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `OwnHead` are ways to draft
+  tokens.
 - `SnapKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long prompt are kept.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
@@ -48,7 +49,14 @@ if TYPE_CHECKING:
     from engine.sampling.params import SamplingError, SamplingParams
     from engine.sampling.structured_params import StructuredOutputsParams
     from engine.schedule.asynchronous import AsyncEngine
-    from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
+    from engine.speculation.settings import (
+        Linear,
+        Lookahead,
+        LookaheadTrie,
+        OwnHead,
+        PromptLookup,
+        Tree,
+    )
     from engine.speculation.vocabularies import VocabularyError
     from engine.tokenizer.vocab import TokenizerError
     from kernels.call import call
@@ -61,10 +69,10 @@ __all__ = [
     "H2O", "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
     "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
     "Logprob", "Lookahead", "LookaheadTrie", "ModelError", "NumericalError", "OffloadError",
-    "Options", "PackageError", "Piece", "PromptError", "PromptLookup", "RequestOutput",
-    "SamplingError", "SamplingParams", "SessionError", "ShapeError", "SnapKV", "StreamingLLM",
-    "StructuredOutputsParams", "Timings", "TokenizerError", "Tree", "UncertifiedError",
-    "VocabularyError", "call", "find", "frames", "judge",
+    "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
+    "RequestOutput", "SamplingError", "SamplingParams", "SessionError", "ShapeError", "SnapKV",
+    "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
+    "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
 ]  # fmt: skip
 
 _HOMES = {
@@ -90,6 +98,7 @@ _HOMES = {
     "NumericalError": "engine.checks:NumericalError",
     "OffloadError": "engine.offload.disk:OffloadError",
     "Options": "engine.options:Options",
+    "OwnHead": "engine.speculation.settings:OwnHead",
     "Piece": "engine.generation.completion:Piece",
     "PromptError": "engine.checks:PromptError",
     "PromptLookup": "engine.speculation.settings:PromptLookup",

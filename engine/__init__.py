@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from engine.sampling.params import SamplingParams
     from engine.sampling.structured_params import StructuredOutputsParams
     from engine.schedule.asynchronous import AsyncEngine
-    from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
+    from engine.speculation.settings import (
+        Linear,
+        Lookahead,
+        LookaheadTrie,
+        OwnHead,
+        PromptLookup,
+        Tree,
+    )
 
 __all__ = [
     "H2O",
@@ -33,6 +40,7 @@ __all__ = [
     "Lookahead",
     "LookaheadTrie",
     "Options",
+    "OwnHead",
     "Piece",
     "PromptError",
     "PromptLookup",
@@ -57,7 +65,7 @@ _HOMES = {
     "StreamingLLM": "engine.policies.streaming_llm",
     "StructuredOutputsParams": "engine.sampling.structured_params",
     **dict.fromkeys(
-        ("Linear", "Lookahead", "LookaheadTrie", "PromptLookup", "Tree"),
+        ("Linear", "Lookahead", "LookaheadTrie", "OwnHead", "PromptLookup", "Tree"),
         "engine.speculation.settings",
     ),
 }

@@ -13,6 +13,7 @@ from engine.config import ModelConfig, ModelError
 from engine.errors import EngineError
 from engine.gguf.cursor import shown
 from engine.gguf.file import GGUFFile
+from engine.models import further
 from engine.models.family import Family
 from engine.options import Options
 from engine.sampling.params import SamplingParams
@@ -60,6 +61,24 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
             f"{file.path}: it has tensor {shown(unused[0])}{more}, which {config.architecture} of"
             f" {config.blocks} blocks does not use: its answers would be wrong"
         )
+    check_dims(file, known)
+
+
+def check_further(file: GGUFFile, config: ModelConfig) -> None:
+    """The same of the block that foretells a token: that there is one, and what it needs."""
+    if not config.further:
+        raise ModelError(
+            f"{file.path}: it has no block that foretells further tokens, so none can draft them"
+        )
+    wanted = further.expected_tensors(config)
+    if missing := [name for name in wanted if name not in file.tensors]:
+        raise ModelError(f"{file.path}: tensor {missing[0]} is missing, without which none drafts")
+    check_dims(file, wanted | further.optional_tensors(config))
+
+
+def check_dims(file: GGUFFile, known: Mapping[str, tuple[int, ...]]) -> None:
+    """Those of these tensors that are in the file have these dimensions and a format that runs."""
+    tensors = file.tensors
     for name, dims in known.items():
         if name in tensors:
             info = tensors[name]
@@ -102,6 +121,8 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     each = 1 if config.latent else 2
     wanted = each * context * rows + 4 * options.sequences * context
     slots = slots_for(options.sequences, options.states)
+    if options.foretells:
+        wanted += context * (4 * config.hidden + each * max(map(layout.row_bytes, widths)))
     kept = (dims for i in blocks for dims in config.states_of(i).values())
     wanted += 4 * slots * sum(map(math.prod, kept))
     free = psutil.virtual_memory().available

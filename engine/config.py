@@ -41,7 +41,7 @@ class Experts:
     gate may weigh.
 
     `scores` and `normed` are Routing's, `scale` multiplies the weights; of `groups` of experts the
-    `kept` best are chosen among.
+    `kept` best are chosen among. A block's gates and ups are one tensor where they are `joined`.
     """
 
     count: int
@@ -54,6 +54,7 @@ class Experts:
     kept: int = 1
     shared: int = 0
     shared_gate: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class ModelConfig:
     experts. Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
     for every block. Scores are multiplied by
     `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
-    that foretell more tokens, which nothing here computes.
+    that foretell more tokens, which serve drafts alone (models/further.py).
     """
 
     architecture: str

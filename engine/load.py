@@ -10,15 +10,17 @@ from engine.cache.cells import Cells
 from engine.cache.eviction import Eviction, receiving
 from engine.cache.states import States
 from engine.checks import check_memory
-from engine.compile.build import Built, build
+from engine.compile.build import Built, build, build_further
 from engine.compile.compiler import Compiler
 from engine.compile.executable import Executable, stepped
+from engine.compile.plan import Plan
 from engine.config import ModelConfig
 from engine.described import described
 from engine.gguf.file import GGUFFile
 from engine.options import Options
 from engine.passes import Pass
 from engine.passes.count import count_predicted
+from engine.passes.keep_hidden import keep_hidden
 from engine.placement.applied import placed
 from engine.sparsity import dense_where_faster
 from kernels.background import Background
@@ -34,7 +36,8 @@ TRIED = 32  # tokens by which a load finds how many neurons are active
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model's parts: its step as it was `built`, what runs it, and for whom."""
+    """A model's parts: its step as it was `built`, what runs it, and for whom; and what runs the
+    block that foretells a token `ahead`, where that was asked for."""
 
     config: ModelConfig
     device: Device | None
@@ -45,6 +48,7 @@ class Loaded:
     team: Team
     built: Built
     ready: Executable
+    ahead: Plan | None
     notes: Sequence[str]
 
 
@@ -91,14 +95,17 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             notes += found
     policy = options.kv_policy
     observing = [receiving(policy, options.sequences, context)] if policy else []
-    whole = built([*options.passes, *observing])
+    foretelling = [keep_hidden] if options.foretells else []
+    whole, ahead = built([*options.passes, *observing, *foretelling]), None
     ready = compiler.compile(whole)
     eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler) if policy else None
+    if options.foretells:
+        ahead = compiler.trial(build_further(file, said, cells, options, whole))
     if options.background:
         resources.enter_context(closing(Background(chooser.serving)))
     notes = [*compiler.notes, *notes]
     return Loaded(
-        config, device, limits, cells, eviction, chooser, compiler.team, whole, ready, notes
+        config, device, limits, cells, eviction, chooser, compiler.team, whole, ready, ahead, notes
     )
 
 

@@ -52,6 +52,7 @@ class Model:
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.ready: Executable | None = loaded.ready
         self._cell_bytes = sum(cache.shape[1] for cache in self.caches.values())
+        self.ahead = loaded.ahead
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def set_threshold(self, threshold: float) -> None:
@@ -71,7 +72,7 @@ class Model:
         self._closing = True
         with self._stepping:
             self._resources.close()
-            self.ready = None
+            self.ready = self.ahead = None
             for name in ("caches", "states", "memory"):
                 self.__dict__.pop(name, None)
 
@@ -189,15 +190,21 @@ class Model:
         wanted: Sequence[int],
     ) -> Iterator[Executable]:
         """A step that has run; its tokens are held if nothing goes wrong until its end."""
+        with self.alone() as ready:
+            check_step(self.config, self.limits, tokens, positions, sequences, wanted)
+            with stepped(ready, self.cells, tokens, positions, sequences, wanted):
+                yield ready
+
+    @contextmanager
+    def alone(self) -> Iterator[Executable]:
+        """Within it no other thread runs a step, nor closes the model."""
         alone = self._stepping.acquire(blocking=False)
         try:
             if (ready := self.ready) is None or self._closing:
                 raise ClosedError(f"{self.file.path}: the model was closed")
             if not alone:
                 raise BusyError("this engine is running a step in another thread: one at a time")
-            check_step(self.config, self.limits, tokens, positions, sequences, wanted)
-            with stepped(ready, self.cells, tokens, positions, sequences, wanted):
-                yield ready
+            yield ready
         finally:
             if alone:
                 self._stepping.release()

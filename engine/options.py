@@ -153,6 +153,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
     - `passes`: what is done to the model's graph, one after the other, before kernels are chosen.
+    - `foretells`: load the file's block that foretells a token as well, for drafts; on the CPU,
+      with all weights in memory.
     """
 
     context: int = 0
@@ -169,6 +171,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     background: bool = False
     keep_packed: bool = False
     passes: tuple[Pass, ...] = ()
+    foretells: bool = False
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -188,9 +191,11 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", "passes", "kv_policy")
+            self._without(f"device {self.device}", "ram_budget", "passes", "kv_policy", "foretells")
         if self.ram_budget:
-            self._without("ram_budget", "vram_budget", "passes", "kv_policy")
+            self._without("ram_budget", "vram_budget", "passes", "kv_policy", "foretells")
+        if self.foretells:
+            self._without("a model's own draft block", "kv_policy")
         if self.kv_policy is not None and not hasattr(self.kv_policy, "scores"):
             raise ModelError(f"kv_policy is {self.kv_policy!r:.60}: want a SnapKV or the like")
         if self.activation and not (self.ram_budget or self.vram_budget):
@@ -210,7 +215,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, n_cpu_moe=0,
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
-            activation=None, passes=(), kv_policy=None,
+            activation=None, passes=(), kv_policy=None, foretells=False,
         )  # fmt: skip
 
 
@@ -249,6 +254,7 @@ class Fields(TypedDict, total=False):
     background: bool
     keep_packed: bool
     passes: tuple[Pass, ...]
+    foretells: bool
     sparse: str
     threshold: float | None
     union: bool

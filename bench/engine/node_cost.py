@@ -12,18 +12,22 @@ from engine.compile.plan import CpuStep, shape_of
 from engine.graph import Node, Value
 from engine.model import Model
 from kernels.cpu.runtime.team import Program
-from reference.op import DTYPES, Cost
+from reference.op import DTYPES, Array, Cost
 from reference.table import OPS
 
-SPARSE = ("sparse_linear", "sparse_axpy")
+# Ops that read no more of a weight than a step needs.
+SPARSE, EXPERTS = ("sparse_linear", "sparse_axpy"), "linear_experts"
 
 
 def cost_of(step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0) -> Cost:
     """What the step's node must do in one of these sizes that begins after `depth` cells; of a
-    sparse op, for so many `active` neurons."""
+    sparse op, for so many `active` neurons; of experts for so many, or for all that tokens of
+    these sizes may have where that is 0."""
     node, read = step.node, format_read(step.kernel)
     cost = OPS[node.op].cost
     shape = shape_of(node, sizes)
+    if node.op == EXPERTS and active:
+        return cost({**shape, "experts": active}, read)
     if node.op in SPARSE:
         return cost({**shape, "active": active}, read)
     if node.op != "attention":
@@ -36,25 +40,30 @@ def cost_of(step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0
 
 
 def active_neurons(model: Model, tokens: int) -> dict[int, int]:
-    """Of each sparse node, by its step's number, how many neurons the last step needs, which had so
-    many tokens. It is run once more, entry by entry: a node's inputs may be gone at the end."""
-    plan = model.plan
+    """Of each sparse node, by its step's number, how many neurons or experts the last step needs,
+    which had so many tokens. It is run once more, entry by entry: a node's inputs may be gone at
+    the end."""
+    plan = model.plan_for(tokens)
     found: dict[int, int] = {}
     for call, entry in zip(plan.calls, plan.entries, strict=True):
         node = plan.steps[call.step].node
-        if node.op in SPARSE and call.step not in found:
+        if node.op in (*SPARSE, EXPERTS) and call.step not in found:
             arrays = {
                 name: plan.array(value)
                 for name, value in node.arguments.items()
-                if isinstance(value, Value) and name in ("a", "rows", "count")
+                if isinstance(value, Value) and name in ("a", "rows", "count", "ends")
             }
-            rows = arrays["rows"][: arrays["count"][0]]
-            # sparse_axpy passes over neurons whose factors are all zero
-            found[call.step] = (
-                int(arrays["a"][:tokens, rows].any(axis=0).sum()) if "a" in arrays else len(rows)
-            )
+            found[call.step] = _active(arrays, tokens)
         model.team.run(Program([entry]))
     return found
+
+
+def _active(arrays: Mapping[str, Array], tokens: int) -> int:
+    if "ends" in arrays:  # which ascend: an expert with tokens has another than the one before
+        return len(np.setdiff1d(arrays["ends"], 0))
+    rows = arrays["rows"][: arrays["count"][0]]
+    # sparse_axpy passes over neurons whose factors are all zero
+    return int(arrays["a"][:tokens, rows].any(axis=0).sum()) if "a" in arrays else len(rows)
 
 
 def stored_bytes(node: Node, sizes: Mapping[str, int], cost: Cost) -> float:

@@ -207,6 +207,7 @@ BITS: dict[str, tuple[Small, dict[str, Any]]] = {
     "sparse": (SMALL_MODELS["Q8_0"], {"sparse": "on"}),
     "windows, half on the CPU": (SUBJECTS["Gemma 3"], {"gpu_layers": 3}),
     "experts on the CPU": (SUBJECTS["Granite, experts"], {"cpu_moe": True, "threads": 2}),
+    "experts": (SUBJECTS["Qwen 2, experts"], {}),
 }
 
 

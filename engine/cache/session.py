@@ -158,7 +158,7 @@ def model_digest(file: GGUFFile) -> str:
     """sha256 over the file's tensors: names, places, and the first and last bytes of each."""
     digest = hashlib.sha256(str(file.size).encode())
     for name, info in file.tensors.items():
-        if info.picked:  # of a tensor that is here as well
+        if info.picked or info.apart:  # of a tensor that is here as well
             continue
         digest.update(f"{name} {info.type_name} {info.dims} {info.offset}".encode())
         flat = file.tensor(name).reshape(-1)

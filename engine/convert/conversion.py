@@ -77,6 +77,7 @@ def convert(
     config = family.usual_words(config)
     family.check(config)
     checkpoint.tensors = family.named(checkpoint.tensors)
+    config = family.there(config, checkpoint.tensors)
     keys = dict(family.keys(config))
     model = _model(config, family, keys, len(checkpoint.tensors))
     sources = _present(checkpoint, family.sources(config, model), family, config)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.graph import Graph, Node, Value
-from engine.models.table import FAMILIES
+from engine.models.table import parts_of
 from engine.passes import Memory
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def observe(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
 
 def observed(model: "Model") -> dict[str, Observed]:
     """Of a model that was loaded with `observe`, what each matrix of its file has met."""
-    rows, nodes = FAMILIES[model.config.architecture].parts(model.config), model.graph.nodes
+    rows, nodes = parts_of(model.config), model.graph.nodes
     routed = [node.arguments["ends"] for node in nodes if node.op == "sort_by_expert"]
     found: dict[str, Observed] = {}
     for node in nodes:

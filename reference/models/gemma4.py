@@ -1,5 +1,4 @@
-"""A whole forward pass of Gemma 4 (Google DeepMind, 2026), of text alone and without experts, in
-reference ops alone."""
+"""A whole forward pass of Gemma 4 (Google DeepMind, 2026), of text, in reference ops alone."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from reference.embedding import embedding
 from reference.gated_activations import geglu
 from reference.linear import linear
 from reference.models.transformer import Shape, Weight, causal, projected
+from reference.mixture import mixture
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
 
@@ -83,6 +83,15 @@ def gemma4(
         gate = gelu(project(x, f"{block}.inp_gate"))
         return normed(project(gate * both, f"{block}.proj"), f"{block}.post_norm")
 
+    def beside(x: Array, i: int) -> Array:
+        """What experts add to the network that every token meets."""
+        block, own = f"blk.{i}", shape.mixture
+        assert own
+        routed = rms_norm(x, norms[f"{block}.ffn_gate_inp.scale"], shape.norm_eps)
+        routed, h = scale(routed, x.shape[1] ** -0.5), normed(x, f"{block}.pre_ffw_norm_2")
+        made = mixture(h, block, weights, norms, own, project, linear, geglu, routed)
+        return normed(made, f"{block}.post_ffw_norm_2")
+
     table = weights["token_embd.weight"]
     x = embedding(tokens, table.data, table.format)
     x = start = scale(x, x.shape[1] ** 0.5)
@@ -92,7 +101,10 @@ def gemma4(
         x = add(x, normed(attended, f"{block}.post_attention_norm"))
         h = normed(x, f"{block}.ffn_norm")
         fed = geglu(project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up"))
-        x = add(x, normed(project(fed, f"{block}.ffn_down"), f"{block}.post_ffw_norm"))
+        fed = project(fed, f"{block}.ffn_down")
+        if shape.mixture:
+            fed = add(normed(fed, f"{block}.post_ffw_norm_1"), beside(x, i))
+        x = add(x, normed(fed, f"{block}.post_ffw_norm"))
         if shape.per_layer:
             x = add(x, let_in(x, i))
         factor = norms.get(f"{block}.layer_output_scale.weight", np.ones(1))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from reference.activations import sigmoid
-from reference.arithmetic import add, scale
+from reference.arithmetic import add, mul, scale
 from reference.embedding import embedding
 from reference.experts import (
     choose_experts,
@@ -50,14 +50,15 @@ def mixture(
     project: Callable[[Array, str], Array],
     linear: Callable[[Array, Array, str], Array],
     activation: Callable[[Array, Array], Array] = swiglu,
+    routed: Array | None = None,
 ) -> Array:
     """What a block's experts make of its normalised input, and the shared network if there is one.
 
     x [tokens, hidden]; weights, by their GGUF names, of experts are uint8 [experts, rows,
-    row_bytes]; project(x, NAME) is linear with the tensor NAME.weight and its bias
-    -> float64 [tokens, hidden].
+    row_bytes]; project(x, NAME) is linear with the tensor NAME.weight and its bias; the router
+    reads x unless there is something `routed` -> float64 [tokens, hidden].
     """
-    scores = project(x, f"{block}.ffn_gate_inp")
+    scores = project(x if routed is None else routed, f"{block}.ffn_gate_inp")
     if not own.of_chosen:
         scores = sigmoid(scores) if own.sigmoid else softmax(scores)
     bias = norms.get(f"{block}.exp_probs_b.bias", np.zeros(own.count, np.float32))
@@ -68,6 +69,8 @@ def mixture(
         shares = softmax(shares)
     elif own.normed:
         shares = shares_of_sum(shares)
+    if (factors := norms.get(f"{block}.ffn_down_exps.scale")) is not None:
+        shares = mul(shares, factors[chosen])
     rows, expert, places, ends, *_ = sort_by_expert(chosen, own.count)
     slots = np.arange(own.count, dtype=np.int32)
 

@@ -62,7 +62,8 @@ def save_random(config: Mapping[str, Any], folder: Path) -> None:
     more = kind in lacking or kind.startswith(("qwen3_next", "qwen3_5"))
     for name, weight in model.named_parameters():
         whole = not more or name.endswith("linear_attn.norm.weight")
-        around = float(weight.ndim == 1 and name.endswith("weight") and whole)
+        scaling = name.endswith(("router.scale", "per_expert_scale"))  # Gemma 4's
+        around = float(weight.ndim == 1 and ((name.endswith("weight") and whole) or scaling))
         deviation = 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5
         weight.data = around + deviation * torch.randn_like(weight)
     for name, buffer in model.named_buffers():

@@ -46,6 +46,8 @@ GEMMA4 = {**QWEN, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim
           "global_head_dim": 24, "sliding_window": 9, "hidden_size_per_layer_input": 12,
           "vocab_size_per_layer_input": 67, "num_kv_shared_layers": 3,
           "layer_types": [KINDS[kind] for kind in "wwfwwf"]}  # fmt: skip
+MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2,
+       "moe_intermediate_size": 29}  # fmt: skip
 MAMBA = {"model_type": "mamba", "vocab_size": 67, "hidden_size": 40, "num_hidden_layers": 3,
          "state_size": 7}  # fmt: skip
 MAMBA2 = {"model_type": "mamba2", "vocab_size": 67, "hidden_size": 42, "num_hidden_layers": 3,
@@ -291,6 +293,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
                                "partial_rotary_factor": 0.5},
             "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
         },
+    },
+    "Gemma 4, experts": {**GEMMA4, **MOE, "final_logit_softcapping": 3.0},
+    "Gemma 4, experts, untied, no embeddings of layers": {
+        **GEMMA4, **MOE, "num_experts": 9, "top_k_experts": 1, "hidden_size_per_layer_input": 0,
+        "num_kv_shared_layers": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+        "tie_word_embeddings": False, "num_hidden_layers": 3,
+        "layer_types": [KINDS[kind] for kind in "wwf"],
+    },
+    "Gemma 4, all experts, wide networks": {
+        **GEMMA4, **MOE, "top_k_experts": 5, "use_double_wide_mlp": True, "rms_norm_eps": 1e-3,
     },
     "Mamba": MAMBA,
     "Mamba, untied, other sizes": {

@@ -731,6 +731,7 @@ class SmallGemma4(Small):
     """A random Gemma 4, tied, whose logits are capped. Every third block sees all, has heads of
     `head_dim`, of which rope turns a half, and `full_kv_heads`, with values of their own unless
     `keys_alone`; the others have a window and `window_dim`. The last `shared` blocks have no keys.
+    Beside networks there are so many `experts`.
     """
 
     tied: bool = True
@@ -743,6 +744,9 @@ class SmallGemma4(Small):
     shared: int = 3
     per_layer: int = 32
     keys_alone: bool = False
+    experts: int = 0
+    used: int = 2
+    width: int = 32
 
     @property
     def windowed(self) -> list[bool]:
@@ -778,6 +782,15 @@ class SmallGemma4(Small):
             yield f"{block}.ffn_down.weight", hidden, ffn
             for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
                 yield f"{block}.{name}.weight", hidden
+            if self.experts:
+                yield f"{block}.ffn_gate_inp.weight", self.experts, hidden
+                yield f"{block}.ffn_gate_inp.scale", hidden
+                for name in ("gate", "up"):
+                    yield f"{block}.ffn_{name}_exps.weight", self.experts, self.width, hidden
+                yield f"{block}.ffn_down_exps.weight", self.experts, hidden, self.width
+                yield f"{block}.ffn_down_exps.scale", self.experts
+                for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"):
+                    yield f"{block}.{name}.weight", hidden
             if each:
                 yield f"{block}.inp_gate.weight", each, hidden
                 yield f"{block}.proj.weight", hidden, each
@@ -797,12 +810,15 @@ class SmallGemma4(Small):
             norms[name] = norms[name] + np.float32(0.5)
         for name in [name for name in norms if name.endswith("attn_q_norm.weight")]:
             norms[name] = norms[name] * np.float32(self.head_dim**-0.5)
+        for name in [name for name in norms if name.endswith(".scale")]:
+            norms[name] = norms[name] + np.float32(1)
         return weights, norms
 
     def shape(self) -> Gemma4Shape:
         plain = asdict(Small.shape(self))
         divisors = self.tensors()[1]["rope_freqs.weight"].astype(np.float64)
         plain["frequencies"] = rope_frequencies.plain(self.head_dim, 1e6) / divisors
+        plain["mixture"] = Mixture(self.experts, self.used) if self.experts else None
         return Gemma4Shape(
             **plain,
             window=self.window,
@@ -840,6 +856,24 @@ class SmallGemma4(Small):
         writer.add_shared_kv_layers(self.shared)
         writer.add_embedding_length_per_layer_input(self.per_layer)
         writer.add_final_logit_softcapping(3.0)
+        if self.experts:
+            writer.add_expert_count(self.experts)
+            writer.add_expert_used_count(self.used)
+            writer.add_expert_feed_forward_length(self.width)
+
+
+def joined_experts(small: Small) -> Small:
+    """The same model, whose gates and ups of all experts of a block are one tensor."""
+
+    def made(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
+        for name in [name for name in weights if name.endswith("ffn_gate_exps.weight")]:
+            block, gate = name.removesuffix("gate_exps.weight"), weights.pop(name)
+            both = [gate.data, weights.pop(f"{block}up_exps.weight").data]
+            joined = np.concatenate(both, axis=1)
+            weights[f"{block}gate_up_exps.weight"] = Weight(joined, gate.format)
+        return weights, norms
+
+    return tampered(small, made)
 
 
 Subject = Small
@@ -928,6 +962,10 @@ SUBJECTS: dict[str, Subject] = {
         tied=False,
         format="F16",
         seed=1,
+    ),
+    "Gemma 4, experts": SmallGemma4(experts=6, blocks=3, shared=0, ffn=100, seed=2),
+    "Gemma 4, experts, keys of others, F16": SmallGemma4(
+        experts=9, used=3, width=44, per_layer=0, keys_alone=True, format="F16", seed=3
     ),
     "Gemma 3, no cap, untied, F16": SmallGemma(
         architecture="gemma3", blocks=6, caps=(0.0, 0.0), tied=False, format="F16", seed=5

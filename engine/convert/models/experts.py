@@ -8,10 +8,12 @@ from typing import ClassVar
 
 from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig
+from engine.convert import nextn
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.models.dense import Granite, Mistral, Qwen2, Qwen3
+from engine.convert.nextn import FURTHER
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
 from engine.torch_file import StoredTensor
@@ -24,6 +26,26 @@ def halves(tensor: Tensor) -> tuple[Tensor, Tensor]:
     half = replace(tensor, dims=(*before, rows // 2, elements))
     size = {"F32": 4, "F16": 2, "BF16": 2}.get(tensor.dtype, 0)
     return half, replace(half, begin=tensor.begin + rows // 2 * elements * size)
+
+
+def in_halves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors, gates and ups of all experts apart where they are one tensor of a layer; such
+    tensors have no .weight behind their names."""
+    found = dict(tensors)
+    for name in [name for name in found if name.endswith(".experts.gate_up_proj")]:
+        module = name.removesuffix(".gate_up_proj")
+        gate, up = halves(found.pop(name))
+        found |= {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
+        found[f"{module}.down_proj.weight"] = found.pop(f"{module}.down_proj")
+    return found
+
+
+# What DeepSeek's layer that foretells a token has beside others, by what GGUF calls it.
+NEXTN = {
+    **{name: f"model.layers.{{}}.{name}" for name in ("eh_proj", "enorm", "hnorm", "embed_tokens")},
+    "shared_head_head": "model.layers.{}.shared_head.head",
+    "shared_head_norm": "model.layers.{}.shared_head.norm",
+}
 
 
 class Mixture:
@@ -62,7 +84,7 @@ class Mixture:
 
 class Routed(Mixture):
     """DeepSeek V3's router: sigmoids, groups of experts, and a bias of the choice. The first layers
-    are dense, and what foretells further tokens stands behind the last.
+    are dense, and a layer that foretells a token may stand behind the last.
 
     `dense`, `groups` and `times` are what transformers takes where config.json does not say.
     """
@@ -82,6 +104,11 @@ class Routed(Mixture):
     }
     normed = "norm_topk_prob"
 
+    def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
+        count = config.count(FURTHER) if config.get(FURTHER) else 0
+        joining = NEXTN["eh_proj"].format(config.count("num_hidden_layers"))
+        return nextn.told(config, tensors, joining, count)
+
     def check(self, config: Fields) -> None:
         super().check(config)  # type: ignore[misc]
         if (scores := config.get("scoring_func", "sigmoid")) != "sigmoid":
@@ -96,28 +123,33 @@ class Routed(Mixture):
             "expert_group_count": gw.u32(config.count("n_group", groups)),
             "expert_group_used_count": gw.u32(config.count("topk_group", kept)),
             "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", self.times)),
+            **nextn.keys_of(config),
         }
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        found: dict[str, Source] = super().sources(config, model)  # type: ignore[misc]
+        whole = nextn.whole(model)
+        found: dict[str, Source] = super().sources(config, whole)  # type: ignore[misc]
         assert model.experts
         for name, module in self.alone.items():
-            for i in range(model.leading, model.blocks):
+            for i in range(model.leading, whole.blocks):
                 found[f"blk.{i}.{name}"] = Source(module.format(i), (model.experts.count,))
-        return found
+        return found | nextn.sources(model, NEXTN)
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return stacked(super().named(tensors))  # type: ignore[misc]
 
     def is_unused(self, name: str, config: Fields) -> bool:
         layer, layers = re.match(r"model\.layers\.(\d+)\.", name), config.count("num_hidden_layers")
-        further = layer is not None and int(layer[1]) >= layers
-        return further or super().is_unused(name, config)  # type: ignore[misc]
+        layers += bool(config.get(FURTHER))
+        beyond = layer is not None and int(layer[1]) >= layers
+        return beyond or super().is_unused(name, config)  # type: ignore[misc]
 
     def notes(self, config: Fields) -> list[str]:
         found: list[str] = super().notes(config)  # type: ignore[misc]
-        if config.get("num_nextn_predict_layers"):
-            found.append("what foretells further tokens is left out: nothing computes it yet")
+        if (config.get(FURTHER) or 0) > 1:
+            found.append(
+                "of the layers that foretell further tokens all but the first are left out"
+            )
         return found
 
 

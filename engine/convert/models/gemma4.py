@@ -1,4 +1,4 @@
-"""Gemma 4, of text alone and without experts; the checkpoint may be of a model that sees, too."""
+"""Gemma 4, of text alone; the checkpoint may be of a model that sees, too."""
 
 import re
 from collections.abc import Mapping
@@ -8,8 +8,10 @@ import numpy as np
 
 from engine.config import MOST_BLOCKS, ModelConfig
 from engine.convert.checkpoint import Tensor
+from engine.convert.experts import Mixture, in_halves
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
+from engine.convert.stacked import stacked
 from engine.convert.windows import KINDS
 from engine.gguf import writer as gw
 from engine.models.gemma4 import optional_tensors
@@ -25,11 +27,11 @@ ROPES: Mapping[str, Mapping[str, Any]] = {
 STILL = 1e30  # what the frequency of a pair is divided by that does not turn
 
 
-class Gemma4(Family):
-    """Dense, with or without embeddings of each layer's own."""
+class Gemma4(Mixture, Family):
+    """With or without experts, and with or without embeddings of each layer's own."""
 
     architectures = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
-    about = "Gemma 4, of text alone, dense"
+    about = "Gemma 4, of text alone"
     gguf = "gemma4"
     modules: ClassVar = {
         "token_embd": "model.embed_tokens",
@@ -57,10 +59,27 @@ class Gemma4(Family):
                 "inp_gate": "per_layer_input_gate",
                 "proj": "per_layer_projection",
                 "post_norm": "post_per_layer_input_norm",
+                "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+                "post_ffw_norm_1": "post_feedforward_layernorm_1",
+                "post_ffw_norm_2": "post_feedforward_layernorm_2",
+                "ffn_gate_inp": "router.proj",
+                "ffn_gate_exps": "experts.gate_proj",
+                "ffn_up_exps": "experts.up_proj",
+                "ffn_down_exps": "experts.down_proj",
             }.items()
         },
     }
-    alone: ClassVar = {"layer_output_scale.weight": f"{LAYER}.layer_scalar"}
+    alone: ClassVar = {
+        "layer_output_scale.weight": f"{LAYER}.layer_scalar",
+        "ffn_gate_inp.scale": f"{LAYER}.router.scale",
+        "ffn_down_exps.scale": f"{LAYER}.router.per_expert_scale",
+    }
+    words: ClassVar = {}
+    counts: ClassVar = {
+        "expert_count": "num_experts",
+        "expert_used_count": "top_k_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    }
     unused = r"model\.(vision_tower|audio_tower|embed_vision|embed_audio)\..*"
     activation = "hidden_activation"
     ties = True
@@ -72,9 +91,8 @@ class Gemma4(Family):
 
     def check(self, config: Fields) -> None:
         super().check(config)
-        for name in ("attention_bias", "enable_moe_block"):
-            if config.flag(name, False):
-                raise config.error(f"{name} is true; this family computes without it")
+        if config.flag("attention_bias", False):
+            raise config.error("attention_bias is true; this family computes without it")
         if config.get("use_bidirectional_attention") == "all":
             raise config.error("use_bidirectional_attention is 'all': only causal models run")
         for kind, known in ROPES.items():
@@ -116,6 +134,8 @@ class Gemma4(Family):
                 f"rope.dimension_count{end}": gw.u32(size),
                 f"rope.freq_base{end}": gw.f32(base),
             }
+        if config.flag("enable_moe_block", False):
+            found |= self.expert_keys(config)
         if cap:
             found["final_logit_softcapping"] = gw.f32(config.real("final_logit_softcapping"))
         return found
@@ -124,16 +144,15 @@ class Gemma4(Family):
         found = super().sources(config, model)
         for name, dims in optional_tensors(model).items():
             block, _, part = name.removeprefix("blk.").partition(".")
-            if part == "layer_output_scale.weight":
+            if part in self.alone:
                 found[name] = self._source(name, dims, optional=True)
             elif part == "attn_v.weight" and not self._keys_alone(config, int(block), model):
                 found[name] = self._source(name, dims)
         return found
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return super().named(
-            {re.sub(r"^model\.language_model\.", "model.", n): t for n, t in tensors.items()}
-        )
+        texts = {re.sub(r"^model\.language_model\.", "model.", n): t for n, t in tensors.items()}
+        return in_halves(stacked(super().named(texts)))
 
     def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
         """Divisors with which some pairs turn, and the others do not."""

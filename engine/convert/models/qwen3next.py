@@ -14,12 +14,12 @@ from typing import ClassVar
 import numpy as np
 
 from engine.config import MOST_BLOCKS, ModelConfig
-from engine.convert import rope_scaling
+from engine.convert import nextn, rope_scaling
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Source
 from engine.convert.fields import Fields
 from engine.convert.models.dense import Qwen3
-from engine.convert.models.experts import Qwen2Moe, halves
+from engine.convert.models.experts import Qwen2Moe, in_halves
 from engine.convert.models.mamba import decay
 from engine.gguf import writer as gw
 from engine.recurrent import Ssm
@@ -28,6 +28,12 @@ from reference.formats.format import Floats
 KINDS = "full_attention", "linear_attention"  # of layers
 EPS = 1e-6  # of queries and keys of delta nets, whatever that of norms is
 LINEAR = "model.layers.{}.linear_attn"
+NEXTN = {  # what the layer that foretells a token has beside others, by what GGUF calls it
+    "eh_proj": "mtp.fc",
+    "enorm": "mtp.pre_fc_norm_embedding",
+    "hnorm": "mtp.pre_fc_norm_hidden",
+    "shared_head_norm": "mtp.norm",
+}
 Stretches = tuple[tuple[int, int], ...]
 
 
@@ -43,8 +49,11 @@ class DeltaNets(Qwen3):
         "ssm_out": f"{LINEAR}.out_proj",
     }
     alone: ClassVar = {"ssm_a": f"{LINEAR}.A_log", "ssm_dt.bias": f"{LINEAR}.dt_bias"}
-    unused = r"mtp\..*|model\.visual\..*"  # blocks that foretell further tokens, and images
+    unused = r"mtp\..*|model\.visual\..*"  # what else foretells further tokens, and images
     part_turned = 0.25
+
+    def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
+        return nextn.told(config, tensors, NEXTN["eh_proj"], 1)
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -63,6 +72,7 @@ class DeltaNets(Qwen3):
             "ssm.group_count": gw.u32(config.count("linear_num_key_heads")),
             "ssm.time_step_rank": gw.u32(heads),
             "ssm.inner_size": gw.u32(size * heads),
+            **nextn.keys_of(config),
         }
 
     def attending(self, config: Fields) -> gw.Keys:
@@ -75,14 +85,18 @@ class DeltaNets(Qwen3):
         kinds = config.kinds(KINDS, usual)
         found = {"full_attention_interval": gw.u32(every)}
         if kinds != usual:
-            found["attention.recurrent_layers"] = gw.booleans([kind == KINDS[1] for kind in kinds])
+            listed = [kind == KINDS[1] for kind in kinds]
+            listed += [False] * bool(config.get(nextn.FURTHER))
+            found["attention.recurrent_layers"] = gw.booleans(listed)
         return found
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        return {
-            name: self.stored(name, source, model)
-            for name, source in super().sources(config, model).items()
+        last = f"model.layers.{model.blocks}."
+        found = {
+            name: self.stored(name, replace(s, name=s.name.replace(last, "mtp.layers.0.")), model)
+            for name, s in super().sources(config, nextn.whole(model)).items()
         }
+        return found | nextn.sources(model, NEXTN, added=1.0)
 
     def stored(self, name: str, source: Source, model: ModelConfig) -> Source:
         """How the checkpoint holds a tensor of GGUF's."""
@@ -217,13 +231,7 @@ class Qwen35Moe(Qwen35, Qwen2Moe):
         return super().shape(Fields(width | dict(config.values), config.place))
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        found = dict(super().named(tensors))
-        for name in [name for name in found if name.endswith(".mlp.experts.gate_up_proj")]:
-            module = name.removesuffix(".gate_up_proj")
-            gate, up = halves(found.pop(name))
-            found |= {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
-            found[f"{module}.down_proj.weight"] = found.pop(f"{module}.down_proj")
-        return found
+        return in_halves(super().named(tensors))
 
 
 FAMILIES = (Qwen3Next(), Qwen35(), Qwen35Moe())

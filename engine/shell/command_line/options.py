@@ -261,7 +261,7 @@ class Drafting:
     speculate: str = option(
         "",
         "Draft by linear, tree (a draft model's or, with --draft-threshold, the model's own),"
-        " lookup, trie or lookahead.",
+        " lookup, trie, lookahead or mtp (the model's own block that foretells tokens).",
         metavar="KIND",
     )
     draft_max: int | None = option(
