@@ -18,11 +18,9 @@ from conformance.llama.peers.skeletons import SKELETONS, told
 from conformance.support.child import python, started
 from conformance.support.files.changing import changing
 from conformance.support.files.full_disk import full_after
-from conformance.support.models.small_families import SmallGemma4
+from conformance.support.models.small_families import SmallGemma4, joined_experts
 from conformance.support.models.small_models import Small, written
 from conformance.support.program import PROGRAM, complaints, fault, printed
-from conformance.support.small_families import SmallGemma4, joined_experts
-from conformance.support.small_models import Small, written
 from engine.aside import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.quantise import QuantiseError, Recipe, choices, quantise

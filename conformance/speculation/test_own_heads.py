@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import EXACT, LIMITS, demand_near
+from conformance.support.models.small_families import SmallDeepSeek, SmallGlmMoe, prompt
+from conformance.support.models.small_models import Small, tampered
+from conformance.support.models.small_recurrent import SmallQwen3Next
 from conformance.support.refusals import refusal
-from conformance.support.small_families import SmallDeepSeek, SmallGlmMoe, prompt
-from conformance.support.small_models import Small, tampered
-from conformance.support.small_recurrent import SmallQwen3Next
 from conformance.support.speculation.speculating import demand_settled, pieces, unmarked
 from engine import Engine
 from engine.cache.session import restore, save
@@ -18,7 +18,7 @@ from engine.config import ModelError
 from engine.speculation.own_heads import OwnHeads
 from engine.speculation.settings import OwnHead
 from reference.further import joined
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 # The last block of each foretells; three stand before it.
 MODELS: dict[str, Small] = {

@@ -11,8 +11,8 @@ from reference.arithmetic import add, scale, softcap
 from reference.embedding import embedding
 from reference.gated_activations import geglu
 from reference.linear import linear
+from reference.models.mixture import mixture
 from reference.models.transformer import Shape, Weight, causal, projected
-from reference.mixture import mixture
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from engine.config import MOST_BLOCKS, ModelConfig
 from engine.convert.checkpoint import Tensor
-from engine.convert.experts import Mixture, in_halves
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
+from engine.convert.models.experts import Mixture, in_halves
 from engine.convert.stacked import stacked
 from engine.convert.windows import KINDS
 from engine.gguf import writer as gw
