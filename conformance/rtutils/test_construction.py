@@ -17,7 +17,11 @@ from conformance.support.child import run
 from kernels.certificates import code_of
 from kernels.cpu.isa.atomics import call_share, yield_core
 from kernels.cpu.isa.simd import I32
-from kernels.cpu.runtime.construction import complaint_about, complaint_about_library
+from kernels.cpu.runtime.construction import (
+    CALLED,
+    complaint_about,
+    complaint_about_library,
+)
 from kernels.cpu.runtime.elf import ELFError
 from kernels.cpu.runtime.object_code import optimised
 from kernels.cpu.runtime.share import Share, arguments
@@ -160,6 +164,7 @@ PLANTED: dict[str, tuple[Build, str]] = {
     "Python": (calling("PyErr_Clear", VOID), "calls PyErr_Clear"),
     "Python's pickles": (calling("numba_unpickle", BYTES, BYTES, I32, BYTES), "calls numba_unpick"),
     "fesetround": (calling("fesetround", I32, I32), "calls fesetround"),
+    "another share": (calling(CALLED, VOID, I64, I64, I64), "calls called_share"),
     "the cycle counter": (calling("llvm.readcyclecounter"), "calls llvm.readcyclecounter"),
     "x86's time stamp": (calling("llvm.x86.rdtsc"), "calls llvm.x86.rdtsc"),
     "x86's random numbers": (

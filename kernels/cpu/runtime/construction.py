@@ -1,8 +1,9 @@
 """What compiled code could do that no trial of finite length sees, ruled out by how it is made.
 
 A share may compute, and read and write what its arguments say. It has no memory of its own that
-lasts from call to call, calls nothing but what is listed here, and asks neither for the time nor
-for its environment. Its C function alone, which Numba writes, may report to Python that it failed.
+lasts from call to call, calls nothing but what is listed here and the one share that it says it
+calls, and asks neither for the time nor for its environment. Its C function alone, which Numba
+writes, may report to Python that it failed.
 """
 
 import re
@@ -20,6 +21,8 @@ MATHEMATICS = (
     "pow", "rint", "round", "roundeven", "sin", "sincos", "sinh", "sqrt", "tan", "tanh", "tgamma",
     "trunc",
 )  # fmt: skip
+
+CALLED = "called_share"  # the name by which a share calls another, which is looked at like it
 
 # What any share may call: the C library's mathematics, copies of memory, and helpers of Numba and
 # of compilers, none of which remembers a call.
@@ -81,14 +84,14 @@ _WORDS = {
 _INDIRECT = re.compile(r"\b(?:call|invoke) [^@\n]*?%(?:\"[^\"]*\"|[\w.$-]+)\(")
 
 
-def complaint_about(module: llvm.ModuleRef) -> str:
+def complaint_about(module: llvm.ModuleRef, calls: bool = False) -> str:
     """What in a share's optimised IR is not allowed, by name; "" if nothing is. The module's C
-    function has the module's name."""
+    function has the module's name; it `calls` another share, or does not."""
     for variable in module.global_variables:
         if complaint := _about_variable(variable):
             return complaint
     for function in module.functions:
-        if function.is_declaration and not _may_call(function.name):
+        if function.is_declaration and not _may_call(function.name, calls):
             numba = function.name.startswith("NRT_")  # whose arrays lie in memory of their own
             return f"calls {function.name}{', for memory, which `scratch` is' if numba else ''}"
     text = str(module)
@@ -118,8 +121,9 @@ def _about_variable(variable: llvm.ValueRef) -> str:
     return ""
 
 
-def _may_call(name: str) -> bool:
-    return name in CALLS or name in REPORTS or bool(INTRINSICS.match(name))
+def _may_call(name: str, calls: bool) -> bool:
+    known = name in CALLS or name in REPORTS or (calls and name == CALLED)
+    return known or bool(INTRINSICS.match(name))
 
 
 def _line_of(text: str, found: re.Match[str]) -> str:
@@ -141,7 +145,7 @@ _OF_STARTING = {".bss": "completed.0", ".data": "__dso_handle"}
 WORD = 8  # bytes
 
 
-def complaint_about_object(code: bytes) -> str:
+def complaint_about_object(code: bytes, calls: bool = False) -> str:
     """The same of object code, as far as its sections and symbols tell; nothing if it is no ELF."""
     if not code.startswith(elf.MAGIC):
         return ""
@@ -150,7 +154,7 @@ def complaint_about_object(code: bytes) -> str:
         if section.flags & elf.ALLOC and section.flags & elf.WRITE and section.size:
             return f"has the memory {section.name}, which lasts from call to call"
     for symbol in elf.symbols_of(sections):
-        if not symbol.section and symbol.name and not _may_call(symbol.name):
+        if not symbol.section and symbol.name and not _may_call(symbol.name, calls):
             return f"calls {symbol.name}"
     return ""
 
