@@ -558,10 +558,10 @@ def _experts(keys: Keys, routing: Routing | None, ffn: int) -> Experts | None:
     )
     if used > count:
         raise ModelError(f"{keys.full('expert_used_count')} is {used}, of {count} experts")
-    if keys.prefix == "deepseek2" and found.scores == "softmax" and found.kept < found.groups:
+    if found.scores == routing.lone and found.kept < found.groups:
         raise ModelError(
-            f"{keys.full('expert_group_count')} is {found.groups}: groups of DeepSeek-V2, each of"
-            " which goes by its best expert, are not supported"
+            f"{keys.full('expert_group_count')} is {found.groups}: groups of {found.scores} scores,"
+            " each of which goes by its best expert, are not supported"
         )
     if count % found.groups or found.kept > found.groups:
         raise ModelError(

@@ -136,7 +136,7 @@ def of_experts(
     **rest: Any,
 ) -> list[Kernel]:
     """A variant of linear_experts, in each of the formats of linear's."""
-    made = linear_experts.shares(kind, variant, shares)
+    made = linear_experts.shares(kind, shares)
     own = {"knobs": STREAM, "activations": "int8" if kind == IN_INT8 else "float32"} | rest
     return [
         Kernel("linear_experts", variant, s, f, pack=packings[f], **own) for f, s in made.items()

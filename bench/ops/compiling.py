@@ -10,7 +10,7 @@ import time
 
 from numba import cfunc
 
-from kernels.cpu import quantise_activations
+from kernels.certificates import shares_of
 from kernels.kernel import Kernel
 from kernels.table import find
 from kernels.trial import demanded
@@ -50,11 +50,7 @@ def _measure(kernel: Kernel) -> dict[str, float]:
     """In a process and a cache that know nothing of the kernel."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ASSAY_CACHE"] = folder
-        shares = [kernel.share]
-        if kernel.pack:
-            shares.append(kernel.pack.share)
-        if kernel.activations == "int8":
-            shares.append(quantise_activations.generic)
+        shares = shares_of(kernel)
         started = time.perf_counter()
         for share in shares:
             share.compile()

@@ -292,6 +292,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "whole context": ({"kv_policy": Knorm(96)}, "keeps 96 cells, which is all of a context"),
     "no policy": ({"kv_policy": "snapkv"}, "kv_policy is 'snapkv': want a SnapKV or the like"),
     "budget": ({"ram_budget": "1GiB", "kv_policy": Knorm(9)}, "ram_budget and kv_policy"),
+    "own heads": ({"foretells": True, "kv_policy": Knorm(9)}, "own draft block and kv_policy"),
 }
 
 

@@ -468,7 +468,7 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
         (
             SmallDeepSeek(),
             {"expert_group_count": 3},
-            "deepseek2.expert_group_count is 3: groups of DeepSeek-V2, each of which goes by",
+            "deepseek2.expert_group_count is 3: groups of softmax scores, each of which goes by",
         ),
         (
             SmallGlmMoe(),

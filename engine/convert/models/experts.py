@@ -63,6 +63,9 @@ class Mixture:
     normed: ClassVar[str] = ""
     words: ClassVar[Mapping[str, str]] = {"num_experts": "num_local_experts"}
 
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **self.expert_keys(config)}  # type: ignore[misc]
+
     def expert_keys(self, config: Fields) -> gw.Keys:
         found = {key: gw.u32(config.count(name)) for key, name in self.counts.items()}
         normed = self.normed and config.flag(self.normed, False)
@@ -177,9 +180,6 @@ class Mixtral(Mixture, Mistral):
     def check(self, config: Fields) -> None:
         super().check(Fields({"sliding_window": None, **config.values}, config.place))
 
-    def shape(self, config: Fields) -> gw.Keys:
-        return {**super().shape(config), **self.expert_keys(config)}
-
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return stacked(super().named(tensors))
 
@@ -204,9 +204,6 @@ class Qwen3Moe(Mixture, Qwen3):
         super().check(config)
         if config.count("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
             raise config.error("a part of its layers is dense: every layer has experts here")
-
-    def shape(self, config: Fields) -> gw.Keys:
-        return {**super().shape(config), **self.expert_keys(config)}
 
     def notes(self, config: Fields) -> list[str]:
         return super().notes(config) + self.expert_notes(config)
@@ -262,9 +259,6 @@ class Glm4Moe(Routed, Qwen3):
     part_turned = 0.5
     head_norms = "use_qk_norm"
 
-    def shape(self, config: Fields) -> gw.Keys:
-        return {**super().shape(config), **self.expert_keys(config)}
-
 
 class Olmoe(Qwen3Moe):
     """Qwen 3 of experts with one norm for all heads."""
@@ -300,7 +294,7 @@ class GraniteMoe(Mixture, Granite):
     }
 
     def shape(self, config: Fields) -> gw.Keys:
-        found = {**super().shape(config), **self.expert_keys(config)}
+        found = {**super().shape(config)}
         if config.get("architectures") == [self.architectures[1]]:
             shared = config.count("shared_intermediate_size", 1024)
             found["expert_shared_feed_forward_length"] = gw.u32(shared)

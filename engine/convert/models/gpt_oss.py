@@ -108,7 +108,6 @@ class GptOss(Mixture, Qwen2):
         width = gw.u32(config.count("intermediate_size"))
         return {
             **super().shape(config),
-            **self.expert_keys(config),
             "expert_feed_forward_length": width,
             **windows.by_layer(config, self.gguf),
         }
