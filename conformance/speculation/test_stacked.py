@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from conformance.support.depth import DEEP
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SmallSparse
+from conformance.support.models.small_models import Small
+from conformance.support.models.sparse_files import SmallSparse
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     ROOM,
