@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from engine.shell.command_line import options as o
-from engine.shell.command_line.command import Command
+from engine.shell.command_line.command import Command, Program
 from engine.shell.command_line.groups import Only, option, spread
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ CASES = 40
 SCORED = {"id", "prompt", "continuation"}
 
 
-class Fleets(TyperGroup):
+class Fleets(Program):
     """`--local N` stands for a scheduler."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -193,7 +193,7 @@ def revived(cluster):
 
 
 @pytest.mark.parametrize(
-    ("runs", "rounds"), [(1, 2), pytest.param(8, 5, marks=pytest.mark.exhaustive)]
+    ("runs", "rounds"), [(1, 2), pytest.param(4, 4, marks=pytest.mark.exhaustive)]
 )
 def test_whoever_dies_changes_no_bit(cluster, files, runs, rounds):
     """Workers are killed in the middle of a text, one or both; others, or those that come in their

@@ -13,6 +13,7 @@ import pytest
 from conformance.support.depth import DEEP
 from conformance.support.models.small_models import Small
 from conformance.support.models.sparse_files import SmallSparse
+from conformance.support.models.spelling import Spelling
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     ROOM,

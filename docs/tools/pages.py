@@ -140,6 +140,8 @@ def _reference() -> Iterator[str]:
         yield f"| [`{name}`](#assay-{name}) | {_cell(command.get_short_help_str(200))} |"
     for name, command in commands.items():
         yield from _section(name, command)
+        for own, part in getattr(command, "commands", {}).items():
+            yield from _section(f"{name} {own}", part)
 
 
 def _section(name: str, command: Any) -> Iterator[str]:
