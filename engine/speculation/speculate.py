@@ -25,6 +25,8 @@ from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
 from engine.speculation.verification import Verifier
 from reference.op import Array
 
+NOTHING = Draft()
+
 
 class Speculation:
     """A drafter at work for a target model, whose sequence 0 holds the text.
@@ -55,12 +57,13 @@ class Speculation:
         """A text begins."""
         self._text = list(prompt)
         self._begun = False
-        self._draft, self._node = Draft(), TEXT
+        self._draft, self._node = NOTHING, TEXT
         self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
         self._children: dict[tuple[int, int], int] = {}
         self._rows: Array | None = None  # logits of the text's last token and of each node
         self._taken: list[int] = []  # sampled from them, or while drafts rest
-        self._resting = 0  # tokens that go on as if there were no drafts
+        # tokens that go on as if there were no drafts, whichever text they are of
+        self._resting = self._length.rest() if self._length else 0
         self._foretold = 0  # of these, those that the draft has
         self.timings = Drafting()
 
@@ -144,7 +147,7 @@ class Speculation:
         self._asked = self._length.choose() if self._length else self._most
         room = min(self._asked, cells.free - 1) if left > 0 else 0
         self._in_full = room == self._asked <= left
-        draft = self._drafter.draft(self._text, room) if room > 0 else Draft()
+        draft = self._drafter.draft(self._text, room) if room > 0 else NOTHING
         if cache_tree.is_chain(draft):
             room = min(room, left)
         self._draft, self._kept = cache_tree.pruned(draft, room, self._branches)
@@ -170,7 +173,7 @@ class Speculation:
     def _rest(self) -> Array:
         """Run the text's last token as if there were no drafts; its logits [vocab]."""
         assert self._length
-        self._draft, self._node = Draft(), TEXT
+        self._draft, self._node = NOTHING, TEXT
         started = time.perf_counter()
         position = self._model.cells.next_position(0)
         logits = self._model.step(self._text[-1:], (position,), ((0,),), (0,))
