@@ -28,7 +28,6 @@ from reference.formats.format import Floats
 KINDS = "full_attention", "linear_attention"  # of layers
 EPS = 1e-6  # of queries and keys of delta nets, whatever that of norms is
 LINEAR = "model.layers.{}.linear_attn"
-Stretches = tuple[tuple[int, int], ...]
 
 
 class DeltaNets(Qwen3):
