@@ -34,7 +34,6 @@ NEXTN = {  # what the layer that foretells a token has beside others, by what GG
     "hnorm": "mtp.pre_fc_norm_hidden",
     "shared_head_norm": "mtp.norm",
 }
-Stretches = tuple[tuple[int, int], ...]
 
 
 class DeltaNets(Qwen3):
