@@ -181,8 +181,7 @@ def print_timings(engine: Engine) -> None:
             line += f" / {span.tokens:5d} tokens ({each}, {span.rate:9.2f} tokens/s)"
         print(line, file=sys.stderr)
     if engine.model.eviction:
-        kept = f"{engine.timings.cache / 2**20:.1f} MiB of keys and values"
-        print(f"{'cache':>12} {kept}", file=sys.stderr)
+        print(f"{'cache':>12} {engine.timings.cache:,} bytes", file=sys.stderr)
     if drafts:
         print(
             f"{'drafted':>12} {drafts.drafted} tokens, accepted {drafts.accepted}"
