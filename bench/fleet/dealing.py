@@ -154,6 +154,7 @@ class Fleet(Closing):
         if machine := self.machines.get(address):
             self._refuse(address, machine.name, why)
             self._client.run(offer, self.asked, 0, workers=[address], on_error="return")
+            self._rescue()  # what waits there would wait for ever
 
     def _supply(self, addresses: Sequence[str]) -> None:
         """Send files to each place that lacks them, once."""
@@ -299,8 +300,9 @@ class Fleet(Closing):
 
     def _rescue(self) -> None:
         """Dask leaves a share where it is if no worker could have it when it was placed, though one
-        can now."""
-        held = {key for keys in self._client.processing().values() for key in keys}
+        can now, or if its worker gets nothing any more."""
+        placed = self._client.processing().items()
+        held = {key for address, keys in placed if address in self.machines for key in keys}
         for future, one in [*self._under_way.items()]:
             if future.status == "pending" and future.key not in held and not one.machine:
                 self._under_way.pop(future)

@@ -94,6 +94,8 @@ def child(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
 
 
 def watching(asked: str) -> Callable[..., None]:
