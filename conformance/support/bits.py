@@ -1,22 +1,25 @@
 """What kernels compute, as digests: machines whose digests agree computed the same bits.
 
-    python -m conformance.support.bits KERNEL...
+    python -m conformance.support.bits FILE
 
-prints a line of JSON for each: the kernel, then the digests of what its op's own cases gave it and
-of what it made of them. Signs of NaN aside, which IEEE 754 leaves to whoever adds.
+prints a line of JSON for each kernel that FILE, which `write` wrote elsewhere, has inputs of: its
+name, and the digest of what it makes of them. Signs of NaN aside, which IEEE 754 leaves to whoever
+adds. Inputs travel, since NumPy's powers and exponentials have other last bits on other CPUs.
 """
 
 import hashlib
 import json
+import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kernels.call import call
 from kernels.table import find
-from reference.op import Array
+from reference.op import Arguments, Array, Case
 
 CASES = 12  # of each kernel, the least work first
 MOST = 1 << 18  # operations of a case: an emulated machine does few
@@ -33,19 +36,35 @@ def _told(value: Array) -> Array:
     return np.where(np.isnan(value), np.abs(value), value) if value.dtype.kind == "f" else value
 
 
-def digests(name: str) -> tuple[str, str]:
-    """Of what a kernel is given, and of what it gives."""
+def inputs_of(name: str) -> list[Arguments]:
+    """What some of its op's own cases give a kernel."""
     kernel = find(name)
-    op, given, made = kernel.spec, hashlib.sha256(), hashlib.sha256()
+    op = kernel.spec
+
+    def operations(case: Case) -> float:
+        return op.cost(case.shape, case.format).operations
+
     cases = [case for case in op.quick_cases(kernel.format) if kernel.takes(case.shape)]
-    cases = [c for c in cases if op.cost(c.shape, c.format).operations <= MOST]
-    for case in sorted(cases, key=lambda c: op.cost(c.shape, c.format).operations)[-CASES:]:
-        inputs = op.make(case)
-        _update(given, inputs)
-        _update(made, call(kernel, inputs))
-    return given.hexdigest()[:16], made.hexdigest()[:16]
+    cases = sorted((case for case in cases if operations(case) <= MOST), key=operations)
+    return [op.make(case) for case in cases[-CASES:]]
+
+
+def write(path: Path, names: Iterable[str]) -> None:
+    path.write_bytes(pickle.dumps({name: inputs_of(name) for name in names}))
+
+
+def digest(name: str, inputs: Iterable[Arguments]) -> str:
+    """Of what a kernel makes of these."""
+    made = hashlib.sha256()
+    for given in inputs:
+        _update(made, call(find(name), given))
+    return made.hexdigest()
+
+
+def main() -> None:
+    for name, inputs in pickle.loads(Path(sys.argv[1]).read_bytes()).items():
+        print(json.dumps([name, digest(name, inputs)]), flush=True)
 
 
 if __name__ == "__main__":
-    for told in sys.argv[1:]:
-        print(json.dumps([told, *digests(told)]), flush=True)
+    main()
