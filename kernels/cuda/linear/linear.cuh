@@ -34,10 +34,8 @@ static __device__ __forceinline__ void for_chain(int items, Load load, Use use) 
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
       const int item = first + d * CHAINS;
-      if (item >= items) continue;
-      const auto own = next[d];
+      if (item < items) use(item, next[d]);
       next[d] = load(min(item + DEPTH * CHAINS, items - 1));
-      use(item, own);
     }
   }
 }
