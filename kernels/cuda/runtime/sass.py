@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, files
@@ -35,6 +35,7 @@ _PARAMETER = re.compile(r"\bc\[0x0\]\[(0x[0-9a-f]+)\]")
 _TARGET = re.compile(r"\((\.L_\w+)\)")
 _WIDTH = re.compile(r"\.(8|U8|S8|16|U16|S16|64|128)\b")
 FIRST_PARAMETER = {75: 0x160, 80: 0x160, 90: 0x210}  # where they lie in constant memory
+SCOREBOARDS = 6
 NO_RESULT = ("ST", "RED", "LDGSTS", "LDGDEPBAR", "DEPBAR", "BRA", "BSSY", "BSYNC", "CALL", "RET")
 NOTHING: frozenset[str] = frozenset()
 Origins = dict[str, frozenset[str]]  # the arrays from whose addresses a register's value is made
@@ -88,9 +89,7 @@ class Instruction:
         """Registers."""
         own = next((o for o in self.operands if not re.match(r"!?U?P(\d|T)", o)), "")
         found = _REGISTER.match(own)
-        if not found or self.stem.endswith(("SETP", "LOP3")) and self.operands[0][0] != own[0]:
-            return NOTHING
-        if self.stem.startswith(NO_RESULT):
+        if not found or self.stem.endswith("SETP") or self.stem.startswith(NO_RESULT):
             return NOTHING
         count = 1
         if self.stem.startswith(("LD", "ULD")):
@@ -146,6 +145,23 @@ class Loop:
 
     def count(self, stem: str) -> int:
         return sum(one.stem == stem for one in self.instructions)
+
+    def cycles(self, turns: int, far: float, near: float, cold: Collection[str]) -> float:
+        """That a warp alone takes for so many turns, if loads of `cold` arrays are `far` cycles
+        away and all others `near`, and the first turn's own have just been asked for."""
+        away = {x.instruction.address: far if x.argument in cold else near for x in self.loads}
+        down = [0.0] * SCOREBOARDS  # when each is
+        for one in self.instructions:
+            if one.sets is not None and away.get(one.address) == far:
+                down[one.sets] = far
+        now = 0.0
+        for _ in range(turns):
+            for one in self.instructions:
+                now = max([now, *(down[i] for i in one.waits)])
+                if one.sets is not None and one.loads:
+                    down[one.sets] = max(down[one.sets], now + away[one.address])
+                now += max(1, one.stall)
+        return now
 
     @cached_property
     def copies_of_loads(self) -> tuple[Instruction, ...]:
@@ -223,7 +239,7 @@ class MachineCode:
         inner = [
             (first, last)
             for first, last in spans
-            if not any(first <= f and l <= last and (f, l) != (first, last) for f, l in spans)
+            if not any(first <= f and t <= last and (f, t) != (first, last) for f, t in spans)
         ]
         return tuple(self._loop(*span) for span in sorted(set(inner)))
 
@@ -336,6 +352,6 @@ def _instruction(line: re.Match[str], upper: int) -> Instruction:
         operands=tuple(word.strip() for word in operands.split(",")) if operands else (),
         stall=control & 15,
         sets=None if sets == 7 else sets,
-        waits=frozenset(i for i in range(6) if control >> 11 + i & 1),
+        waits=frozenset(i for i in range(SCOREBOARDS) if control >> 11 + i & 1),
         label=target[1] if target else "",
     )
