@@ -24,6 +24,7 @@ LOADS = {
     "IQ4_NL": (16, 2), "MXFP4": (16, 1),
 }  # fmt: skip
 AT_ONCE = {"linear_1": 5, "linear_2": 2, "linear_4": 2, "linear_8": 2}  # blocks of threads
+FEWER = {"Q4_1": 4}  # of one token: with fewer registers it would spill
 LAUNCHES = linear.FLOAT_LAUNCHES | linear.BLOCK_LAUNCHES
 FEW = list(product(LOADS, CAPABILITIES))
 NOT_HERE = pytest.mark.skipif(bool(sass.missing()), reason=sass.missing())
@@ -67,7 +68,7 @@ def test_weights_of_few_tokens_stream(format, capability):
         found = Counter(load.bytes for load in loop.loads if load.argument == "weight")
         items = sum(found.values()) // len(LOADS[format])
         assert found == Counter(LOADS[format] * items), launch.name
-        least = AT_ONCE[launch.function]
+        least = min(AT_ONCE[launch.function], FEWER.get(format, 5))
         assert blocks_at_once(capability, 128, used.registers, used.shared) >= least, launch.name
         assert not used.spills, launch.name
         if launch.function == "linear_1":

@@ -27,7 +27,7 @@ struct q4_0 : Coding {
 };
 struct q4_1 : Coding {
   static constexpr bool m = true;
-  static constexpr int at_once = 5;
+  static constexpr int at_once = 4;
 };
 struct q5_0 : Coding {
   static constexpr int high = 1, raised = 16;
