@@ -23,7 +23,8 @@ struct q8_0 : Coding {
   static constexpr int low = 8;
 };
 struct q4_0 : Coding {
-  static constexpr int raised = 8, at_once = 5;  // with fewer registers it would spill
+  static constexpr int raised = 8;
+  static constexpr int at_once = 5;  // with fewer registers it would spill
 };
 struct q4_1 : Coding {
   static constexpr bool m = true;
