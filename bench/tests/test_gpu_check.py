@@ -80,7 +80,7 @@ def test_a_bare_machine_can_import_all_of_it(tmp_path):
 
 
 def checked(folder, seconds=60):
-    gpu = SimpleNamespace(memory=lambda: (1, 1), identity="made up")
+    gpu = SimpleNamespace(memory=lambda: (1, 1), identity="made up", library="")
     return Check(gpu, folder, Log(StringIO(), time.monotonic()), seconds)
 
 
@@ -109,7 +109,6 @@ def test_what_is_here_is_said_first(monkeypatch, tmp_path, capsys):
     """Versions and tools, without importing any; then what is not here."""
     monkeypatch.setattr(parts, "PACKAGES", ("numpy", "no-such-package"))
     check = checked(tmp_path)
-    check.gpu = SimpleNamespace(memory=lambda: (1, 1), identity="made up", library="")
     parts.introduce(check)
     told = capsys.readouterr().out
     assert f"numpy {np.__version__}" in told
