@@ -17,7 +17,7 @@ PROCESSES ?= 2
 # One that crashes or hangs ends the tests: another would only begin again with the same test.
 SEVERAL = -n $(PROCESSES) --max-worker-restart 0
 
-.PHONY: demo test test-all test-deep test-wheel test-transformers test-peers peer-goldens
+.PHONY: demo test test-all test-arm test-deep test-wheel test-transformers test-peers peer-goldens
 .PHONY: bench bench-quick card report browser gpu-check
 .PHONY: lint types docs check goldens mutants clean
 
@@ -28,7 +28,7 @@ demo: $(VENV)/.installed
 # The first line probes the machine's limits: what a busy one gives would not be kept. Of several
 # processes each keeps to one core (conftest.py), so what threads do on many is tested apart.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -c "from bench.limits import limits; limits()"
+	$(BIN)/python -c "from bench.machine.limits import limits; limits()"
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m "not exhaustive" $(SEVERAL) \
 		--ignore conformance/parallel
 	$(BIN)/pytest conformance/parallel
@@ -37,6 +37,12 @@ test: $(VENV)/.installed-dev
 # The other variants, CUDA's kernels on an emulator, and transformers beside them.
 test-all: test test-transformers
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m exhaustive $(SEVERAL)
+
+# An aarch64 machine under qemu, in a folder of the user's cache (ASSAY_ARM): docs/guide/arm.md. Where
+# qemu or Debian's packages are out of reach the script says so and the tests skip.
+test-arm: $(VENV)/.installed-dev
+	bash conformance/arm.sh make $(BIN)/python || [ $$? = 3 ]
+	ASSAY_ARM_ALL=1 $(BIN)/pytest conformance/kernel/test_arm.py conformance/kernel/test_linear_neon.py
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/
@@ -56,7 +62,8 @@ test-transformers: $(VENV)/.installed-transformers
 
 test-peers: $(VENV)/.installed-peers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/llama/test_llama_cpp.py \
-		conformance/perplexity/test_harness.py conformance/families/test_peers.py
+		conformance/perplexity/test_harness.py conformance/families/test_peers.py \
+		conformance/speculation/test_own_heads.py
 	LLAMA_CPP_LIB_PATH=$$($(BIN)/python -c 'import llama_cpp as l; print(l.__path__[0] + "/lib")') \
 		$(BIN)/pytest conformance/foreign/test_ggml.py conformance/foreign/test_honest.py
 

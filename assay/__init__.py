@@ -7,7 +7,9 @@
 - `Engine` continues text, with `Options` of how and `SamplingParams` of which tokens; it gives
   `RequestOutput`s, or `Piece`s as they come, and has `Timings`. `AsyncEngine` is one for asyncio.
   What they raise is an `EngineError`.
-- `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie` and `Lookahead` are ways to draft tokens.
+- `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `OwnHead` are ways to draft
+  tokens.
+- `SnapKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long prompt are kept.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
 - `judge("rms_norm/cpu/generic")` tries a kernel and returns its certificate.
@@ -25,11 +27,11 @@ from assay.rooms import claim
 
 if TYPE_CHECKING:
     from assay.judging import judge
-    from bench import frames
+    from bench.race import frames
     from engine.cache.cells import ContextFullError
     from engine.cache.session import SessionError
     from engine.chat import ChatError
-    from engine.checks import PromptError
+    from engine.checks import NumericalError, PromptError
     from engine.config import ModelError
     from engine.engine import Engine
     from engine.errors import BusyError, ClosedError, EngineError, PackageError
@@ -37,13 +39,24 @@ if TYPE_CHECKING:
     from engine.generation.results import CompletionOutput, Logprob, RequestOutput
     from engine.generation.timings import Timings
     from engine.gguf.cursor import GGUFError
-    from engine.model import NumericalError
     from engine.offload.disk import OffloadError
     from engine.options import Options
+    from engine.policies.h2o import H2O
+    from engine.policies.keydiff import KeyDiff
+    from engine.policies.knorm import Knorm
+    from engine.policies.snapkv import SnapKV
+    from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingError, SamplingParams
     from engine.sampling.structured_params import StructuredOutputsParams
     from engine.schedule.asynchronous import AsyncEngine
-    from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
+    from engine.speculation.settings import (
+        Linear,
+        Lookahead,
+        LookaheadTrie,
+        OwnHead,
+        PromptLookup,
+        Tree,
+    )
     from engine.speculation.vocabularies import VocabularyError
     from engine.tokenizer.vocab import TokenizerError
     from kernels.call import call
@@ -53,15 +66,17 @@ if TYPE_CHECKING:
     from reference.table import OPS
 
 __all__ = [
-    "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
-    "ContextFullError", "Engine", "EngineError", "GGUFError", "Linear", "Logprob", "Lookahead",
-    "LookaheadTrie", "ModelError", "NumericalError", "OffloadError", "Options", "PackageError",
-    "Piece", "PromptError", "PromptLookup", "RequestOutput", "SamplingError", "SamplingParams",
-    "SessionError", "ShapeError", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
+    "H2O", "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
+    "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
+    "Logprob", "Lookahead", "LookaheadTrie", "ModelError", "NumericalError", "OffloadError",
+    "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
+    "RequestOutput", "SamplingError", "SamplingParams", "SessionError", "ShapeError", "SnapKV",
+    "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
     "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
 ]  # fmt: skip
 
 _HOMES = {
+    "H2O": "engine.policies.h2o:H2O",
     "OPS": "reference.table:OPS",
     "AsyncEngine": "engine.schedule.asynchronous:AsyncEngine",
     "ChatError": "engine.chat:ChatError",
@@ -73,14 +88,17 @@ _HOMES = {
         name: f"engine.errors:{name}"
         for name in ("BusyError", "ClosedError", "EngineError", "PackageError")
     },
+    "KeyDiff": "engine.policies.keydiff:KeyDiff",
+    "Knorm": "engine.policies.knorm:Knorm",
     "Linear": "engine.speculation.settings:Linear",
     "Logprob": "engine.generation.results:Logprob",
     "Lookahead": "engine.speculation.settings:Lookahead",
     "LookaheadTrie": "engine.speculation.settings:LookaheadTrie",
     "ModelError": "engine.config:ModelError",
-    "NumericalError": "engine.model:NumericalError",
+    "NumericalError": "engine.checks:NumericalError",
     "OffloadError": "engine.offload.disk:OffloadError",
     "Options": "engine.options:Options",
+    "OwnHead": "engine.speculation.settings:OwnHead",
     "Piece": "engine.generation.completion:Piece",
     "PromptError": "engine.checks:PromptError",
     "PromptLookup": "engine.speculation.settings:PromptLookup",
@@ -89,6 +107,8 @@ _HOMES = {
     "SamplingParams": "engine.sampling.params:SamplingParams",
     "SessionError": "engine.cache.session:SessionError",
     "ShapeError": "kernels.shapes:ShapeError",
+    "SnapKV": "engine.policies.snapkv:SnapKV",
+    "StreamingLLM": "engine.policies.streaming_llm:StreamingLLM",
     "StructuredOutputsParams": "engine.sampling.structured_params:StructuredOutputsParams",
     "Timings": "engine.generation.timings:Timings",
     "TokenizerError": "engine.tokenizer.vocab:TokenizerError",
@@ -97,7 +117,7 @@ _HOMES = {
     "VocabularyError": "engine.speculation.vocabularies:VocabularyError",
     "call": "kernels.call:call",
     "find": "kernels.table:find_any",
-    "frames": "bench.frames",
+    "frames": "bench.race.frames",
     "judge": "assay.judging:judge",
 }
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from bench.cases import BenchCase
 from bench.child import Child, ChildError, settle
 from bench.contenders.contender import FAST, OURS
-from bench.limits import Limits
-from bench.op_run import Lab, OpRun
-from bench.ratio import Ratio, ratio
-from bench.results import Measurement, Run
-from bench.timing import Rule, race
+from bench.machine.limits import Limits
+from bench.ops.cases import BenchCase
+from bench.ops.op_run import Lab, OpRun
+from bench.ops.workload import Workload
+from bench.race.ratio import Ratio, ratio
+from bench.race.results import Measurement, Run
+from bench.race.timing import Rule, race
 from bench.trees import Side, TreeError
-from bench.workload import Workload
 from kernels.certificates import Key
 from kernels.cpu.runtime.team import Team
 from kernels.kernel import Kernel

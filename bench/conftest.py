@@ -1,6 +1,6 @@
 """`pytest bench/ --benchmark` measures; without that flag every benchmark runs once and is checked.
 
-Each measurement is on disk as soon as it is made: see bench/results.py.
+Each measurement is on disk as soon as it is made: see bench/race/results.py.
 """
 
 from collections.abc import Iterator
@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from bench.benchmarking import CLOCK, Recorder
-from bench.cases import CACHES
 from bench.compare import Comparison, measured, stored
-from bench.conditions import conditions
-from bench.engine_race import Field, field_of
-from bench.limits import Limits, limits
-from bench.op_run import Lab
-from bench.plan import Plan
+from bench.engine.engine_race import Field, field_of
+from bench.machine.conditions import conditions
+from bench.machine.limits import Limits, limits
+from bench.ops.cases import CACHES
+from bench.ops.op_run import Lab
+from bench.race.benchmarking import CLOCK, Recorder
+from bench.race.plan import Plan
+from bench.race.results import Results, ResultsError, Run, find, is_stored, read
 from bench.report import card, quality
 from bench.report.lookup import rows_of
 from bench.report.markdown import table_lines
-from bench.results import Results, ResultsError, Run, find, is_stored, read
 from bench.shell.compare import remarks, table
 from bench.shell.telling import teller
 from bench.trees import TreeError, side

@@ -9,20 +9,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from math import isnan
 
 import pandas as pd
 from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
-from bench.cases import BenchCase
-from bench.experiment import Experiment
-from bench.limits import limits
-from bench.op_run import Lab, OpRun
-from bench.timing import Rule
-from bench.workload import Workload
-from engine.shell.show import stdout
+from bench.machine.limits import limits
+from bench.ops.cases import BenchCase
+from bench.ops.op_run import Lab, OpRun
+from bench.ops.workload import Workload
+from bench.race.experiment import Experiment
+from bench.race.timing import Rule
 from kernels.cpu.linear import linear_blocks, linear_float, linear_int8
 from kernels.cpu.linear.linear import Blocking
 from kernels.cpu.runtime.cores import physical_cores
@@ -88,18 +84,11 @@ def crossover(format: str, lab: Lab, tell: Callable[[], None]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index").sort_index(axis=1)
 
 
-def table(format: str, found: pd.DataFrame) -> Table:
-    """In microseconds a token; the fastest of a row stands out."""
-    result = Table(title=f"linear {format}, us a token", box=None)
-    for name in ("tokens", *(f"tiles of {width}" for width in found.columns)):
-        result.add_column(name, justify="right")
-    for tokens, row in found.iterrows():
-        cells = [
-            Text("" if isnan(s) else f"{1e6 * s:.1f}", "bold" if s == row.min() else "")
-            for s in row
-        ]
-        result.add_row(str(tokens), *cells)
-    return result
+def table(format: str, found: pd.DataFrame) -> str:
+    """In microseconds a token, and which tiles are the fastest of a row."""
+    told = (1e6 * found).add_prefix("tiles of ").rename_axis("tokens")
+    told["fastest"] = found.idxmin(axis=1)
+    return f"linear {format}, us a token\n{told.to_string(float_format='%.1f', na_rep='')}"
 
 
 def main() -> None:
@@ -110,7 +99,7 @@ def main() -> None:
         task = bar.add_task("racing tiles", total=len(formats) * len(TOKENS))
         tables = [table(f, crossover(f, lab, lambda: bar.advance(task))) for f in formats]
     for one in tables:
-        stdout().print(one)
+        print(one)
 
 
 if __name__ == "__main__":

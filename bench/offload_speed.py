@@ -20,10 +20,10 @@ from pathlib import Path
 from bench.offload import way as ways
 from bench.offload.race import Field, Folders, Subject, folders
 from bench.offload.way import Way
-from bench.program import Tell, parsed, report
+from bench.race.program import Tell, parsed, report
+from bench.race.results import Measurement
+from bench.race.timing import Rule
 from bench.report.offload import section
-from bench.results import Measurement
-from bench.timing import Rule
 from engine.embedded import resolve
 
 FULL, QUICK = Rule(least=5, most=60, error=0.01, cap_seconds=240), Rule(least=3, most=3)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.results import Measurement
+from bench.race.results import Measurement
 from data.golden import FOLDER as GOLDEN
 from data.story.grammar import log_probability
 from engine import Engine

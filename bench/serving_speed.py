@@ -20,8 +20,10 @@ import numpy as np
 
 from bench.child import ChildError, output
 from bench.contenders.contender import OURS
-from bench.experiment import Contender, Experiment, Sample, timed
-from bench.program import Tell, parsed, report
+from bench.race.experiment import Contender, Experiment, Sample, timed
+from bench.race.program import Tell, parsed, report
+from bench.race.results import Measurement
+from bench.race.timing import Rule, Sampler, race
 from bench.report.serving import (
     ALONE,
     ANSWERS,
@@ -35,8 +37,6 @@ from bench.report.serving import (
     STEP,
     section,
 )
-from bench.results import Measurement
-from bench.timing import Rule, Sampler, race
 from engine import Engine, Options, SamplingParams
 from engine.embedded import resolve
 from engine.model import Model

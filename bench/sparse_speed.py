@@ -22,14 +22,14 @@ import numpy as np
 import pandas as pd
 
 from bench.child import ChildError, output
-from bench.experiment import Contender, Experiment, Sample, timed
-from bench.program import Tell, parsed, report
-from bench.ratio import ratio
+from bench.race.experiment import Contender, Experiment, Sample, timed
+from bench.race.program import Tell, parsed, report
+from bench.race.ratio import ratio
+from bench.race.results import Measurement
+from bench.race.timing import Rule, Sampler
 from bench.report.lookup import sizes, times
 from bench.report.plots import panels
 from bench.report.table import Section, number, percent, table, text
-from bench.results import Measurement
-from bench.timing import Rule, Sampler
 from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.options import Options

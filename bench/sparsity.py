@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from bench.profile import joined
+from bench.engine.profile import joined
 from bench.quality import ROWS, estimates, figure, longest, passages, scores
-from bench.results import Measurement
+from bench.race.results import Measurement
 from engine import Engine
 from engine.embedded import resolve
 from engine.passes.count import Counted, count_neurons, neuron_counts

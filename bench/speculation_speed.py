@@ -14,9 +14,10 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from bench.program import Tell, parsed, report
+from bench.race.program import Tell, parsed, report
+from bench.race.results import Measurement
+from bench.race.timing import Rule
 from bench.report.speculation import section
-from bench.results import Measurement
 from bench.speculation.races import (
     ALPHAS,
     COSTS,
@@ -40,7 +41,6 @@ from bench.speculation.races import (
     verifying,
 )
 from bench.speculation.writer import opening
-from bench.timing import Rule
 from engine import Engine, Options
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile

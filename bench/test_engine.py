@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-from bench.benchmarking import measure
 from bench.contenders.start import PARTS, cold_start, start
-from bench.experiment import Contender, Experiment
-from bench.results import Measurement
+from bench.race.benchmarking import measure
+from bench.race.experiment import Contender, Experiment
+from bench.race.results import Measurement
 
 
 def test_engine(benchmark, plan, recorder, engine_field, engine_test):

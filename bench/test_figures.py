@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.benchmarking import Recorder, measure
 from bench.contenders.contender import FAST, OURS, Setup
 from bench.contenders.racer import Racer
-from bench.engine_race import Field, field_of, gaps
-from bench.experiment import Contender, Experiment
+from bench.engine.engine_race import Field, field_of, gaps
+from bench.engine.profile import Profile, empty_steps, profile
 from bench.figures import READING, reading, streams
-from bench.memory import STATUS, Held, held
-from bench.op_run import Lab
-from bench.plan import Plan
-from bench.profile import Profile, empty_steps, profile
-from bench.results import Measurement
-from bench.timing import ONCE, Rule, Sampler
+from bench.machine.memory import STATUS, Held, held
+from bench.ops.op_run import Lab
+from bench.race.benchmarking import Recorder, measure
+from bench.race.experiment import Contender, Experiment
+from bench.race.plan import Plan
+from bench.race.results import Measurement
+from bench.race.timing import ONCE, Rule, Sampler
 from engine import Engine
 
 RACERS = (FAST, "llama.cpp")  # beside our engine; slower ones would only take time

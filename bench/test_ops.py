@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 
-from bench import matmul
-from bench.benchmarking import measure
-from bench.experiment import Contender, Experiment, timed
-from bench.op_run import OpRun, TooMuchError
-from bench.workload import Workload
+from bench.ops import matmul
+from bench.ops.op_run import OpRun, TooMuchError
+from bench.ops.workload import Workload
+from bench.race.benchmarking import measure
+from bench.race.experiment import Contender, Experiment, timed
 
 RACED_BYTES = 2**28  # of a call: beyond that, three copies of a weight take their time
 

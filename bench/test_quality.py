@@ -3,8 +3,6 @@ measures it (minutes), and `assay report` shows it."""
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.benchmarking import Recorder, once
-from bench.plan import Plan
 from bench.quality import (
     DIVERGENCE,
     MIXED,
@@ -17,6 +15,8 @@ from bench.quality import (
     qualities,
     stories,
 )
+from bench.race.benchmarking import Recorder, once
+from bench.race.plan import Plan
 
 FEW = 5  # stories
 

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from bench.benchmarking import measure
-from bench.cases import BenchCase
 from bench.child import Child
-from bench.compiling import HOME
-from bench.experiment import Contender, Experiment, Sample
-from bench.results import Measurement
-from bench.workload import weight
+from bench.ops.cases import BenchCase
+from bench.ops.compiling import HOME
+from bench.ops.workload import weight
+from bench.race.benchmarking import measure
+from bench.race.experiment import Contender, Experiment, Sample
+from bench.race.results import Measurement
 from kernels.certificates import Key
 from kernels.cpu.runtime.team import Program
 

@@ -3,9 +3,9 @@
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.benchmarking import Recorder, once
-from bench.plan import Plan
 from bench.quality import LOSS, STORIES, stories
+from bench.race.benchmarking import Recorder, once
+from bench.race.plan import Plan
 from bench.sparsity import ALL, FIRING, PREDICTED, QUICK, RECALL, SHARE, THRESHOLDS, sparse
 from bench.test_quality import FEW
 

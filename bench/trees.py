@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import run
 
-from bench.conditions import ROOT, git
+from bench.machine.conditions import ROOT, git
 from kernels.kernel import Kernel
 from kernels.table import KERNELS
 

@@ -23,7 +23,7 @@ from conformance.cuda.emulator import Emulator
 from conformance.support.child import started
 from conformance.support.depth import DEEP
 from conformance.support.here import ABLE, serves
-from conformance.support.spelling import Spelling
+from conformance.support.models.spelling import Spelling
 from engine import Engine
 from engine.shell import main
 from kernels.cuda.runtime.current import taking_the_place

@@ -13,22 +13,40 @@ if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.generation.completion import Piece
     from engine.options import Options
+    from engine.policies.h2o import H2O
+    from engine.policies.keydiff import KeyDiff
+    from engine.policies.knorm import Knorm
+    from engine.policies.snapkv import SnapKV
+    from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingParams
     from engine.sampling.structured_params import StructuredOutputsParams
     from engine.schedule.asynchronous import AsyncEngine
-    from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
+    from engine.speculation.settings import (
+        Linear,
+        Lookahead,
+        LookaheadTrie,
+        OwnHead,
+        PromptLookup,
+        Tree,
+    )
 
 __all__ = [
+    "H2O",
     "AsyncEngine",
     "Engine",
+    "KeyDiff",
+    "Knorm",
     "Linear",
     "Lookahead",
     "LookaheadTrie",
     "Options",
+    "OwnHead",
     "Piece",
     "PromptError",
     "PromptLookup",
     "SamplingParams",
+    "SnapKV",
+    "StreamingLLM",
     "StructuredOutputsParams",
     "Tree",
 ]
@@ -36,13 +54,18 @@ __all__ = [
 _HOMES = {
     "AsyncEngine": "engine.schedule.asynchronous",
     "Engine": "engine.engine",
+    "H2O": "engine.policies.h2o",
+    "KeyDiff": "engine.policies.keydiff",
+    "Knorm": "engine.policies.knorm",
     "Options": "engine.options",
     "Piece": "engine.generation.completion",
     "PromptError": "engine.checks",
     "SamplingParams": "engine.sampling.params",
+    "SnapKV": "engine.policies.snapkv",
+    "StreamingLLM": "engine.policies.streaming_llm",
     "StructuredOutputsParams": "engine.sampling.structured_params",
     **dict.fromkeys(
-        ("Linear", "Lookahead", "LookaheadTrie", "PromptLookup", "Tree"),
+        ("Linear", "Lookahead", "LookaheadTrie", "OwnHead", "PromptLookup", "Tree"),
         "engine.speculation.settings",
     ),
 }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from reference.opt import UNUSED
+from reference.models.opt import UNUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,8 @@ class Routing:
     normed    whether weights are divided by their sum
     part      an expert's width is that of the network by how many are used, not its own
     gated     whether a gate weighs a shared network
+    lone      the op of scores with which groups would go by their best expert, not by the sum of
+              two, which is not supported; "": there is none
     counted   whether the file counts how many experts a shared network is as wide as, and how many
               of the first blocks are dense
     """
@@ -23,6 +25,7 @@ class Routing:
     normed: bool = True
     part: bool = False
     gated: bool = False
+    lone: str = ""
     counted: bool = False
 
 
@@ -120,7 +123,8 @@ ARCHITECTURES: Mapping[str, Traits] = {
     ),
     "gemma3": replace(GEMMA2, windows=6, window_base=10000.0, logit_cap=0.0, by_width=62),
     "gemma4": replace(
-        GEMMA, windows=6, window=None, window_base=10000.0, logit_cap=0.0, by_block=True
+        GEMMA, windows=6, window=None, window_base=10000.0, logit_cap=0.0, by_block=True,
+        experts=Routing(),
     ),
     "qwen2": LLAMA,
     "qwen3": LLAMA,
@@ -160,7 +164,8 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "qwen35": DELTA,
     "qwen35moe": replace(DELTA, experts=Routing(part=True, gated=True)),
     "deepseek2": replace(
-        LLAMA, latent=True, further=True, experts=Routing(normed=False, counted=True)
+        LLAMA, latent=True, further=True,
+        experts=Routing(normed=False, lone="softmax", counted=True),  # DeepSeek-V2's
     ),
     "minicpm3": replace(
         LLAMA, latent=True, halves=True, latent_eps=1e-6, mup=True, divides=True,

@@ -1,10 +1,11 @@
 """What has to hold before a model is made, steps, or continues a prompt: of the file's tensors, of
-the memory that is free, of arguments."""
+the memory that is free, of arguments; and of what a step gives."""
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import psutil
 
 from engine.cache.states import slots_for
@@ -12,10 +13,12 @@ from engine.config import ModelConfig, ModelError
 from engine.errors import EngineError
 from engine.gguf.cursor import shown
 from engine.gguf.file import GGUFFile
+from engine.models import further
 from engine.models.family import Family
 from engine.options import Options
 from engine.sampling.params import SamplingParams
 from reference.formats import FORMATS
+from reference.op import Array
 
 # Frequencies that old checkpoints store and that are computed here; predictors, without which a
 # block runs dense.
@@ -24,6 +27,10 @@ HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|fc1|fc2)\.weight")
 
 class PromptError(EngineError):
     """A prompt that cannot be continued."""
+
+
+class NumericalError(EngineError, ArithmeticError):
+    """The model's output is not a number."""
 
 
 def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
@@ -54,6 +61,24 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
             f"{file.path}: it has tensor {shown(unused[0])}{more}, which {config.architecture} of"
             f" {config.blocks} blocks does not use: its answers would be wrong"
         )
+    check_dims(file, known)
+
+
+def check_further(file: GGUFFile, config: ModelConfig) -> None:
+    """The same of the block that foretells a token: that there is one, and what it needs."""
+    if not config.further:
+        raise ModelError(
+            f"{file.path}: it has no block that foretells further tokens, so none can draft them"
+        )
+    wanted = further.expected_tensors(config)
+    if missing := [name for name in wanted if name not in file.tensors]:
+        raise ModelError(f"{file.path}: tensor {missing[0]} is missing, without which none drafts")
+    check_dims(file, wanted | further.optional_tensors(config))
+
+
+def check_dims(file: GGUFFile, known: Mapping[str, tuple[int, ...]]) -> None:
+    """Those of these tensors that are in the file have these dimensions and a format that runs."""
+    tensors = file.tensors
     for name, dims in known.items():
         if name in tensors:
             info = tensors[name]
@@ -96,6 +121,8 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     each = 1 if config.latent else 2
     wanted = each * context * rows + 4 * options.sequences * context
     slots = slots_for(options.sequences, options.states)
+    if options.foretells:
+        wanted += context * (4 * config.hidden + each * max(map(layout.row_bytes, widths)))
     kept = (dims for i in blocks for dims in config.states_of(i).values())
     wanted += 4 * slots * sum(map(math.prod, kept))
     free = psutil.virtual_memory().available
@@ -133,6 +160,25 @@ def check_step(
         )
     if bad := [row for row in wanted if not 0 <= row < count]:
         raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")
+
+
+def check_finite(
+    rows: Array, positions: Sequence[int], wanted: Sequence[int], what: str = "logits"
+) -> Array:
+    """The rows that a step gives for the tokens that are `wanted` are numbers."""
+    if not np.isfinite(rows.sum()) and not np.isfinite(rows).all():
+        row, column = np.argwhere(~np.isfinite(rows))[0]
+        which = f"token {column} " if what == "logits" else ""
+        raise not_finite(positions[wanted[row]], which, what)
+    return rows
+
+
+def not_finite(position: int, which: str = "", what: str = "logits") -> NumericalError:
+    """What to raise where those at `position` are no numbers."""
+    return NumericalError(
+        f"the model's {what} are not finite ({which}after position {position}): are there NaN"
+        " or infinity in its weights?"
+    )
 
 
 def check_prompt(tokens: Sequence[int], vocab: int, capacity: int) -> None:

@@ -14,7 +14,7 @@ from engine.recurrent import Ssm
 from engine.recurrent import states as states_of_block
 from engine.unused import unused_key
 from reference import rope_frequencies
-from reference.transformer import Scales
+from reference.models.transformer import Scales
 
 MOST_BLOCKS = 2**16  # of which each is told whether it has a window
 
@@ -41,7 +41,7 @@ class Experts:
     gate may weigh.
 
     `scores` and `normed` are Routing's, `scale` multiplies the weights; of `groups` of experts the
-    `kept` best are chosen among.
+    `kept` best are chosen among. A block's gates and ups are one tensor where they are `joined`.
     """
 
     count: int
@@ -54,6 +54,7 @@ class Experts:
     kept: int = 1
     shared: int = 0
     shared_gate: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class ModelConfig:
     experts. Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
     for every block. Scores are multiplied by
     `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
-    that foretell more tokens, which nothing here computes.
+    that foretell more tokens, which serve drafts alone (models/further.py).
     """
 
     architecture: str
@@ -557,10 +558,10 @@ def _experts(keys: Keys, routing: Routing | None, ffn: int) -> Experts | None:
     )
     if used > count:
         raise ModelError(f"{keys.full('expert_used_count')} is {used}, of {count} experts")
-    if keys.prefix == "deepseek2" and found.scores == "softmax" and found.kept < found.groups:
+    if found.scores == routing.lone and found.kept < found.groups:
         raise ModelError(
-            f"{keys.full('expert_group_count')} is {found.groups}: groups of DeepSeek-V2, each of"
-            " which goes by its best expert, are not supported"
+            f"{keys.full('expert_group_count')} is {found.groups}: groups of {found.scores} scores,"
+            " each of which goes by its best expert, are not supported"
         )
     if count % found.groups or found.kept > found.groups:
         raise ModelError(

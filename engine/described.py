@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from engine.checks import check_tensors, further_tensors
+from engine.checks import check_further, check_tensors, further_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
-from engine.models.family import Family, Picked, Shaped
-from engine.models.table import FAMILIES
+from engine.models import experts, further
+from engine.models.family import Family, OfEach, Picked, Shaped
+from engine.models.table import FAMILIES, parts_of
 from engine.offload.bundle import Bundle, bundles, unbundled
 from engine.options import Options
 from engine.sparsity import with_sparsity
@@ -43,12 +44,19 @@ def described(file: GGUFFile, options: Options) -> Described:
     config, notes = with_sparsity(config, file, options.sparse, options.threshold, options.union)
     if config.attends(0) and "blk.0.attn_qkv.weight" in tensors:
         config = replace(config, fused_qkv=True)
+    if config.experts and f"blk.{config.leading}.{experts.BOTH}.weight" in tensors:
+        config = replace(config, experts=replace(config.experts, joined=True))
     check_tensors(file, family, config)
-    if left := further_tensors(tensors, config):
+    needed, parts = family.expected_tensors(config), parts_of(config)
+    if options.foretells:
+        check_further(file, config)
+        needed |= further.expected_tensors(config)
+        parts |= further.parts(config)
+    elif left := further_tensors(tensors, config):
         notes = [*notes, f"{len(left)} tensors of blocks that foretell further tokens are unused"]
-    for name, dims in family.expected_tensors(config).items():
+    for name, dims in needed.items():
         tensors[name] = replace(tensors[name], dims=dims)  # of a matrix of one row both
-    for name, rows in family.parts(config).items():
+    for name, rows in parts.items():
         whole = tensors.get(rows.tensor)
         if whole is None:
             continue
@@ -59,6 +67,8 @@ def described(file: GGUFFile, options: Options) -> Described:
                     f"{file.path}: tensor {rows.tensor} is in {whole.type_name}, of which rows of"
                     f" {rows.dims[-1]} elements are no whole blocks"
                 )
+        elif isinstance(rows, OfEach):
+            tensors[name] = whole.of_each(name, rows.first, rows.count)
         elif isinstance(rows, Picked):
             picked = whole.only(name, rows.numbers, rows.matrices)
             tensors[name] = picked.turned_round() if rows.turned else picked

@@ -235,6 +235,10 @@ class Engine(Closing):
         self._check(tokens)
         most = min(self.model.options.sequences, self.model.limits["outputs"])
         check_generation(params, most, self.model.cells.capacity, context_shift, keep, resume)
+        if context_shift and self.model.eviction:
+            raise PromptError(
+                "context_shift evaluates anew what a kv_policy has evicted: have one or the other"
+            )
         self.samplers.bound(needed_ops(params, self._verifies))
         if params.structured_outputs:  # what is wrong with it is said before anything is evaluated
             self.samplers.grammars.constraint(params.structured_outputs)
@@ -481,6 +485,7 @@ class Engine(Closing):
 
     def _sampled(self, decoding: Decoding, completion: Completion, row: Row) -> Piece:
         """A completion's next token."""
+        self.timings.cache = self.model.cache_bytes
         with self.timings.sample.measure(1):
             piece = decoding.sample(completion, row)
         if completion.index == 0:

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.cache.cells import Cells
+from engine.cache.eviction import Eviction, receiving
 from engine.cache.states import States
 from engine.checks import check_memory
-from engine.compile.build import Built, build
+from engine.compile.build import Built, build, build_further
 from engine.compile.compiler import Compiler
 from engine.compile.executable import Executable, stepped
+from engine.compile.plan import Plan
 from engine.config import ModelConfig
 from engine.described import described
 from engine.gguf.file import GGUFFile
 from engine.options import Options
 from engine.passes import Pass
 from engine.passes.count import count_predicted
+from engine.passes.keep_hidden import keep_hidden
 from engine.placement.applied import placed
 from engine.sparsity import dense_where_faster
 from kernels.background import Background
@@ -33,16 +36,19 @@ TRIED = 32  # tokens by which a load finds how many neurons are active
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model's parts: its step as it was `built`, what runs it, and for whom."""
+    """A model's parts: its step as it was `built`, what runs it, and for whom; and what runs the
+    block that foretells a token `ahead`, where that was asked for."""
 
     config: ModelConfig
     device: Device | None
     limits: Mapping[str, int]
     cells: Cells
+    eviction: Eviction | None
     chooser: Chooser
     team: Team
     built: Built
     ready: Executable
+    ahead: Plan | None
     notes: Sequence[str]
 
 
@@ -67,7 +73,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     cells = Cells(context, options.sequences, config.window, states)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
-        {"tokens": max(limits.values())}, options.compiles_apart,
+        {"tokens": max(limits.values()), "held": context}, options.compiles_apart,
     )  # fmt: skip
     if options.compiles_apart:
         compile_apart()  # what the team needs
@@ -87,12 +93,20 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
-    whole = built(options.passes)
+    policy = options.kv_policy
+    observing = [receiving(policy, options.sequences, context)] if policy else []
+    foretelling = [keep_hidden] if options.foretells else []
+    whole, ahead = built([*options.passes, *observing, *foretelling]), None
     ready = compiler.compile(whole)
+    eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler) if policy else None
+    if options.foretells:
+        ahead = compiler.trial(build_further(file, said, cells, options, whole))
     if options.background:
         resources.enter_context(closing(Background(chooser.serving)))
     notes = [*compiler.notes, *notes]
-    return Loaded(config, device, limits, cells, chooser, compiler.team, whole, ready, notes)
+    return Loaded(
+        config, device, limits, cells, eviction, chooser, compiler.team, whole, ready, ahead, notes
+    )
 
 
 def _shares_named(

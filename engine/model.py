@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.checks import check_step
+from engine.checks import check_finite, check_step, not_finite
 from engine.compile.executable import Executable, stepped
 from engine.compile.plan import CpuStep, Plan
 from engine.config import ModelError
-from engine.errors import BusyError, ClosedError, EngineError
+from engine.errors import BusyError, ClosedError
 from engine.gguf.file import GGUFFile
 from engine.load import load
 from engine.offload.offload import Offload, StreamedPlan
@@ -21,10 +21,6 @@ from engine.options import Options
 from engine.passes.fuse import GpuStep
 from engine.sampling.sampler import Row
 from reference.op import Array
-
-
-class NumericalError(EngineError, ArithmeticError):
-    """The model's output is not a number."""
 
 
 class Model:
@@ -51,10 +47,12 @@ class Model:
             self._resources = resources.pop_all()
         self.metadata, self.config, self.device = self.file.metadata, loaded.config, loaded.device
         self.limits, self.cells, self.team = loaded.limits, loaded.cells, loaded.team
-        self.chooser, self._notes = loaded.chooser, loaded.notes
+        self.chooser, self._notes, self.eviction = loaded.chooser, loaded.notes, loaded.eviction
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.ready: Executable | None = loaded.ready
+        self._cell_bytes = sum(cache.shape[1] for cache in self.caches.values())
+        self.ahead = loaded.ahead
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def set_threshold(self, threshold: float) -> None:
@@ -74,7 +72,7 @@ class Model:
         self._closing = True
         with self._stepping:
             self._resources.close()
-            self.ready = None
+            self.ready = self.ahead = None
             for name in ("caches", "states", "memory"):
                 self.__dict__.pop(name, None)
 
@@ -98,6 +96,11 @@ class Model:
         if self.ready is None or (plan := self.ready.plan_for(tokens)) is None:
             raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
         return plan
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the cells take that hold keys and values, in all blocks."""
+        return (self.cells.capacity - self.cells.free) * self._cell_bytes
 
     @property
     def offload(self) -> Offload | None:
@@ -129,7 +132,7 @@ class Model:
         first sequence up to its own position. The logits are valid until the next step.
         """
         with self._stepped(tokens, positions, sequences, wanted) as ready:
-            return self._finite(ready.logits[: len(wanted)], positions, wanted)
+            return check_finite(ready.logits[: len(wanted)], positions, wanted)
 
     def hidden(
         self,
@@ -151,7 +154,7 @@ class Model:
 
     def _hidden(self, ready: Executable, positions: Sequence[int], wanted: Sequence[int]) -> Array:
         assert ready.hidden is not None
-        return self._finite(ready.hidden[: len(wanted)], positions, wanted, "hidden states")
+        return check_finite(ready.hidden[: len(wanted)], positions, wanted, "hidden states")
 
     def rows(
         self,
@@ -167,7 +170,7 @@ class Model:
         `wanted` are `hidden`, what their logits are computed from [hidden]."""
         with self._stepped(tokens, positions, sequences, wanted) as ready:
             if not (likeliest and ready.greedy):
-                rows = list(self._finite(ready.logits[: len(wanted)], positions, wanted))
+                rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
                 if hidden:
                     states = self._hidden(ready, positions, wanted)
                     rows = [states[i] if i in hidden else row for i, row in enumerate(rows)]
@@ -175,7 +178,7 @@ class Model:
             found = ready.greedy.of(len(wanted))
             for row, one in enumerate(found):
                 if not math.isfinite(one.log_sum):
-                    raise self._not_finite(positions[wanted[row]])
+                    raise not_finite(positions[wanted[row]])
             return found
 
     @contextmanager
@@ -187,33 +190,24 @@ class Model:
         wanted: Sequence[int],
     ) -> Iterator[Executable]:
         """A step that has run; its tokens are held if nothing goes wrong until its end."""
+        with self.alone() as ready:
+            check_step(self.config, self.limits, tokens, positions, sequences, wanted)
+            with stepped(ready, self.cells, tokens, positions, sequences, wanted):
+                yield ready
+
+    @contextmanager
+    def alone(self) -> Iterator[Executable]:
+        """Within it no other thread runs a step, nor closes the model."""
         alone = self._stepping.acquire(blocking=False)
         try:
             if (ready := self.ready) is None or self._closing:
                 raise ClosedError(f"{self.file.path}: the model was closed")
             if not alone:
                 raise BusyError("this engine is running a step in another thread: one at a time")
-            check_step(self.config, self.limits, tokens, positions, sequences, wanted)
-            with stepped(ready, self.cells, tokens, positions, sequences, wanted):
-                yield ready
+            yield ready
         finally:
             if alone:
                 self._stepping.release()
-
-    def _finite(
-        self, rows: Array, positions: Sequence[int], wanted: Sequence[int], what: str = "logits"
-    ) -> Array:
-        if not np.isfinite(rows.sum()) and not np.isfinite(rows).all():
-            row, column = np.argwhere(~np.isfinite(rows))[0]
-            which = f"token {column} " if what == "logits" else ""
-            raise self._not_finite(positions[wanted[row]], which, what)
-        return rows
-
-    def _not_finite(self, position: int, which: str = "", what: str = "logits") -> NumericalError:
-        return NumericalError(
-            f"the model's {what} are not finite ({which}after position {position}): are there NaN"
-            " or infinity in its weights?"
-        )
 
     def evaluate(
         self,

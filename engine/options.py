@@ -10,6 +10,7 @@ from engine.config import ModelError
 from engine.gpu.parts import ALL
 from engine.offload.budget import parse_bytes
 from engine.passes import Pass
+from engine.policies.policy import Policy
 from engine.sparsity import MODES
 from engine.watch import Watch
 from kernels.certify import Certified
@@ -141,6 +142,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `states`: of a recurrent model, how many states are kept beside those that sequences end with,
       so that the last tokens of a text can be dropped; drafts have one token less at most.
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
+    - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024).
     - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
       always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
       bits on any CPU that does not fall back to `scalar`.
@@ -151,6 +153,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
     - `passes`: what is done to the model's graph, one after the other, before kernels are chosen.
+    - `foretells`: load the file's block that foretells a token as well, for drafts; on the CPU,
+      with all weights in memory.
     """
 
     context: int = 0
@@ -159,6 +163,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     outputs: int = 32
     states: int = 8
     kv_format: str = "F16"
+    kv_policy: Policy | None = None
     numerics: str = "exact"
     strict: bool = False
     variant: str | None = None
@@ -166,6 +171,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     background: bool = False
     keep_packed: bool = False
     passes: tuple[Pass, ...] = ()
+    foretells: bool = False
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -185,9 +191,13 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", "passes")
+            self._without(f"device {self.device}", "ram_budget", "passes", "kv_policy", "foretells")
         if self.ram_budget:
-            self._without("ram_budget", "vram_budget", "passes")
+            self._without("ram_budget", "vram_budget", "passes", "kv_policy", "foretells")
+        if self.foretells:
+            self._without("a model's own draft block", "kv_policy")
+        if self.kv_policy is not None and not hasattr(self.kv_policy, "scores"):
+            raise ModelError(f"kv_policy is {self.kv_policy!r:.60}: want a SnapKV or the like")
         if self.activation and not (self.ram_budget or self.vram_budget):
             raise ModelError(
                 "activation is for the neurons that a ram_budget or vram_budget keeps: set one"
@@ -205,7 +215,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, n_cpu_moe=0,
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
-            activation=None, passes=(),
+            activation=None, passes=(), kv_policy=None, foretells=False,
         )  # fmt: skip
 
 
@@ -236,6 +246,7 @@ class Fields(TypedDict, total=False):
     n_cpu_moe: int
     cpu_moe: bool
     kv_format: str
+    kv_policy: Policy | None
     numerics: str
     strict: bool
     variant: str | None
@@ -243,6 +254,7 @@ class Fields(TypedDict, total=False):
     background: bool
     keep_packed: bool
     passes: tuple[Pass, ...]
+    foretells: bool
     sparse: str
     threshold: float | None
     union: bool

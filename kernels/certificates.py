@@ -100,8 +100,9 @@ def _package(kernel: Kernel) -> list[str]:
 
 
 def shares_of(kernel: Kernel) -> list[Share]:
-    """All that is compiled of a kernel for the CPU, with what runs before it and what packs."""
-    shares = [*kernel.shares]
+    """All that is compiled of a kernel for the CPU, with what it calls, what runs before it and
+    what packs."""
+    shares = [*kernel.shares, *(share.calls for share in kernel.shares if share.calls)]
     if kernel.pack:
         shares.append(kernel.pack.share)
     if kernel.activations == "int8":

@@ -21,6 +21,7 @@ from numba import config
 
 import kernels
 import reference
+from kernels.cpu.isa import hwcap
 from kernels.cpu.runtime.closures import modules_of, told_of
 from reference import packages
 
@@ -210,6 +211,16 @@ def _versions() -> dict[str, str]:
 def compiler() -> str:
     """All but sources that machine code for the CPU depends on."""
     return json.dumps([tools(), machine()])
+
+
+def tell_numba() -> None:
+    """Have Numba compile for what the system says that an AArch64 CPU has, unless it was told."""
+    if platform.machine() == "aarch64" and config.CPU_FEATURES is None:
+        has = dict(llvm.get_host_cpu_features()) | hwcap.probed()
+        config.CPU_FEATURES = ",".join(f"{'-+'[on]}{name}" for name, on in sorted(has.items()))
+
+
+tell_numba()  # before it compiles anything
 
 
 @cache

@@ -10,10 +10,12 @@ from kernels.cpu import (
     activations,
     add_squares,
     arithmetic,
+    cell_scores,
     embedding,
     experts,
     gated_activations,
     heads,
+    keep_cells,
     kv_write,
     layer_norm,
     log_probabilities,
@@ -24,7 +26,12 @@ from kernels.cpu import (
     verification,
     weight_formats,
 )
-from kernels.cpu.attention import attention, attention_amx, attention_scalar
+from kernels.cpu.attention import (
+    attention,
+    attention_amx,
+    attention_received,
+    attention_scalar,
+)
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.formats.packing import (
     BF16_PACKINGS,
@@ -46,6 +53,8 @@ from kernels.cpu.linear import (
     linear_float,
     linear_int8,
     linear_lut,
+    linear_neon,
+    linear_neon_bf16,
     linear_scalar,
 )
 from kernels.cpu.linear.linear import STREAM
@@ -67,6 +76,9 @@ AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
 VNNI = AVX512 | {"avx512vnni"}
 VBMI = VNNI | {"avx512vbmi"}
 BF16 = AVX512 | {"avx512bf16"}
+DOTPROD = frozenset({"neon", "dotprod"})
+I8MM = DOTPROD | {"i8mm"}
+NEON_BF16 = frozenset({"neon", "bf16"})
 AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
 AMX_BF16 = BF16 | {"amx-tile", "amx-bf16"}
 IN_FLOATS, IN_INT8 = linear_experts.FLOATS, linear_experts.CODES
@@ -124,7 +136,7 @@ def of_experts(
     **rest: Any,
 ) -> list[Kernel]:
     """A variant of linear_experts, in each of the formats of linear's."""
-    made = linear_experts.shares(kind, variant, shares)
+    made = linear_experts.shares(kind, shares)
     own = {"knobs": STREAM, "activations": "int8" if kind == IN_INT8 else "float32"} | rest
     return [
         Kernel("linear_experts", variant, s, f, pack=packings[f], **own) for f, s in made.items()
@@ -163,6 +175,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("quantise_activations", "generic", quantise_activations.generic, splits="tokens"),
     *in_bf16("amx_bf16", linear_amx_bf16.SHARES, requires=AMX_BF16),
     *in_bf16("avx512_bf16", linear_bf16.SHARES, requires=BF16),
+    *in_bf16("neon_bf16", linear_neon_bf16.SHARES, requires=NEON_BF16),
     *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=STREAM),
     *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=STREAM),
     *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
@@ -171,6 +184,8 @@ KERNELS: tuple[Kernel, ...] = (
     # a single token in TQ1_0 and TQ2_0 is faster by lut_avx2 than by avx2, a prompt slower
     *in_int8("lut_avx512", linear_lut.AVX512_SHARES, LUT_AVX512_PACKINGS, requires=VBMI),
     *in_int8("lut_avx2", linear_lut.AVX2_SHARES, LUT_AVX2_PACKINGS, requires=AVX2),
+    *in_int8("neon_i8mm", linear_neon.I8MM_SHARES, requires=I8MM),
+    *in_int8("neon_dotprod", linear_neon.DOTPROD_SHARES, requires=DOTPROD),
     *in_int8("generic", linear_int8.GENERIC_SHARES, SPREAD_PACKINGS),
     *of_formats("linear", "scalar", linear_scalar.SHARES),
     *of_experts(IN_FLOATS, "avx512", linear_float.AVX512_SHARES, requires=AVX512),
@@ -178,6 +193,8 @@ KERNELS: tuple[Kernel, ...] = (
     *of_experts(IN_INT8, "amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
     *of_experts(IN_INT8, "avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI),
     *of_experts(IN_INT8, "avx2", linear_int8.AVX2_SHARES, requires=AVX2),
+    *of_experts(IN_INT8, "neon_i8mm", linear_neon.I8MM_SHARES, requires=I8MM),
+    *of_experts(IN_INT8, "neon_dotprod", linear_neon.DOTPROD_SHARES, requires=DOTPROD),
     *of_experts(IN_INT8, "generic", linear_int8.GENERIC_SHARES, SPREAD_PACKINGS),
     *of_formats("linear_experts", "scalar", linear_experts.SCALAR),
     Kernel(
@@ -204,6 +221,25 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     *attention_of("generic", attention.SHARES, scratch=attention.partials, then=attention.MERGE),
     *of_formats("attention", "scalar", attention_scalar.SHARES),
+    *(
+        Kernel(
+            "attention_received",
+            "generic",
+            share,
+            f,
+            takes=attention.TAKES[f],
+            in_place=ONTO,
+            scratch=attention_received.partials,
+            then=attention_received.THEN[f],
+        )
+        for f, share in attention_received.SHARES.items()
+    ),
+    *of_formats("attention_received", "scalar", attention_received.SCALAR_SHARES, in_place=ONTO),
+    *of_formats("knorm", "generic", cell_scores.KNORM_SHARES),
+    *of_formats("keydiff", "generic", cell_scores.KEYDIFF_SHARES, scratch=cell_scores.directions),
+    Kernel("pool_scores", "generic", cell_scores.pool_scores),
+    Kernel("keep_top", "generic", keep_cells.keep_top),
+    *of_formats("kv_keep", "generic", keep_cells.SHARES, in_place=ONTO),
     Kernel("softmax", "generic", softmax.generic),
     Kernel("silu", "generic", activations.silu, splits="tokens"),
     Kernel("gelu", "generic", activations.gelu, splits="tokens"),

@@ -45,12 +45,12 @@ def attention(
     more cell, whose value is 0 (gpt-oss, arXiv 2508.10925); minus infinity is none.
     -> float64 [tokens, heads, head_dim].
     """
-    keys, values = _rows(k, q.shape[2], format), _rows(v, q.shape[2], format)
+    keys, values = rows_of(k, q.shape[2], format), rows_of(v, q.shape[2], format)
     out = np.zeros(q.shape)
     for t, (sequence, begin, end) in enumerate(spans):
         cells = lists[sequence, begin:end]
         if len(cells):
-            scores = _capped(scale * _dots(q[t], keys[cells]), softcap)
+            scores = capped(scale * dots(q[t], keys[cells]), softcap)
             scores -= slopes[:, None] * (positions[t] - cell_positions[cells])
             scores = np.column_stack([scores, sinks])
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -59,13 +59,13 @@ def attention(
     return out
 
 
-def _rows(cache: Array, head_dim: int, format: str) -> Array:
+def rows_of(cache: Array, head_dim: int, format: str) -> Array:
     """uint8 [capacity, row_bytes] -> float32 [capacity, kv_heads, head_dim]."""
     rows = FORMATS[format].dequantise(cache)
     return rows.reshape(len(rows), rows.shape[1] // head_dim, head_dim)
 
 
-def _dots(q: Array, keys: Array) -> Array:
+def dots(q: Array, keys: Array) -> Array:
     """q k^T: [heads, head_dim], [cells, kv_heads, head_dim] -> float64 [heads, cells]."""
     groups = q.reshape(keys.shape[1], -1, q.shape[1]).astype(np.float64)
     return (groups @ keys.transpose(1, 2, 0)).reshape(len(q), -1)
@@ -77,7 +77,7 @@ def _sums(weights: Array, values: Array) -> Array:
     return (groups @ values.transpose(1, 0, 2)).reshape(len(weights), -1)
 
 
-def _capped(scores: Array, softcap: float) -> Array:
+def capped(scores: Array, softcap: float) -> Array:
     return softcap * np.tanh(scores / softcap) if softcap else scores
 
 
@@ -110,14 +110,14 @@ def make(case: Case) -> Arguments:
     scales = (head_dim**-0.5, *SCALES)
     scale = scales[case.seed % len(scales)]
     # an infinite query gives numbers where scores are capped, and else mostly NaN
-    capped = shape["softcapped"] or (case.values == "infinite" and case.seed % 2)
+    soft = shape["softcapped"] or (case.values == "infinite" and case.seed % 2)
     q = case.array(rng, shape["tokens"], heads, head_dim)
     if len(q) > 2:
         sequence, _, end = spans[-1]
-        sought = _rows(k[lists[sequence, end - 1 : end]], head_dim, case.format)[0]
+        sought = rows_of(k[lists[sequence, end - 1 : end]], head_dim, case.format)[0]
         q[-1] += np.repeat(sought, heads // len(sought), axis=0)
     return {
-        "q": _tamed(q, scale, _rows(k[seen][:MERGED], head_dim, case.format), case),
+        "q": _tamed(q, scale, rows_of(k[seen][:MERGED], head_dim, case.format), case),
         "k": k,
         "v": v,
         "lists": lists.astype(np.int32),
@@ -127,7 +127,7 @@ def make(case: Case) -> Arguments:
         "slopes": slopes.astype(np.float32),
         "sinks": sinks.astype(np.float32),
         "scale": scale,
-        "softcap": SOFTCAPS[case.seed % len(SOFTCAPS)] if capped else 0.0,
+        "softcap": SOFTCAPS[case.seed % len(SOFTCAPS)] if soft else 0.0,
         "format": case.format,
     }
 
@@ -170,7 +170,7 @@ def _tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
     is tried, and are not so small that keys do not matter; where the domain ends, the scores of
     every other head reach that far."""
     sizes = np.abs(np.where(np.isfinite(q), q, 0))
-    scores = [_dots(token, np.abs(keys)).max(axis=1, initial=TINY / scale) for token in sizes]
+    scores = [dots(token, np.abs(keys)).max(axis=1, initial=TINY / scale) for token in sizes]
     steepest = scale * np.reshape(scores, (*q.shape[:2], 1))
     wanted = np.where(steepest < 1, FAIR_SCORE, np.minimum(steepest, LARGEST_SCORE))
     factor = np.minimum(wanted / steepest, LARGEST / sizes.max(axis=2, initial=1, keepdims=True))
@@ -235,42 +235,55 @@ def errors(
     holds. What else a weight, or the value that it meets, is off by is `of_weights`. Elements of a
     query may lose `lost` of its largest, and weights half as much of theirs, where both are finite.
     """
-    q, slopes, sinks, scale = (inputs[name] for name in ("q", "slopes", "sinks", "scale"))
-    keys = _rows(inputs["k"], q.shape[2], inputs["format"])
-    values = _rows(inputs["v"], q.shape[2], inputs["format"])
+    q, slopes, scale = (inputs[name] for name in ("q", "slopes", "scale"))
+    keys = rows_of(inputs["k"], q.shape[2], inputs["format"])
+    values = rows_of(inputs["v"], q.shape[2], inputs["format"])
     out = np.zeros(q.shape)
     for t, (sequence, begin, end) in enumerate(inputs["spans"]):
         cells = inputs["lists"][sequence, begin:end]
         if not len(cells):
             continue
-        scores = _capped(scale * _dots(q[t], keys[cells]), inputs["softcap"])
-        sizes, heights = np.abs(q[t]), np.abs(keys[cells])
-        magnitude = scale * _dots(sizes, heights)
         distance = inputs["positions"][t] - inputs["cell_positions"][cells]
-        bias = slopes[:, None] * distance
-        # an infinite query makes scores infinite exactly
-        magnitude[np.isinf(magnitude)] = 0
-        error = of_scores * magnitude + 8 * U * inputs["softcap"]
-        error += 3 * U * (np.abs(scores) + np.abs(bias))
-        if lost:
-            largest = np.where(np.isinf(sizes), 0, sizes).max(axis=1, keepdims=True)
-            error += lost * scale * _dots(np.broadcast_to(largest, sizes.shape), heights)
-        error[np.isinf(scores)] = 0
-        scores = np.column_stack([scores - bias, sinks])
-        error = np.column_stack([error, np.zeros(len(sinks))])
-        depth = scores.max(axis=1, keepdims=True) - scores
-        merges = (len(cells) - 1) // MERGED + (sinks[:, None] != -np.inf)
-        own = error + U * np.minimum(depth, 104) + EXP * (1 + merges)
-        # the largest weights that these errors allow
-        low = np.exp(-(depth + own)).sum(axis=1, keepdims=True)
-        weights = np.minimum(1, np.exp(-np.maximum(depth - own, 0)) / np.maximum(low, TINY))
-        factor = np.expm1(np.minimum(own, 80))
-        growth = factor + (weights * factor).sum(axis=1, keepdims=True)
-        growth = np.minimum(growth, 2 / np.maximum(weights, TINY))
-        growth += gamma(2 * len(cells) + 4 * merges + 8) + of_weights
+        bias, cap = slopes[:, None] * distance, inputs["softcap"]
+        weights, growth = weight_errors(
+            q[t], keys[cells], bias, inputs["sinks"], scale, cap, of_scores, lost
+        )
+        growth += of_weights
         out[t] = _sums((weights * growth)[:, :-1] + TINY + lost / 2, np.abs(values[cells]))
         out[t] += 3 * len(cells) * TINY
     return np.asarray(out + TINY * (1 + np.abs(expected)))
+
+
+def weight_errors(
+    q: Array, keys: Array, bias: Array, sinks: Array, scale: float, softcap: float,
+    of_scores: float, lost: float = 0.0,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Of one token, q [heads head_dim], over its cells, keys [cells kv_heads head_dim]: the largest
+    weights that `errors` allows, and by which part of itself each is off, sums over all of them
+    included: [heads, cells + 1] with the sink."""
+    scores = capped(scale * dots(q, keys), softcap)
+    sizes, heights = np.abs(q), np.abs(keys)
+    magnitude = scale * dots(sizes, heights)
+    # an infinite query makes scores infinite exactly
+    magnitude[np.isinf(magnitude)] = 0
+    error = of_scores * magnitude + 8 * U * softcap
+    error += 3 * U * (np.abs(scores) + np.abs(bias))
+    if lost:
+        largest = np.where(np.isinf(sizes), 0, sizes).max(axis=1, keepdims=True)
+        error += lost * scale * dots(np.broadcast_to(largest, sizes.shape), heights)
+    error[np.isinf(scores)] = 0
+    scores = np.column_stack([scores - bias, sinks])
+    error = np.column_stack([error, np.zeros(len(sinks))])
+    depth = scores.max(axis=1, keepdims=True) - scores
+    merges = (len(keys) - 1) // MERGED + (sinks[:, None] != -np.inf)
+    own = error + U * np.minimum(depth, 104) + EXP * (1 + merges)
+    # the largest weights that these errors allow
+    low = np.exp(-(depth + own)).sum(axis=1, keepdims=True)
+    weights = np.minimum(1, np.exp(-np.maximum(depth - own, 0)) / np.maximum(low, TINY))
+    factor = np.expm1(np.minimum(own, 80))
+    growth = factor + (weights * factor).sum(axis=1, keepdims=True)
+    growth = np.minimum(growth, 2 / np.maximum(weights, TINY))
+    return weights, growth + gamma(2 * len(keys) + 4 * merges + 8)
 
 
 def complaint(inputs: Arguments) -> str:

@@ -10,8 +10,8 @@ from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.laws.linear_experts import laws
 from reference.linear import linear
-from reference.neuron_masks import some_slots
 from reference.op import Arguments, Array, Case, Cost, Op, Rounded, Shape, out_of_range
+from reference.sparse.neuron_masks import some_slots
 
 SIGNATURE = (
     "x: f32[tokens hidden], ends: i32[experts], weight: format[held out hidden],"

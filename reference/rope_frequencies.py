@@ -4,6 +4,7 @@ Each function gives float64 [pairs] in radians a position. A model's frequencies
 load; they are not an op.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def plain(dims: int, base: float) -> Array:
-    """base^(-2i / dims) for i < dims / 2."""
-    return np.asarray(float(base) ** (-np.arange(0, dims, 2, dtype=np.float64) / dims))
+    """base^(-2i / dims) for i < dims / 2: the C library's powers, which have the same bits on every
+    machine, where NumPy's depend on how wide the CPU's vectors are."""
+    return np.array([math.pow(base, -i / dims) for i in range(0, dims, 2)])
 
 
 def interpolated(frequencies: Array, factor: float) -> Array:

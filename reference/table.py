@@ -7,30 +7,28 @@ from reference import (
     add_squares,
     arithmetic,
     attention,
-    causal_conv1d,
+    attention_received,
+    cell_scores,
     embedding,
     experts,
     gated_activations,
-    gated_delta_net,
     heads,
+    keep_cells,
     kv_write,
     layer_norm,
     linear,
     linear_experts,
     log_probabilities,
-    neuron_masks,
     quantise_activations,
     rms_norm,
     rope,
     softmax,
-    sparse_axpy,
-    sparse_linear,
-    ssm_scan,
     verification,
     weight_formats,
 )
 from reference.op import Op
 from reference.packages import Package, ops_beside
+from reference.recurrent import causal_conv1d, gated_delta_net, ssm_scan
 from reference.samplers import (
     draw,
     dry,
@@ -48,6 +46,7 @@ from reference.samplers import (
     xtc,
 )
 from reference.schemes import float8, integers, linear_float8, linear_w8a8
+from reference.sparse import neuron_masks, sparse_axpy, sparse_linear
 
 
 class Ops(dict[str, Op]):
@@ -69,6 +68,9 @@ OPS = Ops(
         *rope.OPS,
         kv_write.OP,
         attention.OP,
+        attention_received.OP,
+        *cell_scores.OPS,
+        *keep_cells.OPS,
         softmax.OP,
         *activations.OPS,
         *gated_activations.OPS,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from bench.alone import Asked, compile_all
 from bench.board.rows import Row
-from bench.cases import CACHES
-from bench.limits import Limits
-from bench.op_run import Lab, OpRun, TooMuchError
+from bench.machine.limits import Limits
+from bench.ops.alone import Asked, compile_all
+from bench.ops.cases import CACHES
+from bench.ops.op_run import Lab, OpRun, TooMuchError
 from bench.shell.op import serving
 from kernels.cpu.runtime.team import Team
 from kernels.foreign.laws import AGAIN, THREADS

@@ -12,13 +12,13 @@ import numpy as np
 
 from bench.board.ours import Ours, ours, samplers
 from bench.board.rows import Row, sorted_rows
-from bench.cases import asked
-from bench.conditions import conditions
-from bench.limits import Limits
-from bench.op_run import WrongOutputError
-from bench.ratio import ratio
-from bench.timing import Rule, race
-from bench.workload import ARITHMETIC, arithmetic_of
+from bench.machine.conditions import conditions
+from bench.machine.limits import Limits
+from bench.ops.cases import asked
+from bench.ops.op_run import WrongOutputError
+from bench.ops.workload import ARITHMETIC, arithmetic_of
+from bench.race.ratio import ratio
+from bench.race.timing import Rule, race
 from data.shapes import read
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.foreign.candidate import KINDS, Candidate, defined

@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.child import Child, ChildError, Closing, output
 from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup, present
-from bench.engine_tests import EngineTest
-from bench.experiment import Sample
+from bench.engine.engine_tests import EngineTest
+from bench.race.experiment import Sample
 
 NANOSECONDS = 1e9
 PATIENCE = 600.0  # seconds for a sample of a program

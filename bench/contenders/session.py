@@ -16,8 +16,8 @@ import numpy as np
 
 from bench.child import settle
 from bench.contenders.contender import CONTENDERS, Array, Check, Contender, Setup
-from bench.engine_tests import EngineTest
-from bench.experiment import Sample
+from bench.engine.engine_tests import EngineTest
+from bench.race.experiment import Sample
 
 
 class Session:

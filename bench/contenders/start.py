@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from bench.child import Child
-from bench.experiment import Sample
+from bench.race.experiment import Sample
 
 PROMPT = "Once upon a time"
 PATIENCE = 600.0  # seconds: with nothing cached every kernel is compiled and certified

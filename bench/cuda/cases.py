@@ -1,4 +1,4 @@
-"""What is measured on a GPU: ops at the sizes of Llama-2-7B, on the inputs of bench/workload.py.
+"""What is measured on a GPU: ops at the sizes of Llama-2-7B, on bench/ops/workload.py's inputs.
 
 Of outputs with many tokens, rows or heads a few are enough to check.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bench.workload import MAKERS
+from bench.ops.workload import MAKERS
 from data.shapes import ModelShape
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bench.cuda.clock import RULE, Clock, contender
-from bench.experiment import Experiment
-from bench.results import Limit, Measurement
+from bench.race.experiment import Experiment
+from bench.race.results import Limit, Measurement
 from kernels.cuda.runtime.gpu import Gpu
 
 READ = """

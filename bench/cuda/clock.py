@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.experiment import Contender, first_line, timed
-from bench.results import Measurement
-from bench.timing import Rule
+from bench.race.experiment import Contender, first_line, timed
+from bench.race.results import Measurement
+from bench.race.timing import Rule
 from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.gpu import Gpu
 

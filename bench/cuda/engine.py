@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench.cuda.ceilings import Ceilings
-from bench.results import Measurement
+from bench.race.results import Measurement
 
 Logits = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from bench.cuda.ceilings import Ceilings
 from bench.cuda.measure import OURS, ROUNDING
-from bench.results import Measurement, of_kind
+from bench.race.results import Measurement, of_kind
 
 Rows = Sequence[Measurement]
 Figure = tuple[float, str] | str  # a figure with where it is from, or why there is none

@@ -16,8 +16,8 @@ from bench.cuda.ceilings import Ceilings, probe
 from bench.cuda.clock import Clock
 from bench.cuda.goals import GEMV
 from bench.cuda.measure import measure
-from bench.experiment import first_line
-from bench.results import Measurement
+from bench.race.experiment import first_line
+from bench.race.results import Measurement
 from data.shapes import ModelShape, read
 from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.gpu import Gpu

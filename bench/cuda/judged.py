@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from bench.child import ChildError, Revived
-from bench.experiment import first_line
+from bench.race.experiment import first_line
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials, certify
 from kernels.cuda.fusion.fusions import EVERY_CUDA

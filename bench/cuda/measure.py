@@ -8,8 +8,8 @@ from bench.cuda.cases import OpCase
 from bench.cuda.ceilings import Ceilings
 from bench.cuda.clock import RULE, Clock, Enqueue, contender
 from bench.cuda.peers import peers
-from bench.experiment import Experiment
-from bench.results import Measurement
+from bench.race.experiment import Experiment
+from bench.race.results import Measurement
 from kernels.cuda.runtime.gpu import Gpu
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TextIO
 
 from bench.child import Revived
-from bench.conditions import conditions
 from bench.cuda import engine, jobs, sanitizer
 from bench.cuda.goals import GOALS, peers_lines
 from bench.cuda.judged import compile_all, judge_all, runnable
 from bench.cuda.measure import OURS
-from bench.experiment import first_line
+from bench.machine.conditions import conditions
 from bench.packages import lacking
-from bench.results import Measurement, Results
+from bench.race.experiment import first_line
+from bench.race.results import Measurement, Results
 from kernels.certificates import Certificate, Store
 from kernels.cpu.runtime.cores import allowed_cores
 from kernels.cuda.runtime import nvrtc, sass

@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.cuda.cases import OpCase
 from bench.cuda.clock import Enqueue
-from bench.experiment import first_line
+from bench.race.experiment import first_line
 from kernels.cuda.runtime.device import Buffer
 from kernels.cuda.runtime.gpu import Gpu
 

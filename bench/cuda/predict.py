@@ -26,7 +26,7 @@ from bench.cuda.ceilings import Ceilings
 from bench.cuda.jobs import main_cases
 from bench.cuda.measure import row_of
 from bench.cuda.step import CONTEXT, Step
-from bench.results import Measurement
+from bench.race.results import Measurement
 from data.gpus import GpuModel
 from data.shapes import ModelShape, read
 from kernels.cuda.runtime import sass

@@ -10,7 +10,7 @@ from bench.cuda.bound import Bound
 from bench.cuda.ceilings import Ceilings
 from bench.cuda.clock import Clock
 from bench.cuda.measure import TIMES
-from bench.results import Measurement
+from bench.race.results import Measurement
 from data.shapes import ModelShape
 from kernels.cuda.fusion.fused import rounded
 from kernels.cuda.fusion.fusions import EVERY_CUDA

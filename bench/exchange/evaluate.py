@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from bench.board.run import MOST_CALLS
-from bench.conditions import Conditions, conditions
 from bench.exchange.dataset import Dataset, parsed
 from bench.exchange.ops import NOT_DERIVED, op_of
 from bench.exchange.schema import Definition, ExchangeError, Solution, Trace, Workload
 from bench.exchange.solutions import candidate_of
-from bench.limits import Limits
-from bench.timing import Rule, race
+from bench.machine.conditions import Conditions, conditions
+from bench.machine.limits import Limits
+from bench.race.timing import Rule, race
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Child
 from kernels.foreign.child import Limits as ChildLimits

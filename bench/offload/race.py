@@ -13,12 +13,12 @@ import numpy as np
 from bench.child import Child, ChildError
 from bench.contenders.contender import present
 from bench.contenders.start import drop
-from bench.experiment import Contender, Experiment, Sample
 from bench.offload.memory_group import MemoryGroup
 from bench.offload.way import ASSAY, DISK, IN_A_ROW, IN_MEMORY, LLAMA_CPP, About, Process, Way
 from bench.quality import passages, stories
-from bench.results import Measurement
-from bench.timing import Rule, race
+from bench.race.experiment import Contender, Experiment, Sample
+from bench.race.results import Measurement
+from bench.race.timing import Rule, race
 from engine.embedded import embedded_models
 from engine.gguf.file import GGUFFile
 from kernels.cache import cache_folder

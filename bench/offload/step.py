@@ -1,7 +1,7 @@
 """Where a step of a model within a budget waits for the disk.
 
-Nodes are not timed one by one, as those of other models are (bench/profile.py): what is read for a
-node is read while others run, so a node's time by itself says nothing.
+Nodes are not timed one by one, as those of other models are (bench/engine/profile.py): what is read
+for a node is read while others run, so a node's time by itself says nothing.
 """
 
 import time
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.engine.profile import RULE, ProfileError, check
 from bench.offload.meter import Meter, Reading
-from bench.profile import RULE, ProfileError, check
-from bench.results import Measurement
-from bench.timing import Rule, race
+from bench.race.results import Measurement
+from bench.race.timing import Rule, race
 from engine.engine import Engine
 from engine.sparsity import settings
 
@@ -37,7 +37,7 @@ def streamed_step(
     rule: Rule = RULE,
     watch: Callable[[int], None] | None = None,
 ) -> StreamedStep:
-    """Time a step of a model with a `ram_budget`, as `bench.profile.profile` times another's.
+    """Time a step of a model with a `ram_budget`, as `bench.engine.profile` times another's.
 
     Tokens are random and fresh for each step: the neurons of the last ones are still in memory.
     """

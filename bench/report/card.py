@@ -7,7 +7,7 @@ import pandas as pd
 
 from bench.contenders.contender import FAST, OURS
 from bench.figures import FULL, LINEAR_STREAM, QUICK, READING, STEP_STREAM, Card
-from bench.ratio import Ratio, quotient, ratio
+from bench.race.ratio import Ratio, quotient, ratio
 from bench.report.lookup import Measured, family, faster, present, sizes, times
 from bench.report.plots import label
 from bench.report.steps import WHOLE, of_phase

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from bench.race.results import Run
 from bench.report.lookup import (
     Measured,
     duels,
@@ -17,7 +18,6 @@ from bench.report.lookup import (
 )
 from bench.report.plots import panels
 from bench.report.table import Cell, Section, table
-from bench.results import Run
 
 TOKENS = "tokens/s"
 AMOUNTS = {TOKENS: ("tokens", 1.0), "GFLOP/s": ("operations", 1e9), "GB/s": ("bytes", 1e9)}

@@ -3,7 +3,7 @@
 from datetime import date
 from pathlib import Path
 
-from bench.conditions import Conditions
+from bench.machine.conditions import Conditions
 from bench.report.plots import standalone
 from bench.report.table import Report, Section, Table
 

@@ -17,7 +17,7 @@ from bench.offload.way import (
     OVERLAPPED,
     SCATTERED,
 )
-from bench.ratio import Ratio, ratio
+from bench.race.ratio import Ratio, ratio
 from bench.report.lookup import share, times
 from bench.report.plots import panels
 from bench.report.table import Column, Plot, Section, Table, number, percent, plural, table, text

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bench.contenders.contender import OURS
-from bench.limits import Limits
+from bench.machine.limits import Limits
 from bench.report.lookup import faster_cell, largest, mark, our_ops, present, sizes
 from bench.report.plots import panels, roofline
 from bench.report.table import (

@@ -46,6 +46,9 @@ NAMES = {
     "amx_bf16": ("s2", "p"),
     "lut_avx512": ("s6", "*"),
     "lut_avx2": ("s6", "X"),
+    "neon_dotprod": ("s4", "v"),
+    "neon_i8mm": ("s1", "D"),
+    "neon_bf16": ("s3", "^"),
     "scalar": (GREY, "P"),
     "remainder": (GREY, "o"),
 }

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pandas as pd
 
+from bench.race.results import Run
 from bench.report import (
     card,
     certified,
@@ -31,7 +32,6 @@ from bench.report.table import (
     table,
     text,
 )
-from bench.results import Run
 from kernels.planted import Planted
 from kernels.tuning import Tuned
 

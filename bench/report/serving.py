@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bench.contenders.contender import OURS
-from bench.ratio import Ratio, ratio
+from bench.race.ratio import Ratio, ratio
 from bench.report.lookup import Measured, faster, sizes, times
 from bench.report.table import (
     Cell,

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pandas as pd
 
-from bench.ratio import Ratio, ratio
+from bench.race.ratio import Ratio, ratio
 from bench.report.lookup import share, times
 from bench.report.plots import panels
 from bench.report.table import (

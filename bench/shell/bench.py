@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.shell.lists import names, numbers
-from engine.shell import options as o
-from engine.shell.groups import Only
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.table import Table
 
-    from bench.engine_tests import EngineTest
-    from bench.results import Measurement
+    from bench.engine.engine_tests import EngineTest
+    from bench.race.results import Measurement
 
 
 OF_A_RACE = Only("batch", "kv_format", "sparse", "threshold", "union", "ram_budget")
@@ -63,12 +63,12 @@ def bench(
     measured is also kept as a run (see `assay report`). Within a --ram-budget Assay runs alone:
     `python -m bench.offload_speed` has peers under the same limit of memory.
     """
-    from bench.conditions import conditions
     from bench.contenders.contender import Setup
     from bench.contenders.racer import named
-    from bench.engine_race import field_of
-    from bench.results import Results, results_folder
-    from bench.timing import Rule, race
+    from bench.engine.engine_race import field_of
+    from bench.machine.conditions import conditions
+    from bench.race.results import Results, results_folder
+    from bench.race.timing import Rule, race
     from engine.embedded import resolve
     from engine.shell.show import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
@@ -154,7 +154,7 @@ def _tests(
     parallels: tuple[int, ...],
 ) -> "list[EngineTest]":
     """Every prompt and generation at every depth, then every batch."""
-    from bench.engine_tests import EngineTest
+    from bench.engine.engine_tests import EngineTest
 
     tests = []
     for d in depths:
@@ -194,7 +194,7 @@ def to_json(row: "Measurement") -> dict[str, Any]:
 def table(rows: "Sequence[Measurement]") -> "Table":
     """One row a test and contender; how many times as fast Assay is as each peer."""
     from bench.contenders.contender import OURS
-    from bench.ratio import ratio
+    from bench.race.ratio import ratio
     from engine.shell import show
 
     rates = show.figures("tokens/s", "sd", "median")

@@ -10,7 +10,7 @@ import typer
 
 from bench.shell.op import parse_shape
 from bench.shell.telling import teller
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 if TYPE_CHECKING:
     from bench.board.rows import Row
@@ -48,11 +48,11 @@ def board(
     from bench.board.rows import sorted_rows
     from bench.board.run import STARTS, solutions
     from bench.board.run import board as ranked
-    from bench.conditions import conditions
-    from bench.limits import Limits, limits
+    from bench.machine.conditions import conditions
+    from bench.machine.limits import Limits, limits
+    from bench.race.timing import Rule
     from bench.report.markdown import write_page
     from bench.report.page import page
-    from bench.timing import Rule
     from engine.shell.show import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.shell.lists import names, numbers
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bench.cases import BenchCase
     from bench.compare import Comparison
+    from bench.ops.cases import BenchCase
     from bench.trees import Side
 
 VERDICTS = {"slower": "bold red", "faster": "green", "same": "dim"}
@@ -46,7 +46,7 @@ def compare(
     interval excludes 1, it is larger than the noise, and it is there again when measured anew.
     """
     from bench.compare import stored
-    from bench.results import ResultsError, find, is_stored, results_folder
+    from bench.race.results import ResultsError, find, is_stored, results_folder
     from bench.trees import side
     from engine.shell.show import stdout
     from kernels.cpu.runtime.team import MOST_THREADS
@@ -88,7 +88,7 @@ def _cases(
     caches: tuple[str, ...],
 ) -> "list[tuple[BenchCase, str]]":
     """What to measure, by the kernels of side A."""
-    from bench.cases import CACHES, cases
+    from bench.ops.cases import CACHES, cases
     from data import shapes
     from kernels.table import KERNELS
     from reference.table import OPS

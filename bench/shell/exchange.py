@@ -9,7 +9,7 @@ import typer
 
 from bench.shell.lists import names
 from bench.shell.telling import teller
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 if TYPE_CHECKING:
     from bench.exchange.evaluate import Evaluated
@@ -37,9 +37,9 @@ def exchange(
     from bench.exchange.dataset import Dataset
     from bench.exchange.evaluate import evaluate
     from bench.exchange.schema import ExchangeError
-    from bench.limits import limits
+    from bench.machine.limits import limits
     from bench.packages import lacking
-    from bench.timing import Rule
+    from bench.race.timing import Rule
     from engine.shell.show import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS

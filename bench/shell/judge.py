@@ -10,7 +10,7 @@ import typer
 
 from bench.shell.op import parse_shape
 from bench.shell.telling import grid, teller
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,7 +101,7 @@ def judge(
             numerics=numerics, secret=secret, case=case, progress=tell,
         )  # fmt: skip
         if time and report.passed:
-            from bench.judged import timed
+            from bench.ops.judged import timed
 
             sizes = parse_shape(shape)
             report = timed(report, candidate, spec, bounds, sizes, partial(teller, bar))

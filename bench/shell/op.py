@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.shell.telling import grid, rate, share, still_bar, teller
-from engine.shell import options as o
-from engine.shell.command import as_usage
+from engine.shell.command_line import options as o
+from engine.shell.command_line.command import as_usage
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bench.alone import Alone
-    from bench.results import Measurement
+    from bench.ops.alone import Alone
+    from bench.race.results import Measurement
     from kernels.kernel import Kernel
     from reference.op import Case
 
@@ -46,8 +46,8 @@ def op(
     The error is told against its bound, the time on hot and on cold caches, variants in turns, and
     the share is that of what memory and arithmetic of this machine allow at best.
     """
-    from bench.alone import alone, compile_all
-    from bench.conditions import conditions
+    from bench.machine.conditions import conditions
+    from bench.ops.alone import alone, compile_all
     from engine.shell.show import stderr, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.cpu.runtime.team import Team

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.shell.telling import grid
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 if TYPE_CHECKING:
     from bench.cuda.predict import Prediction
-    from bench.results import Measurement
+    from bench.race.results import Measurement
 
 
 def predict(
@@ -29,7 +29,7 @@ def predict(
     at once, instructions, waves of blocks, launches. It is a model; nothing is run.
     """
     from bench.cuda.predict import held_against, predictions
-    from bench.results import read_folder
+    from bench.race.results import read_folder
     from data.gpus import gpus
     from data.shapes import read as shapes
     from engine.shell.show import figures, stdout

@@ -10,14 +10,14 @@ import typer
 
 from bench.shell.profile_streamed import profile_streamed
 from bench.shell.telling import about, grid, rate, share, still_bar, teller, title
-from engine.shell import options as o
-from engine.shell.groups import Only
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Only
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bench.profile import Profile
-    from bench.results import Measurement
+    from bench.engine.profile import Profile
+    from bench.race.results import Measurement
     from engine.engine import Engine
     from engine.passes.count import Counted
 
@@ -53,8 +53,8 @@ def profile(
     With --ram-budget it is what a step reads from disk and waits for, block by block; with
     --activation, too, how many neurons are pinned.
     """
-    from bench.conditions import conditions
-    from bench.profile import neurons
+    from bench.engine.profile import neurons
+    from bench.machine.conditions import conditions
     from engine.passes.count import count_neurons
     from engine.shell.show import loaded, stdout
 
@@ -100,8 +100,8 @@ def profile(
 
 def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Measurement]]":
     """The step's profile against the machine's limits, and what a step of nothing takes."""
-    from bench import profile as room
-    from bench.limits import limits
+    from bench.engine import profile as room
+    from bench.machine.limits import limits
 
     with still_bar() as bar:
         threads, watch = [engine.model.team.n_threads], teller(bar, "profiling: repeats")
@@ -154,7 +154,7 @@ def neurons_list(blocks: "Mapping[str, Counted]", tokens: int) -> list[dict[str,
 
 def neurons_table(blocks: "Mapping[str, Counted]", tokens: int) -> "Table":
     """A row for each sparse block, and one for all of them."""
-    from bench.profile import joined
+    from bench.engine.profile import joined
     from engine.shell.show import figures
 
     shares = figures("% active", "% recall", "% precision")

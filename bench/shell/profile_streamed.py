@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from bench.offload.meter import Block
     from bench.offload.step import StreamedStep
-    from engine.shell.options import Loading
+    from engine.shell.command_line.options import Loading
 
 
 def profile_streamed(
     model: str, tokens: int, depth: int, loading: "Loading", as_json: bool
 ) -> None:
     """The command, once it is known that there is a budget."""
-    from bench.conditions import conditions
+    from bench.machine.conditions import conditions
     from bench.offload.step import streamed_step
     from engine.shell.show import loaded, stdout
 

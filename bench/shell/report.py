@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from engine.shell import options as o
+from engine.shell.command_line import options as o
 
 
 def report(
@@ -31,11 +31,11 @@ def report(
     """
     if find_spec("matplotlib") is None:
         raise RuntimeError("assay report needs matplotlib: pip install 'assay[dev]'")
+    from bench.race.results import ResultsError, find, read_folder, results_folder
     from bench.report.certified import standings
     from bench.report.markdown import markdown as as_markdown
     from bench.report.page import page
     from bench.report.report import report as report_on
-    from bench.results import ResultsError, find, read_folder, results_folder
     from engine.aside import check, written_aside
     from engine.shell.show import note, progress_bar
     from kernels.planted import load_planted

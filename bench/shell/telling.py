@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Column, Table
 
-    from bench.results import Measurement
+    from bench.race.results import Measurement
 
 REDRAW_SECONDS = 0.25
 WIDE = 100  # columns of a terminal from which there is room for more space between a table's

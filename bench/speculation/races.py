@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.experiment import Contender, Experiment, timed
-from bench.results import Measurement
+from bench.race.experiment import Contender, Experiment, timed
+from bench.race.results import Measurement
+from bench.race.timing import ONCE, Rule, Sampler, race
 from bench.speculation.writer import GREEDY, Held, Replay, Writer, chains, opening, texts, write
-from bench.timing import ONCE, Rule, Sampler, race
 from engine import Engine, Linear, Options, PromptLookup, SamplingParams, Tree
 from engine.model import Model
 from engine.passes.count import count_neurons, neuron_counts

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.tests.small_sparse import write
+from bench.tests.support.small_sparse import write
 
 
 @pytest.fixture(scope="session")

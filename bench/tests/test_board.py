@@ -11,9 +11,9 @@ from bench.board import rows as board_rows
 from bench.board.page import report, summary
 from bench.board.rows import BoardError, Row
 from bench.board.run import RULE, board, ranked, solutions
+from bench.race.timing import Rule
 from bench.report.page import page
-from bench.tests.synthetic import ENDLESS, machine_of
-from bench.timing import Rule
+from bench.tests.support.synthetic import ENDLESS, machine_of
 
 RELU = """
 import numpy as np

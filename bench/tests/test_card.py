@@ -6,24 +6,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench import engine_race
 from bench.contenders.contender import FAST, OURS, Check, Setup
 from bench.contenders.racer import Racer
-from bench.engine_race import field_of, gaps
-from bench.engine_tests import EngineTest
-from bench.experiment import Contender, Experiment, Sample
+from bench.engine import engine_race
+from bench.engine.engine_race import field_of, gaps
+from bench.engine.engine_tests import EngineTest
+from bench.engine.node_cost import cost_of, stored_bytes
+from bench.engine.profile import empty_steps, profile
 from bench.figures import FULL, QUICK, READING, reading, streamed, streams
-from bench.memory import STATUS, held, peak
-from bench.node_cost import cost_of, stored_bytes
-from bench.profile import empty_steps, profile
-from bench.ratio import Ratio
+from bench.machine.memory import STATUS, held, peak
+from bench.race.experiment import Contender, Experiment, Sample
+from bench.race.ratio import Ratio
+from bench.race.results import Measurement
+from bench.race.timing import Rule
 from bench.report import card
 from bench.report.card import Figure, figures
 from bench.report.markdown import table_lines
-from bench.results import Measurement
 from bench.targets import TARGETS, Target, target
-from bench.tests.synthetic import Maker, limits, of_the_card, rows_of
-from bench.timing import Rule
+from bench.tests.support.synthetic import Maker, limits, of_the_card, rows_of
 from engine import Engine
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
@@ -201,7 +201,7 @@ def test_slow_empty_steps_are_few(engine, monkeypatch):
         runs += 1
         time.sleep(0.02)
 
-    monkeypatch.setattr("bench.profile.Team.run", slow)
+    monkeypatch.setattr("bench.engine.profile.Team.run", slow)
     found = empty_steps(engine.model)
     assert runs <= 3 * sum(len(row.samples) for row in found)
     assert all(seconds >= 0.02 for row in found for seconds in row.samples)

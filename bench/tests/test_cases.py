@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.cases import LOGITS, TOKENS, BenchCase, asked, cases
-from bench.workload import TRUTHS, Workload, cost_shape, weight
+from bench.ops.cases import LOGITS, TOKENS, BenchCase, asked, cases
+from bench.ops.workload import TRUTHS, Workload, cost_shape, weight
 from data import shapes
 from data.shapes import ShapeError
 from engine.config import ModelConfig

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from bench import compare
-from bench.cases import BenchCase
 from bench.child import ChildError
 from bench.compare import Compared, measured, stored
-from bench.ratio import Ratio
-from bench.results import Measurement, Run
-from bench.tests.programs import ASSAY, PYTEST, ROOT
-from bench.tests.programs import run as run_python
-from bench.tests.synthetic import CONDITIONS
+from bench.ops.cases import BenchCase
+from bench.race.ratio import Ratio
+from bench.race.results import Measurement, Run
+from bench.tests.support.programs import ASSAY, PYTEST, ROOT
+from bench.tests.support.programs import run as run_python
+from bench.tests.support.synthetic import CONDITIONS
 from bench.trees import Side, TreeError, side
 from kernels.table import find
 

@@ -10,8 +10,9 @@ from bench.exchange.dataset import Dataset
 from bench.exchange.evaluate import Evaluated, evaluate, judged, sol_score
 from bench.exchange.ops import NOT_DERIVED, op_of
 from bench.exchange.schema import Definition, ExchangeError, Solution, Workload
-from bench.limits import Limits, Rate
-from bench.tests.exchange_files import (
+from bench.machine.limits import Limits, Rate
+from bench.race.timing import Rule
+from bench.tests.support.exchange_files import (
     DEFINITIONS,
     SOLUTIONS,
     WORKLOADS,
@@ -19,7 +20,6 @@ from bench.tests.exchange_files import (
     solution,
     write,
 )
-from bench.timing import Rule
 from kernels.foreign.child import Limits as ChildLimits
 
 HERE = Limits((), (Rate("read", 1, 1e12, 0.0, 2**30),), "2026-01-01")  # as fast as no machine

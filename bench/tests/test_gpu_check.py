@@ -21,8 +21,8 @@ from bench.cuda.judged import compile_all, each, program
 from bench.cuda.parts import Check, Log
 from bench.cuda.sanitizer import Finding
 from bench.cuda.trial import cases, random_cases
-from bench.results import read
-from bench.tests.programs import run
+from bench.race.results import read
+from bench.tests.support.programs import run
 from kernels.certificates import Certificate
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.nvrtc import Compiled
@@ -43,7 +43,7 @@ class Nothing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Nothing())
 import bench.cuda.parts, bench.cuda.trial, bench.cuda.judged
-from bench.conditions import conditions
+from bench.machine.conditions import conditions
 conditions()
 print("all there")
 """

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import bench.cuda.measure
-from bench.conditions import conditions
 from bench.cuda import cases, step
 from bench.cuda.bound import Bound
 from bench.cuda.ceilings import Ceilings
@@ -17,9 +16,10 @@ from bench.cuda.clock import contender
 from bench.cuda.goals import GOALS, Goal, of_limit, peers_lines
 from bench.cuda.jobs import jobs, of_op
 from bench.cuda.measure import ROUNDING, kernels_for, measure, row_of
-from bench.experiment import Experiment
-from bench.results import Measurement, Results, read
-from bench.timing import Rule
+from bench.machine.conditions import conditions
+from bench.race.experiment import Experiment
+from bench.race.results import Measurement, Results, read
+from bench.race.timing import Rule
 from data.shapes import ModelShape
 from kernels.cuda.runtime.device import Buffer
 from kernels.cuda.table import CUDA_KERNELS
@@ -165,7 +165,7 @@ def test_what_did_not_pass_is_not_measured():
 
 def test_jobs_are_told_by_their_rows(monkeypatch):
     """The same whenever they are asked for; none makes its weights before it is run."""
-    monkeypatch.setattr("bench.workload.weight", None)
+    monkeypatch.setattr("bench.ops.workload.weight", None)
     models = {"tinyllama-1.1b": Path("a.gguf")}
     first, again = jobs(models), jobs(models)
     assert [job.row for job in first] == [job.row for job in again]

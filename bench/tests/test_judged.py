@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import judged
 from bench.board.page import report as board_report
 from bench.board.rows import Row
+from bench.ops import judged
 from bench.report.page import judged_page as page
 from bench.report.page import page as board_page
-from bench.tests.browser import chromium, complaints, show
+from bench.tests.support.browser import chromium, complaints, show
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Limits
 from kernels.foreign.judge import judge

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import bench.limits
-from bench.limits import Cache, Limits, Rate, _needed, limits, probe
-from bench.results import Limit
-from bench.tests.programs import run
-from bench.tests.synthetic import machine_of
-from bench.trials import Arena, read_caches, working_sets
+import bench.machine.limits
+from bench.machine.limits import Cache, Limits, Rate, _needed, limits, probe
+from bench.machine.trials import Arena, read_caches, working_sets
+from bench.race.results import Limit
+from bench.tests.support.programs import run
+from bench.tests.support.synthetic import machine_of
 from kernels.cpu.runtime.team import Team
 from reference.op import Cost
 
@@ -127,8 +127,8 @@ def probed(monkeypatch, tmp_path):
         return made_up(*threads)
 
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
-    monkeypatch.setattr(bench.limits, "probe", pretend)
-    monkeypatch.setattr(bench.limits, "_taken_by_others", lambda: 0.0)
+    monkeypatch.setattr(bench.machine.limits, "probe", pretend)
+    monkeypatch.setattr(bench.machine.limits, "_taken_by_others", lambda: 0.0)
     return asked
 
 
@@ -139,7 +139,7 @@ def test_the_machine_is_probed_once(probed, monkeypatch):
     assert limits([2, 1]) == first
     assert {b.threads for b in limits([1, 3]).bandwidths} == {1, 3}
     assert probed == [[1, 2], [3]]
-    monkeypatch.setattr(bench.limits, "machine", lambda: "another")
+    monkeypatch.setattr(bench.machine.limits, "machine", lambda: "another")
     limits([1])
     assert probed[2:] == [[1]]
 
@@ -168,7 +168,7 @@ def test_of_several_probes_the_best_counts(probed, monkeypatch):
     faster = replace(made_up(1).peaks[0], per_second=1e15)
     slower = [replace(b, per_second=1.0) for b in made_up(1).bandwidths]
     later = replace(made_up(1), rates=(faster, *slower))
-    monkeypatch.setattr(bench.limits, "probe", lambda *_, **__: later)
+    monkeypatch.setattr(bench.machine.limits, "probe", lambda *_, **__: later)
     for machine in (limits([1], again=True), limits([1])):
         assert machine.peak("f32", 1) == faster
         assert machine.peak("int8", 1) == made_up(1).peak("int8", 1)
@@ -190,7 +190,7 @@ def test_damaged_lines_are_none(probed, tmp_path):
 def test_what_a_busy_machine_gave_is_not_kept(probed, monkeypatch):
     """While other programs run limits are measured too low, so the next run measures again."""
     clock = itertools.count(0.0, 1000.0)
-    monkeypatch.setattr(bench.limits, "_taken_by_others", lambda: next(clock))
+    monkeypatch.setattr(bench.machine.limits, "_taken_by_others", lambda: next(clock))
     assert limits([1]) == limits([1])
     assert probed == [[1], [1]]
 
@@ -247,7 +247,7 @@ def test_a_probe_that_computes_wrongly_is_refused():
 def test_units_are_made_of_the_instructions_they_name(tmp_path):
     """Each unit's loop holds its instruction, on a CPU that has them all."""
     program = (
-        "from bench.probe import PEAKS\n"
+        "from bench.machine.probe import PEAKS\n"
         "from kernels.cpu.runtime.object_code import assembly\n"
         "for name, word in (('amx', 'tdpbssd'), ('amx', 'ldtilecfg'), ('amx_bf16', 'tdpbf16ps'),"
         " ('avx512_bf16', 'vdpbf16ps'), ('avx512_vnni', 'vpdpbusd'),"

@@ -6,15 +6,15 @@ import json
 import numpy as np
 import pytest
 
-import bench.limits
-from bench.node_cost import cost_of
-from bench.profile import ProfileError, joined, neurons, profile, token_ids
+import bench.machine.limits
+from bench.engine.node_cost import cost_of
+from bench.engine.profile import ProfileError, joined, neurons, profile, token_ids
+from bench.race.timing import ONCE, Rule
 from bench.shell.profile import profile as command
 from bench.sparse_speed import POWERINFER, Bytes, curve, section
-from bench.tests.programs import shell as shell_of
-from bench.tests.small_sparse import FFN, HIDDEN, SHARE
-from bench.tests.synthetic import QUICK, limits, rows_of
-from bench.timing import ONCE, Rule
+from bench.tests.support.programs import shell as shell_of
+from bench.tests.support.small_sparse import FFN, HIDDEN, SHARE
+from bench.tests.support.synthetic import QUICK, limits, rows_of
 from engine import Engine
 from engine.gguf.file import GGUFFile
 from engine.passes.count import count_neurons, neuron_counts
@@ -79,7 +79,7 @@ def test_neurons_of_a_profile(sparse_model):
 @pytest.fixture
 def shell(sparse_model, monkeypatch):
     """Stdout and stderr of the command."""
-    monkeypatch.setattr(bench.limits, "limits", lambda *_, **__: limits())
+    monkeypatch.setattr(bench.machine.limits, "limits", lambda *_, **__: limits())
 
     def run(*words):
         found = shell_of(command, str(sparse_model), "-t", "1", "-d", "8", *words)

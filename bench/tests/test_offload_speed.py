@@ -26,11 +26,11 @@ from bench.offload.race import (
     settings,
 )
 from bench.offload.way import About, Process, Way
+from bench.race.results import Measurement, read
+from bench.race.timing import Rule
 from bench.report.markdown import write_page
 from bench.report.offload import Race, section
-from bench.results import Measurement, read
-from bench.tests.synthetic import CONDITIONS, rows_of, shown
-from bench.timing import Rule
+from bench.tests.support.synthetic import CONDITIONS, rows_of, shown
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
 

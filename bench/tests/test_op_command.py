@@ -6,14 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-import bench.alone
+import bench.ops.alone
 import kernels.table
-from bench.alone import Asked
-from bench.cases import CACHES
-from bench.limits import Cache
-from bench.op_run import Lab, OpRun
+from bench.machine.limits import Cache
+from bench.ops.alone import Asked
+from bench.ops.cases import CACHES
+from bench.ops.op_run import Lab, OpRun
 from bench.shell.op import serving
-from bench.tests.synthetic import ENDLESS, machine_of
+from bench.tests.support.synthetic import ENDLESS, machine_of
 from engine.shell import main
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.runtime import sass
@@ -46,14 +46,14 @@ def probes(monkeypatch):
         asked.append(again)
         return one_cache(1e13)
 
-    monkeypatch.setattr(bench.alone, "limits", limits)
+    monkeypatch.setattr(bench.ops.alone, "limits", limits)
     return asked
 
 
 @pytest.fixture
 def assay(monkeypatch, capfd, probes):
     """Exit code, stdout and stderr of `assay op` on one thread."""
-    monkeypatch.setattr(bench.alone, "RACE_SECONDS", 0.1)
+    monkeypatch.setattr(bench.ops.alone, "RACE_SECONDS", 0.1)
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["assay", "op", *words, "-t", "1"])
@@ -141,7 +141,7 @@ def test_faster_than_the_machine_is_rejected(assay, monkeypatch):
         asked.append(again)
         return one_cache(1e3)
 
-    monkeypatch.setattr(bench.alone, "limits", slow)
+    monkeypatch.setattr(bench.ops.alone, "limits", slow)
     row = rows_of(assay(*NORM, "--variant", "generic", "--json"))[0]
     assert asked == [False, True]
     assert row["share"] > 1.1
@@ -176,7 +176,7 @@ def test_without_a_right_kernel_nothing_is_probed(assay, monkeypatch, probes):
 
 def test_what_takes_too_much_is_left_out_with_a_note(assay, monkeypatch):
     """A time that the lab refuses is null, and the note says why; that is no failure."""
-    monkeypatch.setattr(bench.alone, "MOST_SECONDS", 0.0)  # the first call foretells the others
+    monkeypatch.setattr(bench.ops.alone, "MOST_SECONDS", 0.0)  # the first call foretells the others
     words = ("rms_norm", "--shape", "tokens=64,hidden=1024", "--variant", "generic")
     row = rows_of(assay(*words, "--json"))[0]
     times = {"hot": row["seconds"], "cold": row["cold_seconds"]}

@@ -6,9 +6,9 @@ import pytest
 
 from bench.cuda import cases, predict
 from bench.cuda.predict import Work, balance, held_against, of_launch
-from bench.results import Measurement
+from bench.race.results import Measurement
 from bench.shell.predict import predict as command
-from bench.tests.programs import shell
+from bench.tests.support.programs import shell
 from data.gpus import GpuModel, gpus
 from data.shapes import read
 from kernels.cuda.runtime import sass

@@ -8,17 +8,19 @@ import time
 import numpy as np
 import pytest
 
-import bench.limits
-from bench.clock import Stamped
-from bench.node_cost import cost_of
-from bench.profile import ProfileError, profile
-from bench.results import Limit
+import bench.machine.limits
+from bench.engine.node_cost import cost_of
+from bench.engine.profile import ProfileError, profile
+from bench.machine.clock import Stamped
+from bench.race.results import Limit
 from bench.shell.profile import profile as command
-from bench.tests.programs import shell as shell_of
-from bench.tests.synthetic import QUICK, limits
+from bench.tests.support.programs import shell as shell_of
+from bench.tests.support.synthetic import QUICK, limits
 from engine import Engine, SamplingParams
 from engine.embedded import resolve
+from engine.gguf.edit import keys_of
 from engine.gguf.file import GGUFFile
+from engine.gguf.writer import NewTensor, u32, write_gguf
 from kernels.cpu.runtime.share import arguments, pack_words, share
 from kernels.cpu.runtime.team import Team
 
@@ -101,6 +103,42 @@ def test_a_decode_reads_every_weight(found):
     assert weights <= sum(node.bytes for node in found.nodes) < 1.5 * weights
 
 
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_mixture_reads_its_chosen_experts(tokens, tmp_path):
+    """Where all tokens of a step go to the same two of four experts, bytes are those of these two,
+    and of what the products read and write."""
+    path = mixture_of(SMALL, 4, tmp_path / "mixture.gguf")
+    with Engine.load(path, threads=2, context=32) as engine, GGUFFile(path) as file:
+        nodes = profile(engine, tokens, depth=3, rule=QUICK).nodes
+        found = {node.shape: node.bytes for node in nodes if node.test == "linear_experts"}
+        assert len(found) == 3 * engine.model.config.blocks
+        for label, read in found.items():
+            _, out, hidden = file.tensors[f"{label}.weight"].dims
+            matrix = file.tensors[f"{label}.weight"].n_bytes / 4
+            assert read == 2 * matrix + 4 * 2 * tokens * (hidden + out)
+
+
+def mixture_of(name, experts, path):
+    """An embedded model whose networks are so many experts alike, of which the router, who sees no
+    difference, names the first two."""
+    tensors, data = [], []
+    with GGUFFile(resolve(name)) as file:
+        counts = {"llama.expert_count": u32(experts), "llama.expert_used_count": u32(2)}
+        for tensor in file.tensors.values():
+            network = "ffn_" in tensor.name and len(tensor.dims) == 2
+            own = tensor.name.replace(".weight", "_exps.weight") if network else tensor.name
+            dims = (experts, *tensor.dims) if network else tensor.dims
+            tensors.append(NewTensor(own, tensor.type_name, dims))
+            data += [file.tensor(tensor.name).reshape(-1)] * (experts if network else 1)
+        hidden = file.metadata["llama.embedding_length"]
+        for block in range(file.metadata["llama.block_count"]):
+            router = f"blk.{block}.ffn_gate_inp.weight"
+            tensors.append(NewTensor(router, "F32", (experts, hidden)))
+            data.append(np.zeros(4 * experts * hidden, np.uint8))
+        write_gguf(path, keys_of(file) | counts, tensors, iter(data))
+    return path
+
+
 def test_a_prompt_meets_the_cells_of_its_tokens(engine):
     """A prompt's attention does what its tokens would do one by one, and reads each cell once."""
     (step, *_) = (s for s in engine.model.plan.steps if s.node.op == "attention")
@@ -173,7 +211,7 @@ def shell(monkeypatch):
         def probed(*_, again=False):
             return (later if again else None) or machine or limits()
 
-        monkeypatch.setattr(bench.limits, "limits", probed)
+        monkeypatch.setattr(bench.machine.limits, "limits", probed)
         return str(shell_of(command, SMALL, "-t", "1", *words).stdout)
 
     return run

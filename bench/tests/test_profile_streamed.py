@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.engine.profile import ProfileError
 from bench.offload.meter import Meter, block_of, place
 from bench.offload.runner import of_weights
 from bench.offload.step import streamed_step
-from bench.profile import ProfileError
+from bench.race.timing import Rule
 from bench.shell.profile import profile as command
 from bench.shell.profile_streamed import as_dict, notes, table
-from bench.tests.programs import shell as shell_of
-from bench.tests.small_sparse import FFN
-from bench.timing import Rule
+from bench.tests.support.programs import shell as shell_of
+from bench.tests.support.small_sparse import FFN
 from engine import Engine
 from engine.offload.budget import Budget
 from engine.placement.statistics import Activations, write

@@ -7,7 +7,7 @@ import pytest
 
 from bench.quality import HELD_OUT, LLAMA_3, QUICK, bits, floor, mixed, pure, stories
 from bench.report.quality import family, quality, section, sparsity_section, surprises
-from bench.tests.synthetic import DIVERGENCES, qualities, rows_of, shown, sparsities
+from bench.tests.support.synthetic import DIVERGENCES, qualities, rows_of, shown, sparsities
 from engine.embedded import resolve
 from engine.quantise.mixes import MIXES
 

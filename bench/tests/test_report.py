@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import frames
+from bench.race import frames
+from bench.race.results import Measurement, find, read_folder
 from bench.report import history, ops, peers, plots, table
 from bench.report.certified import (
     Standing,
@@ -20,11 +21,10 @@ from bench.report.lookup import duels, family, product, rows_of
 from bench.report.markdown import markdown
 from bench.report.page import page
 from bench.report.report import report
-from bench.results import Measurement, find, read_folder
 from bench.shell.report import report as command
-from bench.tests import synthetic
-from bench.tests.browser import chromium, complaints, show
-from bench.tests.programs import shell
+from bench.tests.support import synthetic
+from bench.tests.support.browser import chromium, complaints, show
+from bench.tests.support.programs import shell
 from kernels.certificates import Certificate, Key, Store
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime import current

@@ -8,6 +8,7 @@ import pytest
 
 from bench import serving_speed
 from bench.child import ChildError
+from bench.race.results import Measurement
 from bench.report.serving import (
     ALONE,
     ANSWERS,
@@ -21,8 +22,7 @@ from bench.report.serving import (
     STEP,
     section,
 )
-from bench.results import Measurement
-from bench.tests.synthetic import rows_of, shown
+from bench.tests.support.synthetic import rows_of, shown
 
 BATCHED_BENCH = """#!/bin/sh
 # says what it found at the second call of two

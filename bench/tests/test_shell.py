@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from bench.contenders.contender import CONTENDERS, present
-from bench.results import Measurement, Results, read_folder
-from bench.tests.programs import ASSAY, EVERY_ASSAY, environment, run, what_all_say
-from bench.tests.synthetic import CONDITIONS
+from bench.race.results import Measurement, Results, read_folder
+from bench.tests.support.programs import ASSAY, EVERY_ASSAY, environment, run, what_all_say
+from bench.tests.support.synthetic import CONDITIONS
 
 PATIENCE = 30
 SHORT = ("bench", "story", "-p", "8,0", "-n", "4", "-r", "3", "--seconds", "0.1")

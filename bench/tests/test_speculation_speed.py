@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 import bench.speculation_speed as speculation_speed
+from bench.race.results import Measurement, read
+from bench.race.timing import Rule
 from bench.report.markdown import write_page
 from bench.report.speculation import TITLES, Costs, section
-from bench.results import Measurement, read
 from bench.speculation.races import (
     A_STEP,
     BENCH,
@@ -47,8 +48,7 @@ from bench.speculation.writer import (
     opening,
     write,
 )
-from bench.tests.synthetic import CONDITIONS, rows_of, shown
-from bench.timing import Rule
+from bench.tests.support.synthetic import CONDITIONS, rows_of, shown
 from engine import Engine, Options
 
 TWICE = Rule(least=2, most=2)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import kernels.cpu
 from conformance.bugs.shares import C_FOLDER, CShare, PythonShare, Work, storing
 from kernels.call import AnyKernel
+from kernels.cpu.runtime.share import Share
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.launch import Launch, ours
 from kernels.kernel import Kernel
@@ -91,12 +92,18 @@ class Bug:
         right = find("/".join(filter(None, (self.op, "cpu", self.variant, self.format))))
         module = sys.modules[right.share.function.__module__]
         edited = _imported(edit.of((NUMBA_FOLDER / edit.file).read_text()), folder)
-        for name, value in vars(module).items():
-            if value is right.share:
-                return replace(right, share=getattr(edited, name))
-            if isinstance(value, dict) and value.get(self.format) is right.share:
-                return replace(right, share=getattr(edited, name)[self.format])
-        raise ValueError(f"{edit.file} has no share of {right.name}")
+
+        def changed(share: Share | None) -> Share | None:
+            for name, value in vars(module).items():
+                if share and value is share:
+                    return cast(Share, getattr(edited, name))
+                if share and isinstance(value, dict) and value.get(self.format) is share:
+                    return cast(Share, getattr(edited, name)[self.format])
+            return None
+
+        if (first := changed(right.share)) is None:
+            raise ValueError(f"{edit.file} has no share of {right.name}")
+        return replace(right, share=first, then=changed(right.then) or right.then)
 
     def _edited_cuda(self, edit: Edit, folder: Path) -> AnyKernel:
         """Ours, its sources copied to a folder and changed there."""

@@ -33,6 +33,8 @@ Work = Callable[[Arguments, Mapping[str, Array], int, int], None]
 class NativeShare:
     """What the judge and the engine ask of a share, for one that has an address already."""
 
+    calls = None
+
     def __init__(self, name: str, op: str, format: str | None) -> None:
         self.name, self.format, self.signature = name, format or "", OPS[op].signature
 

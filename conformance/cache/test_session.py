@@ -13,9 +13,9 @@ import pytest
 
 from conformance.support import refusals
 from conformance.support.child import python
-from conformance.support.full_disk import full_after
+from conformance.support.files.full_disk import full_after
+from conformance.support.models.small_models import Small
 from conformance.support.program import printed
-from conformance.support.small_models import Small
 from engine import Engine, SamplingParams
 from engine.aside import OutputError
 from engine.cache.session import SessionError, restore, save

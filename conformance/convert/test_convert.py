@@ -25,8 +25,8 @@ from conformance.llama.peers.folder import (
     write_safetensors,
     write_weights,
 )
-from conformance.support import torch_archive
-from conformance.support.full_disk import full_after
+from conformance.support.files.full_disk import full_after
+from conformance.support.models import torch_archive
 from engine.aside import OutputError
 from engine.convert import FAMILIES, CheckpointError, conversion, convert
 from engine.gguf.file import GGUFFile

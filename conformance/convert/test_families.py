@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.folder import write_folder, write_weights
-from conformance.support.family_checkpoints import (
+from conformance.support.models.family_checkpoints import (
     FALCON,
     FFN,
     GPT2,
@@ -257,7 +257,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "longer rope of MiniCPM": (
         MINICPM3 | {"rope_scaling": LONGER}, "no attention_factor"
     ),
-    "experts of Gemma": (GEMMA4 | {"enable_moe_block": True}, "enable_moe_block is true; this"),
+    "experts of Gemma": (GEMMA4 | {"enable_moe_block": True}, "num_experts is missing"),
     "no order of Gemma": (GEMMA4 | {"use_bidirectional_attention": "all"}, "only causal models"),
     "rope of Gemma": (
         GEMMA4 | {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from conformance.llama.peers.checkpoint import CHECKPOINTS, Checkpoint
 from conformance.llama.peers.compare import EXACT, Gap, demand_near
 from conformance.llama.peers.folder import write_folder, write_json
-from conformance.support import family_checkpoints as families
-from conformance.support import steps, torch_archive
+from conformance.support.models import family_checkpoints as families
+from conformance.support.models import steps, torch_archive
 from engine.aside import OutputError
 from engine.convert import CheckpointError, convert, predictors
 from engine.gguf.file import GGUFFile

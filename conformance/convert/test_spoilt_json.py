@@ -10,7 +10,7 @@ import pytest
 
 from conformance.llama.peers.checkpoint import CHECKPOINTS, SPECIAL
 from conformance.llama.peers.folder import write_folder, write_json
-from conformance.support.tokenizer_files import NFC, TEMPLATE, small
+from conformance.support.tokenizer.tokenizer_files import NFC, TEMPLATE, small
 from engine.convert import convert
 from engine.gguf.file import GGUFFile
 

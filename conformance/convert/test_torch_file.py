@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.support import torch_archive
+from conformance.support.models import torch_archive
 from conformance.support.refusals import refusal
 from engine.torch_file import StoredTensor, TorchFileError, load
 from reference.formats import FORMATS

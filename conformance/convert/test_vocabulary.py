@@ -14,7 +14,7 @@ import sentencepiece
 from tokenizers import Tokenizer as Library
 
 from conformance.llama.peers.folder import tokenizer_json, write_json, write_safetensors
-from conformance.support.tokenizer_files import (
+from conformance.support.tokenizer.tokenizer_files import (
     EMPTY,
     LEVEL,
     LLAMA3,
@@ -26,7 +26,7 @@ from conformance.support.tokenizer_files import (
     small,
     split,
 )
-from conformance.support.vocabularies import real_cases, real_metadata
+from conformance.support.tokenizer.vocabularies import real_cases, real_metadata
 from engine.convert.checkpoint import Checkpoint
 from engine.convert.json_files import CheckpointError
 from engine.convert.vocabulary import TEXTS, vocabulary

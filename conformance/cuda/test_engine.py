@@ -16,33 +16,34 @@ from hypothesis import strategies as st
 
 from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near
-from conformance.support.formula import (
+from conformance.support.models.formula import (
     MODELS,
     demand_explained,
     each_model,
     exact,
     prompt,
 )
+from conformance.support.models.small_families import QUANTISED, SUBJECTS, Subject
+from conformance.support.models.small_families import exact as formula_of
+from conformance.support.models.small_models import Small
+from conformance.support.models.small_recurrent import RECURRENT
+from conformance.support.models.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.models.spelling import Spelling
 from conformance.support.on_gpu import Watched, on_gpu, rows
-from conformance.support.small_families import QUANTISED, SUBJECTS, Subject
-from conformance.support.small_families import exact as formula_of
-from conformance.support.small_models import Small
-from conformance.support.small_recurrent import RECURRENT
-from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
-from conformance.support.spelling import Spelling
 from engine import Engine, PromptLookup, SamplingParams
 from engine.cache.session import restore, save
+from engine.checks import NumericalError
 from engine.gguf.file import GGUFFile
 from engine.gpu import device_plan
 from engine.gpu.memory import LIBRARY, SPARE
-from engine.model import Model, NumericalError
+from engine.model import Model
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.current import taking_the_place
 from reference import linear
+from reference.models.transformer import Neurons, linear_of_quantised
 from reference.op import Array
-from reference.transformer import Neurons, linear_of_quantised
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 MIXED = Small(format="Q4_0", blocks=3, head_dim=16, finer="Q8_0", seed=1)
@@ -206,6 +207,7 @@ BITS: dict[str, tuple[Small, dict[str, Any]]] = {
     "sparse": (SMALL_MODELS["Q8_0"], {"sparse": "on"}),
     "windows, half on the CPU": (SUBJECTS["Gemma 3"], {"gpu_layers": 3}),
     "experts on the CPU": (SUBJECTS["Granite, experts"], {"cpu_moe": True, "threads": 2}),
+    "experts": (SUBJECTS["Qwen 2, experts"], {}),
 }
 
 

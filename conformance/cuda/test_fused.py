@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.cuda.emulator import compiler
-from conformance.support.formula import prompt
 from conformance.support.here import cases
+from conformance.support.models.formula import prompt
+from conformance.support.models.small_models import Small, tampered
 from conformance.support.on_gpu import Watched, on_gpu, rows
-from conformance.support.small_models import Small, tampered
 from engine.compile.plan import Step
 from engine.gpu import division
 from engine.graph import Node, Value

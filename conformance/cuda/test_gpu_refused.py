@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from conformance.cuda.emulator import Emulator, compiler
+from conformance.support.models.small_families import SmallGemma4
+from conformance.support.models.small_models import Small
+from conformance.support.models.sparse_files import SMALL_MODELS
 from conformance.support.on_gpu import Watched
 from conformance.support.program import fault
-from conformance.support.small_families import SmallGemma4
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SMALL_MODELS
 from engine.config import ModelError
 from engine.gpu.division import Division
 from engine.gpu.memory import SPARE

@@ -15,8 +15,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_tree_of_tokens,
 )
 from conformance.support.budgets import bits, budgeted, wanted
-from conformance.support.refusals import refusal
-from conformance.support.small_families import (
+from conformance.support.models.small_families import (
     QUANTISED,
     SUBJECTS,
     SmallCommandR,
@@ -38,11 +37,13 @@ from conformance.support.small_families import (
     Subject,
     each_subject,
     exact,
+    joined_experts,
     linear_of_either,
     prompt,
 )
-from conformance.support.small_models import tampered
-from conformance.support.steps import loaded, rows
+from conformance.support.models.small_models import tampered
+from conformance.support.models.steps import loaded, rows
+from conformance.support.refusals import refusal
 from engine import Engine
 from engine.cache.session import SessionError, restore, save
 from engine.config import ModelConfig, ModelError
@@ -54,9 +55,9 @@ from engine.sampling.params import SamplingParams
 from reference.activations import gelu, gelu_erf, relu
 from reference.gated_activations import reglu
 from reference.linear import linear
+from reference.models.transformer import Weight
 from reference.op import Array
 from reference.quantise_activations import dequantise_activations, quantise_activations
-from reference.transformer import Weight
 
 
 @each_subject
@@ -164,6 +165,7 @@ def test_sessions_keep_to_their_long_rope(tmp_path):
 
 
 DEEPSEEK = SmallDeepSeek(q_rank=64, nope=32, turned=32, value=32, format="Q4_0", finer="Q8_0")
+MIXTURE = SmallMixture(format="Q8_0", width=32, seed=8)
 MINICPM = SmallMiniCPM(q_rank=64, kv_rank=64, format="Q4_0", finer="Q8_0")
 BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT"],
         "Qwen 2": SUBJECTS["Qwen 2"], "Qwen 3": SUBJECTS["Qwen 3, wide heads"],
@@ -183,7 +185,9 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "Qwen 3, Q4_0": QUANTISED["Q4_0"][2], "Gemma": SUBJECTS["Gemma, wide heads"],
         "Gemma, Q4_0": QUANTISED["Q4_0"][3], "Gemma 2": SUBJECTS["Gemma 2"],
         "Gemma 3": SUBJECTS["Gemma 3"], "Gemma 4": SUBJECTS["Gemma 4"],
-        "Gemma 4, Q4_0": SmallGemma4(format="Q4_0", window_dim=24), "Mixtral": SUBJECTS["Mixtral"],
+        "Gemma 4, Q4_0": SmallGemma4(format="Q4_0", window_dim=24),
+        "Gemma 4, experts": SUBJECTS["Gemma 4, experts, keys of others, F16"],
+        "Mixtral": SUBJECTS["Mixtral"],
         "Qwen 2, experts": SUBJECTS["Qwen 2, experts"],
         "Qwen 3, experts": SUBJECTS["Qwen 3, experts"],
         "Qwen 3, experts, Q4_0": QUANTISED["Q4_0"][6], "DeepSeek-V2": SUBJECTS["DeepSeek-V2"],
@@ -212,6 +216,22 @@ def test_every_budget_gives_the_bits_of_no_budget(tmp_path):
     for budget in wanted(path).budgets(2):
         with budgeted(path, budget) as model:
             assert bits(model) == plain
+
+
+@pytest.mark.parametrize("small", [SmallGemma4(blocks=3, shared=0, experts=5), MIXTURE], ids=str)
+def test_gates_and_ups_of_experts_may_be_one_tensor(small, tmp_path):
+    """Bits are those of two, in memory and under every budget; what the tensor meets is observed
+    under its name."""
+    with budgeted(small.write(tmp_path / "two.gguf"), 0) as model:
+        plain = bits(model)
+    path = joined_experts(small).write(tmp_path / "one.gguf")
+    for budget in (0, *wanted(path).budgets(2)):
+        with budgeted(path, budget) as model:
+            assert bits(model) == plain
+    with loaded(path, passes=(observe,)) as model:
+        rows(model, [3, 4, 5])
+        found = observed(model)["blk.1.ffn_gate_up_exps.weight"]
+        assert found.counts.sum() == 3 * small.used
 
 
 def test_positions_end_where_their_table_does(tmp_path):
@@ -448,7 +468,7 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
         (
             SmallDeepSeek(),
             {"expert_group_count": 3},
-            "deepseek2.expert_group_count is 3: groups of DeepSeek-V2, each of which goes by",
+            "deepseek2.expert_group_count is 3: groups of softmax scores, each of which goes by",
         ),
         (
             SmallGlmMoe(),
@@ -459,7 +479,7 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
         (GEMMA4, {"attention__shared_kv_layers": 4}, "gemma4.attention.shared_kv_layers is 4: bl"),
         (GEMMA4, {"attention__key_length_swa": 20}, "gemma4.attention.value_length_swa differs "),
         (GEMMA4, {"attention__head_count_kv": 3}, "attention.head_count 4 is no multiple of head"),
-        (GEMMA4, {"expert_count": 4}, "gemma4.expert_count: mixtures of experts are not support"),
+        (GEMMA3, {"expert_count": 4}, "gemma3.expert_count: mixtures of experts are not support"),
         (BLOOM, {"attention__max_alibi_bias": -8.0}, "attention.max_alibi_bias must be at least"),
     ],
 )

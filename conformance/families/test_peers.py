@@ -1,16 +1,17 @@
 """The families against transformers and llama.cpp, asked live; skipped where they are missing."""
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, demand_near, engine_logits, nmse
+from conformance.llama.peers.compare import EXACT, LIMITS, demand_near, engine_logits, nmse
 from conformance.llama.peers.folder import words, write_json
-from conformance.support.family_configs import CONFIGS
-from conformance.support.small_families import (
+from conformance.support.models.family_configs import CONFIGS
+from conformance.support.models.small_families import (
     SUBJECTS,
     SmallDeepSeek,
     SmallFalcon,
@@ -19,8 +20,9 @@ from conformance.support.small_families import (
     SmallGptOss,
     SmallMixture,
     SmallNeoX,
+    joined_experts,
 )
-from engine import Engine
+from engine import Engine, OwnHead, SamplingParams
 from engine.convert import convert
 from engine.gguf.file import GGUFFile
 from reference.formats import FORMATS
@@ -160,23 +162,53 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
         assert theirs.metadata["qwen35moe.rope.dimension_sections"] == [1, 1, 1, 0]
 
 
-@pytest.mark.parametrize("name", ["DeepSeek V3", "GLM 4.5, experts"])
-def test_layers_that_foretell_tokens_are_left_out(saved, name, tmp_path):
-    """They stand behind the others, as many as config.json says, and transformers leaves them out,
-    too; the file is that of the others, and a note says so."""
+# What joins a token's embedding and what the head reads, the norms of both, and that behind.
+DEEPSEEK = tuple(f"model.layers.3.{n}" for n in ("eh_proj", "enorm", "hnorm", "shared_head.norm"))
+QWEN = ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
+FORETELLING = {
+    "DeepSeek V3": ("model.layers.3.", DEEPSEEK), "GLM 4.5, experts": ("model.layers.3.", DEEPSEEK),
+    "Qwen 3 Next": ("mtp.layers.0.", QWEN), "Qwen 3.5": ("mtp.layers.0.", QWEN),
+    "Qwen 3.5, experts": ("mtp.layers.0.", QWEN),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORETELLING)
+def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
+    """It stands behind the others, which transformers has alone: logits are those of the others,
+    and with it drafts leave the text as it is. Where config.json tells of such a layer and the
+    checkpoint has none the file is that of the others, bit for bit."""
+    import torch
     from safetensors.torch import load_file, save_file
 
-    folder = saved(name, tmp_path / "model")
-    assert not convert(folder, tmp_path / "without.gguf", "F32", name="one").notes
-    tensors, last = load_file(folder / "model.safetensors"), "model.layers.2."
-    more = {n.replace(last, "model.layers.3."): t for n, t in tensors.items() if last in n}
-    more["model.layers.3.eh_proj.weight"] = tensors["lm_head.weight"]
-    save_file(tensors | {n: t.clone() for n, t in more.items()}, folder / "model.safetensors")
+    folder, without = saved(name, tmp_path / "model"), tmp_path / "without.gguf"
+    assert not convert(folder, without, "F32", name="one").notes
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | {"num_nextn_predict_layers": 1})
-    [note] = convert(folder, tmp_path / "with.gguf", "F32", name="one").notes
-    assert note.startswith("what foretells further tokens is left out")
-    assert (tmp_path / "with.gguf").read_bytes() == (tmp_path / "without.gguf").read_bytes()
+    convert(folder, tmp_path / "none.gguf", "F32", name="one")
+    assert (tmp_path / "none.gguf").read_bytes() == without.read_bytes()
+    tensors, (layer, modules) = load_file(folder / "model.safetensors"), FORETELLING[name]
+    attending = [n.partition("self_attn.o_proj")[0] for n in tensors if "self_attn.o_proj" in n]
+    more = {n.replace(attending[-1], layer): t for n, t in tensors.items() if attending[-1] in n}
+    width, draw = config["hidden_size"], torch.Generator().manual_seed(1)
+    joining = torch.randn(width, 2 * width, generator=draw) * width**-0.5
+    own = dict(zip(modules, (joining, *[torch.ones(width)] * 3), strict=True))
+    more |= {f"{module}.weight": t for module, t in own.items()}
+    save_file(tensors | {n: t.clone() for n, t in more.items()}, folder / "model.safetensors")
+    path = tmp_path / "with.gguf"
+    assert not convert(folder, path, "F32", name="one").notes
+    assert np.array_equal(engine_logits(path, tokens()), engine_logits(without, tokens()))
+    with GGUFFile(path) as file:
+        found = FORMATS["F32"].dequantise(file.tensor("blk.3.nextn.eh_proj.weight"))
+        assert np.array_equal(found, joining.numpy())
+        norm = FORMATS["F32"].dequantise(file.tensor("blk.3.nextn.enorm.weight"))
+        assert (norm == (2 if "Qwen" in name else 1)).all()
+    params = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
+    with Engine.load(without, threads=1) as engine:
+        plain = engine.generate([5, 9, 11], params).outputs[0].token_ids
+    settings = OwnHead(draft_p_min=0.0, adaptive=False)
+    with Engine.load(path, threads=1, speculation=settings) as engine:
+        assert engine.generate([5, 9, 11], params).outputs[0].token_ids == plain
+        assert engine.timings.speculation.drafted
 
 
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",
@@ -240,6 +272,20 @@ def test_llama_cpp_agrees_on_mixtures(small, tmp_path):
 
     path = small.write(tmp_path / "small.gguf")
     demand_near(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()), EXACT)
+
+
+def test_llama_cpp_agrees_on_experts_with_gelu(tmp_path):
+    """Its table of GELU stands in each block's network and in the experts beside it, so twice; F16
+    rounds what matrices meet, too."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    small = SmallGemma4(blocks=3, shared=0, experts=6, per_layer=0)
+    limits = ((small, 2 * TABLE), (joined_experts(small), 2 * TABLE),
+              (replace(small, format="F16"), LIMITS["llama.cpp"]["F16"]))  # fmt: skip
+    for one, limit in limits:
+        path = one.write(tmp_path / "small.gguf", hidden_activation="gelu_pytorch_tanh")
+        demand_near(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()), limit)
 
 
 @pytest.mark.parametrize("small", AGREED, ids=lambda small: small.architecture)

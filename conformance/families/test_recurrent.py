@@ -21,15 +21,16 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_wanted_rows,
 )
 from conformance.support.budgets import bits, budgeted, wanted
-from conformance.support.small_families import (
+from conformance.support.models.small_families import (
     SmallDeepSeek,
     SmallGlmMoe,
     exact,
     linear_of_either,
     prompt,
 )
-from conformance.support.small_models import tampered
-from conformance.support.small_recurrent import RECURRENT, SmallLfm2, SmallQwen3Next
+from conformance.support.models.small_models import tampered
+from conformance.support.models.small_recurrent import RECURRENT, SmallLfm2, SmallQwen3Next
+from conformance.support.models.steps import loaded, rows
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     CONTEXT,
@@ -41,7 +42,6 @@ from conformance.support.speculation.speculating import (
     unmarked,
 )
 from conformance.support.speculation.speculating import ROOM as ROOM_FOR_DRAFTS
-from conformance.support.steps import loaded, rows
 from engine import Engine, SamplingParams
 from engine.cache.session import SessionError, restore, save
 from engine.cache.states import StateError, slots_for
@@ -52,7 +52,7 @@ from engine.options import Options
 from engine.quantise import Recipe, quantise
 from engine.quantise.quantise import choices
 from reference.linear import linear
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 each = pytest.mark.parametrize("small", RECURRENT.values(), ids=RECURRENT)
 TEXT = [1, 5, 8, 13, 21, 34, 55]

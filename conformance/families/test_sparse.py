@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import EXACT, demand_near
-from conformance.support.small_families import SmallFalcon, SmallOPT, exact, prompt, sparse
-from conformance.support.small_models import tampered
-from conformance.support.steps import loaded, logits
+from conformance.support.models.small_families import SmallFalcon, SmallOPT, exact, prompt, sparse
+from conformance.support.models.small_models import tampered
+from conformance.support.models.steps import loaded, logits
 from reference.activations import relu
 
 SUBJECTS = {"Falcon": SmallFalcon(two_norms=True), "OPT": SmallOPT()}

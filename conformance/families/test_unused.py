@@ -9,8 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from conformance.llama.peers.compare import engine_logits
-from conformance.support.refusals import refusal
-from conformance.support.small_families import (
+from conformance.support.models.small_families import (
     SmallCommandR,
     SmallDeepSeek,
     SmallFalcon,
@@ -28,9 +27,10 @@ from conformance.support.small_families import (
     SmallQwen,
     prompt,
 )
-from conformance.support.small_models import Small, tampered
-from conformance.support.small_recurrent import SmallLfm2, SmallMamba, SmallQwen3Next
-from conformance.support.sparse_files import SmallSparse
+from conformance.support.models.small_models import Small, tampered
+from conformance.support.models.small_recurrent import SmallLfm2, SmallMamba, SmallQwen3Next
+from conformance.support.models.sparse_files import SmallSparse
+from conformance.support.refusals import refusal
 from engine.cache.cells import Cells
 from engine.cache.states import States
 from engine.compile.build import build

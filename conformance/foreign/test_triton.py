@@ -56,7 +56,6 @@ def linear(x, weight, out, tokens, hidden, n_out):
     product[grid](x, weight.view(torch.float32), out, tokens, hidden, n_out, T=32, R=64, K=64)
 """
 OUTSIDE = "the call ended with SIGSEGV: it reads or writes outside of its arrays"
-UNLAUNCHED = "it cannot be loaded: rms_norm is a Triton kernel: name the function that launches it"
 SHORT = LINEAR.replace("sums, mask=(t < tokens)", "sums, mask=(t < tokens - 1)")
 
 

@@ -17,9 +17,9 @@ from gguf import GGUFValueType as Type
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.models.small_models import written
 from conformance.support.refusals import refusal
-from conformance.support.small_models import written
-from conformance.support.vocabularies import real_vocabulary
+from conformance.support.tokenizer.vocabularies import real_vocabulary
 from engine.gguf.file import GGUFError, GGUFFile, TensorInfo, ValueType
 
 MUTANTS = int(os.environ.get("ASSAY_FUZZ", "2000"))

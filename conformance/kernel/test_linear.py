@@ -10,6 +10,7 @@ from numpy.testing import assert_array_equal
 from conformance.support.here import HERE, inputs_of, run
 from kernels.call import AnyKernel
 from kernels.cpu.linear import linear_lut
+from kernels.table import KERNELS
 from reference.formats import FORMATS
 from reference.table import OPS
 
@@ -63,3 +64,10 @@ def test_the_largest_looked_up_sums_are_exact(format):
     own = np.arange(HIDDEN) % 32 == np.arange(OUT)[:, None] % 32  # an element of each block
     w = np.concatenate([np.where(own, -1.0, 1.0), np.where(own, 1.0, 0.0)]).astype(np.float32)
     agree(format, {"x": x, "weight": FORMATS[format].quantise(w), "format": format})
+
+
+def test_experts_have_linears_code():
+    """linear_experts calls what is linear's own: no format is compiled twice."""
+    own = [k.share for k in KERNELS if k.op == "linear_experts"]
+    assert {share.calls for share in own} <= {k.share for k in KERNELS if k.op == "linear"}
+    assert len({share.key for share in own}) == 3  # for floats, for codes, for rows as they are

@@ -19,9 +19,9 @@ from conformance.support.here import (
 from kernels.call import AnyKernel, call
 from kernels.shapes import ShapeError
 from kernels.table import find, find_any
-from reference.neuron_masks import OPS as MASKS
-from reference.neuron_masks import active_rows, union_mask
 from reference.op import Arguments, Array
+from reference.sparse.neuron_masks import OPS as MASKS
+from reference.sparse.neuron_masks import active_rows, union_mask
 
 SIZES = {"tokens": 5, "hidden": 256, "neurons": 65, "active": 30, "held": 40}
 FLOATS = ("F32", "F16", "BF16")

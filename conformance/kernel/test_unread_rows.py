@@ -15,8 +15,8 @@ from kernels.call import stages
 from kernels.guard import PROT_NONE
 from kernels.kernel import Kernel
 from kernels.shapes import empty_outputs, sizes
-from reference.neuron_masks import active_rows
 from reference.op import Arguments, Array
+from reference.sparse.neuron_masks import active_rows
 
 NEURONS, CLOSED = 96, slice(16, 80)  # of which the whole pages are closed
 

@@ -9,14 +9,14 @@ import gguf
 import numpy as np
 import pytest
 
+from conformance.support.models.small_models import Small, tampered
 from conformance.support.refusals import refusal
-from conformance.support.small_models import Small, tampered
 from engine import Engine, PromptError, SamplingParams
+from engine.checks import NumericalError
 from engine.config import ModelError
 from engine.gguf.file import GGUFError
-from engine.model import NumericalError
 from engine.tokenizer.vocab import TokenizerError
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 REFUSALS = (GGUFError, ModelError, TokenizerError)
 SMALL = Small(blocks=1)

@@ -24,7 +24,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_tree_of_tokens,
     test_wanted_rows,
 )
-from conformance.support.small_models import Small
+from conformance.support.models.small_models import Small
 
 FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 MIXES = {  # formats of one file, the second for what Q4_K_M has in Q6_K

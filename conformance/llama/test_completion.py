@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformance.support.small_models import Small
-from conformance.support.spelling import (
+from conformance.support.models.small_models import Small
+from conformance.support.models.spelling import (
     EOS,
     LETTERS,
     TEXT,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from conformance.support.budgets import TEXT, budgeted, wanted
+from conformance.support.models.small_models import Small
 from conformance.support.program import printed
-from conformance.support.small_models import Small
 from engine import Engine, PromptError
 from reference.linear import quantised_bound
 from reference.quantise_activations import dequantise_activations, quantise_activations

@@ -12,9 +12,9 @@ import gguf
 import numpy as np
 import pytest
 
-from conformance.support.formula import log_softmax
-from conformance.support.small_models import Small
-from conformance.support.spelling import (
+from conformance.support.models.formula import log_softmax
+from conformance.support.models.small_models import Small
+from conformance.support.models.spelling import (
     BOS,
     EOS,
     TEXT,

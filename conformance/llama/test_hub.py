@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import constants
 
+from conformance.support.models.spelling import TEXT
 from conformance.support.program import fault, printed
-from conformance.support.spelling import TEXT
 from engine import Engine, SamplingParams
 from engine.errors import PackageError
 from engine.hub import HubError, fetched

@@ -21,7 +21,7 @@ from conformance.llama.peers.export import decoded, export
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
 from conformance.llama.peers.stories import PROMPTS, tell
-from conformance.support.tokenizer_files import sentencepiece_model, small
+from conformance.support.tokenizer.tokenizer_files import sentencepiece_model, small
 from engine import Engine
 from engine.convert import convert
 from engine.embedded import embedded_models

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from conformance.support.child import started, told
-from conformance.support.full_disk import full_after
+from conformance.support.files.full_disk import full_after
+from conformance.support.models.small_models import Small, Tensors
 from conformance.support.program import printed
-from conformance.support.small_models import Small, Tensors
 from engine.compile import packed_weights
 from engine.compile.packed_weights import Kept, Packed, Places, pack
 from engine.compile.plan import packed_name
@@ -28,7 +28,7 @@ from kernels.cpu.runtime.closures import identity
 from kernels.cpu.runtime.team import Team
 from kernels.table import KERNELS, find
 from reference.formats import FORMATS
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 MB = 10**6
 PROMPT = [1, 5, 9, 2, 33]

@@ -8,8 +8,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import reference.transformer as formula
-from conformance.support.formula import (
+import reference.models.transformer as formula
+from conformance.support.models.formula import (
     TRIALS,
     all_ops_erring,
     demand_explained,
@@ -21,8 +21,8 @@ from conformance.support.formula import (
     logits_of,
     prompt,
 )
-from conformance.support.small_models import Small
-from conformance.support.steps import loaded
+from conformance.support.models.small_models import Small
+from conformance.support.models.steps import loaded
 from reference.op import Array
 from reference.quantise_activations import dequantise_activations, quantise_activations
 
@@ -77,7 +77,7 @@ def test_scalar_kernels_are_the_reference_too(format, tmp_path):
     small = Small(format=format, head_dim=24)
     tokens = prompt(small)
     got = logits_of(small, tmp_path, tokens, kv_format="F32", variant="scalar")
-    with patch("conformance.support.formula.is_int8", lambda _: False):
+    with patch("conformance.support.models.formula.is_int8", lambda _: False):
         demand_explained(got, small, tokens)
 
 

@@ -19,7 +19,7 @@ from conformance.llama.peers.compare import EXACT, demand_near, engine_logits, l
 from conformance.llama.peers.export import export
 from conformance.llama.peers.folder import words, write_folder, write_json, write_weights
 from conformance.support.child import told
-from conformance.support.tokenizer_files import TEMPLATE, small
+from conformance.support.tokenizer.tokenizer_files import TEMPLATE, small
 from engine import Engine
 from engine.convert import CheckpointError, convert
 

@@ -25,7 +25,8 @@ from reference.formats import FORMATS
 
 def modules_of(kernel: Kernel) -> set[str]:
     """The modules under kernels/cpu that make up a kernel."""
-    shares = [*kernel.shares, *([kernel.pack.share] if kernel.pack else [])]
+    called = [share.calls for share in kernel.shares if share.calls]
+    shares = [*kernel.shares, *called, *([kernel.pack.share] if kernel.pack else [])]
     found = set().union(*(closure(m) for share in shares for m in closed_over(share.function)))
     return {name for name in found if name.startswith("kernels.cpu.")}
 
@@ -139,7 +140,7 @@ def _state(value: Any) -> Iterator[Any]:
         yield from (getattr(value, field.name) for field in fields(value))
     else:
         own = getattr(value, "__dict__", {})
-        yield from (own[name] for name in sorted(own) if name in ("function", "signature"))
+        yield from (own[name] for name in sorted(own) if name in ("calls", "function", "signature"))
         yield repr(value) if " at 0x" not in repr(value) else ""
 
 

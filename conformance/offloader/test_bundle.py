@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.support.changing import changing
-from conformance.support.small_families import SmallFalcon, SmallOPT, sparse
-from conformance.support.sparse_files import MIXED, SMALL_MODELS, SmallSparse, Sparse, made
+from conformance.support.files.changing import changing
+from conformance.support.models.small_families import SmallFalcon, SmallOPT, sparse
+from conformance.support.models.sparse_files import MIXED, SMALL_MODELS, SmallSparse, Sparse, made
 from engine.embedded import resolve
 from engine.gguf.edit import keys_of
 from engine.gguf.file import ALIGNMENT, GGUFError, GGUFFile

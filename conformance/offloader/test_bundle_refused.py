@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support import refusals
-from conformance.support.sparse_files import MIXED, made
+from conformance.support.models.sparse_files import MIXED, made
 from engine.embedded import resolve
 from engine.gguf.edit import keys_of
 from engine.gguf.file import ALIGNMENT, GGUFFile

@@ -22,7 +22,7 @@ from conformance.support.budgets import (
     truth_of,
     write,
 )
-from conformance.support.disks import LASTING, Disk, after, healthy, slow
+from conformance.support.files.disks import LASTING, Disk, after, healthy, slow
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.model import Model
 from engine.offload.disk import OffloadError

@@ -21,8 +21,8 @@ import pytest
 
 from conformance.support.budgets import packed_of
 from conformance.support.child import python
-from conformance.support.page_cache import pages_kept
-from conformance.support.small_families import SmallMixture
+from conformance.support.files.page_cache import pages_kept
+from conformance.support.models.small_families import SmallMixture
 from data import random_model
 from kernels.cache import cache_folder
 from kernels.compiled import SERVICES, compile_apart

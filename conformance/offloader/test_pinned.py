@@ -18,10 +18,10 @@ from conformance.support.budgets import (
     truth_of,
     wanted,
 )
-from conformance.support.disks import Disk, after, healthy
+from conformance.support.files.disks import Disk, after, healthy
+from conformance.support.models.small_models import Small
+from conformance.support.models.sparse_files import SmallSparse
 from conformance.support.program import fault
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SmallSparse
 from engine.config import ModelError
 from engine.gguf.file import GGUFFile
 from engine.offload.disk import OffloadError

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from conformance.support.budgets import bits, budgeted, packed_of, to_the_byte, truth_of, wanted
-from conformance.support.full_disk import small_disk
-from conformance.support.page_cache import pages_kept
+from conformance.support.files.full_disk import small_disk
+from conformance.support.files.page_cache import pages_kept
+from conformance.support.models.small_models import Small
 from conformance.support.program import fault, misuse
-from conformance.support.small_models import Small
 from engine.compile import packed_weights
 from engine.config import ModelError
 from engine.offload import direct_file

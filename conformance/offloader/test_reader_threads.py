@@ -14,7 +14,7 @@ import pytest
 
 from conformance.offloader.conftest import sending
 from conformance.support.child import run, told
-from conformance.support.disks import Disk, healthy, slow
+from conformance.support.files.disks import Disk, healthy, slow
 from conformance.support.streams import Stream, read_and_compare
 from kernels.cpu.runtime import reading
 from kernels.cpu.runtime.readers import Readers, iovecs_of

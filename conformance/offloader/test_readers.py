@@ -19,7 +19,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.offloader.conftest import SIZE
 from conformance.support.depth import DEEP
-from conformance.support.disks import LASTING, Disk, after, healthy, in_turn
+from conformance.support.files.disks import LASTING, Disk, after, healthy, in_turn
 from conformance.support.streams import Pings, Stream
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime import reading

@@ -42,8 +42,8 @@ from conformance.support.budgets import (
     wanted,
     write,
 )
-from conformance.support.disks import Disk, healthy, slow
-from conformance.support.small_families import (
+from conformance.support.files.disks import Disk, healthy, slow
+from conformance.support.models.small_families import (
     QUANTISED,
     SUBJECTS,
     SmallFalcon,
@@ -53,14 +53,14 @@ from conformance.support.small_families import (
     SmallOPT,
     sparse,
 )
-from conformance.support.small_models import Small, Tensors, tampered
-from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.models.small_models import Small, Tensors, tampered
+from conformance.support.models.sparse_files import SMALL_MODELS, SmallSparse
 from engine.compile.plan import turns
 from engine.model import Model
 from kernels.cpu.runtime.neuron_window import slots_needed
 from reference.formats import FORMATS
+from reference.models.transformer import Weight
 from reference.op import Array
-from reference.transformer import Weight
 
 pytestmark = pytest.mark.usefixtures("in_time")
 EVERY, NONE = -1e30, 1e30

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.support.formula import log_softmax
+from conformance.support.models.formula import log_softmax
 from conformance.support.program import fault, printed
 from data.golden import FOLDER
 from engine import Engine

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from conformance.support.formula import log_softmax
+from conformance.support.models.formula import log_softmax
 from engine import Engine, PromptError, SamplingParams
 from engine.generation.scoring import cut
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.support import torch_archive
+from conformance.support.models import torch_archive
+from conformance.support.models.small_models import Small, written
+from conformance.support.models.sparse_files import Sparse
 from conformance.support.program import fault
 from conformance.support.refusals import refusal
-from conformance.support.small_models import Small, written
-from conformance.support.sparse_files import Sparse
 from engine.aside import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.gguf.writer import NewTensor, i32, text, u32, u64, write_gguf

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.support.small_models import Small, tampered
-from conformance.support.sparse_files import SmallSparse
-from conformance.support.steps import loaded
+from conformance.support.models.small_models import Small, tampered
+from conformance.support.models.sparse_files import SmallSparse
+from conformance.support.models.steps import loaded
 from engine import Engine
 from engine.config import ModelError
 from engine.gguf.file import GGUFError
 from engine.model import Model
 from engine.options import Options
 from reference.formats import FORMATS
-from reference.transformer import Weight
+from reference.models.transformer import Weight
 
 SMALL = SmallSparse()
 

@@ -14,7 +14,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.support.sparse_files import SMALL_MODELS
+from conformance.support.models.sparse_files import SMALL_MODELS
 
 
 @pytest.fixture(params=SMALL_MODELS, scope="module")

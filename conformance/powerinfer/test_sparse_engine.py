@@ -15,9 +15,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import reference.transformer as formula
-from conformance.support import steps
-from conformance.support.formula import (
+import reference.models.transformer as formula
+from conformance.support.models import steps
+from conformance.support.models.formula import (
     demand_explained,
     distances,
     exact,
@@ -25,8 +25,8 @@ from conformance.support.formula import (
     logits_of,
     prompt,
 )
-from conformance.support.small_models import Tensors, tampered
-from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.models.small_models import Tensors, tampered
+from conformance.support.models.sparse_files import SMALL_MODELS, SmallSparse
 from engine import sparsity
 from engine.compile import packed_weights
 from engine.compile.packed_weights import Jobs, Packed, pack
@@ -38,8 +38,8 @@ from engine.placement import Activations
 from engine.placement.budget import GIB, parts
 from engine.placement.statistics import write as write_statistics
 from kernels.cache import cache_folder
+from reference.models.transformer import Neurons, Weight
 from reference.op import Array
-from reference.transformer import Neurons, Weight
 
 EVERY = float("-inf")
 NONE = float("inf")

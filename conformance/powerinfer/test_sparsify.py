@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import reference.transformer
+import reference.models.transformer
 from conformance.llama.peers.compare import EXACT
+from conformance.support.models.spelling import Spelling, letters
 from conformance.support.program import fault
-from conformance.support.spelling import Spelling, letters
 from engine.aside import OutputError
 from engine.gguf.edit import keys_of
 from engine.gguf.file import GGUFFile
@@ -23,8 +23,8 @@ from engine.sparsify import Predictor, SparsifyError, export, gather
 from engine.sparsify.gather import Block, Gathered
 from reference.formats import FORMATS
 from reference.gated_activations import reglu
+from reference.models.transformer import transformer
 from reference.op import Array
-from reference.transformer import transformer
 
 DENSE = Spelling(blocks=2)
 TEXT = "the cat sat on a mat and the rat ran at that cat " * 12
@@ -54,7 +54,7 @@ def by_reference(
     before = {id(norms[f"blk.{i}.ffn_norm.weight"]): i for i in range(DENSE.blocks)}
     inputs: list[list[Array]] = [[] for _ in before]
     gates: list[list[Array]] = [[] for _ in before]
-    norm = reference.transformer.rms_norm
+    norm = reference.models.transformer.rms_norm
 
     def seen_norm(x: Array, weight: Array, eps: float) -> Array:
         if id(weight) in before:
@@ -65,8 +65,8 @@ def by_reference(
         gates[min(range(len(gates)), key=lambda i: len(gates[i]))].append(gate)
         return reglu(gate, up)
 
-    monkeypatch.setattr(reference.transformer, "rms_norm", seen_norm)
-    monkeypatch.setattr(reference.transformer, "swiglu", seen_gate)
+    monkeypatch.setattr(reference.models.transformer, "rms_norm", seen_norm)
+    monkeypatch.setattr(reference.models.transformer, "swiglu", seen_gate)
     for passage in passages:
         transformer(np.array(passage, np.int32), weights, norms, DENSE.shape())
     return [np.concatenate(i) for i in inputs], [np.concatenate(g) for g in gates]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.support import torch_archive
+from conformance.support.models import torch_archive
 from conformance.support.refusals import refusal
 from engine.aside import OutputError
 from engine.placement.statistics import Activations, StatisticsError, read, write

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import EXACT
+from conformance.support.models.small_families import SmallDeepSeek, SmallMixture
+from conformance.support.models.small_models import Small
 from conformance.support.program import fault, printed
 from conformance.support.refusals import refusal
-from conformance.support.small_families import SmallDeepSeek, SmallMixture
-from conformance.support.small_models import Small
 from data.golden import FOLDER
 from engine import Engine
 from engine.embedded import resolve

@@ -15,12 +15,12 @@ import pytest
 
 from conformance.llama.peers import goldens
 from conformance.llama.peers.skeletons import SKELETONS, told
-from conformance.support.changing import changing
 from conformance.support.child import python, started
-from conformance.support.full_disk import full_after
+from conformance.support.files.changing import changing
+from conformance.support.files.full_disk import full_after
+from conformance.support.models.small_families import SmallGemma4, joined_experts
+from conformance.support.models.small_models import Small, written
 from conformance.support.program import PROGRAM, complaints, fault, printed
-from conformance.support.small_families import SmallGemma4
-from conformance.support.small_models import Small, written
 from engine.aside import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.quantise import QuantiseError, Recipe, choices, quantise
@@ -93,6 +93,18 @@ def test_embeddings_that_blocks_have_of_their_own(tmp_path):
     found = formats(SmallGemma4(per_layer=128).write(tmp_path / "in.gguf"), "Q4_K_M")
     assert (found["per_layer_token_embd.weight"], found["blk.0.proj.weight"]) == ("Q6_K", "Q5_0")
     assert found["per_layer_model_proj.weight"] == "F32"
+
+
+def test_experts_beside_a_network(tmp_path):
+    """Gemma 4's have the mix's formats as the network has; routers and factors stay."""
+    small = joined_experts(SmallGemma4(hidden=256, ffn=256, width=256, experts=5, format="F16"))
+    found = formats(small.write(tmp_path / "in.gguf"), "Q4_K_M")
+    pairs = {"gate_up": ("up", "Q4_K"), "down": ("down", "Q6_K")}
+    for role, (alike, wanted) in pairs.items():
+        names = (f"blk.5.ffn_{role}_exps.weight", f"blk.5.ffn_{alike}.weight")
+        assert [found[name] for name in names] == [wanted] * 2
+    stay = ("gate_inp.weight", "gate_inp.scale", "down_exps.scale")
+    assert {found[f"blk.0.ffn_{name}"] for name in stay} == {"F32"}
 
 
 def test_goldens_know_every_mix():

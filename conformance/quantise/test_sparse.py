@@ -4,8 +4,8 @@ sparse."""
 import numpy as np
 import pytest
 
-from conformance.support.sparse_files import SMALL_MODELS
-from conformance.support.steps import loaded
+from conformance.support.models.sparse_files import SMALL_MODELS
+from conformance.support.models.steps import loaded
 from engine.gguf.file import GGUFFile
 from engine.quantise import Recipe, quantise
 

@@ -9,8 +9,8 @@ import pytest
 from numba.core.runtime import _nrt_python
 
 from conformance.support.allocations import allocations
-from conformance.support.small_models import Small
-from conformance.support.steps import loaded
+from conformance.support.models.small_models import Small
+from conformance.support.models.steps import loaded
 from engine.compile.plan import Plan
 
 SMALL = {

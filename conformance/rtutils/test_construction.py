@@ -1,9 +1,6 @@
 """What no trial of finite length sees is refused by how it is made, and by name."""
 
-import shutil
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +10,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from conformance.support.child import run
 from kernels.certificates import code_of
 from kernels.cpu.isa.atomics import call_share, yield_core
 from kernels.cpu.isa.simd import I32
-from kernels.cpu.runtime.construction import complaint_about, complaint_about_library
-from kernels.cpu.runtime.elf import ELFError
+from kernels.cpu.runtime.construction import CALLED, complaint_about
 from kernels.cpu.runtime.object_code import optimised
 from kernels.cpu.runtime.share import Share, arguments
 from kernels.kernel import Kernel
@@ -160,6 +155,7 @@ PLANTED: dict[str, tuple[Build, str]] = {
     "Python": (calling("PyErr_Clear", VOID), "calls PyErr_Clear"),
     "Python's pickles": (calling("numba_unpickle", BYTES, BYTES, I32, BYTES), "calls numba_unpick"),
     "fesetround": (calling("fesetround", I32, I32), "calls fesetround"),
+    "another share": (calling(CALLED, VOID, I64, I64, I64), "calls called_share"),
     "the cycle counter": (calling("llvm.readcyclecounter"), "calls llvm.readcyclecounter"),
     "x86's time stamp": (calling("llvm.x86.rdtsc"), "calls llvm.x86.rdtsc"),
     "x86's random numbers": (
@@ -226,84 +222,3 @@ def test_a_kernel_so_made_is_refused_without_being_run():
     assert certificate.cases == 0
     assert certificate.failure == f"{kernel.share.name} calls abort"
     assert certificate.code == code_of(kernel)
-
-
-LIBRARIES: dict[str, tuple[str, str]] = {
-    "honest": ("x[0] = exp(x[0]) + table[1];", ""),
-    "a counter": (
-        "static long calls; x[0] += ++calls > 2000;",
-        "has the global variable calls.0, which lasts from call to call",
-    ),
-    "a byte": ("static char b; x[0] += b++;", "has the global variable b.0"),
-    "with a value": ("static double f = 3; x[0] += f++;", "has the global variable f.0"),
-    "a thread's": ("static __thread long here; x[0] += ++here;", "calls __tls_get_addr"),
-    "exported": ("x[0] += ++shared;", "has the global variable shared"),
-    "a clock": ("x[0] += clock();", "calls clock"),
-    "the environment": ("x[0] += getenv(\"HOME\") != 0;", "calls getenv"),
-    "memory": ("x[0] += *(double *)malloc(8);", "calls malloc"),
-    "a rounding mode": ("fesetround(FE_UPWARD);", "calls fesetround"),
-    "errno": ("x[0] += errno;", "calls __errno_location"),
-}  # fmt: skip
-SOURCE = """
-#include <errno.h>
-#include <fenv.h>
-#include <math.h>
-#include <stdlib.h>
-#include <time.h>
-static const double table[2] = {1, 2};
-EXPORTED
-STARTED
-void share(unsigned long block, long thread, long n_threads) {
-    double *x = *(double **)block;
-    BODY
-}
-"""
-CC = shutil.which("cc")
-needs_cc = pytest.mark.skipif(not (CC and sys.platform == "linux"), reason="no C compiler for ELF")
-
-
-def library(folder: Path, body: str, *options: str, started: str = "") -> Path:
-    source, made = folder / "kernel.c", folder / "kernel.so"
-    exported = "long shared;" if "shared" in body else ""
-    text = SOURCE.replace("EXPORTED", exported).replace("STARTED", started)
-    source.write_text(text.replace("BODY", body))
-    run(CC, "-O2", "-shared", "-fPIC", *options, source, "-o", made, "-lm", check=True)
-    return made
-
-
-@needs_cc
-@pytest.mark.parametrize(("body", "complaint"), LIBRARIES.values(), ids=LIBRARIES.keys())
-def test_libraries_are_refused_for_the_same(tmp_path, body, complaint):
-    found = complaint_about_library(library(tmp_path, body))
-    assert complaint in found if complaint else found == ""
-
-
-@needs_cc
-def test_a_stripped_library_hides_nothing(tmp_path):
-    made = library(tmp_path, LIBRARIES["a byte"][0], "-s")
-    assert "which lasts from call to call" in complaint_about_library(made)
-
-
-@needs_cc
-def test_what_runs_at_load_is_refused(tmp_path):
-    started = "__attribute__((constructor)) static void early(void) { volatile long at = 1; at++; }"
-    made = library(tmp_path, "x[0] += 1;", started=started)
-    assert complaint_about_library(made) == "runs when it is loaded"
-
-
-@needs_cc
-def test_a_library_of_its_own_is_refused(tmp_path):
-    """It could call itself `expf`."""
-    other = tmp_path / "other"
-    other.mkdir()
-    library(other, "x[0] = 1;").rename(tmp_path / "libother.so")
-    made = library(tmp_path, "x[0] = 2;", "-Wl,--no-as-needed", f"-L{tmp_path}", "-lother")
-    assert complaint_about_library(made) == "needs the library libother.so"
-
-
-@pytest.mark.parametrize("data", [b"", b"#!/bin/sh", b"\x7fELF\x02\x01\x01" + bytes(200)])
-def test_what_is_no_library_is_said_to_be_none(tmp_path, data):
-    path = tmp_path / "kernel.so"
-    path.write_bytes(data)
-    with pytest.raises(ELFError, match="no ELF file of 64 bits"):
-        complaint_about_library(path)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conformance.support.small_families import SmallQwen
-from conformance.support.small_models import Small
-from conformance.support.steps import loaded
+from conformance.support.models.small_families import SmallQwen
+from conformance.support.models.small_models import Small
+from conformance.support.models.steps import loaded
 from engine.compile.arena import place
 from engine.compile.plan import calls_of, need, with_kernels
 from engine.graph import Graph, Value

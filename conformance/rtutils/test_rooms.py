@@ -193,13 +193,13 @@ def test_one_op_has_one_name_in_every_room():
 
 
 def test_laws_carry_their_ops_name():
-    """Every file of the reference that has rows has a file of laws of the same name: in the
-    reference, or where they take more than one kernel in conformance/kernel."""
+    """Every file of the reference that has rows, or its folder, has a file of laws of the same
+    name: in the reference, or where they take more than one kernel in conformance/kernel."""
     laws = {p.stem for p in (ROOT / "reference/laws").rglob("*.py")}
     laws |= {p.stem.removeprefix("test_") for p in (ROOT / "conformance/kernel").glob("test_*.py")}
     for op in OPS.values():
-        name = op.reference.__module__.removeprefix("reference.").split(".")[0]
-        assert {name, "formats" if name == "weight_formats" else name} & laws, name
+        names = op.reference.__module__.removeprefix("reference.").split(".")
+        assert {"formats" if name == "weight_formats" else name for name in names} & laws, names
 
 
 @pytest.mark.parametrize("room", ROOMS)

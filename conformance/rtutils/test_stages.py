@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.small_models import Small
-from conformance.support.steps import loaded
+from conformance.support.models.small_models import Small
+from conformance.support.models.steps import loaded
 from engine.compile.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
 from engine.compile.stages import stages
 from engine.graph import Graph, Value

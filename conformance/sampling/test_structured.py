@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.support.models.spelling import BYTES, EOS, LETTERS, TEXT
 from conformance.support.speculation.exactness import limit, surprise
-from conformance.support.spelling import BYTES, EOS, LETTERS, TEXT
 from engine import Engine, Linear, PromptLookup, SamplingParams, StructuredOutputsParams
 from engine.errors import EngineError, PackageError, SamplingError
 from engine.sampling.structured_params import FORMATS

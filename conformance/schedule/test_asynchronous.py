@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.support.spelling import EOS, letters
+from conformance.support.models.spelling import EOS, letters
 from engine import AsyncEngine, Engine, Piece, SamplingParams
 from engine.errors import BusyError, ClosedError, EngineError
 from reference.op import Array

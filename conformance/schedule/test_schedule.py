@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from conformance.support.spelling import EOS, LETTERS, letters
+from conformance.support.models.spelling import EOS, LETTERS, letters
 from engine import Engine, Piece, SamplingParams
 from engine.errors import BusyError, EngineError
 from engine.generation.embedding import Vectors

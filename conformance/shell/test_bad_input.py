@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from conformance.support.child import run
+from conformance.support.models.small_models import Small
 from conformance.support.program import PROGRAM, fault, misuse
-from conformance.support.small_models import Small
 
 SMALL = Small(blocks=1)
 MISUSES = [  # words, of a model that is not there, and what the line says

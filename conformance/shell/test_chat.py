@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from conformance.support.models.small_models import Small
 from conformance.support.program import fault, printed, said
-from conformance.support.small_models import Small
 from engine.chat_templates import TEMPLATES
-from engine.shell.slash import COMMANDS
+from engine.shell.talk.slash import COMMANDS
 
 SHORT = ("-n", "6", "--seed", "3", "-t", "1")
 USER = {"role": "user", "content": "Tell me a story."}

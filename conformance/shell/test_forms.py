@@ -10,7 +10,7 @@ import pytest
 
 from conformance.support.program import fault, misuse
 from engine import StructuredOutputsParams
-from engine.shell.options import Sampling
+from engine.shell.command_line.options import Sampling
 
 PROMPT = "Once upon a time"
 MESSAGE = "Tell me a story."

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from engine import SamplingParams
 from engine.options import Options
-from engine.shell import options
-from engine.shell.groups import Only, Without, option, spread
+from engine.shell.command_line import options
+from engine.shell.command_line.groups import Only, Without, option, spread
 from engine.speculation.settings import KINDS
 
 

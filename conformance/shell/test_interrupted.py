@@ -8,8 +8,8 @@ from importlib import import_module
 import pytest
 
 from conformance.support.child import python, started
+from conformance.support.models.small_models import Small
 from conformance.support.program import DEAF, PROGRAM, complaints
-from conformance.support.small_models import Small
 from engine.embedded import resolve
 
 SOON = 2.0  # seconds: one is promised where other tests do not want the cores as well

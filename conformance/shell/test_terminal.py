@@ -19,9 +19,9 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from conformance.support.program import PROGRAM
-from engine.shell import reading
-from engine.shell.reading import Commands, Terminal, kept_history
-from engine.shell.slash import COMMANDS, settable
+from engine.shell.talk import reading
+from engine.shell.talk.reading import Commands, Terminal, kept_history
+from engine.shell.talk.slash import COMMANDS, settable
 
 ENTER, ALT_ENTER, CTRL_C, CTRL_D = "\r", "\x1b\r", "\x03", "\x04"
 LEFT, UP, TAB = "\x1b[D", "\x1b[A", "\t"

@@ -10,8 +10,8 @@ import shellingham
 
 from conformance.support.program import printed, said
 from engine import SamplingParams
-from engine.shell.options import Sampling
-from engine.shell.words import InsteadError, Spelling, foreign_options, understood
+from engine.shell.command_line.options import Sampling
+from engine.shell.command_line.words import InsteadError, Spelling, foreign_options, understood
 
 PROMPT = "Once upon a time"
 ASKED = ("run", "story", "-p", PROMPT, "-t", "1", "--json")

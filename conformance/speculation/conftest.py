@@ -2,8 +2,8 @@
 
 import pytest
 
+from conformance.support.models.spelling import Spelling
 from conformance.support.speculation.speculating import CONTEXT, ROOM
-from conformance.support.spelling import Spelling
 from engine import Engine
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.models.spelling import letters
 from conformance.support.speculation.speculating import (
     CONTEXT,
     VOCAB,
@@ -18,7 +19,6 @@ from conformance.support.speculation.speculating import (
     pieces,
     unmarked,
 )
-from conformance.support.spelling import letters
 from engine.speculation.adaptive import (
     FREE,
     LONGEST_REST,
@@ -147,6 +147,33 @@ def test_it_rests_until_a_try_is_due():
     useful.run([0.9] * MOST, linear(0.05, 0.05), 100)
     assert useful.adaptive.rest() == 0
     assert AdaptiveLength(MOST).rest() == AdaptiveLength(8).choose() == 0
+
+
+def test_what_is_read_after_a_rest_is_a_tries_loss():
+    """A drafter that was not asked for 200 tokens reads them first, for 60 steps: the next try
+    comes when those are so small a share."""
+    length = AdaptiveLength(MOST)
+    while not length.rest():
+        n = length.choose()
+        length.record(n, 0, float(n), 1.0)
+    for _ in range(200):
+        length.rested(1.0)
+    length.record(1, 0, 60.0, 1.0)
+    tokens = 0
+    while length.choose() == 0 and tokens < 1e4:
+        length.rested(1.0)
+        tokens += 1
+    assert tokens > 0.8 * 60 / PROBING - 200
+
+
+@pytest.mark.parametrize("alpha", [0, 0.4, 0.6])
+def test_drafts_that_just_do_not_pay_cost_little(alpha):
+    """A token costs what it brings, or a little more: from the first token on no more is lost than
+    tries may, and 40 steps until that is known."""
+    simulation, cost = Simulation(MOST), linear(alpha, 0.05)
+    chosen = [simulation.step(even(alpha), cost) for _ in range(STEPS)]
+    tokens = np.array(expected_tokens(even(alpha)))[chosen].sum()
+    assert sum(sum(cost(length)) for length in chosen) < (1 + PROBING) * tokens + 40
 
 
 @given(st.floats(0, 0.99), st.integers(0, 20))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.support.models.spelling import EOS, LETTERS, TEXT, letters, saying, spelled
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     VOCAB,
@@ -22,7 +23,6 @@ from conformance.support.speculation.speculating import (
     pieces,
     unmarked,
 )
-from conformance.support.spelling import EOS, LETTERS, TEXT, letters, saying, spelled
 from engine import Engine
 from reference.op import Array
 

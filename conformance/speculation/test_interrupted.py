@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.support.small_models import Tensors, tampered
+from conformance.support.models.small_models import Tensors, tampered
+from conformance.support.models.spelling import TEXT, Spelling, letters
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     CONTEXT,
@@ -22,13 +23,12 @@ from conformance.support.speculation.speculating import (
     sampling,
     unmarked,
 )
-from conformance.support.spelling import TEXT, Spelling, letters
 from engine import Engine, Piece
 from engine.cache.session import restore, save
 from engine.model import Model
 from engine.speculation.drafter import Draft, Verified
+from reference.models.transformer import Weight
 from reference.op import Array
-from reference.transformer import Weight
 
 PROMPTS = [
     letters(text) for text in ("the cat sat", "the cat ran", "a cat", "the cat sat on a mat")

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from conformance.support.models.spelling import Spelling
 from conformance.support.program import fault, misuse
-from conformance.support.spelling import Spelling
 from engine import Engine, SamplingParams
 from engine.shell.run import GREEN, PLAIN
 from engine.speculation.settings import LookaheadTrie

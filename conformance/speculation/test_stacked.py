@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SmallSparse
+from conformance.support.depth import DEEP
+from conformance.support.models.small_models import Small
+from conformance.support.models.sparse_files import SmallSparse
+from conformance.support.models.spelling import Spelling
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     ROOM,
@@ -21,7 +23,6 @@ from conformance.support.speculation.speculating import (
     pieces,
     unmarked,
 )
-from conformance.support.spelling import Spelling
 from engine import Engine, Piece
 from engine.config import ModelError
 from engine.speculation.settings import Linear, LookaheadTrie, PromptLookup, Tree
@@ -65,12 +66,16 @@ DRAFTING: dict[str, dict[str, Any]] = {
     "trie": {"speculation": LookaheadTrie(8, adaptive=False)},
 }
 MODELS = [name for name in DRAFTING if name not in ("lookup", "trie")]
+FORMATS = ("F32", "F16", "Q8_0", "Q4_0")
+ALL = list(product(MODELS, FORMATS))
+# Each drafter meets two formats, and each format two drafters.
+COVERING = [(m, f) for i, m in enumerate(MODELS) for f in (FORMATS[i], FORMATS[i - 2])]
 
 
 @pytest.mark.parametrize(
     ("name", "kv", "sparse"),
     [
-        *product(MODELS, ("F32", "F16", "Q8_0", "Q4_0"), ["on"]),
+        *((*pair, "on") for pair in (ALL if DEEP else COVERING)),
         *product(MODELS[:2], ["F16"], ["off"]),
     ],
 )

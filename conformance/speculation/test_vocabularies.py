@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.support.vocabularies import BPE, CONTROL, NORMAL, SPM
-from conformance.support.vocabularies import gguf as keys
+from conformance.support.tokenizer.vocabularies import BPE, CONTROL, NORMAL, SPM
+from conformance.support.tokenizer.vocabularies import gguf as keys
 from engine.gguf.file import GGUFFile
 from engine.shell import main
 from engine.speculation.vocabularies import Translation, VocabularyError, check

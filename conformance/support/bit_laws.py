@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.support.steps import rows
+from conformance.support.models.steps import rows
 from engine.model import Model
 from engine.options import Options
 

@@ -13,11 +13,11 @@ from unittest.mock import patch
 import numpy as np
 
 from conformance.support.bit_laws import ROOM, Subject, subject_of
-from conformance.support.disks import Disk
-from conformance.support.small_families import SmallMixture
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SmallSparse
-from conformance.support.steps import loaded
+from conformance.support.files.disks import Disk
+from conformance.support.models.small_families import SmallMixture
+from conformance.support.models.small_models import Small
+from conformance.support.models.sparse_files import SmallSparse
+from conformance.support.models.steps import loaded
 from engine.compile import packed_weights
 from engine.compile.packed_weights import paged
 from engine.gguf.file import GGUFFile

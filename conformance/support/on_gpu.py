@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from conformance.cuda.emulator import Emulator
-from conformance.support import steps
-from conformance.support.steps import loaded
+from conformance.support.models import steps
+from conformance.support.models.steps import loaded
 from engine.model import Model
 from kernels.cuda.runtime.device import Buffer
 from kernels.cuda.runtime.launch import Grid, Launch

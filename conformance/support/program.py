@@ -7,7 +7,7 @@ from typing import Any
 from conformance.support.child import run
 from engine import Engine
 from engine.generation.results import RequestOutput
-from engine.shell.options import Sampling
+from engine.shell.command_line.options import Sampling
 
 PROGRAM = Path(sys.executable).with_name("assay")
 DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs what follows with Ctrl-C ignored

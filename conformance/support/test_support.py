@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from conformance.support.child import python, run, started, told
-from conformance.support.disks import Disk, after, healthy, in_turn
-from conformance.support.full_disk import full_after, small_disk
-from conformance.support.page_cache import pages_kept
+from conformance.support.files.disks import Disk, after, healthy, in_turn
+from conformance.support.files.full_disk import full_after, small_disk
+from conformance.support.files.page_cache import pages_kept
+from conformance.support.models.small_families import SmallFalcon, SmallOPT
+from conformance.support.models.small_models import Small
+from conformance.support.models.sparse_files import SmallSparse, Sparse
 from conformance.support.program import DEAF, complaints, fault, misuse
 from conformance.support.rooms import Copy
-from conformance.support.small_families import SmallFalcon, SmallOPT
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SmallSparse, Sparse
 from kernels.cpu.runtime.readers import iovecs_of
 
 

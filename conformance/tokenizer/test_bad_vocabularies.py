@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conformance.support.small_vocabularies import SMALL
-from conformance.support.vocabularies import NORMAL, bpe_metadata, spm_metadata
+from conformance.support.tokenizer.small_vocabularies import SMALL
+from conformance.support.tokenizer.vocabularies import NORMAL, bpe_metadata, spm_metadata
 from engine.tokenizer import Tokenizer, TokenizerError
 from engine.tokenizer.charsmap import Charsmap
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.support.small_vocabularies import SMALL
-from conformance.support.vocabularies import (
+from conformance.support.tokenizer.small_vocabularies import SMALL
+from conformance.support.tokenizer.vocabularies import (
     BPE,
     NORMAL,
     SPM,
@@ -15,7 +15,7 @@ from conformance.support.vocabularies import (
     gguf,
     spm_metadata,
 )
-from conformance.support.words import vocabulary
+from conformance.support.tokenizer.words import vocabulary
 from engine.tokenizer import Detokenizer, Tokenizer, TokenizerError
 
 quick = settings(deadline=None, max_examples=150, derandomize=True)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
-from conformance.support.small_vocabularies import REPLACED, SMALL, charsmap
-from conformance.support.vocabularies import (
+from conformance.support.tokenizer.small_vocabularies import REPLACED, SMALL, charsmap
+from conformance.support.tokenizer.vocabularies import (
     BPE,
     NORMAL,
     SPM,
@@ -23,7 +23,7 @@ from conformance.support.vocabularies import (
     gguf,
     spm_metadata,
 )
-from conformance.support.words import texts
+from conformance.support.tokenizer.words import texts
 from engine.convert.sentencepiece_model import _fields
 from engine.convert.vocabulary import TEXTS
 from engine.tokenizer import Tokenizer

@@ -6,15 +6,15 @@ from functools import cache
 import pytest
 
 from conformance.llama.peers import goldens
-from conformance.support.small_vocabularies import SMALL, ours
-from conformance.support.vocabularies import (
+from conformance.support.tokenizer.small_vocabularies import SMALL, ours
+from conformance.support.tokenizer.vocabularies import (
     PREFIX,
     VOCABS,
     real_cases,
     real_metadata,
     write_vocabulary,
 )
-from conformance.support.words import digest, fuzzed, vocabulary
+from conformance.support.tokenizer.words import digest, fuzzed, vocabulary
 from engine.tokenizer import Detokenizer, Tokenizer
 from engine.tokenizer.kinds import KINDS
 from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS

@@ -12,12 +12,12 @@ from mkdocs.structure.files import File, Files
 from typer import Context
 from typer.main import get_command
 
-from conformance.support.family_configs import CONFIGS
+from conformance.support.models.family_configs import CONFIGS
 from engine.convert.table import FAMILIES as CONVERTED
 from engine.models.table import FAMILIES
-from engine.shell.groups import ALSO
+from engine.shell.command_line.groups import ALSO
+from engine.shell.command_line.words import foreign_options
 from engine.shell.program import app
-from engine.shell.words import foreign_options
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {  # files outside docs/ that are pages
@@ -140,6 +140,8 @@ def _reference() -> Iterator[str]:
         yield f"| [`{name}`](#assay-{name}) | {_cell(command.get_short_help_str(200))} |"
     for name, command in commands.items():
         yield from _section(name, command)
+        for own, part in getattr(command, "commands", {}).items():
+            yield from _section(f"{name} {own}", part)
 
 
 def _section(name: str, command: Any) -> Iterator[str]:

@@ -15,6 +15,7 @@ from engine.cache.states import States
 from engine.errors import EngineError
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
+NOBODY = 2**31 - 1  # no position of a sequence that is not observed
 
 
 class ContextFullError(EngineError, RuntimeError):
@@ -23,7 +24,11 @@ class ContextFullError(EngineError, RuntimeError):
 
 class Cells:
     """`capacity` cells for up to `n_sequences` sequences. Where blocks have a `window`, they see so
-    many tokens, the last itself included. Where they are recurrent, the model has `states`."""
+    many tokens, the last itself included. Where they are recurrent, the model has `states`.
+
+    Of a sequence whose cells a policy has evicted (engine/cache/eviction.py) all positions below
+    `evicted` have gone or moved together; tokens from `observed_from` on say what is kept.
+    """
 
     def __init__(
         self, capacity: int, n_sequences: int, window: int = 0, states: States | None = None
@@ -33,6 +38,8 @@ class Cells:
         self.positions = np.full(capacity, -1, np.int32)
         self.lists = np.zeros((n_sequences, capacity), np.int32)
         self.lengths = [0] * n_sequences
+        self.evicted = [0] * n_sequences
+        self.observed_from = [NOBODY] * n_sequences
         self._owners = np.zeros(capacity, np.int32)
         self.free = capacity
         self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are free
@@ -129,9 +136,51 @@ class Cells:
         last = [int(self.of(s)[-1]) for s in range(self.n_sequences) if self.lengths[s]]
         return self.states.routes(cells.tolist(), before.tolist(), last)
 
+    def observed(self, spans: Array, positions: Sequence[int]) -> Array:
+        """int32 [tokens, 3]: the spans of tokens at these positions that observe, and for others
+        empty ones."""
+        seen = spans.copy()
+        first = np.array(self.observed_from)[spans[:, 0]]
+        seen[np.asarray(positions) < first, 2] = 0
+        return seen
+
+    def wanted_to_keep(self, sequence: int, count: int) -> int:
+        """How many free cells it takes to move `count` of a sequence's cells together."""
+        return count if (self._owners[self.of(sequence)[:count]] > 1).any() else 0
+
+    def room_for_kept(self, sequence: int, count: int) -> Array:
+        """Where `count` of a sequence's cells are to move together: into its first ones, or where
+        those are another sequence's, too, into free ones."""
+        if not (wanted := self.wanted_to_keep(sequence, count)):
+            return self.of(sequence)[:count].copy()
+        if wanted > self.free:
+            raise ContextFullError(
+                f"the context is full: what is kept of a shared text wants {count} cells,"
+                f" {self.free} of {self.capacity} are free"
+            )
+        return self._stack[self.free - count : self.free][::-1].copy()
+
+    def keep(self, sequence: int, into: Array) -> None:
+        """Let the sequence have these cells of `room_for_kept` alone, into which what it keeps has
+        moved; they stand just below its next position."""
+        cells, end = self.of(sequence).copy(), self.next_position(sequence)
+        if into[0] != cells[0]:
+            self.free -= len(into)
+        self._owners[into] += 1
+        self._owners[cells] -= 1
+        self._let_go(cells[self._owners[cells] == 0])
+        self.lists[sequence, : len(into)] = into
+        self.lengths[sequence] = len(into)
+        self.positions[into] = np.arange(end - len(into), end)
+        self.evicted[sequence] = end
+
     def reach(self, sequence: int, end: int) -> int:
         """The last position up to `end` from which the sequence can be gone on with: `end` itself,
-        or where a model is recurrent that behind the last token before it whose state is kept."""
+        or none within what was evicted or what has to be observed, or where a model is recurrent
+        that behind the last token before it whose state is kept."""
+        if self.evicted[sequence]:
+            return end if end >= self.evicted[sequence] else 0
+        end = min(end, self.observed_from[sequence])
         if not self.states:
             return end
         for cell in self.of(sequence)[::-1].tolist():
@@ -158,6 +207,7 @@ class Cells:
             cells = cells[self.positions[cells] < end]
         self.lists[target, : len(cells)] = cells
         self.lengths[target] = len(cells)
+        self.evicted[target] = self.evicted[source]
         self._owners[cells] += 1
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -168,6 +218,13 @@ class Cells:
         if end is not None:
             gone &= positions < end
         dropped, kept = cells[gone].copy(), cells[~gone].copy()
+        if gone.any() and begin < self.evicted[sequence] and len(kept):
+            raise ValueError(
+                f"positions from {begin} on cannot be dropped alone: up to"
+                f" {self.evicted[sequence]} cells were evicted"
+            )
+        if not len(kept):
+            self.evicted[sequence] = 0
         if self.states and gone.any() and gone.argmax() + len(dropped) < len(cells):
             raise ValueError(
                 f"positions from {begin} on cannot be dropped without those after them, which a"
@@ -176,7 +233,11 @@ class Cells:
         self.lists[sequence, : len(kept)] = kept
         self.lengths[sequence] = len(kept)
         self._owners[dropped] -= 1
-        freed = dropped[self._owners[dropped] == 0][::-1]
+        self._let_go(dropped[self._owners[dropped] == 0])
+
+    def _let_go(self, cells: Array) -> None:
+        """Nobody has these any more."""
+        freed = cells[::-1]
         self.positions[freed] = -1
         if self.states:
             self.states.drop(freed.tolist())

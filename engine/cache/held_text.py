@@ -21,14 +21,25 @@ class HeldText:
 
     def read(self, prompt: Sequence[int], span: Span, beside: Reading | None = None) -> Array:
         """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab].
-        Whoever reads it `beside` has its own rows of them."""
+        Whoever reads it `beside` has its own rows of them. What a policy does not keep of it is
+        evicted then, unless it is a text that was left between two tokens and is gone on with."""
+        left = self._model.cells.evicted[0] and list(prompt) == self.held + self.drawn
+        eviction = None if left else self._model.eviction
+        if eviction:
+            eviction.begin(0, len(prompt))
         for logits in self.rows(prompt, beside.first if beside else len(prompt) - 1, span):
             if beside:
                 beside.take(logits)
+        if eviction:
+            with span.measure(0):
+                eviction.finish(0)
         return np.array(logits[-1])
 
     def take(self, reading: Reading, span: Span) -> None:
-        """Hold the text of a reading, which gets its rows."""
+        """Hold the text of a reading, which gets its rows: those of all of it, whatever a policy
+        has evicted of a text before."""
+        if self._model.cells.evicted[0]:
+            self.clear()
         for rows in self.rows(reading.tokens, reading.first, span, reading.hidden):
             reading.take(rows)
 

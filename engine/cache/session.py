@@ -19,6 +19,7 @@ from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
 from engine.model import Model
+from engine.policies.table import text_of
 from reference.op import Array
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def save(engine: "Engine", path: str | Path) -> None:
     """Write what the engine holds of sequence 0."""
     path = Path(path)
     engine.settle()
-    cells = engine.model.cells.of(0)[: len(engine.text.held)]  # an evaluation cut off has left more
+    cells = engine.model.cells.of(0)
+    # an evaluation cut off has left more
+    cells = cells[engine.model.cells.positions[cells] < len(engine.text.held)]
     states = engine.model.cells.states
     behind = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
     slots = np.array([states[int(cells[t])] for t in behind if states], np.int64)
@@ -45,6 +48,7 @@ def save(engine: "Engine", path: str | Path) -> None:
             "model": model_digest(engine.model.file),
             "kv_format": engine.model.options.kv_format,
             "rope": _rope(engine.model),
+            **_eviction(engine.model, len(cells)),
             "tokens": engine.text.held,
             "drawn": engine.text.drawn,
             "sampler": engine.sampler_state,
@@ -83,18 +87,24 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
         )
     if header.get("rope", "") != _rope(model):
         raise SessionError(f"{path}: its keys are turned as those of another context's length")
-    tokens: list[int] = header["tokens"]
-    if len(tokens) > model.cells.capacity:
+    ours, theirs = _eviction(model, 0).get("kv_policy"), header.get("kv_policy")
+    if ours != theirs:
         raise SessionError(
-            f"{path}: it holds {len(tokens)} tokens, the context {model.cells.capacity}"
+            f"{path}: its cells were kept by the kv_policy {theirs or 'none'}, the engine's is"
+            f" {ours or 'none'}"
         )
+    tokens: list[int] = header["tokens"]
+    count = header.get("cells", len(tokens))
+    if count > model.cells.capacity:
+        raise SessionError(f"{path}: it holds {count} tokens, the context {model.cells.capacity}")
     behind: list[int] = header.get("states", [])
-    kept = _kept(model, np.array(tokens), np.array(behind))
+    kept = _kept(model, np.arange(count), np.array(behind))
     expected = sum(len(numbers) * rows.shape[1] for rows, numbers in kept)
     if len(body) != expected:
         raise SessionError(f"{path}: {len(body)} bytes of cells, expected {expected}")
     engine.reset()
-    cells = model.cells.place(range(len(tokens)), [(0,)] * len(tokens))
+    cells = model.cells.place(range(len(tokens) - count, len(tokens)), [(0,)] * count)
+    model.cells.evicted[0] = header.get("evicted", 0)
     states, start = model.cells.states, 0
     # where there is no room for all, those of the last tokens are put over those before
     slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
@@ -118,6 +128,15 @@ def _kept(model: Model, cells: Array, slots: Array) -> list[tuple[Array | Device
     return found
 
 
+def _eviction(model: Model, cells: int) -> dict[str, Any]:
+    """Of a model with a policy, which it is, how many cells there are, and up to where cells were
+    evicted."""
+    if not model.eviction:
+        return {}
+    policy = text_of(model.eviction.policy)
+    return {"kv_policy": policy, "cells": cells, "evicted": model.cells.evicted[0]}
+
+
 def _rope(model: Model) -> str:
     """By which of two sets of divisors keys are turned; empty where a model has but one."""
     two = "rope_factors_long.weight" in model.file.tensors
@@ -139,7 +158,7 @@ def model_digest(file: GGUFFile) -> str:
     """sha256 over the file's tensors: names, places, and the first and last bytes of each."""
     digest = hashlib.sha256(str(file.size).encode())
     for name, info in file.tensors.items():
-        if info.picked:  # of a tensor that is here as well
+        if info.picked or info.apart:  # of a tensor that is here as well
             continue
         digest.update(f"{name} {info.type_name} {info.dims} {info.offset}".encode())
         flat = file.tensor(name).reshape(-1)

@@ -3,8 +3,8 @@
 A state is no list of cells of which some can be dropped: it is what token after token made of it.
 So one is kept behind the last token of each sequence, and behind the latest of the tokens before;
 it belongs to whoever has that token's cell. A fork shares it, and dropping the last tokens of a
-text goes back to the one behind the token before them. See reference/state.py for how a step
-reads and writes them.
+text goes back to the one behind the token before them. See reference/recurrent/state.py for how a
+step reads and writes them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reference.state import BEFORE
+from reference.recurrent.state import BEFORE
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 

@@ -1,7 +1,8 @@
 """From a file to the graph of a step: what a family builds, as the passes leave it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -12,9 +13,10 @@ from engine.described import Described
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
 from engine.graph import Graph, Value
-from engine.models import feed_forward
+from engine.models import feed_forward, further
 from engine.models.family import Family
 from engine.models.layers import StepInputs
+from engine.models.table import parts_of
 from engine.options import Options
 from engine.passes import Memory, Pass, limits_of
 from engine.passes.sparse import sparse
@@ -70,7 +72,8 @@ def build(
         for name, value in (given | own).items()
     }
     memory = dict(inputs)
-    weights = _weights_of(file, family, config, memory, cells.capacity)
+    known = family.expected_tensors(config) | family.optional_tensors(config)
+    weights = _weights_of(file, family, config, memory, cells.capacity, known)
     caches = _caches_of(config, options.kv_format, cells.capacity)
     states = _states_of(config, cells)
     for name, cache in (caches | states).items():
@@ -85,6 +88,33 @@ def build(
         graph, memory = apply(graph, memory)
     cells_of, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
     return Built(config, graph, memory, inputs, cells_of, kept, logits)
+
+
+def build_further(
+    file: GGUFFile, described: Described, cells: Cells, options: Options, model: Built
+) -> Built:
+    """The graph of the block that foretells a token, of which memory is its own but for the
+    cells', and what the `model` keeps for it."""
+    config, family, limits = described.config, described.family, model.limits
+    one, given = further.alone(config), _inputs_of(cells)
+    given = {name: value for name, value in given.items() if name not in ("sources", "targets")}
+    goals = Value("next_cells", "input", "i32", ("outputs",))
+    lasting = {name: model.memory[name] for name in ("lists", "cell_positions")}
+    memory = dict(lasting)
+    for value in (*given.values(), goals):
+        memory.setdefault(value.name, np.zeros(value.sizes(limits), np.int32))
+    inputs = dict(memory)
+    known = family.expected_tensors(one) | family.optional_tensors(one) | further.joining(config)
+    at = partial(further.stored, config=config, tensors=file.tensors)
+    weights = _weights_of(file, family, one, memory, cells.capacity, known, at)
+    caches = _caches_of(one, options.kv_format, cells.capacity)
+    for name, cache in caches.items():
+        memory[name] = np.zeros(cache.sizes({}), DTYPES[cache.dtype])
+    hidden = Value(further.HIDDEN, "cache", "u8", (cells.capacity, config.hidden), "F32")
+    memory[hidden.name] = model.memory[hidden.name]
+    said = StepInputs(**given, of_blocks=())
+    graph, logits = further.build(config, weights, said, caches, hidden, goals)
+    return Built(one, graph, memory, inputs, Kept(memory), {}, logits)
 
 
 def _inputs_of(cells: Cells) -> dict[str, Value]:
@@ -106,14 +136,20 @@ def _inputs_of(cells: Cells) -> dict[str, Value]:
 
 
 def _weights_of(
-    file: GGUFFile, family: Family, config: ModelConfig, arrays: dict[str, Array], context: int
+    file: GGUFFile,
+    family: Family,
+    config: ModelConfig,
+    arrays: dict[str, Array],
+    context: int,
+    known: Iterable[str],
+    at: Callable[[str], str] = str,
 ) -> dict[str, Value]:
-    """The weights and constants of a model for a context of so many cells; their memory is put into
-    `arrays`, except of rows that are picked from tensors."""
+    """The weights and constants of a model for a context of so many cells, by the names that its
+    graph has for them; their memory is put into `arrays`, except of rows that are picked from
+    tensors. The file has each that is `known` `at` another name."""
     weights: dict[str, Value] = {}
-    known = [family.expected_tensors(config), family.optional_tensors(config)]
-    for name in chain(*known, family.parts(config), feed_forward.picked(config)):
-        if name not in file.tensors:
+    for own in chain(known, parts_of(config), feed_forward.picked(config)):
+        if (name := at(own)) not in file.tensors:
             continue
         info = file.tensors[name]
         if len(info.dims) == 1 or name.endswith("_norm.weight") or is_small(name):
@@ -121,11 +157,11 @@ def _weights_of(
             if name.endswith("layer_output_scale.weight"):  # one number, by which all is multiplied
                 values = np.repeat(values, config.hidden)
             arrays[name] = as_ops_take_it(name, values)
-            weights[name] = Value(name, "weight", "f32", arrays[name].shape)
+            weights[own] = Value(name, "weight", "f32", arrays[name].shape)
         else:
             if not info.picked:
                 arrays[name] = file.tensor(name)
-            weights[name] = Value(name, "weight", "u8", info.dims, info.type_name)
+            weights[own] = Value(name, "weight", "u8", info.dims, info.type_name)
     constants = family.constants(config, _divisors(file, config, arrays, context))
     for name, array in (constants | feed_forward.constants(config)).items():
         arrays[name] = array

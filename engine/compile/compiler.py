@@ -18,7 +18,7 @@ from engine.gpu import greedy
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import divide
 from engine.gpu.hybrid import Hybrid
-from engine.graph import Graph, Node
+from engine.graph import Graph, Node, Value
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
 from engine.passes import Memory
@@ -84,6 +84,11 @@ class Compiler:
         steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
         self._pack(steps, built, trial=True)
         return Plan(steps, built.memory, built.limits, built.logits, self.team, tuned=self._knobs())
+
+    def beside(self, graph: Graph, memory: Memory, limits: Mapping[str, int], last: Value) -> Plan:
+        """What runs another graph on the CPU, beside steps; it ends with the value `last`."""
+        steps = _steps(graph, self._kernels_for(graph.nodes))
+        return Plan(steps, memory, limits, last, self.team)
 
     def _resident(self, built: Built) -> Executable:
         """Plans with all weights in memory: one, or one for prompts beside it."""

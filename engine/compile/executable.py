@@ -96,6 +96,8 @@ def stepped(
     try:
         spans = cells.spans(positions, sequences)
         given = {"tokens": tokens, "positions": positions, "cells": chosen, "spans": spans}
+        if "observed_spans" in ready.inputs:
+            given["observed_spans"] = cells.observed(spans, positions)
         if cells.window:
             given["window_spans"] = cells.windowed(spans, positions)
         if cells.states:

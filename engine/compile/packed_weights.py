@@ -120,16 +120,16 @@ class Copied:
         return tuple(file.tensor(self.tensor).shape)
 
     def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
-        weight = file.tensor(self.tensor)
-        weight = weight.reshape(-1, weight.shape[-1])  # experts' one after the other
-        rows, row_bytes = weight.shape
-        step = max(1, packer.piece // row_bytes)
-        for first in range(0, rows, step):
-            some = weight[first : first + step]
-            target = packer.memory(first * row_bytes, some.nbytes)
+        weight, begin = file.tensor(self.tensor), 0
+        matrices = weight if weight.ndim == 3 else weight[None]
+        step = max(1, packer.piece // weight.shape[-1])
+        for matrix, first in product(matrices, range(0, matrices.shape[1], step)):
+            some = matrix[first : first + step]
+            target = packer.memory(begin, some.nbytes)
             target.reshape(some.shape)[:] = some
             file.release(self.tensor)
-            yield first * row_bytes, target, some.nbytes
+            yield begin, target, some.nbytes
+            begin += some.nbytes
 
 
 Jobs = Mapping[str, Job]  # by the names of the packed weights

@@ -12,10 +12,10 @@ from gguf.utility import size_label
 from engine import aside
 from engine.config import ModelConfig, ModelError
 from engine.convert.checkpoint import Checkpoint, Tensor, demand
-from engine.convert.families import neighbours
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError
+from engine.convert.models.dense import neighbours
 from engine.convert.predictors import read_predictors
 from engine.convert.table import family_of
 from engine.convert.vocabulary import vocabulary
@@ -77,6 +77,7 @@ def convert(
     config = family.usual_words(config)
     family.check(config)
     checkpoint.tensors = family.named(checkpoint.tensors)
+    config = family.there(config, checkpoint.tensors)
     keys = dict(family.keys(config))
     model = _model(config, family, keys, len(checkpoint.tensors))
     sources = _present(checkpoint, family.sources(config, model), family, config)

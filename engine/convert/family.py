@@ -81,6 +81,10 @@ class Family:
         }
         return Fields({**config.values, **told}, config.place)
 
+    def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:  # noqa: ARG002
+        """config.json without what it tells of parts that the checkpoint has not."""
+        return config
+
     def check(self, config: Fields) -> None:
         """Refuse what the graph does not compute."""
         if method := config.part("quantization_config").get("quant_method"):

@@ -1,11 +1,11 @@
 """Every architecture of Hugging Face's that the converter knows."""
 
-from engine.convert import deepseek, experts, families, gemma4, gpt_oss, qwen3next
 from engine.convert.family import Family
 from engine.convert.fields import Fields
+from engine.convert.models import deepseek, dense, experts, gemma4, gpt_oss, qwen3next
 
 FAMILIES: tuple[Family, ...] = (
-    *families.FAMILIES,
+    *dense.FAMILIES,
     *experts.FAMILIES,
     *deepseek.FAMILIES,
     *gemma4.FAMILIES,

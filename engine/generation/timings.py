@@ -31,14 +31,15 @@ class Span:
 
 @dataclass(slots=True)
 class Timings:
-    """Loading once; prompt tokens, generated tokens and samplings of the last generation, and its
-    `speculation`, if tokens were drafted."""
+    """Loading once; prompt tokens, generated tokens and samplings of the last generation, its
+    `speculation`, if tokens were drafted, and the bytes of its keys and values in the `cache`."""
 
     load: Span
     prompt: Span
     eval: Span
     sample: Span
     speculation: "Drafting | None" = None
+    cache: int = 0
 
     @classmethod
     def empty(cls) -> "Timings":

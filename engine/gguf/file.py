@@ -77,8 +77,9 @@ class TensorInfo:
 
     `type_name` is the `gguf` package's, such as "Q4_0". `dims` counts elements in NumPy's order,
     (rows, elements), the reverse of ggml's `ne`. `offset` is in bytes from the file's beginning.
-    Rows are `stride` bytes apart, or follow one another where it is 0. Where rows are `picked`, it
-    is of these alone, counted from the offset on. One whose matrices are those of another, `turned`
+    Rows are `stride` bytes apart, or follow one another where it is 0; matrices are `apart` bytes
+    apart, or follow one another. Where rows are `picked`, it is of these alone, counted from the
+    offset on. One whose matrices are those of another, `turned`
     round, is made of that one's bytes, in F32.
     """
 
@@ -88,6 +89,7 @@ class TensorInfo:
     offset: int
     n_bytes: int
     stride: int = 0
+    apart: int = 0
     picked: tuple[int, ...] = ()
     turned: "TensorInfo | None" = None
 
@@ -106,6 +108,18 @@ class TensorInfo:
             self.offset + first * (self.stride or each),
             count * each,
             self.stride,
+        )
+
+    def of_each(self, name: str, first: int, count: int) -> "TensorInfo":
+        """Some rows of each matrix, as a tensor of its own."""
+        matrices, rows, elements = self.dims
+        return replace(
+            self,
+            name=name,
+            dims=(matrices, count, elements),
+            offset=self.offset + first * self.row_bytes,
+            n_bytes=matrices * count * self.row_bytes,
+            apart=rows * self.row_bytes,
         )
 
     def only(self, name: str, numbers: Iterable[int], matrices: int = 0) -> "TensorInfo":
@@ -132,6 +146,8 @@ class TensorInfo:
         """Bytes from its begin to its end, in the file."""
         if self.turned:
             return self.turned.span
+        if self.apart:
+            return (self.dims[0] - 1) * self.apart + self.n_bytes // self.dims[0]
         if not (self.picked or self.stride):
             return self.n_bytes
         rows = max(self.picked) + 1 if self.picked else self.dims[0]
@@ -140,9 +156,12 @@ class TensorInfo:
 
 def _stored(mapping: mmap.mmap, info: TensorInfo) -> Bytes:
     """A tensor's bytes, uint8 [..., row_bytes]."""
-    if not (info.picked or info.stride):
+    if not (info.picked or info.stride or info.apart):
         stored = np.frombuffer(mapping, np.uint8, info.n_bytes, info.offset)
         return stored.reshape(*info.dims[:-1], info.row_bytes)
+    if info.apart:
+        dims, steps = (*info.dims[:-1], info.row_bytes), (info.apart, info.row_bytes, 1)
+        return np.ndarray(dims, np.uint8, mapping, info.offset, steps)
     stride = info.stride or info.row_bytes
     shape, strides = (info.span // stride, info.row_bytes), (stride, 1)
     rows = np.ndarray(shape, np.uint8, mapping, info.offset, strides)

@@ -1,5 +1,6 @@
 """What a GPU's memory has to hold of a model: counted before anything is loaded, and put there."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class Weight:
         if self.packs:
             assert self.packs.pack is not None
             info = self.file.tensors[self.name]
-            return self.packs.pack.bytes(info.dims[0], info.row_bytes)
+            return self.packs.pack.bytes(math.prod(info.dims[:-1]), info.row_bytes)
         return self.arrays[self.name].nbytes if self.name in self.arrays else self.stored
 
     @property

@@ -13,11 +13,13 @@ import numpy as np
 
 from engine.config import Experts, ModelConfig
 from engine.graph import Graph, Value
+from engine.models.family import OfEach, Shaped
 from engine.models.layers import project, scaled
 
 MATRICES = ("ffn_gate", "ffn_up", "ffn_down")
 SCALARS: Mapping[str, dict[str, Any]] = {"swiglu_oai": {"alpha": 1.702, "limit": 7.0}}
 NO_BIAS, SLOTS = "experts.no_bias", "experts.slots"
+BOTH = "ffn_gate_up_exps"
 
 
 def expected_tensors(config: ModelConfig, own: Experts, i: int) -> dict[str, tuple[int, ...]]:
@@ -26,7 +28,10 @@ def expected_tensors(config: ModelConfig, own: Experts, i: int) -> dict[str, tup
     tensors: dict[str, tuple[int, ...]] = {f"{block}.ffn_gate_inp.weight": (own.count, hidden)}
     for name in MATRICES:
         rows, elements = (hidden, own.ffn) if name == "ffn_down" else (own.ffn, hidden)
-        tensors[f"{block}.{name}_exps.weight"] = (own.count, rows, elements)
+        if name == "ffn_down" or not own.joined:
+            tensors[f"{block}.{name}_exps.weight"] = (own.count, rows, elements)
+        elif name == "ffn_gate":
+            tensors[f"{block}.{BOTH}.weight"] = (own.count, 2 * rows, elements)
         if own.shared:
             rows, elements = (hidden, own.shared) if name == "ffn_down" else (own.shared, hidden)
             tensors[f"{block}.{name}_shexp.weight"] = (rows, elements)
@@ -41,6 +46,21 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         return {}
     blocks = range(config.leading, config.blocks)
     return {f"blk.{i}.exp_probs_b.bias": (own.count,) for i in blocks}
+
+
+def parts(config: ModelConfig) -> dict[str, OfEach | Shaped]:
+    """Gates and ups out of a tensor that has both, and a row for each expert of what multiplies
+    what it gives, where a file has such."""
+    if not (own := config.experts):
+        return {}
+    found: dict[str, OfEach | Shaped] = {}
+    for block in (f"blk.{i}" for i in range(config.leading, config.blocks)):
+        found[f"{block}.ffn_down_exps.scale"] = Shaped(
+            f"{block}.ffn_down_exps.scale", (own.count, 1)
+        )
+        for name, first in (("ffn_gate", 0), ("ffn_up", own.ffn)) if own.joined else ():
+            found[f"{block}.{name}_exps.weight"] = OfEach(f"{block}.{BOTH}.weight", first, own.ffn)
+    return found
 
 
 def constants(own: Experts) -> dict[str, np.ndarray[Any, Any]]:
@@ -59,13 +79,15 @@ def mixture(
     weights: Mapping[str, Value],
     config: ModelConfig,
     own: Experts,
+    routed: Value | None = None,
 ) -> Value:
     """The sum of weight_e * network_e(x) over the experts e of each token, and the shared network.
 
-    x [tokens hidden] is normalised. -> [tokens hidden].
+    x [tokens hidden] is normalised, and what the router reads unless that is `routed`.
+    -> [tokens hidden].
     """
     block = f"blk.{i}"
-    shares, chosen = _routed(graph, block, x, weights, own)
+    shares, chosen = _routed(graph, block, routed or x, weights, own)
     rows, expert, places, ends, *_ = graph.several(
         "sort_by_expert", f"{block}.sorted", chosen=chosen, experts=own.count
     )
@@ -112,6 +134,11 @@ def _routed(
         shares = graph("softmax", f"{block}.shares", x=shares)
     elif own.normed:
         shares = graph("shares_of_sum", f"{block}.shares", weights=shares)
+    if factors := weights.get(f"{block}.ffn_down_exps.scale"):
+        tokens, used = chosen.dims
+        each = chosen.view(f"{tokens}*{used}")
+        each = graph("embedding", f"{block}.factors", tokens=each, weight=factors)
+        shares = graph("mul", f"{block}.shares_times", x=shares, y=each.view(tokens, used))
     return scaled(graph, f"{block}.shares_scaled", shares, own.scale), chosen
 
 

@@ -52,6 +52,18 @@ class Shaped:
     dims: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OfEach:
+    """`count` rows from `first` on of each matrix of a tensor of the file."""
+
+    tensor: str
+    first: int
+    count: int
+
+
+Part = Rows | Picked | Shaped | OfEach
+
+
 def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
     """Queries, keys and values, and their biases, out of one tensor of each block."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -63,7 +75,7 @@ def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
     }
 
 
-def no_parts(config: ModelConfig) -> dict[str, Rows | Picked | Shaped]:
+def no_parts(config: ModelConfig) -> dict[str, Part]:
     """Every weight is a tensor."""
     return {}
 
@@ -84,7 +96,7 @@ class Family:
     # tensors a file may have
     optional_tensors: Callable[[ModelConfig], Tensors] = optional_tensors
     # weights of the graph that are rows of a larger tensor, of those that the file has
-    parts: Callable[[ModelConfig], Mapping[str, Rows | Picked | Shaped]] = no_parts
+    parts: Callable[[ModelConfig], Mapping[str, Part]] = no_parts
     # arrays that are neither in the file nor computed by a node; the second argument is what
     # divides the rotary frequencies, if the file has a tensor of that
     constants: Callable[[ModelConfig, Array | None], dict[str, Array]] = rope_constants

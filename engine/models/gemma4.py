@@ -1,20 +1,22 @@
-"""Gemma 4 (Google DeepMind, 2026), of text alone and without experts.
+"""Gemma 4 (Google DeepMind, 2026), of text alone.
 
 Gemma 3, but for this: blocks that see the whole context have heads of their own sizes, of which
 rope turns a part; values are normalised, too, and may be keys as they were before their norm; the
 last blocks read the keys and values of an earlier one of their kind; scores are not scaled; a token
 has an embedding of every block's own, which a gate lets in behind the network; and what a block
-gives is multiplied.
+gives is multiplied. Where there are experts, they stand beside each block's network: either has
+norms of its own before it and behind it, and a router reads what both read, normed once more.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward, layers
+from engine.models import experts, feed_forward, layers
 from engine.models.family import Family, Rows, Shaped
 from engine.models.layers import (
     StepInputs,
@@ -53,7 +55,15 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             f"{block}.post_attention_norm.weight": (hidden,),
             f"{block}.ffn_norm.weight": (hidden,),
             f"{block}.post_ffw_norm.weight": (hidden,),
-        } | feed_forward.expected_tensors(own, i)
+        } | feed_forward.expected_tensors(replace(own, experts=None), i)
+        if own.experts:
+            tensors |= {
+                **experts.expected_tensors(own, own.experts, i),
+                f"{block}.ffn_gate_inp.scale": (hidden,),
+                f"{block}.pre_ffw_norm_2.weight": (hidden,),
+                f"{block}.post_ffw_norm_1.weight": (hidden,),
+                f"{block}.post_ffw_norm_2.weight": (hidden,),
+            }
         if config.kept(i) == i:
             tensors[f"{block}.attn_k.weight"] = (kv, hidden)
             tensors[f"{block}.attn_k_norm.weight"] = (own.head_dim,)
@@ -74,6 +84,8 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         tensors[f"blk.{i}.layer_output_scale.weight"] = (1,)
         if config.kept(i) == i:
             tensors[f"blk.{i}.attn_v.weight"] = (own.kv_heads * own.head_dim, config.hidden)
+        if own.experts:
+            tensors[f"blk.{i}.ffn_down_exps.scale"] = (own.experts.count,)
     return tensors
 
 
@@ -143,7 +155,16 @@ def build(
         attended = norm(attended, f"{block}.post_attention_norm")
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = norm(x, f"{block}.ffn_norm")
-        fed = norm(feed_forward.feed_forward(graph, i, h, weights, own), f"{block}.post_ffw_norm")
+        fed = feed_forward.feed_forward(graph, i, h, weights, replace(own, experts=None))
+        if own.experts:
+            fed = norm(fed, f"{block}.post_ffw_norm_1")
+            routed = norm(x, f"{block}.router_norm", f"{block}.ffn_gate_inp.scale")
+            routed = graph("scale", f"{block}.router_scaled", x=routed, factor=config.hidden**-0.5)
+            h = norm(x, f"{block}.pre_ffw_norm_2")
+            some = experts.mixture(graph, i, h, weights, own, own.experts, routed)
+            some = norm(some, f"{block}.post_ffw_norm_2")
+            fed = graph("add", f"{block}.both", x=fed, y=some)
+        fed = norm(fed, f"{block}.post_ffw_norm")
         x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
         if own_inputs:
             gate = project(graph, weights, f"{block}.inp_gate", x)

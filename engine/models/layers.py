@@ -15,7 +15,8 @@ from reference import rope_frequencies
 class StepInputs:
     """What the engine writes before each step (see reference/attention.py for lists and spans);
     `window_spans` where blocks have a window, `sources` and `targets` where they are recurrent (see
-    reference/state.py), `of_blocks` the rows of tokens' embeddings where each block has its own."""
+    reference/recurrent/state.py), `of_blocks` the rows of tokens' embeddings where each block has
+    its own."""
 
     tokens: Value
     positions: Value

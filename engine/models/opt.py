@@ -22,7 +22,7 @@ from engine.models.layers import (
     no_slopes,
     with_biases,
 )
-from reference.opt import UNUSED
+from reference.models.opt import UNUSED
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:

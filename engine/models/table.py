@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
+from engine.config import ModelConfig
 from engine.models import (
     command_r,
     deepseek2,
+    experts,
     falcon,
     gemma,
     gemma4,
@@ -20,7 +22,7 @@ from engine.models import (
     qwen,
     qwen3next,
 )
-from engine.models.family import Family
+from engine.models.family import Family, Part
 
 FAMILIES: Mapping[str, Family] = {
     "llama": llama.FAMILY,
@@ -64,3 +66,8 @@ FAMILIES: Mapping[str, Family] = {
     "minicpm3": deepseek2.FAMILY,
     "glm4moe": qwen.FAMILY,
 }
+
+
+def parts_of(config: ModelConfig) -> dict[str, Part]:
+    """Weights of a model's graph that are parts of tensors: its family's, and those of experts."""
+    return {**FAMILIES[config.architecture].parts(config), **experts.parts(config)}

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.graph import Graph, Node, Value
-from engine.models.table import FAMILIES
+from engine.models.table import parts_of
 from engine.passes import Memory
 
 if TYPE_CHECKING:
+    from engine.engine import Engine
     from engine.model import Model
+    from engine.perplexity import Passage
 
 Sums = np.ndarray[Any, np.dtype[np.float64]]
 Counts = np.ndarray[Any, np.dtype[np.int64]]
+OURS = ".squares", ".met"  # how names of sums and counts in a model's memory end
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,10 @@ class Observed:
 
     sums: Sums
     counts: Counts | None = None
+
+    def __add__(self, other: "Observed") -> "Observed":
+        counts = None if self.counts is None or other.counts is None else self.counts + other.counts
+        return Observed(self.sums + other.sums, counts)
 
 
 def observe(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
@@ -55,7 +62,7 @@ def observe(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
 
 def observed(model: "Model") -> dict[str, Observed]:
     """Of a model that was loaded with `observe`, what each matrix of its file has met."""
-    rows, nodes = FAMILIES[model.config.architecture].parts(model.config), model.graph.nodes
+    rows, nodes = parts_of(model.config), model.graph.nodes
     routed = [node.arguments["ends"] for node in nodes if node.op == "sort_by_expert"]
     found: dict[str, Observed] = {}
     for node in nodes:
@@ -69,6 +76,31 @@ def observed(model: "Model") -> dict[str, Observed]:
     return found
 
 
+def met(engine: "Engine", passage: "Passage") -> dict[str, Observed]:
+    """What a passage alone brings to each matrix. Passages are added up in their order, so that the
+    sums are the same bits whoever reads which."""
+    model = engine.model
+    for name, array in model.memory.items():
+        if name.endswith(OURS):
+            array[...] = 0
+    engine.reset()
+    model.evaluate(passage.tokens, 0)
+    copies: dict[tuple[int, bool], Observed] = {}  # matrices that read the same share one
+    found = {}
+    for name, one in observed(model).items():
+        where = int(one.sums.ctypes.data), one.counts is None
+        if where not in copies:
+            counts = None if one.counts is None else one.counts.copy()
+            copies[where] = Observed(one.sums.copy(), counts)
+        found[name] = copies[where]
+    return found
+
+
+def joined(before: dict[str, Observed], more: dict[str, Observed]) -> dict[str, Observed]:
+    """What was met before, and by one more passage."""
+    return {name: before[name] + one for name, one in more.items()} if before else more
+
+
 def _observed(node: Node) -> Value | None:
     """What a linear layer reads of every token, or of every token for each of its experts."""
     x = node.arguments.get("x")
@@ -79,8 +111,8 @@ def _observed(node: Node) -> Value | None:
 
 
 def _sum_of(x: Value) -> str:
-    return f"{x.name}.squares"
+    return x.name + OURS[0]
 
 
 def _count_of(x: Value) -> str:
-    return f"{x.name}.met"
+    return x.name + OURS[1]

@@ -64,7 +64,7 @@ class Scheduler:
 
     def __init__(self, serving: Serving, held: Sequence[int] = ()) -> None:
         self._serving, self._model = serving, serving.model
-        self._cells = serving.model.cells
+        self._cells, self._eviction = serving.model.cells, serving.model.eviction
         self._slots, self._pace = Slots(self._cells, held), Pace()
         self._most = min(self._cells.n_sequences, self._model.limits["outputs"])
         self._waiting: dict[Order, tuple[Request, Run | None]] = {}
@@ -170,6 +170,9 @@ class Scheduler:
             most = request.reading.first
         else:
             most = 0 if scored else len(text) - 1
+        if self._eviction and not request.reading:  # what observes is evaluated for this prompt
+            observers = self._eviction.policy.observers
+            most = max(0, min(most, len(request.tokens) - max(1, observers)))
         if most and self._soon(text, most):
             return False
         if run is None:
@@ -192,6 +195,8 @@ class Scheduler:
         if not request.begun:
             request.begun, request.cached = time.perf_counter(), held
         run.slot, run.held = slot, held
+        if self._eviction and not request.reading:
+            self._eviction.begin(slot, len(request.tokens))
         self._running.append(run)
         self._running.sort(key=lambda one: one.order)
         return True
@@ -252,6 +257,8 @@ class Scheduler:
                 continue
             begin = max(0, run.first - run.held)  # of which nothing is wanted
             count = min(run.length - run.held, left, begin + 1 + spare)
+            if self._eviction and run.held < (prompt := len(run.request.tokens)):
+                count = min(count, prompt - run.held)  # behind it cells are evicted
             if count := self._room(run, parts, count):
                 wanted = max(0, count - begin)
                 spare -= max(0, wanted - 1)
@@ -322,8 +329,21 @@ class Scheduler:
             part.run.held += part.count
             self._slots.texts[part.run.slot] += tokens[at : at + part.count]
             at += part.count
+        for part in parts if self._eviction else ():
+            self._evict(part.run)
         self.evaluated += len(tokens)
         return found
+
+    def _evict(self, run: Run) -> None:
+        """Where its prompt has just been read, what a policy does not keep goes. What others share
+        with it wants cells of its own: if there are none, those that came last are put back."""
+        assert self._eviction
+        if run.slot < 0 or run.request.reading or run.held != len(run.request.tokens):
+            return
+        others = [other for other in self._running if other is not run]
+        while not self._slots.make_room(self._eviction.wanted(run.slot)) and others:
+            self._put_back(others.pop())
+        self._eviction.finish(run.slot)
 
     def _count(self, parts: list[Part], seconds: float) -> None:
         """Where a step's time went: what answers and prompts share is divided by their tokens."""

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from engine.shell import options as o
-from engine.shell.command import spelt
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.command import spelt
+from engine.shell.command_line.groups import option
 
 
 def batch(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
+    from kernels.call import AnyKernel
     from kernels.certificates import Certificate
-    from kernels.certify import Trials
+    from kernels.certify import Certified, Trials
 
 
 def certify(
@@ -30,35 +31,21 @@ def certify(
     from dataclasses import asdict
 
     from engine.shell.show import note, print_table, progress_bar
-    from kernels.certificates import Store, holding, reached
-    from kernels.certify import certify as try_all
-    from kernels.table import EVERY, complaints, of_packages
-    from kernels.trial import Request
+    from kernels.table import complaints
 
-    every = (*EVERY, *of_packages())
-    chosen = [k for k in every if op in (None, k.op) and not k.missing()]
     for complaint in complaints():
         note(complaint)
-    if not chosen:
-        wrong = ValueError if any(k.op == op for k in every) else typer.BadParameter
-        raise wrong(f"there is no op {op!r} with a kernel for this machine")
     if deep:
+        kernels_of(op)
         raise typer.Exit(_deep(op))
-    store = Store()
-    known = store.load()
-    wanted = [Request(k.name, "full") for k in chosen if again or not reached(k, known, "full")]
     with progress_bar() as bar:
-        task = bar.add_task("certifying kernels", total=len(wanted))
+        task = bar.add_task("certifying kernels")
 
         def tell(trials: "Trials") -> None:
             now = f"compiling and trying {', '.join(trials.trying)}"
-            bar.update(task, completed=trials.done, description=now)
+            bar.update(task, total=trials.total, completed=trials.done, description=now)
 
-        try_all(wanted, store, tell)
-    known = store.load()
-    found = [certificate for k in chosen if (certificate := holding(k, known))]
-    if len(found) < len(chosen):
-        raise ValueError("sources were edited while kernels were tried: certify again")
+        found = tried(op, again, tell)
     if as_json:
         print(json.dumps([asdict(c) for c in found]))
     else:
@@ -73,6 +60,35 @@ def certify(
         )  # fmt: skip
     if any(not c.passed for c in found):
         raise typer.Exit(1)
+
+
+def kernels_of(op: str | None) -> "list[AnyKernel]":
+    """Those of an op, or all, that this machine can run; wrong usage where there is no such op."""
+    from kernels.table import EVERY, of_packages
+
+    every = (*EVERY, *of_packages())
+    chosen = [k for k in every if op in (None, k.op) and not k.missing()]
+    if not chosen:
+        wrong = ValueError if any(k.op == op for k in every) else typer.BadParameter
+        raise wrong(f"there is no op {op!r} with a kernel for this machine")
+    return chosen
+
+
+def tried(op: str | None, again: bool, tell: "Certified") -> "list[Certificate]":
+    """The certificates of these kernels, those tried first that have none."""
+    from kernels.certificates import Store, holding, reached
+    from kernels.certify import certify as try_all
+    from kernels.trial import Request
+
+    chosen, store = kernels_of(op), Store()
+    known = store.load()
+    wanted = [Request(k.name, "full") for k in chosen if again or not reached(k, known, "full")]
+    try_all(wanted, store, tell)
+    known = store.load()
+    found = [certificate for k in chosen if (certificate := holding(k, known))]
+    if len(found) < len(chosen):
+        raise ValueError("sources were edited while kernels were tried: certify again")
+    return found
 
 
 def domain(certificate: "Certificate") -> str:

@@ -6,15 +6,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from engine.generation.completion import Piece
-    from engine.shell.reading import Reader
-    from engine.shell.slash import Chat
+    from engine.shell.talk.reading import Reader
+    from engine.shell.talk.slash import Chat
 
 ANSWER = o.Sampling(max_tokens=512)
 MESSAGES = ".messages.json"  # beside a session, what was said
@@ -37,10 +37,10 @@ def chat(
     more; with --json it is one line of JSON.
     """
     from engine.aside import check
-    from engine.shell.conversation import Conversation
     from engine.shell.prompts import prompt_text, unescaped_sampling
     from engine.shell.show import loaded, print_timings, silence
-    from engine.shell.slash import Chat
+    from engine.shell.talk.conversation import Conversation
+    from engine.shell.talk.slash import Chat
 
     if text.quiet:
         silence()
@@ -105,8 +105,8 @@ def _template(model: str, given: str) -> str | None:
 
 def _reader(plain: bool) -> "Reader":
     """A terminal that one edits on if there is one, unless programs read the answers."""
-    from engine.shell.reading import Lines, Terminal
-    from engine.shell.slash import COMMANDS, settable
+    from engine.shell.talk.reading import Lines, Terminal
+    from engine.shell.talk.slash import COMMANDS, settable
 
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return Lines()
@@ -123,7 +123,7 @@ def _beside(session: Path) -> Path:
 
 
 def _line(talk: "Chat", line: str, as_json: bool) -> None:
-    from engine.shell.slash import obey
+    from engine.shell.talk.slash import obey
 
     if not line.strip():
         return

@@ -2,12 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Without, option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from reference.op import Array
 
 MOST_OUTPUTS = 256  # tokens of a step whose vectors are wanted
 
@@ -23,7 +28,7 @@ def embed(
         metavar="KIND",
     ),
     normalize: bool = option(True, "Vectors have length 1."),
-    loading: o.Loading,
+    loading: Annotated[o.Loading, Without("kv_policy")],
     as_json: o.Json = False,
 ) -> None:
     """Print texts as vectors, a text on each line, of the last norm's results.
@@ -31,30 +36,49 @@ def embed(
     An empty line is no text. Every vector is a line; with --pooling none a text has as many as
     tokens.
     """
-    from engine.checks import PromptError
-    from engine.generation.embedding import POOLING, embeddings, texts_of
-    from engine.shell.command import spelt
-    from engine.shell.prompts import prompt_text
+    from engine.generation.embedding import embeddings, texts_of
     from engine.shell.show import loaded
+
+    texts = texts_asked(text, file, pooling)
+    with loaded(model, loading, sequences=1, outputs=MOST_OUTPUTS) as engine:
+        tokens = texts_of(engine, texts)
+        found = embeddings(engine, tokens, pooling, normalize)
+        show(
+            found, pooling, as_json,
+            lambda: ([*map(len, tokens)], engine.timings.prompt.seconds),
+        )  # fmt: skip
+
+
+def texts_asked(text: str | None, file: Path | None, pooling: str) -> list[str]:
+    """The lines that are texts; wrong usage where the pooling is no kind."""
+    from engine.checks import PromptError
+    from engine.generation.embedding import POOLING
+    from engine.shell.command_line.command import spelt
+    from engine.shell.prompts import prompt_text
 
     if pooling not in POOLING:
         raise typer.BadParameter(spelt(f"pooling is {pooling!r}: want {', '.join(POOLING)}"))
     texts = [line for line in prompt_text(text, file).splitlines() if line.strip()]
     if not texts:
         raise PromptError(f"{file or 'standard input'}: there is no text")
-    with loaded(model, loading, sequences=1, outputs=MOST_OUTPUTS) as engine:
-        tokens = texts_of(engine, texts)
-        found = []
-        for vectors in embeddings(engine, tokens, pooling, normalize):
-            found.append(vectors.tolist())
-            if not as_json:
-                for vector in found.pop() if pooling == "none" else [found.pop()]:
-                    print(*vector)
-        if as_json:
-            result = {
-                "embeddings": found,
-                "tokens": list(map(len, tokens)),
-                "pooling": pooling,
-                "seconds": engine.timings.prompt.seconds,
-            }
-            print(json.dumps(result))
+    return texts
+
+
+def show(
+    vectors: "Iterable[Array]",
+    pooling: str,
+    as_json: bool,
+    counted: "Callable[[], tuple[list[int], float]]",
+) -> None:
+    """Each vector as it comes; for programs all at the end, with what was `counted`: tokens of each
+    text, and seconds."""
+    found = []
+    for one in vectors:
+        found.append(one.tolist())
+        if not as_json:
+            for vector in found.pop() if pooling == "none" else [found.pop()]:
+                print(*vector)
+    if as_json:
+        tokens, seconds = counted()
+        result = {"embeddings": found, "tokens": tokens, "pooling": pooling, "seconds": seconds}
+        print(json.dumps(result))

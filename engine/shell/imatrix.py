@@ -3,10 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from engine.shell import options as o
-from engine.shell.groups import Only, option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Only, option
+
+if TYPE_CHECKING:
+    from engine.passes.observe import Observed
+    from engine.perplexity import Text
 
 
 def imatrix(
@@ -27,10 +31,9 @@ def imatrix(
     """
     from engine.aside import check
     from engine.embedded import resolve
-    from engine.passes.observe import observe, observed
-    from engine.quantise.importance import unmet, write
+    from engine.passes.observe import Observed, joined, met, observe
     from engine.shell.perplexity import read_text
-    from engine.shell.show import loaded, note, progress_bar
+    from engine.shell.show import loaded, progress_bar
 
     text, _ = read_text(model, file, context, chunks, None)
     check(out, None if str(file) == "-" else file)
@@ -41,13 +44,20 @@ def imatrix(
         progress_bar() as bar,
     ):
         task = bar.add_task("chunks", total=len(text.chunks))
+        sums: dict[str, Observed] = {}
         for passage in text.passages():
-            engine.reset()
-            engine.model.evaluate(passage.tokens, 0)
+            sums = joined(sums, met(engine, passage))
             bar.update(task, advance=1)
-        sums = observed(engine.model)
-        tokens = text.chunks.size
-        write(out, sums, tokens, (file.name,), len(text.chunks), text.context)
+    keep(sums, text, out, file, as_json)
+
+
+def keep(sums: "dict[str, Observed]", text: "Text", out: Path, file: Path, as_json: bool) -> None:
+    """Write what the matrices have met in a text, and say so."""
+    from engine.quantise.importance import unmet, write
+    from engine.shell.show import note
+
+    tokens = text.chunks.size
+    write(out, sums, tokens, (file.name,), len(text.chunks), text.context)
     if lacking := unmet(sums):
         note(lacking)
     if as_json:

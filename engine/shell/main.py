@@ -34,11 +34,11 @@ def main() -> None:
         # those who ask for it
         if os.environ.get("ASSAY_TRACEBACK"):
             raise
-        from engine.shell.command import spelt
+        from engine.shell.command_line.command import spelt
 
         _fail(spelt(_line(error)))
     except Exception as error:
-        from engine.shell.command import UsageError, misuse
+        from engine.shell.command_line.command import UsageError, misuse
 
         if not isinstance(error, UsageError):
             raise

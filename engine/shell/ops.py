@@ -3,8 +3,8 @@
 import json
 from typing import TYPE_CHECKING
 
-from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from kernels.call import AnyKernel

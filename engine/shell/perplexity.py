@@ -6,16 +6,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from engine.shell import options as o
-from engine.shell.groups import Without, option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Without, option
 
 if TYPE_CHECKING:
-    from engine.engine import Engine
+    from collections.abc import Sequence
+
     from engine.perplexity import Comparison, Estimate, LogitsFile, Perplexity, Tally, Text
 
 USUAL_CONTEXT = 512
 MOST_OUTPUTS = 256  # rows of logits in memory at once
-READING = Without("context")  # which is that of the chunks
+READING = Without("context", "kv_policy")  # that of the chunks, which are read whole
 
 
 def perplexity(
@@ -67,7 +68,8 @@ def perplexity(
                 writer.add(fresh)
             bar.update(task, advance=1, description=f"perplexity {tally.running[-1]:.4f}")
     if as_json:
-        print(json.dumps(as_dict(tally, text, engine)))
+        seconds = engine.timings.prompt.seconds
+        print(json.dumps(as_dict(tally, text, seconds, engine.model.notes)))
     else:
         show(tally.perplexity(), tally.comparison(), text)
 
@@ -101,7 +103,9 @@ def read_text(
         raise PerplexityError(f"{file}: {error}") from None
 
 
-def as_dict(tally: "Tally", text: "Text", engine: "Engine") -> dict[str, object]:
+def as_dict(
+    tally: "Tally", text: "Text", seconds: float, notes: "Sequence[str]"
+) -> dict[str, object]:
     comparison = tally.comparison()
     return {
         **asdict(tally.perplexity()),
@@ -109,8 +113,8 @@ def as_dict(tally: "Tally", text: "Text", engine: "Engine") -> dict[str, object]
         "chunks": len(text.chunks),
         "running": tally.running,
         "comparison": asdict(comparison) if comparison else None,
-        "seconds": engine.timings.prompt.seconds,
-        "notes": engine.model.notes,
+        "seconds": seconds,
+        "notes": [*notes],
     }
 
 

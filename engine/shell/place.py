@@ -3,8 +3,8 @@
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-from engine.shell import options as o
-from engine.shell.groups import Only, option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Only, option
 
 if TYPE_CHECKING:
     from engine.placement import Activations, Found

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from engine.shell import options as o
-from engine.shell.groups import Only
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import Only
 
 if TYPE_CHECKING:
     from engine.model import Model

@@ -25,8 +25,8 @@ from engine.shell import (
     tokenize,
     tune,
 )
-from engine.shell.command import Command, Program
-from engine.shell.groups import spread
+from engine.shell.command_line.command import Command, Program
+from engine.shell.command_line.groups import spread
 
 FIRST = """
 Begin with a model that comes along, then with any GGUF file:
@@ -79,7 +79,11 @@ for kind, commands in COMMANDS.items():
     for command, summary in commands.items():
         app.command(cls=Command, short_help=summary, rich_help_panel=kind)(spread(command))
 for added in entry_points(group="assay.commands"):
-    app.command(added.name, cls=Command, rich_help_panel=ADDED)(spread(added.load()))
+    command = added.load()
+    if isinstance(command, typer.Typer):  # one with commands of its own
+        app.add_typer(command, name=added.name, rich_help_panel=ADDED)
+    else:
+        app.command(added.name, cls=Command, rich_help_panel=ADDED)(spread(command))
 
 
 def _version(wanted: bool) -> None:

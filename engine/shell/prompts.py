@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from engine.shell.options import Sampling
+    from engine.shell.command_line.options import Sampling
 
 ESCAPE = re.compile(rb"\\(?:([nrt'\"\\])|x([0-9a-fA-F]{2}))")
 ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engine.shell import options as o
-from engine.shell.command import as_usage
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.command import as_usage
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

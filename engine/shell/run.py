@@ -4,8 +4,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,8 +26,8 @@ from engine.engine import Engine
 from engine.generation.timings import Span
 from engine.options import Progress as Watcher
 from engine.sampling.params import SamplingParams
-from engine.shell.command import as_usage, notes
-from engine.shell.options import Loading
+from engine.shell.command_line.command import as_usage, notes
+from engine.shell.command_line.options import Loading
 from engine.speculation.settings import Settings
 from engine.watch import Watch
 from kernels.certify import Trials
@@ -180,6 +180,8 @@ def print_timings(engine: Engine) -> None:
             each = f"{1000 * span.seconds / span.tokens:8.2f} ms per token"
             line += f" / {span.tokens:5d} tokens ({each}, {span.rate:9.2f} tokens/s)"
         print(line, file=sys.stderr)
+    if engine.model.eviction:
+        print(f"{'cache':>12} {engine.timings.cache:,} bytes", file=sys.stderr)
     if drafts:
         print(
             f"{'drafted':>12} {drafts.drafted} tokens, accepted {drafts.accepted}"
@@ -198,6 +200,8 @@ def timings_json(engine: Engine) -> dict[str, dict[str, Any]]:
         }
         for name, span in _spans(engine).items()
     }
+    if engine.model.eviction:
+        found["cache"] = {"bytes": engine.timings.cache}
     if drafts := engine.timings.speculation:
         found["speculation"] = {
             "drafted": drafts.drafted,

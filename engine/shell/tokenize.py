@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 
 def tokenize(

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from engine.shell import options as o
-from engine.shell.groups import option
+from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from engine.options import Progress
     from kernels.tuning import Tuned
 
 
@@ -27,22 +29,31 @@ def tune(
     the like: none changes a bit of what a model says. The first load of a large model does the same
     in a few seconds.
     """
-    from engine.compile.tune import Tuner
-    from engine.engine import Engine
-    from engine.options import Options
     from engine.shell.show import loading
-    from kernels.tuning import keep
 
     if not seconds > 0:
         raise typer.BadParameter(f"--seconds is more than 0, got {seconds:g}")
     with loading("packing weights (MB)") as watcher:
-        options = Options(threads=threads, tune=False, progress=watcher)
-        with Engine.load(model, options) as engine:
-            plan, team = engine.model.plan, engine.model.team
-            found = Tuner(plan, team, seconds, watcher.tuned).tuned(again)
-    keep(found)
+        found = tuned(model, threads, seconds, again, watcher)
     nothing = "nothing new: all is known (--again), the weights are few, or the machine is busy"
     show_tuned(found, as_json, nothing)
+
+
+def tuned(
+    model: "str | Path", threads: int, seconds: float, again: bool, watcher: "Progress"
+) -> "Sequence[Tuned]":
+    """What was found for a model's kernels, which is kept."""
+    from engine.compile.tune import Tuner
+    from engine.engine import Engine
+    from engine.options import Options
+    from kernels.tuning import keep
+
+    options = Options(threads=threads, tune=False, progress=watcher)
+    with Engine.load(model, options) as engine:
+        plan, team = engine.model.plan, engine.model.team
+        found = Tuner(plan, team, seconds, watcher.tuned).tuned(again)
+    keep(found)
+    return found
 
 
 def show_tuned(found: "Sequence[Tuned]", as_json: bool, nothing: str) -> None:

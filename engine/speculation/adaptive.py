@@ -6,6 +6,7 @@ from itertools import accumulate, pairwise
 from operator import mul
 
 PROBING = 0.02  # of all time: what trying other lengths than the best may lose
+WORTHWHILE = 0.97  # of plain tokens' time, what drafts have to do with: the best of many is lucky
 REMEMBERED = 64  # observations, after which one of old counts for a third (1/e)
 HICCUP = 8  # times the mean: what lasted longer is not the length's fault
 # What nobody tries is never found to be good, so what was seldom seen is thought to be:
@@ -98,6 +99,7 @@ class AdaptiveLength:
         self.best = 0
         self._pace = 0.0  # seconds a token at the best length
         self._elapsed = 0.0
+        self._unread = 0  # tokens that the next who is asked has to read first
         tried = {0, most, *(1 << i for i in range(most.bit_length()))}
         self._lost = dict.fromkeys(sorted(tried), 0.0)  # seconds that tries took beyond their worth
 
@@ -120,6 +122,7 @@ class AdaptiveLength:
     def rested(self, step_seconds: float) -> None:
         """What a step took that nobody was asked about."""
         self._elapsed += step_seconds
+        self._unread += 1
         self.step_seconds.add(0, step_seconds)
 
     def record(self, asked: int, accepted: int, draft_seconds: float, step_seconds: float) -> None:
@@ -129,12 +132,13 @@ class AdaptiveLength:
             raise ValueError(f"{accepted} accepted of {asked} asked for, at most {self.most}")
         # Tokens that cost more than one by one are never worth it, so how much more is no matter;
         # twice, since this is said of means.
-        plain = (1 + asked) * self.step_seconds.means.get(0, math.inf)
-        took, limit = draft_seconds + step_seconds, 2 * plain
+        step = self.step_seconds.means.get(0, math.inf)
+        took, limit = draft_seconds + step_seconds, 2 * (1 + asked) * step
         draft_seconds, step_seconds = min(draft_seconds, limit), min(step_seconds, limit)
         seconds = draft_seconds + step_seconds
         if asked in self.step_seconds.means:  # the first time something may have been compiled
-            seconds = min(took, HICCUP * plain)
+            seconds = min(took, HICCUP * (1 + asked + self._unread) * step)
+        self._unread = 0 if asked else self._unread + 1
         self._elapsed += seconds
         if asked in self._lost and asked != self.best:
             lost = self._lost[asked] + seconds - (1 + accepted) * self._pace
@@ -145,5 +149,6 @@ class AdaptiveLength:
         drafts, steps = (c.estimates(self.most) for c in (self.draft_seconds, self.step_seconds))
         tokens = expected_tokens(self.acceptance.estimates())
         paces = [(d + s) / n for d, s, n in zip(drafts, steps, tokens, strict=True)]
-        self._pace = min(paces)
-        self.best = paces.index(self._pace)
+        paces[0] *= WORTHWHILE
+        self.best = paces.index(min(paces))
+        self._pace = paces[self.best] / (1 if self.best else WORTHWHILE)

@@ -14,11 +14,13 @@ from engine.speculation import vocabularies
 from engine.speculation.drafter import Drafter
 from engine.speculation.lookahead import LookaheadDrafter
 from engine.speculation.model_drafter import Guesser, ModelDrafter, OtherModel, Sparser, draw, grow
+from engine.speculation.own_heads import OwnHeads
 from engine.speculation.prompt_lookup import PromptLookupDrafter
 from engine.speculation.settings import (
     Linear,
     Lookahead,
     LookaheadTrie,
+    OwnHead,
     PromptLookup,
     Settings,
     Tree,
@@ -44,12 +46,20 @@ class Loaded(Protocol):
 
 
 def with_room(options: Options, settings: Settings) -> Options:
-    """The options of a target, with sequences and outputs for its drafts."""
+    """The options of a target, with sequences and outputs for its drafts. ModelError where it
+    cannot draft so."""
+    for name, asked in (("device", options.device != "cpu"), ("ram_budget", options.ram_budget)):
+        if asked and isinstance(settings, OwnHead):
+            raise ModelError(
+                f"a model's own block drafts on the CPU, with all weights in memory: mtp and {name}"
+                " exclude each other"
+            )
     return replace(
         options,
         sequences=max(options.sequences, min(2 + branches(settings), MOST_SEQUENCES)),
         outputs=max(options.outputs, 1 + settings.draft_max),
         states=max(options.states, 1 + settings.draft_max),
+        foretells=options.foretells or isinstance(settings, OwnHead),
     )
 
 
@@ -85,6 +95,8 @@ def drafter(
             return TrieDrafter(Trie(settings.branch_length), decoding_length=settings.draft_max)
         case Lookahead():
             return LookaheadDrafter(settings.W, settings.N, settings.G, settings.seed)
+        case OwnHead():
+            return OwnHeads(target.model, settings.draft_p_min)
     guesser = _guesser(settings, target, draft)
     propose = partial(grow, p_min=settings.draft_p_min)
     if isinstance(settings, Tree):

@@ -135,7 +135,21 @@ class Lookahead:
         return False  # its window is fed whole or not at all
 
 
-Settings = Linear | Tree | PromptLookup | LookaheadTrie | Lookahead
+@dataclass(frozen=True, slots=True)
+class OwnHead:
+    """A chain by the model's own block that foretells a token (DeepSeek-V3, arXiv 2412.19437), run
+    again behind each of its likeliest tokens; it ends as in Linear."""
+
+    draft_max: int = 3
+    draft_p_min: float = 0.75
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        _demand(draft_max=(self.draft_max, 1))
+        _demand_shares(draft_p_min=self.draft_p_min)
+
+
+Settings = Linear | Tree | PromptLookup | LookaheadTrie | Lookahead | OwnHead
 
 
 KINDS: dict[str, type[Settings]] = {
@@ -144,6 +158,7 @@ KINDS: dict[str, type[Settings]] = {
     "lookup": PromptLookup,
     "trie": LookaheadTrie,
     "lookahead": Lookahead,
+    "mtp": OwnHead,
 }
 
 

@@ -13,16 +13,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.checks import NumericalError
 from engine.config import ModelError
 from engine.generation.completion import Completion, Piece
 from engine.generation.timings import Drafting
-from engine.model import Model, NumericalError
+from engine.model import Model
 from engine.sampling.sampler import Row
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
 from engine.speculation.verification import Verifier
 from reference.op import Array
+
+NOTHING = Draft()
 
 
 class Speculation:
@@ -54,12 +57,13 @@ class Speculation:
         """A text begins."""
         self._text = list(prompt)
         self._begun = False
-        self._draft, self._node = Draft(), TEXT
+        self._draft, self._node = NOTHING, TEXT
         self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
         self._children: dict[tuple[int, int], int] = {}
         self._rows: Array | None = None  # logits of the text's last token and of each node
         self._taken: list[int] = []  # sampled from them, or while drafts rest
-        self._resting = 0  # tokens that go on as if there were no drafts
+        # tokens that go on as if there were no drafts, whichever text they are of
+        self._resting = self._length.rest() if self._length else 0
         self._foretold = 0  # of these, those that the draft has
         self.timings = Drafting()
 
@@ -143,7 +147,7 @@ class Speculation:
         self._asked = self._length.choose() if self._length else self._most
         room = min(self._asked, cells.free - 1) if left > 0 else 0
         self._in_full = room == self._asked <= left
-        draft = self._drafter.draft(self._text, room) if room > 0 else Draft()
+        draft = self._drafter.draft(self._text, room) if room > 0 else NOTHING
         if cache_tree.is_chain(draft):
             room = min(room, left)
         self._draft, self._kept = cache_tree.pruned(draft, room, self._branches)
@@ -169,7 +173,7 @@ class Speculation:
     def _rest(self) -> Array:
         """Run the text's last token as if there were no drafts; its logits [vocab]."""
         assert self._length
-        self._draft, self._node = Draft(), TEXT
+        self._draft, self._node = NOTHING, TEXT
         started = time.perf_counter()
         position = self._model.cells.next_position(0)
         logits = self._model.step(self._text[-1:], (position,), ((0,),), (0,))

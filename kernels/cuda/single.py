@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from kernels.cuda.runtime.launch import (
+    THREADS,
     Grid,
     Launch,
     across,
@@ -28,6 +29,21 @@ def alike(ops: Iterable[Op], grid: Callable[[Shape], Grid]) -> dict[str, Callabl
     return dict.fromkeys((op.name for op in ops), grid)
 
 
+def ranked(shape: Shape) -> Grid:
+    """A block for each token, with two numbers of every expert."""
+    return Grid((shape["tokens"], 1, 1), THREADS, 8 * shape["experts"])
+
+
+def of_heads(width: str) -> Callable[[Shape], Grid]:
+    """A thread for each element of an array [tokens, heads, width]."""
+
+    def grid(shape: Shape) -> Grid:
+        rows = shape["tokens"] * shape["heads"]
+        return Grid((rows, -(-shape[width] // THREADS), 1), THREADS)
+
+    return grid
+
+
 GRIDS: Mapping[str, Mapping[str, Callable[[Shape], Grid]]] = {
     "rms_norm.cu": {"rms_norm": fours},
     "layer_norm.cu": {"layer_norm": rows("tokens", 256)},
@@ -48,7 +64,14 @@ GRIDS: Mapping[str, Mapping[str, Callable[[Shape], Grid]]] = {
         "scale": FLAT,
         "softcap": FLAT,
     },
-    "experts.cu": {"open_gate": COLUMNS},
+    "experts.cu": {
+        "choose_experts": ranked,
+        "scores_of_chosen": across("tokens", "used"),
+        "shares_of_sum": items("tokens"),
+        "sum_experts": across("tokens", "hidden"),
+        "open_gate": COLUMNS,
+    },
+    "heads.cu": {"heads_joined": of_heads("whole")},
     "neuron_masks.cu": {
         "threshold_mask": ELEMENTS,
         "union_mask": NEURONS,
@@ -71,6 +94,37 @@ LAUNCHES = {
     for source, grids in GRIDS.items()
     for op, grid in grids.items()
 }
+
+
+SORT = (
+    Launch(
+        "experts.cu",
+        "sort_pairs",
+        "chosen: i32[tokens used] -> rows: i32[tokens*used], expert: i32[tokens*used],"
+        " places: i32[tokens used], ends: i32[experts]",
+        rows("experts", THREADS),
+    ),
+    Launch(
+        "experts.cu",
+        "needed_experts",
+        "ends: i32[experts] -> needed: i32[experts], count: i32[1]",
+        one_block,
+    ),
+)
+APART = (
+    Launch(
+        "heads.cu",
+        "heads_apart",
+        "x: f32[tokens heads width], size: i64 -> out: f32[tokens*heads size]",
+        of_heads("size"),
+    ),
+    Launch(
+        "heads.cu",
+        "ends_of_heads",
+        "x: f32[tokens heads width] -> ends: i32[heads]",
+        items("heads"),
+    ),
+)
 
 
 def of_formats(

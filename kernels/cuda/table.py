@@ -49,6 +49,14 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         CudaKernel("linear", "generic", x, f, pack=linear.PACKS[f], activations="int8")
         for f, x in linear.BLOCK_LAUNCHES.items()
     ),
+    *(
+        CudaKernel("linear_experts", "generic", (x,), f, activations="int8", pack=linear.PACKS[f])
+        if f in linear.PACKS
+        else CudaKernel("linear_experts", "generic", (x,), f)
+        for f, x in linear.EXPERT_LAUNCHES.items()
+    ),
+    CudaKernel("sort_by_expert", "generic", single.SORT),
+    CudaKernel("heads_apart", "generic", single.APART),
     CudaKernel(
         "attention",
         "tensor",

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from reference.laws.common import Make, other_bits, several
-from reference.neuron_masks import active_rows, neuron_split
 from reference.op import Apply, Arguments, Array, Case, Law
+from reference.sparse.neuron_masks import active_rows, neuron_split
 
 CUTS = (47, 48, 49, 65)  # tokens around what a kernel lays side by side
 

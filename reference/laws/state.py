@@ -1,5 +1,5 @@
-"""Laws of ops with recurrent state in slots (reference/state.py), made of an op's signature and its
-`make`. They run on cases with as many slots as they need."""
+"""Laws of ops with recurrent state in slots (reference/recurrent/state.py), made of an op's
+signature and its `make`. They run on cases with as many slots as they need."""
 
 from dataclasses import replace
 from itertools import pairwise

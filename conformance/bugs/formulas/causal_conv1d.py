@@ -6,8 +6,8 @@ import numpy as np
 
 from conformance.bugs.bug import changed, in_python
 from conformance.bugs.recurrent import of_states
-from reference.causal_conv1d import causal_conv1d
 from reference.op import Array
+from reference.recurrent.causal_conv1d import causal_conv1d
 
 
 def state_of_the_token_before(**given: Any) -> tuple[Array, Array]:

@@ -6,9 +6,9 @@ import numpy as np
 
 from conformance.bugs.bug import changed, in_python
 from conformance.bugs.recurrent import of_states
-from reference import state
-from reference.gated_delta_net import gated_delta_net, read
 from reference.op import Array
+from reference.recurrent import state
+from reference.recurrent.gated_delta_net import gated_delta_net, read
 
 
 def plain_linear_attention(**given: Any) -> tuple[Array, Array]:

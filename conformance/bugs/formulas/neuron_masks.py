@@ -6,14 +6,14 @@ import numpy as np
 
 from conformance.bugs.bug import changed, in_python, sharing
 from reference.activations import sigmoid
-from reference.neuron_masks import (
+from reference.op import Arguments, Array
+from reference.sparse.neuron_masks import (
     active_rows,
     add_counts,
     neuron_split,
     threshold_mask,
     where_active,
 )
-from reference.op import Arguments, Array
 
 Outputs = Mapping[str, Array]
 Found = tuple[Array, Array]

@@ -15,7 +15,7 @@ from conformance.bugs.sparse_rows import (
 )
 from reference.formats import FORMATS
 from reference.op import Arguments, Array
-from reference.sparse_axpy import sparse_axpy
+from reference.sparse.sparse_axpy import sparse_axpy
 
 LIKES = "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from conformance.bugs.bug import changed, in_python, sharing
 from conformance.bugs.sparse_rows import Outputs, slots_ignored, slots_of_the_list, some_rows
-from reference.neuron_masks import union_mask
 from reference.op import Arguments, Array
-from reference.sparse_linear import FORMATS_OF_SPARSE, sparse_linear
+from reference.sparse.neuron_masks import union_mask
+from reference.sparse.sparse_linear import FORMATS_OF_SPARSE, sparse_linear
 
 
 def left_together(**inputs: Any) -> Array:

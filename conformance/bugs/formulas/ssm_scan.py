@@ -7,7 +7,7 @@ import numpy as np
 from conformance.bugs.bug import Bug, changed, in_python
 from conformance.bugs.recurrent import Step, of_states
 from reference.op import Array
-from reference.ssm_scan import ssm_scan, ssm_scan_heads
+from reference.recurrent.ssm_scan import ssm_scan, ssm_scan_heads
 
 
 def spoilt(op: str, scan: Step) -> tuple[Bug, ...]:

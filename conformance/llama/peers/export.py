@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.llama.peers.checkpoint import Checkpoint
 from conformance.llama.peers.folder import write_folder
-from conformance.support.small_models import written
+from conformance.support.models.small_models import written
 from engine.convert import OUTTYPES, convert
 from reference.formats import FORMATS
 from reference.op import Array

@@ -8,9 +8,10 @@ what the held-out stories cost it, chunk by chunk.
 mixes.json has the formats that llama.cpp gives each skeleton's matrices by its mixes, without an
 importance matrix and, where that is another answer, with one. errors.json has what its quantisers
 make of the rows of rows.py: weighed squared errors, by format and set. words.json has digests of
-the ids that texts of conformance/support/words.py get, by the names of `tokenizer.ggml.pre`.
-vocabularies.json has what it makes of the vocabularies of conformance/support/small_vocabularies.py
-and of the real ones in its models/: digests of ids and of pieces, and the tokens that end a text.
+the ids that texts of conformance/support/tokenizer/words.py get, by the names of
+`tokenizer.ggml.pre`. vocabularies.json has what it makes of the vocabularies of
+conformance/support/tokenizer/small_vocabularies.py and of the real ones in its models/: digests
+of ids and of pieces, and the tokens that end a text.
 """
 
 import json

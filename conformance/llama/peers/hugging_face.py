@@ -18,7 +18,7 @@ VERSIONS = {"transformers": transformers.__version__, "torch": torch.__version__
 
 def logits(checkpoint: Checkpoint, weights: Mapping[str, Array], tokens: Sequence[int]) -> Array:
     """The logits after every token, float32 [tokens, vocab]."""
-    return _answer(_model(checkpoint, weights), tokens)
+    return _answer(model_of(checkpoint, weights), tokens)
 
 
 def logits_of_folder(folder: Path, tokens: Sequence[int]) -> Array:
@@ -62,7 +62,8 @@ def save_random(config: Mapping[str, Any], folder: Path) -> None:
     more = kind in lacking or kind.startswith(("qwen3_next", "qwen3_5"))
     for name, weight in model.named_parameters():
         whole = not more or name.endswith("linear_attn.norm.weight")
-        around = float(weight.ndim == 1 and name.endswith("weight") and whole)
+        scaling = name.endswith(("router.scale", "per_expert_scale"))  # Gemma 4's
+        around = float(weight.ndim == 1 and ((name.endswith("weight") and whole) or scaling))
         deviation = 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5
         weight.data = around + deviation * torch.randn_like(weight)
     for name, buffer in model.named_buffers():
@@ -83,7 +84,7 @@ def save_folder(
 ) -> transformers.PreTrainedTokenizerFast:
     """A model in bfloat16 and a tokenizer, both saved by transformers, and that tokenizer opened
     again. Token 3 ends a text as well."""
-    model = _model(checkpoint, checkpoint.weights()).to(torch.bfloat16)
+    model = model_of(checkpoint, checkpoint.weights()).to(torch.bfloat16)
     model.generation_config.eos_token_id = [2, 3]
     model.save_pretrained(folder, max_shard_size="50KB")
     fast = transformers.PreTrainedTokenizerFast(
@@ -93,7 +94,7 @@ def save_folder(
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def _model(checkpoint: Checkpoint, weights: Mapping[str, Array]) -> transformers.LlamaForCausalLM:
+def model_of(checkpoint: Checkpoint, weights: Mapping[str, Array]) -> transformers.LlamaForCausalLM:
     fields = {name: value for name, value in asdict(checkpoint).items() if name != "seed"}
     config = transformers.LlamaConfig(**fields, attn_implementation="eager")
     model = transformers.LlamaForCausalLM(config)

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.llama.peers.compare import log_probabilities
 from conformance.llama.peers.stories import HELD_OUT, read_out
-from conformance.support.small_vocabularies import told
+from conformance.support.tokenizer.small_vocabularies import told
 from reference.op import Array
 
 PEER = "llama.cpp"
@@ -40,6 +40,40 @@ def logits(path: Path, tokens: Sequence[int], kv_format: str = "F32") -> Array:
     with closing(load(path, kv_format)) as llama:
         llama.eval(list(tokens))
         return np.array(llama.scores[: len(tokens)], np.float32)
+
+
+def foretold(path: Path, hidden: Array, following: Sequence[int]) -> Array:
+    """The logits of a model's own block that foretells a token, float32 [vocab], behind tokens
+    `following` those whose `hidden` states float32 [tokens, hidden] its head reads."""
+    count = len(hidden)
+    options = llama_cpp.llama_model_default_params()
+    options.load_mtp, options.use_mmap = True, False
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), options)
+    room = llama_cpp.llama_context_default_params()
+    room.ctx_type = 1  # LLAMA_CONTEXT_TYPE_MTP
+    room.n_ctx = room.n_batch = room.n_ubatch = 64
+    room.n_threads = room.n_threads_batch = 1
+    room.type_k = room.type_v = llama_cpp.GGML_TYPE_F32
+    room.flash_attn_type = 0
+    context = llama_cpp.llama_init_from_model(model, room)
+    batch = llama_cpp.llama_batch_init(count, 0, 1)
+    rows = np.ascontiguousarray(hidden, np.float32)
+    batch.embd = rows.ctypes.data_as(type(batch.embd))
+    batch.n_tokens = count
+    for i, token in enumerate(following):
+        batch.token[i], batch.pos[i], batch.logits[i] = token, i, i == count - 1
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+    try:
+        if code := llama_cpp.llama_decode(context, batch):
+            raise RuntimeError(f"llama_decode gave {code}")
+        found = llama_cpp.llama_get_logits_ith(context, count - 1)
+        vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        return np.array(np.ctypeslib.as_array(found, (vocab,)), np.float32)
+    finally:
+        batch.embd = type(batch.embd)()  # NumPy's, not the batch's
+        llama_cpp.llama_batch_free(batch)
+        llama_cpp.llama_free(context)
+        llama_cpp.llama_model_free(model)
 
 
 def words(path: Path) -> Callable[[str], list[int]]:

@@ -18,9 +18,9 @@ from conformance.llama.peers.export import export
 from conformance.llama.peers.quantisers import errors, mixes
 from conformance.llama.peers.skeletons import SKELETONS
 from conformance.llama.peers.stories import PROMPTS, STORY, TOLD
-from conformance.support.small_vocabularies import SMALL
-from conformance.support.vocabularies import PREFIX, VOCABS, write_vocabulary
-from conformance.support.words import digest, vocabulary
+from conformance.support.tokenizer.small_vocabularies import SMALL
+from conformance.support.tokenizer.vocabularies import PREFIX, VOCABS, write_vocabulary
+from conformance.support.tokenizer.words import digest, vocabulary
 from data.golden import sha256
 from engine.embedded import embedded_models
 from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS

@@ -10,9 +10,9 @@ from engine.gguf.file import GGUFFile
 from reference import rope_frequencies
 from reference.formats import FORMATS
 from reference.linear import linear
+from reference.models.transformer import Shape, Weight, transformer
 from reference.op import Array
 from reference.quantise_activations import dequantise_activations, quantise_activations
-from reference.transformer import Shape, Weight, transformer
 
 
 def reference_logits(

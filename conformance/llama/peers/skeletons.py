@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from conformance.support.small_models import written
+from conformance.support.models.small_models import written
 from engine.quantise.mixes import MIXES
 from reference.op import Array
 

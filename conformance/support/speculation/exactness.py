@@ -115,16 +115,20 @@ EXACT: Mapping[str, Way] = {
 }
 
 
-def likeliest_siblings(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """llama.cpp's tree: q's likeliest two tokens are drafted and yet accepted with p / q; then what
-    max(0, p - q) leaves."""
-    best = np.argsort(-q, axis=-1, kind="stable").astype(np.int32)
-    first, second = best[:, 0].copy(), best[:, 1].copy()
-    taken = v.accepted(p, q, first)
-    left = v.recover(p, q, first)
+def two_in_turn(
+    v: Verification, p: Array, q: Array, first: Array, second: Array
+) -> tuple[Array, Array]:
+    """Two drafts, each verified against the same q; then what max(0, p - q) leaves."""
+    taken, left = v.accepted(p, q, first), v.recover(p, q, first)
     also = v.accepted(left, q, second) & ~taken
     tokens = np.where(taken, first, np.where(also, second, v.draw(v.recover(left, q, second))))
     return tokens, taken | also
+
+
+def likeliest_siblings(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """llama.cpp's tree: q's likeliest two tokens are drafted and yet accepted with p / q."""
+    best = np.argsort(-q, axis=-1, kind="stable").astype(np.int32)
+    return two_in_turn(v, p, q, best[:, 0].copy(), best[:, 1].copy())
 
 
 def likeliest_draft(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
@@ -146,11 +150,7 @@ def siblings_of_one_q(v: Verification, p: Array, q: Array) -> tuple[Array, Array
     first = v.draw(q)
     rest = v.exclude(q, first)
     second = v.draw(np.where(rest.any(axis=-1, keepdims=True), rest, q))
-    taken = v.accepted(p, q, first)
-    left = v.recover(p, q, first)
-    also = v.accepted(left, q, second) & ~taken
-    tokens = np.where(taken, first, np.where(also, second, v.draw(v.recover(left, q, second))))
-    return tokens, taken | also
+    return two_in_turn(v, p, q, first, second)
 
 
 def siblings_of_one_p(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:

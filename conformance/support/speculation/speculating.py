@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.support.spelling import LETTERS
+from conformance.support.models.spelling import LETTERS
 from engine import Engine, Piece, SamplingParams
 from engine.speculation.drafter import Drafter
 from engine.speculation.speculate import Speculation

@@ -27,7 +27,14 @@ from kernels.cpu.attention.attention_sums import (
     SUM,
     WIDEST,
 )
-from kernels.cpu.attention.attention_tile import SIGNATURE, attend, bring_queries, chunks_of, finite
+from kernels.cpu.attention.attention_tile import (
+    SIGNATURE,
+    attend,
+    bring_queries,
+    chunks_of,
+    dividing,
+    finite,
+)
 from kernels.cpu.formats.decoding import TAGS, FormatTag
 from kernels.cpu.isa.simd import extract, f32x16, fma, load, mul, splat, store, zero
 from kernels.cpu.isa.simd_exp import exp
@@ -109,33 +116,20 @@ def end_of_run(spans, first, last):
 
 
 def flash(tag: FormatTag) -> Callable[..., None]:
-    layout = FORMATS[tag.format]
-    block_elements, block_bytes = layout.block, layout.block_bytes
+    sizes_of, place_of = dividing(tag, QUERIES)
 
     def generic(block, thread, n_threads):
         q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(block, SIGNATURE)
         desk = stack(np.float32, DESK)
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
-        kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
-        group = heads // kv_heads
-        slices = (group + QUERIES - 1) // QUERIES  # of a group too large for a tile
-        width = (group + slices - 1) // slices  # heads of a tile
-        height = QUERIES // width  # tokens of a tile
-        tiles = (tokens + height - 1) // height
+        units, sizes = sizes_of(q, k)
         split, chunks = tokens <= FEW, chunks_of(lists.shape[1])
         most = np.int64(0)  # cells that one of few tokens sees
         for t in range(tokens if split else 0):
             most = max(most, spans[t, 2] - spans[t, 1])
-        units = kv_heads * slices * tiles
         for item in range(thread, units * (chunks_of(most) if split else 1), n_threads):
-            unit = item % units
-            kv_head, piece = unit // tiles // slices, unit // tiles % slices
-            h0 = kv_head * group + piece * width
-            h1 = min(h0 + width, (kv_head + 1) * group)
-            column = kv_head * (head_dim // block_elements * block_bytes)
-            t1 = (tiles - 1 - unit % tiles) * height
-            last_token = min(t1 + height, tokens)
+            h0, h1, column, t1, last_token = place_of(item % units, sizes)
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, t1, last_token)
                 first, last = 0, chunks_of(bring_queries(block, desk, t0, t1, h0, h1))

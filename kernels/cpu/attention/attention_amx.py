@@ -20,7 +20,7 @@ from numba import njit
 
 from kernels.cpu.attention.attention import copy, end_of_run, finish, merge
 from kernels.cpu.attention.attention_sums import CHUNK, DIM_STRIDE, WIDEST
-from kernels.cpu.attention.attention_tile import chunks_of, tanh
+from kernels.cpu.attention.attention_tile import chunks_of, dividing, tanh
 from kernels.cpu.formats.cache_rows import sixteen
 from kernels.cpu.formats.decoding import TAGS, FormatTag
 from kernels.cpu.isa.amx import (
@@ -62,7 +62,6 @@ from kernels.cpu.linear.linear_amx import ROW, ROWS, TileShare
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments
 from reference.attention import OP
-from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 
 SIGNATURE = OP.signature
@@ -291,8 +290,7 @@ def attending(tiles_tag: Any, tag: FormatTag) -> Any:
 
 
 def flash(tiles_tag: Any, tag: FormatTag) -> Callable[..., None]:
-    layout = FORMATS[tag.format]
-    block_elements, block_bytes = layout.block, layout.block_bytes
+    sizes_of, place_of = dividing(tag, QUERIES)
     bring_queries, bring_keys, bring_values = bringing(tag, tiles_tag == AMX)
     attend = attending(tiles_tag, tag)
     words_of_queries, tall = QUERIES * WIDEST // 2, CHUNK * WIDEST
@@ -303,13 +301,8 @@ def flash(tiles_tag: Any, tag: FormatTag) -> Callable[..., None]:
         (
             q, k, v, lists, spans, positions, cell_positions, slopes, sinks, scale, softcap, out,
         ) = arguments(block, SIGNATURE)  # fmt: skip
-        tokens, heads, head_dim = q.shape
-        kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
-        group = heads // kv_heads
-        slices = (group + QUERIES - 1) // QUERIES  # of a group too large for a desk
-        width = (group + slices - 1) // slices  # heads of a desk
-        height = QUERIES // width  # tokens of a desk
-        desks = (tokens + height - 1) // height
+        _, heads, head_dim = q.shape
+        units, sizes = sizes_of(q, k)
         words, queries = stack(np.float32, SUMS), stack(np.float32, words_of_queries)
         keys, values = stack(np.uint16, tall), stack(np.uint16, tall)
         scores, weights = stack(np.float32, all_scores), stack(np.float32, all_weights)
@@ -322,13 +315,8 @@ def flash(tiles_tag: Any, tag: FormatTag) -> Callable[..., None]:
         shape, memory = (np.float32(scale), softcap), (words, scores, weights, partial)
         state = tile_state(tiles_tag)
         configure(tiles_tag, state, FULL)
-        for unit in range(thread, kv_heads * slices * desks, n_threads):
-            kv_head, piece = unit // desks // slices, unit // desks % slices
-            h0 = kv_head * group + piece * width
-            h1 = min(h0 + width, (kv_head + 1) * group)
-            column = kv_head * (head_dim // block_elements * block_bytes)
-            t1 = (desks - 1 - unit % desks) * height
-            last_token = min(t1 + height, tokens)
+        for unit in range(thread, units, n_threads):
+            h0, h1, column, t1, last_token = place_of(unit, sizes)
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, t1, last_token)
                 across, most = h1 - h0, np.int64(0)

@@ -5,6 +5,8 @@ that a key or value is brought once for all (attention_sums.py). A row's arithme
 any company: its sum of weights has sixteen lanes, each a chain over its cells.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -24,6 +26,7 @@ from kernels.cpu.attention.attention_sums import (
     values,
 )
 from kernels.cpu.formats.cache_rows import sixteen
+from kernels.cpu.formats.decoding import FormatTag
 from kernels.cpu.isa.simd import (
     add,
     convert,
@@ -46,8 +49,42 @@ from kernels.cpu.isa.simd_shuffle import first_lanes
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments
 from reference.attention import OP
+from reference.formats import FORMATS
 
 SIGNATURE = OP.signature.replace(" -> ", ", scratch: f32[partials] -> ")
+
+
+def dividing(tag: FormatTag, most: int) -> tuple[Any, Any]:
+    """How queries are divided into units of at most `most` rows, neighbouring tokens and of each
+    the heads that share a KV head or, where these are too many, some of them.
+
+    sizes_of(q, k) -> how many units, and sizes; place_of(unit, sizes) -> a unit's heads h0 to h1,
+    the byte of a cell at which their KV head begins, and its tokens, first and behind the last. The
+    last tokens, which see most cells, are the first unit's.
+    """
+    block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
+
+    @njit(inline="always")
+    def sizes_of(q, k):
+        tokens, heads, head_dim = q.shape
+        kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
+        group = heads // kv_heads
+        slices = (group + most - 1) // most
+        width = (group + slices - 1) // slices
+        height = most // width
+        tiles = (tokens + height - 1) // height
+        return kv_heads * slices * tiles, (tokens, head_dim, group, slices, width, height, tiles)
+
+    @njit(inline="always")
+    def place_of(unit, sizes):
+        tokens, head_dim, group, slices, width, height, tiles = sizes
+        kv_head, piece = unit // tiles // slices, unit // tiles % slices
+        h0 = kv_head * group + piece * width
+        column = kv_head * (head_dim // block_elements * block_bytes)
+        t0 = (tiles - 1 - unit % tiles) * height
+        return h0, min(h0 + width, (kv_head + 1) * group), column, t0, min(t0 + height, tokens)
+
+    return sizes_of, place_of
 
 
 @njit(inline="always")

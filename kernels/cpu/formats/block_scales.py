@@ -51,8 +51,9 @@ def scales_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     return scale if layout.integers else alone, floor if layout.floors else alone
 
 
-def beginning(layout: Layout, lanes: int) -> Any:
-    """(totals, where, size) -> the dots that a part's sum begins with."""
+def beginning(layout: Layout, lanes: int, raised: bool = True) -> Any:
+    """(totals, where, size) -> the dots that a part's sum begins with: zeros where totals take
+    nothing off, since weights have an offset or what meets activations is not `raised`."""
     integers = Vector("i32", lanes)
 
     @njit(inline="always")
@@ -63,7 +64,7 @@ def beginning(layout: Layout, lanes: int) -> Any:
     def from_totals(totals, where, size):
         return splats(integers, size, totals, where)
 
-    return from_zero if layout.m else from_totals
+    return from_totals if raised and not layout.m else from_zero
 
 
 def unit_scale(layout: Layout, lanes: int, factor: float = 1) -> Any:

@@ -29,6 +29,7 @@ from kernels.cpu.isa.simd import (
     store,
     suffix,
     widened,
+    zero,
 )
 from kernels.cpu.isa.simd_shuffle import stack, words_of_rows
 from kernels.cpu.linear.linear import LANES
@@ -39,7 +40,7 @@ ALONG = Knob(
     "along",
     (0, 128, 256, 512, 1024, 2048),
     0,
-    "bytes ahead in each row that are asked for; 0: the rows that follow, one after the other",
+    "bytes ahead in each row that are asked for; 0: the rows that follow",
     (),
 )
 ASKED = 8  # pieces of rows for which as much is asked for at once
@@ -193,9 +194,11 @@ def bring_piece(code: Code) -> Any:
     return bring
 
 
-def meet_piece(code: Code, kind: Vector, step: int) -> Any:
-    """An intrinsic of (sums, weight, starts, at, x, k): the same piece of a float format, met by
-    x[0, k:] of one token at once: a chain of fused multiply-adds for each row."""
+def meet_pieces(kind: Vector, piece: Piece, count: int) -> Any:
+    """An intrinsic of (sums, weight, starts, at, x, k): so many pieces of a float format that
+    follow one another, met by x[0, k:] of one token at once: a chain of fused multiply-adds for
+    each row."""
+    code, size, units, step = piece.code, piece.bytes, piece.units, piece.step
 
     @intrinsic
     def meet(typing, sums, weight, starts, at, x, k):
@@ -204,14 +207,18 @@ def meet_piece(code: Code, kind: Vector, step: int) -> Any:
             scalars = address_of(context, builder, x, values[4:], ELEMENTS[sums.element])
             total = values[0]
 
-            def put(byte: int, vector: Any) -> None:
+            def from_byte(begin: int) -> Words:
+                return lambda byte: words(begin + byte)
+
+            def put(first: int, byte: int, vector: Any) -> None:
                 nonlocal total
-                one = builder.load(builder.gep(scalars, [I64(byte // step)]))
+                one = builder.load(builder.gep(scalars, [I64(first + byte // step)]))
                 w = widened(builder, kind, builder.bitcast(vector, kind.ir))
                 product = [w, broadcast(builder, sums, one), total]
                 total = call_llvm(builder, f"llvm.fmuladd.{suffix(sums)}", sums.ir, product)
 
-            code(builder, words, put, None)
+            for i in range(count):
+                code(builder, from_byte(i * size), partial(put, i * units), None)
             return total
 
         return sums(sums, weight, starts, types.intp, x, types.intp), codegen
@@ -237,7 +244,9 @@ def ask(weight, starts, row, byte, first, end, lines):
 @inner
 def ask_along(weight, starts, following, at, size, begin, end, along):
     """Ask for what lies so far ahead of `size` bytes from byte `at` on in each row, or at the
-    beginning of the one that follows, where rows go from byte `begin` to `end`."""
+    beginning of the one that follows, where rows go from byte `begin` to `end`: a whole row ahead
+    at most."""
+    along = min(along, end - begin)
     for place in range((at + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE, at + size, CACHE_LINE):
         ahead = place + along
         if ahead < end:
@@ -297,29 +306,36 @@ def bring_units(format: str) -> Any:
 
 
 def meet_units(format: str, kind: Vector) -> Any:
-    """(sums, weight, starts, following, row_bytes, x, along): sums with sixteen rows of a float
-    format met by one token x [1, hidden]; what follows is asked for."""
-    piece = PIECES[format]
-    one, rest = meet_piece(piece.code, kind, piece.step), bring_elements(format)
-    units, bytes_each, size = piece.units, piece.unit_bytes, piece.bytes
-    together, lines_each = piece.together, piece.lines
+    """(weight, starts, following, row_bytes, x, along): sums of twice sixteen rows of a float
+    format met by one token x [1, hidden], two vectors; what follows is asked for. `starts` and
+    `following` are two groups' each."""
+    piece, rest = PIECES[format], bring_elements(format)
+    bytes_each, line = piece.unit_bytes, CACHE_LINE // piece.unit_bytes
+    whole = meet_pieces(kind, piece, line // piece.units)
 
     @inner
-    def meet(sums, weight, starts, following, row_bytes, x, along):
+    def meet(weight, starts, following, row_bytes, x, along):
         hidden = x.shape[1]
-        done, row, byte = hidden // units * units, 0, 0
-        for first in range(0, done, together):
-            if not along:
-                row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
-            for k in range(first, min(first + together, done), units):
-                if along:
-                    at = k * bytes_each
-                    ask_along(weight, starts, following, at, size, 0, row_bytes, along)
-                sums = one(sums, weight, starts, k * bytes_each, x, k)
+        (first, second), (after_first, after_second) = starts, following
+        a, b = zero(f32x16), zero(f32x16)
+        done, row, byte = hidden // line * line, 0, 0
+        for k in range(0, done, line):
+            at = k * bytes_each
+            if along:
+                ask_along(weight, first, after_first, at, CACHE_LINE, 0, row_bytes, along)
+                ask_along(weight, second, after_second, at, CACHE_LINE, 0, row_bytes, along)
+            else:
+                ask(weight, after_first, row, byte, 0, row_bytes, LANES)
+                row, byte = ask(weight, after_second, row, byte, 0, row_bytes, LANES)
+            a = whole(a, weight, first, at, x, k)
+            b = whole(b, weight, second, at, x, k)
         elements = stack(np.uint8, REST)
         for k in range(done, hidden):
-            rest(weight, starts, k * bytes_each, elements, 0)
-            sums = fma(convert(f32x16, load(kind, elements, 0)), splat(f32x16, x[0, k]), sums)
-        return sums
+            scalar = splat(f32x16, x[0, k])
+            rest(weight, first, k * bytes_each, elements, 0)
+            a = fma(convert(f32x16, load(kind, elements, 0)), scalar, a)
+            rest(weight, second, k * bytes_each, elements, 0)
+            b = fma(convert(f32x16, load(kind, elements, 0)), scalar, b)
+        return a, b
 
     return meet

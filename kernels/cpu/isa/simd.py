@@ -77,6 +77,21 @@ def address_of(context: Any, builder: Any, array: Any, values: Any, pointee: ir.
     return builder.bitcast(builder.gep(data, [values[1]]), pointee.as_pointer())
 
 
+def loading(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    """Of an intrinsic's arguments, (argument, beyond, type): what lies so many elements beyond the
+    place that follows this one, an array."""
+
+    def loaded(argument: int, beyond: int, of: ir.Type) -> Any:
+        array, place = values[argument : argument + 2]
+        place = builder.add(place, place.type(beyond))
+        pointer = address_of(context, builder, signature.args[argument], (array, place), of)
+        value = builder.load(pointer)
+        value.align = 1
+        return value
+
+    return loaded
+
+
 def constant(kind: ir.VectorType, value: Any) -> ir.Constant:
     """Every element of a vector the same."""
     return ir.Constant(kind, [value] * kind.count)

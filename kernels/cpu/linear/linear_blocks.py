@@ -85,7 +85,8 @@ def add_block(meeting: Meeting, layout: Layout) -> Any:
     """(sums, d, m, weight, at, lane, (q, scale, extra), where, size) -> sums with a block added."""
     lanes, words, parts = meeting.lanes, 8 * meeting.words, layout.parts
     payload, two_parts = layout.payload, layout.parts == 2
-    begin, lift = beginning(layout, lanes), offsets_of(layout, lanes)
+    begin = beginning(layout, lanes, meeting.taken_off(layout) != 0)
+    lift = offsets_of(layout, lanes)
     scale_of, _ = scales_of(layout, lanes)
     dots_of = meeting.dots(layout)
     first, last = dots_of[0], dots_of[-1]

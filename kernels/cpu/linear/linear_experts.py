@@ -1,8 +1,9 @@
 """linear_experts on the CPU: linear's own kernels, once for each expert that has tokens.
 
 Such a kernel finds its arguments in a block of words (runtime/share.py). Here a block is laid for
-every expert, of its tokens, its weights and its outputs, so that every variant and format of linear
-serves, and the bits are linear's. Threads share the rows of each expert as they share linear's.
+every expert, of its tokens, its weights and its outputs, and linear's machine code is called: every
+variant and format of linear serves, none is compiled twice, and the bits are linear's. Threads
+share the rows of each expert as they share linear's.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +16,7 @@ from numba import njit
 
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.linear import linear_scalar
-from kernels.cpu.linear.linear import named
-from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import Share, arguments
+from kernels.cpu.runtime.share import Share, arguments, call_other
 from reference.linear_experts import OP
 
 PACKED = " ends: i32[experts], weight: u8[held packed], slots: i32[experts], tuning: i64[knobs]"
@@ -87,8 +86,8 @@ FLOATS, CODES = Kind(FLOAT, 1, lay_floats), Kind(INT8, 3, lay_int8)
 ROWS = Kind(SCALAR_SIGNATURE, 1, lay_rows)
 
 
-def kernel_of(kind: Kind, linear: Share, variant: str) -> Callable[..., None]:
-    of_one, signature, at, lay_own = inner(linear.function), kind.signature, kind.ends, kind.lay
+def kernel_of(kind: Kind) -> Callable[..., None]:
+    signature, at, lay_own = kind.signature, kind.ends, kind.lay
 
     def kernel(block, thread, n_threads):
         given = arguments(block, signature)
@@ -97,20 +96,16 @@ def kernel_of(kind: Kind, linear: Share, variant: str) -> Callable[..., None]:
             count = ends[e] - begin
             if count > 0:
                 lay_own(words, given, e, begin, count)
-                of_one(np.uint64(words.ctypes.data), thread, n_threads)
+                call_other(np.uint64(words.ctypes.data), thread, n_threads)
             begin = ends[e]
 
-    return named(kernel, variant)
+    return kernel
 
 
-def shares(kind: Kind, variant: str, of_linear: Mapping[str, Share]) -> dict[str, Share]:
-    """Formats whose linear is one have one here, too."""
-    made: dict[int, Share] = {}
-    for name, linear in of_linear.items():
-        if id(linear) not in made:
-            own = type(linear)  # one on tiles asks for them
-            made[id(linear)] = own(partial(kernel_of, kind, linear, variant), kind.signature, name)
-    return {name: made[id(linear)] for name, linear in of_linear.items()}
+def shares(kind: Kind, of_linear: Mapping[str, Share]) -> dict[str, Share]:
+    """One share for each format, which calls linear's."""
+    make = partial(kernel_of, kind)
+    return {name: Share(make, kind.signature, calls=one) for name, one in of_linear.items()}
 
 
-SCALAR = shares(ROWS, "scalar", linear_scalar.SHARES)
+SCALAR = shares(ROWS, linear_scalar.SHARES)

@@ -1,11 +1,11 @@
 """linear for block formats by multiplying bytes: `generic`, `avx2` and `avx512_vnni`. Vector units
 multiply unsigned by signed bytes, or pairs of 16 bits. The loops are linear_blocks.py's."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -13,6 +13,7 @@ from kernels.cpu.formats.layouts import LATTICES, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
     Vector,
     address_of,
+    constant,
     dot_pairs,
     even_bytes,
     odd_bytes,
@@ -124,6 +125,20 @@ class Multiplying(Meeting):
         return codes_of(layout, self.lanes), self.any_of_two
 
 
+def code_of(builder: Any, layout: Layout, word: Callable[[int], Any], c: int) -> Any:
+    """The codes of a block's word c, as they are in its planes, whose words word(number) loads."""
+    code, first, low = None, 0, 0
+    for bits in layout.planes:
+        plane = word(first + c % bits)
+        kind = plane.type
+        plane = builder.lshr(plane, constant(kind, bits * (c // bits)))
+        plane = builder.and_(plane, constant(kind, (1 << bits) - 1))
+        plane = builder.shl(plane, constant(kind, low))
+        code = builder.or_(code, plane) if code else plane
+        first, low = first + bits, low + bits
+    return code
+
+
 def codes_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     """`four_codes` of both halves of a block."""
     return four_codes(layout, lanes, 0), four_codes(layout, lanes, 1)
@@ -133,14 +148,10 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
     """An intrinsic of (weight, at): words 4 * half to 4 * half + 3 of a block, as vectors of codes
     or of what they name."""
     kind = Vector("i8", 4 * lanes)
-    planes, table, raised = layout.planes, layout.table, layout.raised
 
     @intrinsic
     def codes(typing, weight, at):
         result = types.UniTuple(kind, 4)
-
-        def constant(value: int) -> Any:
-            return ir.Constant(kind.ir, [value] * kind.lanes)
 
         def codegen(context, builder, signature, values):
             def word(number: int) -> Any:
@@ -152,16 +163,10 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
 
             vectors = []
             for c in range(4 * half, 4 * half + 4):
-                code, first, low = None, 0, 0
-                for bits in planes:
-                    shift = bits * (c // bits)
-                    plane = builder.lshr(word(first + c % bits), constant(shift))
-                    plane = builder.and_(plane, constant((1 << bits) - 1))
-                    plane = builder.shl(plane, constant(low))
-                    code = builder.or_(code, plane) if code else plane
-                    first, low = first + bits, low + bits
-                if table:
-                    code = looked_up(builder, code, [value + raised for value in table])
+                code = code_of(builder, layout, word, c)
+                if layout.table:
+                    named = [value + layout.raised for value in layout.table]
+                    code = looked_up(builder, code, named)
                 vectors.append(code)
             return context.make_tuple(builder, result, vectors)
 

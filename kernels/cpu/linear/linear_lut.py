@@ -22,7 +22,6 @@ ones: eight times as many bytes as activations.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -30,7 +29,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from kernels.cpu.formats.layouts import WORD_ROWS, Layout
-from kernels.cpu.isa.simd import I32, Vector, address_of, broadcast, i8x32, i8x64, i32x8
+from kernels.cpu.isa.simd import I32, Vector, address_of, broadcast, i8x32, i8x64, i32x8, loading
 from kernels.cpu.isa.simd_x86 import (
     dots_of_bytes,
     dots_of_fours,
@@ -168,20 +167,15 @@ def of_steps(way: "LookingUp", plane: Plane, first: int, last: int) -> Any:
         def codegen(context, builder, signature, values):
             tile, count = values[0], signature.args[0].count
 
-            def loaded(argument: int, beyond: int, vector: Vector) -> Any:
-                """Of the array that is that argument, so far beyond the place that follows it."""
-                array, place = values[argument : argument + 2]
-                place = builder.add(place, place.type(beyond))
-                of = signature.args[argument]
-                value = builder.load(address_of(context, builder, of, (array, place), vector.ir))
-                value.align = 1
-                return value
+            loaded = loading(context, builder, signature, values)
 
-            tables = partial(loaded, 3)
+            def tables(beyond: int, vector: Vector) -> Any:
+                return loaded(3, beyond, vector.ir)
+
             for begin in range(first, last, STEPS):
                 sums: list[Any] = [None] * 2 * count
                 for step in range(begin, min(begin + STEPS, last)):
-                    index = loaded(1, WORD_ROWS * (plane.chunk + step // 2), bytes_)
+                    index = loaded(1, WORD_ROWS * (plane.chunk + step // 2), bytes_.ir)
                     if step % 2:
                         index = builder.lshr(index, weights(bytes_, 4))
                     else:

@@ -4,7 +4,7 @@ from kernels.cpu.isa.simd import fma
 from kernels.cpu.isa.sweep import load_some, store_some
 from kernels.cpu.runtime.share import arguments, part, share
 from kernels.shapes import in_place
-from reference.causal_conv1d import OP
+from reference.recurrent.causal_conv1d import OP
 
 SIGNATURE = in_place(OP.signature)
 

@@ -6,8 +6,8 @@ from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.sweep import load_some, store_some
 from kernels.cpu.runtime.share import arguments, part, share
 from kernels.shapes import in_place
-from reference.gated_delta_net import OP
 from reference.op import Shape
+from reference.recurrent.gated_delta_net import OP
 
 SIGNATURE = in_place(OP.signature, "n")
 LANES = 16

@@ -7,7 +7,7 @@ from kernels.cpu.isa.sweep import load_some, store_some
 from kernels.cpu.runtime.share import arguments, part, share
 from kernels.shapes import in_place
 from reference.op import Shape
-from reference.ssm_scan import HEADS, SCAN
+from reference.recurrent.ssm_scan import HEADS, SCAN
 
 CHANNELS, OF_HEADS = in_place(SCAN, "n"), in_place(HEADS, "n")
 LANES = 16

@@ -1,13 +1,12 @@
 """What compiled code could do that no trial of finite length sees, ruled out by how it is made.
 
 A share may compute, and read and write what its arguments say. It has no memory of its own that
-lasts from call to call, calls nothing but what is listed here, and asks neither for the time nor
-for its environment. Its C function alone, which Numba writes, may report to Python that it failed.
+lasts from call to call, calls nothing but what is listed here and the one share that it says it
+calls, and asks neither for the time nor for its environment. Its C function alone, which Numba
+writes, may report to Python that it failed.
 """
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
@@ -20,6 +19,8 @@ MATHEMATICS = (
     "pow", "rint", "round", "roundeven", "sin", "sincos", "sinh", "sqrt", "tan", "tanh", "tgamma",
     "trunc",
 )  # fmt: skip
+
+CALLED = "called_share"  # the name by which a share calls another, which is looked at like it
 
 # What any share may call: the C library's mathematics, copies of memory, and helpers of Numba and
 # of compilers, none of which remembers a call.
@@ -57,6 +58,7 @@ _ARITHMETIC = (
     "maxnum", "minimum", "minnum", "nearbyint", "pow", "powi", "rint", "round", "roundeven",
     "sadd", "sin", "smax", "smin", "smul", "sqrt", "sshl", "ssub", "trunc", "uadd", "umax",
     "umin", "umul", "ushl", "usub", "vector",
+    r"get\.active\.lane\.mask", "stepvector", "vscale",  # of vectors as long as a CPU has them
 )  # fmt: skip
 _MEMORY = (
     "assume", "dbg", "experimental", "lifetime", "masked", "memcpy", "memmove", "memset",
@@ -81,14 +83,14 @@ _WORDS = {
 _INDIRECT = re.compile(r"\b(?:call|invoke) [^@\n]*?%(?:\"[^\"]*\"|[\w.$-]+)\(")
 
 
-def complaint_about(module: llvm.ModuleRef) -> str:
+def complaint_about(module: llvm.ModuleRef, calls: bool = False) -> str:
     """What in a share's optimised IR is not allowed, by name; "" if nothing is. The module's C
-    function has the module's name."""
+    function has the module's name; it `calls` another share, or does not."""
     for variable in module.global_variables:
         if complaint := _about_variable(variable):
             return complaint
     for function in module.functions:
-        if function.is_declaration and not _may_call(function.name):
+        if function.is_declaration and not _may_call(function.name, calls):
             numba = function.name.startswith("NRT_")  # whose arrays lie in memory of their own
             return f"calls {function.name}{', for memory, which `scratch` is' if numba else ''}"
     text = str(module)
@@ -118,8 +120,9 @@ def _about_variable(variable: llvm.ValueRef) -> str:
     return ""
 
 
-def _may_call(name: str) -> bool:
-    return name in CALLS or name in REPORTS or bool(INTRINSICS.match(name))
+def _may_call(name: str, calls: bool) -> bool:
+    known = name in CALLS or name in REPORTS or (calls and name == CALLED)
+    return known or bool(INTRINSICS.match(name))
 
 
 def _line_of(text: str, found: re.Match[str]) -> str:
@@ -127,21 +130,7 @@ def _line_of(text: str, found: re.Match[str]) -> str:
     return " ".join(text[begin : found.end() + 40].splitlines()[0].split())
 
 
-# What the C compiler puts into every library: it runs when that is loaded and when it goes.
-_STARTING = frozenset(
-    (
-        "__cxa_finalize", "__gmon_start__", "_ITM_deregisterTMCloneTable",
-        "_ITM_registerTMCloneTable", "__stack_chk_fail",
-    )
-)  # fmt: skip
-_FILLED_BY_THE_LOADER = frozenset((".dynamic", ".got", ".got.plt", ".data.rel.ro"))
-_CALLED_AT_LOAD = {".init_array": 8, ".fini_array": 8, ".preinit_array": 0}  # bytes allowed
-_LIBRARIES = re.compile(r"lib(?:c|m|mvec|gcc_s)\.so\.\d+|ld-linux[\w-]*\.so\.\d+")
-_OF_STARTING = {".bss": "completed.0", ".data": "__dso_handle"}
-WORD = 8  # bytes
-
-
-def complaint_about_object(code: bytes) -> str:
+def complaint_about_object(code: bytes, calls: bool = False) -> str:
     """The same of object code, as far as its sections and symbols tell; nothing if it is no ELF."""
     if not code.startswith(elf.MAGIC):
         return ""
@@ -150,42 +139,6 @@ def complaint_about_object(code: bytes) -> str:
         if section.flags & elf.ALLOC and section.flags & elf.WRITE and section.size:
             return f"has the memory {section.name}, which lasts from call to call"
     for symbol in elf.symbols_of(sections):
-        if not symbol.section and symbol.name and not _may_call(symbol.name):
+        if not symbol.section and symbol.name and not _may_call(symbol.name, calls):
             return f"calls {symbol.name}"
-    return ""
-
-
-def complaint_about_library(path: Path) -> str:
-    """What in a shared library is not allowed, by name; "" if nothing is. Raises ELFError for what
-    is none."""
-    sections = elf.sections_of(path.read_bytes())
-    symbols = elf.symbols_of(sections)
-    for library in elf.needed_by(sections):
-        if not _LIBRARIES.fullmatch(library):
-            return f"needs the library {library}"
-    for symbol in elf.symbols_of(sections, elf.DYNAMIC_SYMBOLS):
-        known = symbol.name in CALLS or symbol.name in _STARTING
-        if not symbol.section and symbol.name and not known:
-            return f"calls {symbol.name}"
-    for number, section in enumerate(sections):
-        data = {s.name: s.size for s in symbols if s.section == number and s.type in elf.DATA}
-        if complaint := _about_section(section, data):
-            return complaint
-    return ""
-
-
-def _about_section(section: elf.Section, sizes: Mapping[str, int]) -> str:
-    """`sizes` of its variables, as far as they are told."""
-    name, of_starting = section.name, _OF_STARTING.get(section.name, "")
-    writable = section.flags & elf.ALLOC and section.flags & elf.WRITE and section.size
-    if not writable or name in _FILLED_BY_THE_LOADER:
-        return ""
-    for own, size in sizes.items():
-        if size and own != of_starting:
-            return f"has the global variable {own}, which lasts from call to call"
-    if name in _CALLED_AT_LOAD:
-        return "runs when it is loaded" if section.size > _CALLED_AT_LOAD[name] else ""
-    # without names, which a stripped library has not, nobody can tell whose it is
-    if of_starting not in sizes or section.size > WORD:
-        return f"has the memory {name}, which lasts from call to call"
     return ""

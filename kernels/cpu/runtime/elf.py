@@ -1,4 +1,4 @@
-"""ELF files of 64 bits, as Linux has them: sections, symbols and needed libraries; no more."""
+"""ELF files of 64 bits, as Linux has them: sections and symbols; no more."""
 
 import struct
 from dataclasses import dataclass
@@ -6,13 +6,10 @@ from dataclasses import dataclass
 HEADER = struct.Struct("<16s2HI3QI6H")
 SECTION = struct.Struct("<2I4Q2I2Q")
 SYMBOL = struct.Struct("<I2B H2Q")
-DYNAMIC = struct.Struct("<2Q")
 
 MAGIC = b"\x7fELF\x02\x01\x01"  # of 64 bits, little-endian
-WRITE, ALLOC, EXECUTE, THREAD = 1, 2, 4, 0x400  # flags of sections
-SYMBOLS, STRINGS, DYNAMIC_PART, EMPTY, DYNAMIC_SYMBOLS = 2, 3, 6, 8, 11  # types of sections
-DATA = (1, 6)  # types of symbols: an object, and one of each thread
-NEEDED = 1
+WRITE, ALLOC = 1, 2  # flags of sections
+SYMBOLS, EMPTY = 2, 8  # types of sections
 
 
 class ELFError(ValueError):
@@ -34,9 +31,7 @@ class Symbol:
     """`section` is its section's number, 0 for what other files define."""
 
     name: str
-    type: int
     section: int
-    size: int
 
 
 def sections_of(file: bytes) -> list[Section]:
@@ -62,24 +57,13 @@ def _sections(file: bytes) -> list[Section]:
     return found
 
 
-def symbols_of(sections: list[Section], kind: int = SYMBOLS) -> list[Symbol]:
+def symbols_of(sections: list[Section]) -> list[Symbol]:
     found = []
-    for table in (s for s in sections if s.type == kind):
+    for table in (s for s in sections if s.type == SYMBOLS):
         strings = sections[table.link].data
-        for name, info, _, section, _, size in SYMBOL.iter_unpack(table.data):
-            found.append(Symbol(_string(strings, name), info & 15, section, size))
+        for name, _, _, section, *_ in SYMBOL.iter_unpack(table.data):
+            found.append(Symbol(_string(strings, name), section))
     return found
-
-
-def needed_by(sections: list[Section]) -> list[str]:
-    """The libraries that are loaded with it."""
-    return [
-        _string(sections[part.link].data, value)
-        for part in sections
-        if part.type == DYNAMIC_PART
-        for tag, value in DYNAMIC.iter_unpack(part.data)
-        if tag == NEEDED
-    ]
 
 
 def _string(strings: bytes, begin: int) -> str:

@@ -31,7 +31,7 @@ from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
 from kernels.cache import keep, read, ready, say
-from kernels.cpu.runtime.construction import complaint_about, complaint_about_object
+from kernels.cpu.runtime.construction import CALLED, complaint_about, complaint_about_object
 
 C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
@@ -55,16 +55,17 @@ class Code:
         return hashlib.sha256(self.construction.encode() + b"\0" + self.object).hexdigest()
 
 
-def code_for(name: str, key: str, function: Callable[..., None]) -> Code:
-    """What was compiled before under this key, in whatever process, or else is compiled now."""
+def code_for(name: str, key: str, function: Callable[..., None], calls: bool = False) -> Code:
+    """What was compiled before under this key, in whatever process, or else is compiled now; it
+    may call another share, if it `calls` one."""
     path = _path(key)
     kept = read(path)
     if kept is not None:
-        if code := _parsed(kept, key):
+        if code := _parsed(kept, key, calls):
             return code
         say(f"{path} in the cache folder is damaged or another's: {name} is compiled anew")
     ready()  # says at once if nothing can be kept
-    code = compiled(function)
+    code = compiled(function, calls)
     keep(path, _header(name, key, code) + code.object)
     return code
 
@@ -83,7 +84,7 @@ def _header(name: str, key: str, code: Code) -> bytes:
     return json.dumps(words).encode() + b"\n"
 
 
-def _parsed(kept: bytes, key: str) -> Code | None:
+def _parsed(kept: bytes, key: str, calls: bool) -> Code | None:
     """Code that is whole, was kept under this key, and looks like what is said of it."""
     header, _, machine_code = kept.partition(b"\n")
     try:
@@ -91,21 +92,22 @@ def _parsed(kept: bytes, key: str) -> Code | None:
         code = Code(machine_code, words["construction"], kept=True)
         if (words["key"], words["digest"]) != (key, code.digest):
             return None
-        return code if code.construction or not complaint_about_object(machine_code) else None
+        sound = code.construction or not complaint_about_object(machine_code, calls)
+        return code if sound else None
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def compiled(function: Callable[..., None]) -> Code:
+def compiled(function: Callable[..., None], calls: bool = False) -> Code:
     """Compile now."""
     module = optimised(function)
-    complaint = complaint_about(module)
+    complaint = complaint_about(module, calls)
     number = 0
     for value in (*module.functions, *module.global_variables):
         if value.linkage == llvm.Linkage.internal:
             value.name, number = f"own{number}", number + 1
     machine_code = _target_machine().emit_object(module)
-    return Code(machine_code, complaint or complaint_about_object(machine_code))
+    return Code(machine_code, complaint or complaint_about_object(machine_code, calls))
 
 
 # Python keeps frames in pieces of 16 KB; where a loop's calls cross the end of one, each maps a new
@@ -304,11 +306,14 @@ _tell_no_home()
 
 
 class Loaded:
-    """Object code in memory, ready to be called at its address for as long as this lives."""
+    """Object code in memory, ready to be called at its address for as long as this lives; the share
+    that it calls, if any, is at an address, too."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, called: int = 0) -> None:
         machine = _target().create_target_machine()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        module = llvm.parse_assembly(f"declare void @{CALLED}(i64, i64, i64)")
+        self._engine = llvm.create_mcjit_compiler(module, machine)
+        self._engine.add_global_mapping(module.get_function(CALLED), called)
         self._object = llvm.ObjectFileRef.from_data(code.object)
         self._engine.add_object_file(self._object)
         self.address = int(self._engine.get_function_address(ENTRY))

@@ -20,6 +20,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels.cpu.runtime.closures import identity
+from kernels.cpu.runtime.construction import CALLED
 from kernels.cpu.runtime.object_code import Code, Loaded, code_for, is_kept
 from kernels.provenance import compiler, fingerprint_of_share
 from reference.op import DTYPES, Argument, parse_signature
@@ -83,6 +84,18 @@ def arguments(typing, block, signature):
     return result(types.uint64, signature), codegen
 
 
+@intrinsic
+def call_other(typing, block, thread, n_threads):
+    """Call the share that this one calls (Share.calls)."""
+
+    def codegen(context, builder, signature, values):
+        kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, CALLED), values)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.intp, types.intp), codegen
+
+
 def pack_words(signature: str, values: Mapping[str, Any]) -> Words:
     """The block for these arrays and scalars; they must outlive it."""
     words: list[int] = []
@@ -112,13 +125,18 @@ class Share:
     """A kernel's work share: compiled when first needed, kept on disk by its fingerprint.
 
     The function may close over tags (types) and compiled functions that specialise it. It is made
-    when first asked for: a process needs few of those that there are.
+    when first asked for: a process needs few of those that there are. It may call one other share,
+    by call_other: one that does is compiled once for all that it may call.
     """
 
     def __init__(
-        self, make: Callable[[], Callable[..., None]], signature: str, format: str = ""
+        self,
+        make: Callable[[], Callable[..., None]],
+        signature: str,
+        format: str = "",
+        calls: "Share | None" = None,
     ) -> None:
-        self._make, self.signature, self.format = make, signature, format
+        self._make, self.signature, self.format, self.calls = make, signature, format, calls
 
     @cached_property
     def function(self) -> Callable[..., None]:
@@ -146,11 +164,11 @@ class Share:
     @cached_property
     def code(self) -> Code:
         """Its machine code, compiled now or before; what is loaded is this very code."""
-        return code_for(self.name, self.key, self.function)
+        return code_for(self.name, self.key, self.function, self.calls is not None)
 
     @cached_property
     def _loaded(self) -> Loaded:
-        return Loaded(self.code)
+        return Loaded(self.code, self.calls.address if self.calls else 0)
 
     def compile(self) -> None:
         """Compile now, or load what was compiled before."""

@@ -5,7 +5,7 @@ import numpy as np
 from kernels.cpu.isa.simd import lowest_bit, nonzero
 from kernels.cpu.isa.sweep import alone, each_row
 from kernels.cpu.runtime.share import arguments, part, share
-from reference.neuron_masks import OPS
+from reference.sparse.neuron_masks import OPS
 
 THRESHOLD, UNION, SPLIT, ROWS, COUNTS, MASKED = (op.signature for op in OPS)
 

@@ -15,10 +15,10 @@ from numba import njit
 
 from kernels.cpu.formats.columns import COLUMNS, DECODED, SPREAD, TABLED, decoded_elements
 from kernels.cpu.formats.decoding import TAGS, element
-from kernels.cpu.formats.rows import ask, ask_along
-from kernels.cpu.isa.simd import CACHE_LINE, f32x1, f32x16, fma, load, splat, store
+from kernels.cpu.formats.rows import ask_along
+from kernels.cpu.isa.simd import f32x1, f32x16, fma, load, splat, store
 from kernels.cpu.isa.simd_shuffle import stack
-from kernels.cpu.linear.linear import named
+from kernels.cpu.linear.linear import FIRST, named
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, part
 from reference.formats import FORMATS
@@ -29,7 +29,6 @@ SIGNATURE = (
 )
 NEURONS, TOKENS = 8, 64
 FACTORS = NEURONS * TOKENS
-CHUNK = 256  # columns of eight neurons for which as much is asked for at once
 
 
 @inner
@@ -38,6 +37,12 @@ def next_neurons(own, j, starts, factors):
     begin, and factors [tokens][8]. -> how many, and where to go on."""
     a, first, count, rows, active, slots, stride = own
     found = 0
+    while count == 1 and found < NEURONS and j < active:  # no branch that nobody can foretell
+        neuron = rows[j]
+        factors[found] = a[first, neuron]
+        starts[found] = np.int64(slots[neuron]) * stride
+        found += a[first, neuron] != 0
+        j += 1
     while found < NEURONS and j < active:
         neuron, wanted = rows[j], False
         for t in range(count):
@@ -109,22 +114,18 @@ def by_turns(decode: Any) -> Any:
 
 
 def over_columns(columns: Any, format: str) -> Any:
-    """Eight neurons' columns added to the tokens' outputs; what follows is asked for."""
+    """Eight neurons' columns added to the tokens' outputs; what follows is asked for: so far ahead
+    in each row, or the same columns of the eight that come next."""
     elements, size = FORMATS[format].block, FORMATS[format].block_bytes
-    lines = -(-NEURONS * CHUNK // elements * size // CACHE_LINE)  # of a chunk of columns
 
     @inner
     def add_together(weight, starts, ahead, factors, first, count, begin, end, along, out):
         first_byte, last = begin // elements * size, end // elements * size
-        row, byte = 0, first_byte
-        for chunk in range(begin, end, CHUNK):
-            if not along:
-                row, byte = ask(weight, ahead, row, byte, first_byte, last, lines)
-            for c in range(chunk, min(chunk + CHUNK, end), COLUMNS):
-                if along:
-                    at, then = c * size // elements, (c + COLUMNS) * size // elements
-                    ask_along(weight, starts, ahead, at, then - at, first_byte, last, along)
-                columns(weight, starts, factors, first, count, c, out)
+        distance = along or last - first_byte
+        for c in range(begin, end, COLUMNS):
+            at, then = c * size // elements, (c + COLUMNS) * size // elements
+            ask_along(weight, starts, ahead, at, then - at, first_byte, last, distance)
+            columns(weight, starts, factors, first, count, c, out)
 
     return add_together
 
@@ -170,7 +171,7 @@ def axpy(decoded: Mapping[str, Any], alone: Any, variant: str, format: str) -> C
                 out[t, begin:end] = 0
                 out[t, rest:] = 0
             own = a, first, some, rows, active, slots, stride
-            found, j = next_neurons(own, 0, starts, factors)
+            found, j = next_neurons(own, FIRST, starts, factors)
             while found:
                 more, j = next_neurons(own, j, ahead, after)
                 eight = bytes_, starts, ahead, factors, first, some, begin, end, tuning[0], out
@@ -181,8 +182,9 @@ def axpy(decoded: Mapping[str, Any], alone: Any, variant: str, format: str) -> C
                 else:
                     for r in range(found):
                         add_one(bytes_, starts[r], r, factors, first, some, begin, end, out)
-                for r in range(found):
-                    add_rest(bytes_, starts[r], r, factors, first, some, rest, out)
+                if rest < hidden:
+                    for r in range(found):
+                        add_rest(bytes_, starts[r], r, factors, first, some, rest, out)
                 starts, ahead, factors, after, found = ahead, starts, after, factors, more
 
     return named(sparse_axpy, variant)

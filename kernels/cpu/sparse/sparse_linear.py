@@ -17,7 +17,6 @@ from numba import njit
 from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.formats.rows import PIECES, bring_units, meet_units
-from kernels.cpu.isa.simd import f32x16, zero
 from kernels.cpu.isa.simd import store as store_vector
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import fma_outer, in_tiles
@@ -49,6 +48,13 @@ def begin_rows(where, group, active, starts):
     rows, slots, stride = where
     for lane in range(LANES):
         starts[lane] = np.int64(slots[rows[min(group * LANES + lane, active - 1)]]) * stride
+
+
+@inner
+def begin_pair(where, group, pairs, end, active, starts):
+    """The same of this group and of the one `pairs` further on, or of the last before `end`."""
+    begin_rows(where, group, active, starts[0])
+    begin_rows(where, min(group + pairs, end - 1), active, starts[1])
 
 
 @inner
@@ -117,22 +123,29 @@ def over_groups(
 
 def single(format: str) -> Any:
     """One token and float weights: rows are met as they come. Two groups by turns, since a chain of
-    additions waits for each to end."""
+    additions waits for each to end; they are of the two halves of a thread's groups."""
     meet, unit_bytes = meet_units(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
     @inner
     def run(x, weight, mask, rows, slots, active, along, out, thread, n_threads):
         row_bytes = x.shape[1] * unit_bytes
         where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)
-        starts, following = stack(np.int64, LANES), stack(np.int64, LANES)
+        starts = stack(np.int64, LANES), stack(np.int64, LANES)
+        following = stack(np.int64, LANES), stack(np.int64, LANES)
         sums = stack(np.float32, LANES).reshape((1, LANES))
         begin, end = part((active + LANES - 1) // LANES, thread, n_threads)
-        for group in range(begin, end):
-            begin_rows(where, group, active, starts)
-            begin_rows(where, min(group + 1, end - 1), active, following)
-            found = meet(zero(f32x16), bytes_, starts, following, row_bytes, x, along)
-            store_vector(sums, 0, found)
+        if begin == end:
+            return
+        pairs = (end - begin + 1) // 2
+        begin_pair(where, begin, pairs, end, active, starts)
+        for group in range(begin, begin + pairs):
+            begin_pair(where, min(group + 1, begin + pairs - 1), pairs, end, active, following)
+            a, b = meet(bytes_, starts, following, row_bytes, x, along)
+            store_vector(sums, 0, a)
             put(sums, 0, 1, rows, group, active, mask, out)
+            store_vector(sums, 0, b)
+            put(sums, 0, 1, rows, min(group + pairs, end - 1), active, mask, out)
+            starts, following = following, starts
 
     return run
 

@@ -73,11 +73,12 @@ static __device__ __forceinline__ void add_chains(const float (&sums)[ROWS][TOKE
 template <int ROWS>
 constexpr int BLOCK_ROWS = FEW_WARPS * ROWS;
 
-// A weight's rows and where their products go; a block of threads has those from `first` on.
+// A weight's rows and where their products go; a block of threads has those from `first` on. Block
+// formats may have `matrices` of as many rows packed as one, of which this is the one of that number.
 struct Rows {
   const uint8_t* weight;
   float* out;
-  int count, first;
+  int count, first, matrix = 0, matrices = 1;
 };
 
 // Of weights that meet the same tokens the one that this block of threads is for.

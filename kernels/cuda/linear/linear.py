@@ -10,6 +10,7 @@ from collections.abc import Callable
 from kernels.cuda.formats.packing import Bfloats, Codes, Planes
 from kernels.cuda.runtime.launch import Grid, Launch, items
 from kernels.cuda.runtime.product import Product, Stage
+from reference import linear_experts
 from reference.linear import OP
 from reference.op import Shape
 
@@ -19,6 +20,11 @@ BLOCKS = (
 )
 BFLOATS = "x: f32[tokens hidden] -> scratch: u16[tokens hidden]"
 PRODUCT = "scratch: u16[tokens hidden], weight: u16[out hidden] -> out: f32[tokens out]"
+EXPERTS = (
+    "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
+    " ends: i32[experts], weight: format[held out hidden], slots: i32[experts]"
+    " -> out: f32[tokens out]"
+)
 FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the tokens that it takes at most
 FEW_WARPS, WARP = 4, 32
 TILE, TILE_THREADS = 64, 128
@@ -53,6 +59,12 @@ def eights(shape: Shape) -> Grid:
     return items("tokens", "hidden", each=8)(shape) if many(shape) else NOTHING
 
 
+def of_experts(shape: Shape) -> Grid:
+    """A warp for two rows of each expert's matrix and all its tokens, if there are any."""
+    rows, experts = -(-shape["out"] // (2 * FEW_WARPS)), shape["experts"]
+    return Grid((rows, experts, 1), FEW_WARPS * WARP) if shape["tokens"] else NOTHING
+
+
 def rounded(shape: Shape) -> int:
     """Of scratch, for many tokens in bfloat16."""
     return -(-shape["tokens"] * shape["hidden"] // 2) if many(shape) else 0
@@ -80,6 +92,14 @@ FLOATS = ("F32", "F16", "BF16")
 
 BLOCK_LAUNCHES = {name: launches("linear_blocks.cu", BLOCKS, name) for name in PACKS}
 FLOAT_LAUNCHES = {name: launches("linear_float.cu", OP.signature, name) for name in FLOATS}
+EXPERT_LAUNCHES = {
+    name: Launch(source, "linear_experts", signature, of_experts, name)
+    for source, signature, formats in (
+        ("linear_experts_float.cu", linear_experts.OP.signature, FLOATS),
+        ("linear_experts_blocks.cu", EXPERTS, PACKS),
+    )
+    for name in formats
+}
 BF16_STAGES: tuple[Stage, ...] = (
     *(Launch("linear_bf16.cu", f"linear_{n}", OP.signature, few(n), "BF16") for n in FEW),
     Launch("linear_bf16.cu", "round_tokens", BFLOATS, eights, "BF16"),

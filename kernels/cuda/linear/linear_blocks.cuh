@@ -49,14 +49,15 @@ static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
   const int warp = threadIdx.x / WARP, blocks = hidden / BLOCK, rows = of.count;
   const int row = of.first + warp * ROWS;
   if (row >= rows) return;
-  const Weight<F> weight(of.weight, static_cast<size_t>(rows) * blocks);
+  const size_t before = static_cast<size_t>(of.matrix) * rows;
+  const Weight<F> weight(of.weight, static_cast<size_t>(of.matrices) * rows * blocks);
   float sums[ROWS][TOKENS] = {};
 
   const auto load = [&](int block) {
     Item<ROWS> item;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-      item.rows[r] = weight.load(static_cast<size_t>(min(row + r, rows - 1)) * blocks + block);
+      item.rows[r] = weight.load((before + min(row + r, rows - 1)) * blocks + block);
     return item;
   };
   const auto add = [&](int block, const Item<ROWS>& item) {

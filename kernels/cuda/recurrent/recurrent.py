@@ -3,9 +3,9 @@ gated_delta_net. States are updated where they are."""
 
 from kernels.cuda.runtime.launch import Launch, items
 from kernels.shapes import in_place
-from reference import causal_conv1d, gated_delta_net
 from reference.op import Shape
-from reference.ssm_scan import HEADS, SCAN
+from reference.recurrent import causal_conv1d, gated_delta_net
+from reference.recurrent.ssm_scan import HEADS, SCAN
 
 
 def of_channels(shape: Shape) -> int:

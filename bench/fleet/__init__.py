@@ -1,0 +1,11 @@
+"""Many machines as one, on a Dask cluster that is there: what is asked of a fleet, what its workers
+do, and what becomes of their answers (docs/guide/fleet.md).
+
+- `about`: what a worker says of itself, and why one is refused.
+- `sealed`: results with a digest.
+- `worker`: what runs on a worker, around every share.
+- `files`: files by a shared path, or sent once by digest.
+- `dealing`: shares under way, machines that come and go.
+- `shares`: of texts and prompts; `trials`: what each machine does for itself; `suite`: tests.
+- `matrix`: which kernel is proved where; `simulation`: a fleet that is made up.
+"""

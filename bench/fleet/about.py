@@ -1,0 +1,65 @@
+"""What a worker says of itself, and why one is refused."""
+
+import hashlib
+import socket
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("reference", "kernels", "engine", "bench")
+SOURCES = (".py", ".cu", ".cuh", ".json", ".toml")
+PACKAGES = ("numpy", "numba", "llvmlite", "dask", "distributed")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A process of Assay: `versions` of what results may depend on, sources among them; `machine`
+    is kernels.provenance's key, `device` the CPU's name, `cache` where it keeps certificates."""
+
+    versions: dict[str, str]
+    machine: str
+    device: str
+    host: str
+    cache: str
+
+    def differs(self, other: "About") -> str:
+        """In words, what the other's versions are instead of these; "" if they are the same."""
+        told = [
+            f"{name} {other.versions.get(name, 'missing')} instead of {wanted}"
+            for name, wanted in self.versions.items()
+            if other.versions.get(name) != wanted
+        ]
+        return ", ".join(told)
+
+
+def about() -> About:
+    """Of this process."""
+    from bench.machine.conditions import cpu_name
+    from kernels.cache import cache_folder
+    from kernels.provenance import machine
+
+    found = {"assay": _version("assay"), "assay's sources": sources()}
+    found["python"] = "{}.{}".format(*sys.version_info)
+    found |= {name: _version(name) for name in PACKAGES}
+    host = socket.gethostname()
+    return About(found, machine(), cpu_name(), host, str(cache_folder().resolve()))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"
+
+
+@cache
+def sources() -> str:
+    """The first digits of sha256 over all sources of the rooms that a worker imports."""
+    digest = hashlib.sha256()
+    for room in ROOMS:
+        for path in sorted(p for p in (ROOT / room).rglob("*") if p.suffix in SOURCES):
+            digest.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]

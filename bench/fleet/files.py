@@ -1,0 +1,86 @@
+"""Files that shares read: by a path that a worker has, too, or sent once by digest."""
+
+import asyncio
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernels.cache import cache_folder, made, ours
+
+PART = 2**24  # bytes that are sent at a time, and in memory
+
+_places: dict[str, Path] = {}
+
+
+class FileError(ValueError):
+    """A file that a worker cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A file by what is in it: `digest` is sha256; `path` where whoever asks has it."""
+
+    path: Path
+    digest: str
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> "Named":
+        path = path.resolve()
+        return cls(path, digest_of(path), path.stat().st_size)
+
+    @property
+    def place(self) -> Path:
+        """Where this process reads it, once `has` found it."""
+        return _places[self.digest]
+
+    @property
+    def kept(self) -> Path:
+        """Where it is kept on machines that do not share the path; its kind stays in its name."""
+        return cache_folder() / "fleet" / f"{self.digest}{self.path.suffix}"
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+async def has(file: Named) -> bool:
+    """Whether this worker can read the file, by its path or because it was sent before; beside the
+    worker's loop, since large files take long."""
+    return await asyncio.to_thread(_has, file)
+
+
+def _has(file: Named) -> bool:
+    if file.digest not in _places:
+        for path in (file.path, file.kept):
+            try:
+                if path.stat().st_size == file.size and digest_of(path) == file.digest:
+                    _places[file.digest] = path
+                    break
+            except OSError:
+                continue  # another machine's path, or one that is not ours to read
+    return file.digest in _places
+
+
+async def keep(file: Named, offset: int, data: bytes) -> str:
+    """Write a part of a file that is sent; return why that cannot be, or ""."""
+    return await asyncio.to_thread(_keep, file, offset, data)
+
+
+def _keep(file: Named, offset: int, data: bytes) -> str:
+    part = file.kept.with_suffix(f".{os.getpid()}.part")
+    try:
+        made(part.parent)
+        if not ours(part.parent):
+            return f"{part.parent} belongs to another user"
+        with part.open("wb" if offset == 0 else "ab") as written:
+            written.write(data)
+        if offset + len(data) == file.size:
+            whole = digest_of(part) == file.digest
+            part.replace(file.kept) if whole else part.unlink()
+            return "" if whole else f"{file.path.name} came damaged"
+    except OSError as error:
+        return f"{error.filename or part}: {error.strerror}"
+    return ""

@@ -1,0 +1,160 @@
+"""What a worker finds for a share of a text or of prompts, with a model that it holds.
+
+Each calls what the local command calls, so the answers are the same bits.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bench.fleet.files import Named
+from bench.fleet.worker import WorkerError, address, demand_wanted, threads
+from engine.engine import Engine
+from engine.errors import EngineError
+from engine.generation.embedding import embeddings, texts_of
+from engine.generation.results import RequestOutput
+from engine.generation.scoring import Score, pairs_of, scores
+from engine.passes.observe import Observed, met, observe
+from engine.perplexity import Passage, Scorer, Scores
+from engine.sampling.params import SamplingParams
+from engine.schedule.many import as_completed
+from engine.schedule.request import Request
+from engine.shell.command_line.options import Loading
+
+Failed = str  # why a prompt has no answer
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """How workers hold a model; `more` are options that are none of the user's."""
+
+    file: Named
+    loading: Loading
+    sequences: int = 1
+    outputs: int = 1
+    observing: bool = False
+    sampling: SamplingParams | None = None
+
+    def engine(self) -> Engine:
+        """This worker's, loaded with the first share and held for the next; another that it held
+        goes."""
+        if (key := repr(self)) not in _held:
+            for held in _held.values():
+                held.close()
+            _held.clear()
+            loading = replace(self.loading, threads=self.loading.threads or threads())
+            passes = (observe,) if self.observing else ()
+            more = {"sequences": self.sequences, "outputs": self.outputs, "passes": passes}
+            try:
+                options = loading.options(**more)
+                _held[key] = Engine.load(self.file.place, options, sampling=self.sampling)
+            except (EngineError, OSError, RuntimeError, MemoryError, KeyError) as error:
+                raise WorkerError(
+                    address(), f"it cannot load {self.file.path.name}: {error}"
+                ) from None
+        return _held[key]
+
+
+_held: dict[str, Engine] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """-ln p of the tokens of passages."""
+
+    model: Model
+
+    def __call__(self, passages: Sequence[Passage], asked: str) -> list[Scores]:
+        scorer, found = Scorer(self.model.engine()), []
+        for passage in passages:
+            demand_wanted(asked)
+            found.append(scorer.read(passage))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Imatrix:
+    """What each matrix meets in passages, each by itself."""
+
+    model: Model
+
+    def __call__(self, passages: Sequence[Passage], asked: str) -> list[dict[str, Observed]]:
+        engine, found = self.model.engine(), []
+        for passage in passages:
+            demand_wanted(asked)
+            found.append(met(engine, passage))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Texts as vectors, each with the number of its tokens."""
+
+    model: Model
+    pooling: str
+    normalize: bool
+
+    def __call__(self, texts: Sequence[str], asked: str) -> list[tuple[int, np.ndarray[Any, Any]]]:
+        engine, found = self.model.engine(), []
+        tokens = texts_of(engine, texts)
+        vectors = embeddings(engine, tokens, self.pooling, self.normalize)
+        for own, vector in zip(tokens, vectors, strict=True):
+            demand_wanted(asked)
+            found.append((len(own), vector))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A line of a file as `assay batch` reads it; `messages` become a prompt on the worker."""
+
+    id: str
+    prompt: str | Sequence[int]
+    params: SamplingParams
+    messages: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Answers, or why there is none, by the prompts' ids."""
+
+    model: Model
+    template: str | None = None
+
+    def __call__(
+        self, prompts: Sequence[Prompt], asked: str
+    ) -> list[tuple[str, RequestOutput | Failed]]:
+        engine, found = self.model.engine(), list[tuple[str, RequestOutput | Failed]]()
+
+        def requests() -> Iterator[Request]:
+            for one in prompts:
+                try:
+                    told = engine.encode_chat(one.messages, self.template) if one.messages else None
+                except ValueError as error:
+                    found.append((one.id, str(error)))
+                    continue
+                yield Request(one.id, told or one.prompt, one.params)
+
+        for done in as_completed(engine, requests()):
+            demand_wanted(asked)
+            told = str(done.error) if done.error else done.result(engine.tokenizer)
+            found.append((done.id, told))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What continuations cost behind their prompts."""
+
+    model: Model
+
+    def __call__(self, pairs: Sequence[tuple[str, str]], asked: str) -> list[Score]:
+        engine = self.model.engine()
+        own = pairs_of(engine, [prompt for prompt, _ in pairs], [then for _, then in pairs])
+        found = dict[int, Score]()
+        for number, score in scores(engine, own):
+            demand_wanted(asked)
+            found[number] = score
+        return [found[number] for number in range(len(own))]

@@ -1,0 +1,106 @@
+"""What runs on a worker, around every share: who it is, whether it may go on, what it found."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bench.fleet.sealed import Sealed
+from kernels.child import environment
+
+ALONE = "assay"  # Dask's resource: one share at a time on a worker, whoever asks
+TICK = 0.2  # seconds between two looks at whether a child has ended, or should
+
+S = TypeVar("S")
+_stopped: set[str] = set()
+
+
+class StoppedError(RuntimeError):
+    """Whoever asked does not want it any more."""
+
+
+class WorkerError(RuntimeError):
+    """A worker that cannot do its share, though another may: where it is, and why not."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+
+async def offer(asked: str, shares: int, dask_worker: Any) -> None:
+    """Take shares of what is asked under this name from here on; none if `shares` is 0."""
+    await dask_worker.set_resources(**{ALONE: 1, asked: shares})
+
+
+def stop(asked: str) -> None:
+    """What was asked under this name ends."""
+    _stopped.add(asked)
+
+
+def address() -> str:
+    """Of the worker that runs this."""
+    from distributed import get_worker
+
+    return str(get_worker().address)
+
+
+def threads() -> int:
+    """As many as the worker was started with."""
+    from distributed import get_worker
+
+    return int(get_worker().state.nthreads)
+
+
+def demand_wanted(asked: str) -> None:
+    """Raise `StoppedError` if the result is not wanted any more."""
+    if asked in _stopped:
+        raise StoppedError(asked)
+
+
+def do(job: Callable[[S, str], Any], share: S, asked: str) -> Sealed:
+    """A share of a job, sealed."""
+    demand_wanted(asked)
+    return Sealed.of(address(), job(share, asked))
+
+
+def child(
+    words: Sequence[str],
+    asked: str,
+    more: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Python with these words, in a process group that ends when the result is not wanted."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**environment(), **(more or {})},
+        cwd=folder,
+        start_new_session=True,
+    )
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                out, err = process.communicate(timeout=TICK)
+                return subprocess.CompletedProcess(words, process.returncode, out, err)
+            demand_wanted(asked)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def watching(asked: str) -> Callable[..., None]:
+    """For whoever tells how far it is: raises `StoppedError` when the result is not wanted."""
+    return lambda *_: demand_wanted(asked)
+
+
+def last_line(text: str) -> str:
+    """Of what a program said; "" if it said nothing."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -1,0 +1,1 @@
+"""How fast this machine can be at most, what it is, and who else is at work."""

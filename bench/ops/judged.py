@@ -1,0 +1,179 @@
+"""The time of a kernel that is not ours: in turns with our own and with PyTorch's, BLAS' and
+ggml's, whose functions are timed as it is, in a child over fresh inputs. So ggml reads its weights
+as a file has them, and nobody's are repacked but ours.
+
+Ours run on their team of threads in this process, on hot and on cold caches: the candidate's inputs
+were written just before its calls, so the truth lies between.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from bench.machine.limits import limits as probed
+from bench.ops.alone import Asked, compile_all
+from bench.ops.cases import CACHES
+from bench.ops.op_run import Lab, OpRun, TooMuchError
+from bench.ops.workload import arithmetic_of
+from bench.packages import lacking
+from bench.race.ratio import ratio
+from bench.race.results import Measurement
+from bench.race.timing import Rule, race
+from bench.shell.op import serving
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.team import Team
+from kernels.foreign.candidate import Candidate, defined
+from kernels.foreign.child import Limits
+from kernels.foreign.report import Report, Timed
+from kernels.foreign.samples import CAUGHT, Samples, sampled
+from kernels.kernel import Kernel
+from kernels.table import variants
+from reference.op import Case, Op
+
+SOLUTIONS = Path(__file__).parents[1] / "solutions"
+SECONDS = 1.0  # of the race, for each who takes part
+ROUNDS = 7  # at least
+TOGETHER = 4  # rounds that are drawn as one for an interval
+SHORT = 2e-5  # seconds: of a shorter call much is its start
+Begin = Callable[..., AbstractContextManager[Samples]]
+Teller = Callable[[str], Callable[..., None]]
+
+
+def timed(
+    report: Report, candidate: Candidate, op: Op, limits: Limits, sizes: Mapping[str, int],
+    teller: Teller,
+) -> Report:  # fmt: skip
+    """The report of a candidate that has passed, with times; refused if it is not right where it is
+    timed, or faster than this machine can be."""
+    if report.untimed:
+        return replace(report, notes=(*report.notes, report.untimed))
+    weights = report.format or None
+    case = op.case(dict(sizes), op.values[0], 0, weights)
+    ours = serving([k for k in variants(op.name, weights) if not k.missing()])
+    ours = [kernel for kernel in ours if kernel.takes(case.shape)][:1]
+    compile_all(ours, teller)
+    with ExitStack() as stack:
+        team = stack.enter_context(Team(limits.threads or physical_cores()))
+        begin = partial(sampled, spec=op, format=weights, shape=case.shape, limits=limits)
+        try:
+            mine = stack.enter_context(begin(candidate, numerics=report.numerics))
+            rivals, absent = _rivals(begin, op, case, stack)
+            return _raced(report, mine, rivals, absent, ours, case, team, teller)
+        except CAUGHT as found:
+            return replace(report, verdict="refused", reason=str(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Somebody's functions of ops, and what they cannot be without: a package, or a variable of the
+    environment that says where libraries lie. `ops`: those of its file that are its own."""
+
+    name: str
+    file: Path
+    wants: str
+    ops: tuple[str, ...] = ()
+
+    def serves(self, op: str, format: str | None) -> bool:
+        """Whether it has the op; functions in Python have floats alone."""
+        if self.file.suffix == ".py" and format not in (None, "F32"):
+            return False
+        return (op in self.ops or not self.ops) and op in defined(self.file)
+
+    @property
+    def lacks(self) -> str:
+        """Why it is absent, or ""."""
+        if self.wants.isupper():
+            here = self.wants in os.environ
+            return "" if here else f"absent: {self.wants} says where its libraries lie"
+        return f"absent: {self.wants} is not installed" if lacking([self.wants]) else ""
+
+
+GGML = "LLAMA_CPP_LIB_PATH"
+PEERS = (
+    Peer("PyTorch", SOLUTIONS / "torch_ops.py", "torch"),
+    Peer("BLAS (NumPy's)", SOLUTIONS / "numpy_ops.py", "numpy", ("linear",)),
+    Peer("ggml", SOLUTIONS / "ggml_ops.c", GGML),
+    Peer("ggml", SOLUTIONS / "ggml_linear.c", GGML),
+    Peer("ggml", SOLUTIONS / "ggml_attention.c", GGML),
+)
+
+
+def _rivals(
+    begin: Begin, op: Op, case: Case, stack: ExitStack
+) -> tuple[dict[str, Samples], dict[str, str]]:
+    """Those of the peers that have the op and are right at this case; and of others why not."""
+    rivals: dict[str, Samples] = {}
+    absent: dict[str, str] = {}
+    for peer in PEERS:
+        if not peer.serves(op.name, case.format):
+            continue
+        if said := peer.lacks:
+            absent[peer.name] = said
+            continue
+        candidate = Candidate.of(f"{peer.file}:{op.name}")
+        if case.format not in (None, *candidate.manifest.formats, "F32"):
+            continue
+        try:
+            rivals[peer.name] = stack.enter_context(begin(candidate))
+        except CAUGHT as found:
+            absent[peer.name] = f"not timed: {found}"
+    return rivals, absent
+
+
+def _raced(
+    report: Report, mine: Samples, rivals: Mapping[str, Samples], absent: Mapping[str, str],
+    ours: list[Kernel], case: Case, team: Team, teller: Teller,
+) -> Report:  # fmt: skip
+    counts, asked = (team.n_threads,), [Asked.to(kernel, case) for kernel in ours]
+    cost = mine.op.cost(case.shape, case.format)
+    moved = [int(cost.bytes)]
+    found = probed(counts, teller("probing the machine (once)"), moved=moved)
+    lab = Lab(team, found)
+    runs: dict[str, OpRun] = {}
+    notes: list[str] = []
+    for kernel, work in zip(ours, asked, strict=True):
+        for cache in CACHES:
+            try:
+                runs[f"assay {kernel.variant}, {cache}"] = OpRun(lab, work, cache)
+            except TooMuchError as error:
+                notes.append(f"assay {kernel.variant} was not timed: {error}")
+    samplers: dict[str, Callable[[], float]] = {report.candidate: mine, **rivals, **runs}
+    rule = Rule(least=ROUNDS, cap_seconds=SECONDS * len(samplers))
+    taken = race(samplers, rule, teller("timing in turns: rounds"))
+    blank = Measurement("op", mine.op.name, threads=team.n_threads, bytes=cost.bytes,
+                        operations=cost.operations)  # fmt: skip
+
+    arithmetic = arithmetic_of(report.numerics, case.format)
+
+    def limited(name: str) -> Measurement:
+        row = replace(blank, samples=tuple(taken[name]))
+        if name in runs:
+            return runs[name].limited(row)
+        limit = lab.limits.limit(cost, arithmetic, team.n_threads, int(cost.bytes))
+        return limit.of(row) if limit else row
+
+    if limited(report.candidate).impossible:  # memory may be faster than when it was probed
+        again = teller("probing the machine again")
+        lab.limits = probed(counts, again, again=True, moved=moved)
+    shown = ",".join(f"{axis}={size}" for axis, size in case.shape.items())
+    rows = tuple(_row(name, shown, taken[report.candidate], limited(name)) for name in samplers)
+    rows += tuple(Timed(name, shown, 0.0, 0, note=why) for name, why in absent.items())
+    if rows[0].seconds < SHORT:
+        notes.append("a call is so short that much of its time is its start")
+    report = replace(report, times=rows, notes=(*report.notes, *notes))
+    if said := limited(report.candidate).impossible:
+        return replace(report, verdict="refused", reason=f"faster than this machine can be: {said}")
+    return report
+
+
+def _row(name: str, shape: str, mine: list[float], row: Measurement) -> Timed:
+    """Whose time is told, with the candidate's over it."""
+    compared = ratio(mine, row.samples, together=TOGETHER)
+    return Timed(
+        name, shape, median(row.samples), len(row.samples), compared.value, compared.low,
+        compared.high, row.reached if row.share else 0.0, row.limit,
+    )  # fmt: skip

@@ -1,0 +1,269 @@
+"""What a benchmark runs on: inputs as a model has them, what they cost, and sampled truth.
+
+Conformance tries awkward shapes; here they are real ones, so making inputs and checking outputs
+must be cheap: weights repeat a few rows, and truth is computed for some tokens and rows only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from bench.ops.cases import BenchCase, Sizes
+from kernels.cpu.formats.packing import BF16_PACKINGS
+from kernels.judge import compare
+from kernels.kernel import Kernel
+from reference.formats import FORMATS
+from reference.op import Arguments, Array, Case, Cost, Op
+from reference.schemes import linear_float8, linear_w8a8
+from reference.sparse.neuron_masks import active_rows, some_mask, some_slots
+
+ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
+TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked
+ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8"}  # by what activations become
+GGML = {"F32": "f32", "F16": "f32", "BF16": "bf16"}  # of its products by the weight, or int8
+# axes along which outputs depend on each other
+TOGETHER = dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",))
+COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
+
+Picks = Mapping[str, Array]
+
+
+@lru_cache(maxsize=1)
+def weight(format: str, rows: int, hidden: int) -> Array:
+    """uint8 [rows, row_bytes], of which ROWS rows are distinct; the last one made is kept."""
+    rng = np.random.default_rng([rows, hidden])
+    few = rng.standard_normal((min(rows, ROWS), hidden)).astype(np.float32)
+    data = FORMATS[format].like(few, rng)
+    return np.resize(data, (rows, data.shape[1]))
+
+
+def linear(case: Case) -> Arguments:
+    s = case.shape
+    assert case.format is not None
+    x = case.array(case.rng(), s["tokens"], s["hidden"])
+    return {"x": x, "weight": weight(case.format, s["out"], s["hidden"]), "format": case.format}
+
+
+def embedding(case: Case) -> Arguments:
+    s = case.shape
+    assert case.format is not None
+    tokens = case.rng().integers(0, s["vocab"], s["tokens"], dtype=np.int32)
+    return {
+        "tokens": tokens,
+        "weight": weight(case.format, s["vocab"], s["hidden"]),
+        "format": case.format,
+    }
+
+
+def sparse_linear(case: Case) -> Arguments:
+    rng, s = case.rng(), case.shape
+    x = case.array(rng, s["tokens"], s["hidden"])
+    mask = some_mask(rng, s["tokens"], s["neurons"], s["active"])
+    return {"x": x, "mask": mask, **neurons_of(mask, case)}
+
+
+def linear_experts(case: Case) -> Arguments:
+    """As many tokens of each expert as of any other, nearly."""
+    s = case.shape
+    assert case.format is not None
+    experts = np.sort(np.arange(s["tokens"]) % s["experts"])
+    rows = weight(case.format, s["held"] * s["out"], s["hidden"])
+    return {
+        "x": case.array(case.rng(), s["tokens"], s["hidden"]),
+        "ends": np.searchsorted(experts, np.arange(s["experts"]), "right").astype(np.int32),
+        "weight": rows.reshape(s["held"], s["out"], -1),
+        "slots": np.arange(s["experts"], dtype=np.int32) % s["held"],
+        "format": case.format,
+    }
+
+
+def sparse_axpy(case: Case) -> Arguments:
+    rng, s = case.rng(), case.shape
+    mask = some_mask(rng, 1, s["neurons"], s["active"])
+    return {"a": case.array(rng, s["tokens"], s["neurons"]), **neurons_of(mask, case)}
+
+
+def neurons_of(mask: Array, case: Case) -> Arguments:
+    """The weights of neurons and which of them a mask asks for: in order where all rows are held,
+    as a model's are in memory, else anywhere."""
+    neurons, held = case.shape["neurons"], case.shape["held"]
+    assert case.format is not None
+    rows, count = active_rows(mask)
+    slots = np.arange(neurons, dtype=np.int32)
+    if held < neurons:
+        slots = some_slots(np.random.default_rng(held), rows[: count[0]], neurons, held)
+    return {
+        "weight": weight(case.format, held, case.shape["hidden"]),
+        "rows": rows,
+        "count": count,
+        "slots": slots,
+        "format": case.format,
+    }
+
+
+def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
+    """What an op makes of ROWS rows of weight, which repeat and are the same for any tokens, values
+    and seed. Scales by group have columns."""
+
+    def some(case: Case) -> Arguments:
+        out = case.shape["out"]
+        rows = np.arange(out) % min(out, ROWS)
+        found = make(replace(case, shape={**case.shape, "out": 0}))
+        few = {**case.shape, "out": min(out, ROWS), "tokens": 0}
+        weights = make(replace(case, shape=few, values="normal", seed=0))
+        for name in found:
+            if name.startswith("weight"):
+                found[name] = np.take(weights[name], rows, axis=0 if name == "weight" else -1)
+        return found
+
+    return some
+
+
+def attention(case: Case) -> Arguments:
+    """The last tokens of one sequence that fills the cache: each sees those before it."""
+    s = case.shape
+    assert case.format is not None
+    k = weight(case.format, s["capacity"], s["kv_heads"] * s["head_dim"])
+    positions = np.arange(s["capacity"] - s["tokens"], s["capacity"], dtype=np.int32)
+    spans = np.stack([0 * positions, 0 * positions, positions + 1], axis=1)
+    return {
+        "q": case.array(case.rng(), s["tokens"], s["heads"], s["head_dim"]),
+        "k": k,
+        "v": np.roll(k, 1, axis=0),
+        "lists": np.arange(s["capacity"], dtype=np.int32)[None],
+        "spans": spans.astype(np.int32),
+        "positions": positions,
+        "cell_positions": np.arange(s["capacity"], dtype=np.int32),
+        "slopes": np.zeros(s["heads"], np.float32),
+        "sinks": np.full(s["heads"], -np.inf, np.float32),
+        "scale": s["head_dim"] ** -0.5,
+        "softcap": 0.0,
+        "format": case.format,
+    }
+
+
+MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
+    "linear": linear,
+    "embedding": embedding,
+    "attention": attention,
+    "sparse_linear": sparse_linear,
+    "sparse_axpy": sparse_axpy,
+    "linear_experts": linear_experts,
+    "linear_w8a8": repeated(linear_w8a8.OP.make),
+    **{op.name: repeated(op.make) for op in linear_float8.OPS},
+}
+
+
+def cost_shape(op: str, shape: Sizes) -> Mapping[str, float]:
+    """The sizes that count for the cost: of attention, the cells that a token sees on average."""
+    if op == "attention":
+        return {**shape, "capacity": shape["capacity"] - (shape["tokens"] - 1) / 2}
+    return shape
+
+
+def format_read(kernel: Kernel) -> str | None:
+    """The format whose bytes a kernel reads, and its cost has: the weight's, or what it rounds the
+    weight to when it packs it."""
+    return "BF16" if kernel.pack and kernel.pack in BF16_PACKINGS.values() else kernel.format
+
+
+def arithmetic_of(numerics: str, format: str | None) -> str:
+    """Which of the machine's peaks holds for what rounds its inputs so."""
+    if numerics == "ggml":
+        return GGML.get(format or "F32", "int8")
+    return ARITHMETIC.get("bf16" if numerics == "fast" else numerics, "f32")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One kernel's work at one size: make its inputs, know its cost, check what comes out."""
+
+    bench: BenchCase
+    cost: Cost
+
+    @classmethod
+    def of(cls, bench: BenchCase) -> "Workload":
+        spec = bench.kernel.spec
+        # a size may be fractional here, which no array's is
+        cost = spec.cost(cost_shape(spec.name, bench.shape), format_read(bench.kernel))  # type: ignore[arg-type]
+        return cls(bench, cost)
+
+    @property
+    def arithmetic(self) -> str:
+        """Which of the machine's peaks holds for it."""
+        kernel = self.bench.kernel
+        whole = kernel.spec.inputs[0].dtype == "i8"  # which no kernel has to round
+        return ARITHMETIC["int8" if whole else kernel.activations]
+
+    def inputs(self) -> Arguments:
+        op = self.bench.kernel.spec
+        case = op.case(self.bench.shape, "normal", 0, self.bench.kernel.format)
+        return MAKERS.get(op.name, op.make)(case)
+
+    def again(self, inputs: Arguments, seed: int) -> Arguments:
+        """The same weights and indices, but other numbers in what is float32."""
+        rng = np.random.default_rng(seed)
+        return {
+            name: np.roll(value, int(rng.integers(1, value.size)))
+            if isinstance(value, np.ndarray) and value.dtype == np.float32 and value.size > 1
+            else value
+            for name, value in inputs.items()
+        }
+
+    def check(self, inputs: Arguments, outputs: Mapping[str, Array], seed: int) -> str:
+        """What is wrong with some of these outputs, tokens and rows drawn by `seed`; or ""."""
+        kernel = self.bench.kernel
+        picks = _picks(kernel.spec, self.bench.shape, seed)
+        some_in, some_out = _cut(kernel.spec, picks, inputs, outputs)
+        shape = {**self.bench.shape, **{axis: len(some) for axis, some in picks.items()}}
+        case = kernel.spec.case(shape, "normal", seed, kernel.format)
+        return compare(kernel, case, some_in, some_out).failure
+
+
+def _picks(op: Op, shape: Sizes, seed: int) -> Picks:
+    """Indices along the axes on which outputs do not depend on each other: those that they have,
+    which of kv_write's are cells, not tokens, and of sums over tokens neither."""
+    rng = np.random.default_rng(seed)
+    picks = {
+        axis: np.sort(rng.permutation(shape[axis])[:count])
+        for axis, count in TRUTHS.items()
+        if axis in shape
+        and all(axis in output.axes for output in op.outputs)
+        and axis not in TOGETHER.get(op.name, ())
+    }
+    if op.name == "sparse_axpy":
+        begin = int(rng.integers(-(-shape["hidden"] // COLUMNS))) * COLUMNS
+        picks["hidden"] = np.arange(begin, min(begin + COLUMNS, shape["hidden"]))
+    return picks
+
+
+def _cut(
+    op: Op, picks: Picks, inputs: Arguments, outputs: Mapping[str, Array]
+) -> tuple[Arguments, dict[str, Array]]:
+    """The picked part of every array."""
+    axes = {argument.name: argument.axes for argument in op.inputs + op.outputs}
+    in_bytes = {argument.name for argument in op.inputs if argument.dtype == "format"}
+
+    def part(name: str, value: Array) -> Array:
+        for dim, axis in enumerate(axes.get(name, ())):
+            if axis in picks:
+                of_row = name in in_bytes and dim == value.ndim - 1
+                picked = _bytes(picks[axis], inputs["format"]) if of_row else picks[axis]
+                value = np.take(value, picked, axis=dim)
+        return value
+
+    some_in = {name: part(name, value) for name, value in inputs.items()}
+    if op.name == "sparse_linear":  # whose rows follow from the mask
+        some_in["rows"], some_in["count"] = active_rows(some_in["mask"])
+    if op.name == "linear_experts":
+        ends = np.searchsorted(picks["tokens"], np.asarray(inputs["ends"]))
+        some_in["ends"] = ends.astype(np.int32)
+    return some_in, {name: part(name, value) for name, value in outputs.items()}
+
+
+def _bytes(columns: Array, format: str) -> Array:
+    """Where these columns, whole blocks side by side, stand in a row of a weight."""
+    begin, end = (FORMATS[format].row_bytes(int(c)) for c in (columns[0], columns[-1] + 1))
+    return np.arange(begin, end)

@@ -1,0 +1,1 @@
+"""Contenders in turns: samples, ratios, rows of results and their frames."""

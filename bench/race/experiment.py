@@ -1,0 +1,128 @@
+"""An experiment: contenders take turns at a case, and what they took becomes rows of results.
+
+Ops, engines, models within a budget of memory, drafts, GPUs and commits differ in who takes part
+and at what; how samples are taken, and what becomes of who fails on the way, is the same for all.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bench.race.results import Measurement
+from bench.race.timing import Rule, Sampler, race
+
+if TYPE_CHECKING:
+    from bench.contenders.contender import Check
+
+SLOW = 3  # times the first one's sample, beyond which and beyond its patience,
+FEW = 2  # samples of a contender must do
+
+Race = Callable[[Mapping[str, Sampler], Rule], Mapping[str, list[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timing: seconds of a call, seconds or amounts of its `parts` by name, and the proof that
+    its work was done."""
+
+    seconds: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    check: "Check | bool | None" = None
+
+
+@dataclass(slots=True)
+class Contender:
+    """Someone who takes part in a case.
+
+    row        what is known of it beforehand: its measurement without samples
+    measure    takes one sample
+    parts      rows like `row` for parts that samples may have, by the part's name
+    excused    errors that make it absent from then on; others end the experiment
+    patience   seconds of a sample beyond which it rests once it has a few, if it is far slower
+               than the first contender at the same test
+    absent     why it takes no part, or no more
+    taken      its samples so far
+    """
+
+    row: Measurement
+    measure: Callable[[], Sample] | None = None
+    parts: Mapping[str, Measurement] = field(default_factory=dict)
+    excused: type[Exception] | tuple[type[Exception], ...] = ()
+    patience: float = math.inf
+    absent: str = ""
+    taken: list[Sample] = field(default_factory=list)
+
+
+class Experiment:
+    """Contenders at one case, by names that are theirs alone; the first is what others are compared
+    with."""
+
+    def __init__(self, contenders: Mapping[str, Contender]) -> None:
+        self.contenders = dict(contenders)
+        self.rivals = secrets.token_hex(4)
+        self._rounds = 0  # that count; what was sampled before has warmed up
+
+    @property
+    def samplers(self) -> dict[str, Sampler]:
+        """One for each who takes part. Who fails on the way, or rests, gives NaN from then on."""
+        return {
+            name: partial(self._sample, one)
+            for name, one in self.contenders.items()
+            if one.measure and not one.absent
+        }
+
+    def run(self, rule: Rule, race: Race = race) -> list[Measurement]:
+        """All in turns, until they have settled; the rows of everyone."""
+        if samplers := self.samplers:
+            self._rounds = max(map(len, race(samplers, rule).values()))
+        return self.rows()
+
+    def rows(self) -> list[Measurement]:
+        """Who took part, each with its parts, then who is absent and why."""
+        present = [one for one in self.contenders.values() if not one.absent]
+        absent = [one for one in self.contenders.values() if one.absent]
+        found: list[Measurement] = []
+        for one in present:
+            taken = one.taken[-self._rounds :]
+            checked = one.row.checked or sum(bool(sample.check) for sample in one.taken)
+            common: dict[str, Any] = {"checked": checked, "rivals": self.rivals}
+            found.append(replace(one.row, samples=tuple(s.seconds for s in taken), **common))
+            for part, row in one.parts.items():
+                if all(part in sample.parts for sample in taken):
+                    values = tuple(sample.parts[part] for sample in taken)
+                    found.append(replace(row, samples=values, **common))
+        return found + [
+            replace(one.row, note=one.absent, rivals=self.rivals, tokens=0, checked=0)
+            for one in absent
+        ]
+
+    def _sample(self, one: Contender) -> float:
+        assert one.measure
+        if one.absent or self._rests(one):
+            return math.nan
+        try:
+            one.taken.append(one.measure())
+        except one.excused as error:
+            one.absent = first_line(error)
+            return math.nan
+        return one.taken[-1].seconds
+
+    def _rests(self, one: Contender) -> bool:
+        alike = (other for other in self.contenders.values() if other.row.test == one.row.test)
+        first = next(alike)
+        if one is first or len(one.taken) < FEW or not first.taken:
+            return False
+        return one.taken[-1].seconds > max(one.patience, SLOW * first.taken[-1].seconds)
+
+
+def timed(measure: Sampler) -> Callable[[], Sample]:
+    """Samples of nothing but seconds."""
+    return lambda: Sample(measure())
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, shortly."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

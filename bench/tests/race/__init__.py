@@ -1,0 +1,1 @@
+"""Contenders in turns, their samples and rows."""

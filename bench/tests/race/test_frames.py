@@ -1,0 +1,113 @@
+"""Frames hold what the files hold, one row a sample."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.race import frames
+from bench.race.results import Measurement, Results, read_folder
+from bench.tests.support.synthetic import CONDITIONS, LIMITS, write_run
+
+ROWS = (
+    Measurement("op", "add", samples=(3e-6, 1e-6, 2e-6), bytes=3e3, operations=1e3, threads=2,
+                limit="memory read", limit_seconds=1e-6, cache="cold"),
+    Measurement("engine", "tg16", model="m.gguf", samples=(0.5, 0.25), tokens=16, rivals="r"),
+    Measurement("engine", "tg16", "llama.cpp", model="m.gguf", rivals="r", note="not installed"),
+)  # fmt: skip
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+    Results(tmp_path, CONDITIONS, LIMITS.to_json()).add(*ROWS)
+    return tmp_path
+
+
+def test_one_row_a_sample(folder):
+    """Every sample has a row, in order, with run, commit, device and all that its measurement says;
+    who is absent has one, without seconds, with its note."""
+    frame, run = frames.load(str(folder)), read_folder(folder)[0][0]
+    assert len(frame) == 3 + 2 + 1
+    about = [run.run, CONDITIONS.commit[:12], CONDITIONS.device]
+    assert [set(frame[name]) for name in ("run", "commit", "device")] == [{one} for one in about]
+    assert str(frame.when.dt.tz) == "UTC"
+    for row in ROWS:
+        found = frame[(frame.test == row.test) & (frame.contender == row.contender)]
+        for name in frames.KEYS[4:] + frames.FACTS:
+            assert set(found[name]) == {getattr(row, name)}, name
+        if row.samples:
+            assert tuple(found.seconds) == row.samples
+            assert list(found["sample"]) == list(range(len(row.samples)))
+        else:
+            assert found.seconds.isna().all()
+
+
+def test_memory_is_no_duration(tmp_path):
+    """What is in bytes has a value and its unit, no seconds, and no rate."""
+    row = Measurement("memory", "load", samples=(3e6, 5e6), unit="B", bytes=1e6, tokens=4)
+    Results(tmp_path, CONDITIONS, LIMITS.to_json()).add(row)
+    frame = frames.load(tmp_path)
+    assert tuple(frame.value) == row.samples
+    assert frame.seconds.isna().all()
+    (found,) = frames.summary(frame).itertuples()
+    assert (found.median, found.unit, found.samples) == (4e6, "B", 2)
+    assert np.isnan([found.tokens_per_second, found.gb_per_second]).all()
+
+
+def test_summary_agrees_with_the_measurements(tmp_path):
+    """One row a measurement of a whole run, with its own median, share and rates."""
+    write_run(tmp_path)
+    run = read_folder(tmp_path)[0][0]
+    table = frames.summary(frames.load(tmp_path))
+    assert len(table) == len(
+        {(m.key, m.model, m.rivals, m.limit_seconds) for m in run.measurements}
+    )
+    columns = [
+        "bench", "test", "contender", "variant", "format", "shape", "model", "threads", "cache",
+        "phase",
+    ]  # fmt: skip
+    by_key = {tuple(row): i for i, row in enumerate(table[columns].itertuples(index=False))}
+    for m in run.measurements:
+        row = table.iloc[by_key[tuple(getattr(m, name) for name in columns)]]
+        if m.bench == "node":
+            continue  # blocks of one op
+        np.testing.assert_allclose(row["median"], m.median)
+        assert row.samples == len(m.samples)
+        if m.samples and m.limit_seconds:
+            assert row.share == pytest.approx(m.share)
+
+
+def test_rates_are_at_the_median(folder):
+    """GB/s, GFLOP/s and tokens/s are cost over median; quartiles, mean and sd as NumPy has them."""
+    table = frames.summary(frames.load(folder)).set_index(["test", "contender"])
+    add, tg = table.loc[("add", "assay")], table.loc[("tg16", "assay")]
+    assert add.gb_per_second == pytest.approx(1.5)
+    assert add.gflop_per_second == pytest.approx(0.5)
+    assert add.share == pytest.approx(0.5)
+    assert (add.low, add.high, add["mean"]) == pytest.approx((1.5e-6, 2.5e-6, 2e-6))
+    assert add.sd == pytest.approx(np.std([1e-6, 2e-6, 3e-6], ddof=1))
+    assert tg.tokens_per_second == pytest.approx(16 / 0.375)
+    assert math.isnan(tg.share)
+    absent = table.loc[("tg16", "llama.cpp")]
+    assert absent.samples == 0
+    assert math.isnan(absent["median"])
+
+
+def test_unreadable_files_are_told(folder):
+    """A bad file costs its own rows alone, and has a line among the complaints."""
+    (folder / "bad.jsonl").write_text("{")
+    frame = frames.load(folder)
+    assert len(frame) == 6
+    (complaint,) = frame.attrs["complaints"]
+    assert complaint.startswith(f"{folder / 'bad.jsonl'}: line 1")
+
+
+def test_runs_do_not_mix(folder):
+    """The same measurement in two runs has a row for each; of no runs there is an empty frame with
+    all its columns, and an empty summary."""
+    Results(folder, replace(CONDITIONS, commit=""), {}).add(*ROWS)
+    assert len(frames.summary(frames.load(folder))) == 2 * len(ROWS)
+    frame = frames.of([])
+    assert list(frame.columns) == [*frames.KEYS, *frames.FACTS, "sample", "value", "seconds"]
+    assert not len(frames.summary(frame))

@@ -1,0 +1,86 @@
+"""When measuring stops, and that contenders take turns."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bench.race.timing import Rule, race, relative_error
+
+RUNS = 400
+SKEWED = {  # draws, and the true median
+    "exponential tail": (lambda rng, n: 1 + rng.exponential(0.1, n), 1 + 0.1 * math.log(2)),
+    "lognormal": (lambda rng, n: rng.lognormal(0, 0.5, n), 1.0),
+    "uniform": (lambda rng, n: rng.uniform(1, 2, n), 1.5),
+}
+
+
+@pytest.mark.parametrize("name", SKEWED)
+@pytest.mark.parametrize("count", [9, 25, 101])
+def test_error_is_one_standard_error(name, count):
+    """The error told covers the true median's error two times in three, whatever the tail."""
+    draw, truth = SKEWED[name]
+    rng = np.random.default_rng(count)
+    covered = 0
+    for _ in range(RUNS):
+        samples = draw(rng, count)
+        middle = np.median(samples)
+        covered += abs(middle - truth) <= relative_error(samples) * middle
+    assert 0.58 < covered / RUNS < 0.82
+
+
+def test_error_falls_with_the_root_of_the_samples():
+    """Sixteen times as many samples make the error four times smaller."""
+    rng = np.random.default_rng(0)
+    few, many = (
+        np.mean([relative_error(rng.lognormal(0, 0.2, n)) for _ in range(100)]) for n in (40, 640)
+    )
+    assert 3.2 < few / many < 4.8
+
+
+def test_what_the_error_is_of():
+    """Of fewer than three samples it is unknown, not zero; it is relative, so that the unit is no
+    matter; equal samples have none, zeros included; one stray sample of many changes little."""
+    assert {relative_error(few) for few in ((), (1.0,), (1.0, 1.0))} == {math.inf}
+    samples = np.random.default_rng(1).lognormal(0, 0.3, 31)
+    assert relative_error(samples) == pytest.approx(relative_error(samples * 1e-6))
+    assert relative_error([2.0] * 5) == relative_error([0.0] * 5) == 0
+    rising = [1 + 0.001 * i for i in range(21)]
+    assert relative_error([*rising[:-1], 1000.0]) == relative_error(rising)
+
+
+def test_when_it_is_enough():
+    """Never before `least`, whatever they cost and however alike they are; what scatters goes on
+    until it has settled, time is up or there are enough."""
+    rule = Rule(least=5, error=0.01, cap_seconds=1, most=31)
+    assert not rule.enough([1.0] * 4, elapsed=1e9)
+    assert rule.enough([1.0] * 5, elapsed=0)
+    wild = list(np.random.default_rng(2).lognormal(0, 1, 30))
+    assert not rule.enough(wild, elapsed=0.99)
+    assert rule.enough(wild, elapsed=1.0)
+    assert rule.enough([*wild, 1.0], elapsed=0)
+    assert Rule(error=1.0).enough(wild, elapsed=0)
+
+
+def test_the_dead_do_not_block():
+    """Samples that are NaN count as settled: a contender that died keeps nobody waiting."""
+    taken = race({"lives": lambda: 1.0, "died": lambda: math.nan}, Rule(least=5, cap_seconds=60))
+    assert len(taken["lives"]) == len(taken["died"]) == 5
+
+
+def test_everyone_begins_in_turn():
+    """Each round has everyone once and begins with the next, so that none always follows one."""
+    order = []
+    contenders = {name: lambda n=name: order.append(n) or 1.0 for name in "abc"}
+    taken = race(contenders, Rule(least=6, most=6))
+    assert "".join(order) == 2 * "abcbcacab"
+    assert {name: len(s) for name, s in taken.items()} == {"a": 6, "b": 6, "c": 6}
+
+
+def test_a_race_waits_for_the_slowest_to_settle():
+    """All have as many samples as the one that scatters most needs, and the watcher is told."""
+    rng, told = np.random.default_rng(4), []
+    contenders = {"calm": lambda: 1.0, "wild": lambda: rng.lognormal(0, 1)}
+    taken = race(contenders, Rule(least=3, cap_seconds=60, most=40), told.append)
+    assert len(taken["calm"]) == len(taken["wild"]) == 40
+    assert told == list(range(1, 41))

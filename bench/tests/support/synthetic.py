@@ -1,0 +1,382 @@
+"""Runs that nobody measured: plausible figures of every kind that a report shows."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench.machine.conditions import Conditions
+from bench.machine.limits import Cache, Limits, Rate
+from bench.quality import BITS, ERROR, FLOOR, GAIN, MIXED, PURE, estimates, figure, row_of
+from bench.race.results import Measurement, Results, Run
+from bench.race.timing import Rule
+from bench.report import lookup
+from bench.report.table import Table
+from bench.sparsity import ALL, FIRED, FIRING, PRECISION, PREDICTED, RECALL, SHARE
+from bench.sparsity import rows_of as sparsity_rows
+from engine.perplexity import Estimate
+from kernels.kernel import Kernel
+from kernels.provenance import machine
+from kernels.table import KERNELS
+from reference.formats import FORMATS as STORED
+from reference.table import OPS
+
+THREADS = 2
+
+
+def machine_of(
+    bandwidths: Mapping[int, float],
+    peaks: Mapping[tuple[str, str], float],
+    spread: float = 0.0,
+    caches: Sequence[Cache] = (Cache("L1d", 32 << 10, 1), Cache("L2", 1 << 20, 1)),
+    threads: Sequence[int] = (1, 2),
+) -> Limits:
+    """One whose threads reach these rates each: bytes a second by the working set, operations a
+    second by arithmetic and unit."""
+    reads = [Rate("read", n, n * rate, spread, size) for n in threads
+             for size, rate in bandwidths.items()]  # fmt: skip
+    done = [Rate(kind, n, n * rate, spread, unit=unit) for n in threads
+            for (kind, unit), rate in peaks.items()]  # fmt: skip
+    return Limits(tuple(caches), (*reads, *done), "2026-11-21")
+
+
+ENDLESS = {(kind, "a unit"): 1e18 for kind in ("f32", "bf16", "int8")}
+LIMITS = machine_of(
+    {32 << 10: 180e9, 2 << 20: 90e9, 16 << 20: 31e9, 256 << 20: 16.8e9},
+    {("f32", "avx512"): 118e9, ("int8", "avx512_vnni"): 460e9},
+    0.02,
+    (Cache("L1d", 48 << 10, 1), Cache("L2", 2 << 20, 1), Cache("L3", 32 << 20, 2)),
+)
+VAST = machine_of({1 << 14: 5e14, 1 << 24: 5e14}, ENDLESS)  # which nothing is too fast for
+QUICK = Rule(least=5, error=1.0, cap_seconds=0.2)
+CONDITIONS = Conditions(
+    commit="0123456789abcdef0123456789abcdef01234567",
+    dirty=False,
+    device="Some CPU @ 2.00GHz",
+    machine=machine(),
+    cores=2,
+    affinity=(0, 1),
+    governor="performance",
+    load=0.12,
+    steal=0.0007,
+    memory=8 << 30,
+    system="Linux 6.1.0, Python 3.11.2",
+    versions={"numpy": "2.2.0", "numba": "0.65.1"},
+)
+TINY = "tinyllama-1.1b"
+SHAPES = {
+    TINY: ((2048, 2048), (2048, 256), (2048, 5632), (5632, 2048)),
+    "llama-2-7b, relullama-7b": ((4096, 4096), (4096, 11008), (11008, 4096)),
+}
+FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
+SIDES = (128, 256, 512, 1024, 2048)
+OTHERS = ("rms_norm", "swiglu", "add", "softmax", "silu", "embedding")
+AXES = {"hidden": 2048, "width": 5632, "vocab": 32000}
+PACES = {"avx512_vnni": 0.9, "generic": 0.62, "scalar": 0.03, "numpy": 0.95}  # of the limit
+MODELS = {"tinyllama-q4_0": 33.0, "tinyllama-q8_0": 21.5, "tinyllama-f16": 12.6, "story-f16": 900.0}
+TESTS = {  # tokens, and how many times faster than generation
+    "pp512": (512, 9.0),
+    "pp128": (128, 8.0),
+    "tg128": (128, 1.0),
+    "tg32 @ d1024": (32, 0.86),
+    "pp128+tg32 x1": (160, 3.0),
+    "pp128+tg32 x4": (640, 4.0),
+}
+PEERS = {"llama.cpp": 0.94, "transformers": 0.41}
+ABSENT = "transformers is not installed: docs/peers.md says how"
+STARTS = {  # bench, test and cache
+    ("engine", "load", ""): 0.9,
+    ("engine", "first token (warm)", ""): 0.4,
+    ("start", "first token", "cold"): 14.0,
+    ("start", "first token", "warm"): 1.6,
+}
+NODES = {
+    "attn_norm": ("rms_norm", "generic", "", {"tokens": 1, "hidden": 2048}),
+    "attn_q": ("linear", "avx512_vnni", "Q4_0", {"tokens": 1, "hidden": 2048, "out": 2048}),
+    "ffn_up": ("linear", "avx512_vnni", "Q4_0", {"tokens": 1, "hidden": 2048, "out": 5632}),
+    "ffn_act": ("swiglu", "generic", "", {"tokens": 1, "width": 5632}),
+    "ffn_down": ("linear", "avx512_vnni", "Q4_0", {"tokens": 1, "hidden": 5632, "out": 2048}),
+}
+DIVERGENCES = {  # from F16, Q5_1's being larger than it should
+    "F16": 0.0, "Q8_0": 1e-4, "Q5_1": 4e-3, "Q5_0": 2e-3, "IQ4_NL": 6e-3, "Q4_0": 9e-3,
+    "Q2_K": 0.3, "TQ1_0": 1.2,
+}  # fmt: skip
+REJECTED = "300% of the limit (L1d read): its cost or the clock is wrong"
+
+
+class Maker:
+    """Draws samples with a long tail, as clocks give them; `pace` makes all of them faster."""
+
+    def __init__(self, seed: int, pace: float = 1.0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.pace = pace
+
+    def samples(self, seconds: float, count: int = 7) -> tuple[float, ...]:
+        tail = 1 + self.rng.exponential(0.015, count)
+        return tuple(map(float, seconds / self.pace * tail))
+
+    def op(
+        self, op: str, variant: str, stored: str, shape: dict[str, int], model: str, cache: str
+    ) -> Measurement:
+        """At the variant's pace of the machine's limit."""
+        cost = OPS[op].cost(shape, stored or None)
+        arithmetic = "int8" if stored.startswith("Q") else "f32"
+        size = int(cost.bytes) if cache == "hot" else None
+        limit = LIMITS.limit(cost, arithmetic, THREADS, size)
+        assert limit is not None
+        near = PACES.get(variant, 0.5) * self.rng.uniform(0.75, 1.0)
+        return Measurement(
+            bench="op",
+            test=op,
+            target="cpu",
+            variant=variant,
+            format=stored,
+            shape=",".join(f"{axis}={size}" for axis, size in shape.items()),
+            model=model,
+            threads=THREADS,
+            cache=cache,
+            samples=self.samples(limit.seconds / near + 2e-7),
+            bytes=cost.bytes,
+            operations=cost.operations,
+            limit=limit.name,
+            limit_seconds=limit.seconds,
+            limit_spread=limit.spread,
+        )
+
+
+def ops(maker: Maker) -> Iterator[Measurement]:
+    """Linear kernels of some formats at sizes of models and as squares, others, one impossible."""
+
+    def of(kernel: Kernel, shape: dict[str, int], model: str, cache: str) -> Measurement:
+        return maker.op(kernel.op, kernel.variant, kernel.format or "", shape, model, cache)
+
+    linear = [k for k in KERNELS if k.op == "linear" and k.format in FORMATS]
+    shapes = [(model, hidden, out) for model, many in SHAPES.items() for hidden, out in many]
+    for kernel in linear:
+        for model, hidden, out in shapes:
+            for tokens in (1, 8, 512):
+                for cache in ("cold", "hot"):
+                    shape = {"tokens": tokens, "hidden": hidden, "out": out}
+                    yield of(kernel, shape, model, cache)
+        for side in SIDES:
+            found = of(kernel, dict.fromkeys(("tokens", "hidden", "out"), side), "sweep", "hot")
+            yield replace(found, rivals=f"square {side}" if kernel.format == "F32" else "")
+        yield from overheads(maker, kernel)
+    for side in SIDES:
+        shape = dict.fromkeys(("tokens", "hidden", "out"), side)
+        found = maker.op("linear", "numpy", "F32", shape, "sweep", "hot")
+        yield replace(found, contender="numpy", variant="", rivals=f"square {side}")
+    for kernel in (k for k in KERNELS if k.op in OTHERS):
+        for tokens in (1, 512):
+            shape = {axis: AXES.get(axis, tokens) for axis in OPS[kernel.op].axes}
+            for cache in ("cold", "hot"):
+                yield of(kernel, shape, TINY, cache)
+    found = maker.op("add", "generic", "", {"tokens": 1, "width": 2048}, TINY, "hot")
+    yield replace(found, samples=(found.limit_seconds / 3,) * 5, note=REJECTED)
+
+
+def overheads(maker: Maker, kernel: Kernel) -> Iterator[Measurement]:
+    about = Measurement(
+        "op", kernel.op, variant=kernel.variant, format=kernel.format or "", threads=THREADS
+    )
+    yield replace(about, phase="compile", samples=maker.samples(2.1, 5))
+    yield replace(about, phase="certify", samples=maker.samples(0.8, 5))
+    if kernel.pack:
+        packed = replace(about, phase="pack", shape="hidden=4096,out=11008", bytes=5e7)
+        yield replace(packed, samples=maker.samples(0.004, 5))
+
+
+def engine(maker: Maker) -> Iterator[Measurement]:
+    """Every model against a peer that is there and one that is not."""
+    for model, rate in MODELS.items():
+        about: dict[str, Any] = {"model": f"{model}.gguf", "threads": THREADS}
+        for test, (tokens, times) in TESTS.items():
+            race = about | {"bench": "engine", "rivals": f"{model} {test}"}
+            for name, some, faster in parts(test, tokens):
+                seconds = some / rate / times / faster
+                timed = race | {"test": name, "tokens": some}
+                yield Measurement(**timed, samples=maker.samples(seconds))
+                slower = PEERS["llama.cpp"] * (0.3 if test.startswith("pp") else 1.0)
+                samples = maker.samples(seconds / slower)
+                yield Measurement(**timed, contender="llama.cpp", samples=samples)
+            yield Measurement(
+                **race, test=test, tokens=tokens, contender="transformers", note=ABSENT
+            )
+        for (bench, test, cache), seconds in STARTS.items():
+            taken = maker.samples(seconds, 5)
+            yield Measurement(bench, test, **about, cache=cache, samples=taken)
+
+
+def parts(test: str, tokens: int) -> list[tuple[str, int, float]]:
+    """The test and, of a batched one, its prompt and generation: tokens, how many times faster."""
+    whole = [(test, tokens, 1.0)]
+    if "+" in test:
+        whole += [(f"{test} prompt", tokens * 4 // 5, 2.2)]
+        whole += [(f"{test} generation", tokens // 5, 0.5)]
+    return whole
+
+
+def nodes() -> Iterator[Measurement]:
+    """A step of a model of eight blocks, 6% of it in no node."""
+    maker, total = Maker(9), 0.0
+    for block in range(8):
+        for label, (op, variant, stored, shape) in NODES.items():
+            found = maker.op(op, variant, stored, shape, "tinyllama-q4_0", "cold")
+            total += found.median
+            yield replace(found, bench="node", shape=f"blk.{block}.{label}", cache="")
+    about = Measurement("node", "step", model="tinyllama-q4_0", threads=THREADS)
+    limit: dict[str, Any] = {"bytes": 6e8, "limit": "memory read", "limit_seconds": 0.8 * total}
+    yield replace(about, samples=maker.samples(1.06 * total), **limit)
+    yield replace(about, test="remainder", samples=maker.samples(0.06 * total))
+
+
+def of_the_card(maker: Maker, model: str) -> Iterator[Measurement]:
+    """All that makes a speed card: the model's rate is 10 tokens/s, and llama.cpp's 8."""
+    race = {"bench": "engine", "model": f"{model}.gguf", "threads": THREADS}
+    speeds = {  # by test: tokens, and the tokens/s of Assay, of it with fast numerics, of llama.cpp
+        "tg128": (128, 10, 10, 8),
+        "pp512": (512, 100, 200, 40),
+        "tg32 @ d128": (32, 10, 10, 8),
+        "tg32 @ d4096": (32, 9, 9, 6),
+        "pp32+tg32 x1 generation": (32, 10, 10, 8),
+        "pp32+tg32 x8 generation": (256, 50, 50, 32),
+    }
+    for test, (tokens, *rates) in speeds.items():
+        for who, rate in zip(("assay", "assay fast", "llama.cpp"), rates, strict=True):
+            some = race | {"test": test, "tokens": tokens, "rivals": f"{model} {test[:9]}"}
+            yield Measurement(**some, contender=who, samples=maker.samples(tokens / rate, 15))
+    yield from beside_the_races(maker, model)
+
+
+def beside_the_races(maker: Maker, model: str) -> Iterator[Measurement]:
+    """Threads, streams, memory, gap, empty steps, and the nodes of a prompt."""
+    about: dict[str, Any] = {"model": f"{model}.gguf", "threads": THREADS}
+    for threads, seconds in ((2, 5.0), (1, 9.5)):
+        some = about | {"threads": threads, "tokens": 512, "rivals": f"{model} threads"}
+        yield Measurement("scaling", "pp512", **some, samples=maker.samples(seconds, 15))
+    streams = (
+        ("step", "assay", 0.025),
+        ("step", "reading", 0.02),
+        ("linear nodes", "assay", 0.022),
+    )
+    for test, who, seconds in streams:
+        limit = {"bytes": 6e8, "limit": "memory read", "limit_seconds": 0.015}
+        some = about | limit | {"rivals": f"{model} stream" if test == "step" else ""}
+        yield Measurement("stream", test, who, **some, samples=maker.samples(seconds, 15))
+    held = {"shape": "file=620000000,cache=23000000", "unit": "B"}
+    yield Measurement("memory", "load, pp512", **about, **held, samples=(938.7e6,) * 3)
+    gap = about | {"contender": "assay fast", "unit": "NMSE"}
+    yield Measurement("gap", "pp512", **gap, samples=maker.samples(1e-6))
+    for threads in (1, 2):
+        some = about | {"threads": threads, "shape": "calls=300,stages=100"}
+        samples = maker.samples(threads * 1e-5)
+        yield Measurement("empty step", "empty step", **some, samples=samples)
+    nodes = {"linear": 0.7, "quantise_activations": 0.1, "attention": 0.15, "swiglu": 0.02}
+    step = about | {"bench": "node", "phase": "prompt"}
+    for op, seconds in nodes.items():
+        did = {"operations": 1.4e12, "limit": "int8", "limit_seconds": 0.5}
+        done = did if op == "linear" else {}
+        yield Measurement(**step, test=op, shape=f"blk.0.{op}", samples=(seconds,) * 5, **done)
+    yield Measurement(**step, test="step", tokens=512, samples=(1.0,) * 5)
+    yield Measurement(**step, test="remainder", samples=(0.03,))
+
+
+def qualities() -> Iterator[Measurement]:
+    """The floor, each format, and two mixes."""
+    yield figure(row_of("", "", THREADS), FLOOR, 1.3, "perplexity")
+    rows = [(PURE, *row) for row in DIVERGENCES.items()]
+    for kind, name, divergence in (*rows, (MIXED, "Q6_K", 1e-3), (MIXED, "Q2_K", 0.2)):
+        row = row_of(name, kind, THREADS)
+        yield figure(row, BITS, STORED[name].bits, "bits")
+        yield from estimates(row, *far(divergence))
+        yield figure(row, GAIN + ERROR, 0.002, "perplexity")
+
+
+def far(divergence: float) -> tuple[Estimate, Estimate, Estimate]:
+    """Perplexity, divergence and same likeliest tokens of a model so far from another."""
+    same = Estimate(1 - min(divergence, 1) / 2, 0.001)
+    return Estimate(1.33 + divergence, 0.01), Estimate(divergence, divergence / 10), same
+
+
+def sparsities() -> Iterator[Measurement]:
+    """All neurons, those that fire, and predictions that grow worse with the threshold."""
+    for kind, threshold, share in (
+        (ALL, 0.0, 1.0), (FIRING, 0.0, 0.1), (PREDICTED, 0.0, 0.5), (PREDICTED, 1.0, 0.2),
+        (PREDICTED, 4.0, 0.05),
+    ):  # fmt: skip
+        divergence = 1e-3 * 10**threshold if kind == PREDICTED else 0.0
+        shares = {SHARE: share, FIRED: 0.1, RECALL: min(1.0, share * 5)}
+        shares[PRECISION] = 0.1 / max(share, 0.1)
+        yield from sparsity_rows(kind, threshold, THREADS, shares, *far(divergence))
+
+
+def offloads(maker: Maker) -> Iterator[Measurement]:
+    """A race of three ways, of which one is absent, and the disk's 2.4 GB/s."""
+    race: dict[str, Any] = {
+        "bench": "offload", "shape": "dense", "model": "tinyllama-f16.gguf", "threads": THREADS,
+        "rivals": "dense",
+    }  # fmt: skip
+    within = "budget=1100.0MB,resident=1000.0MB,streamed=1200.0MB"
+    for way, settings, seconds, n_bytes in (
+        ("naive", "", 1.1, 2.2e9),
+        ("streamed", within, 0.55, 1.2e9),
+    ):
+        limit = {"bytes": n_bytes, "limit": "disk", "limit_seconds": n_bytes / 2.4e9}
+        samples = maker.samples(seconds, 15)
+        row = Measurement(test=way, **race, settings=settings, samples=samples, tokens=1, **limit)
+        yield row
+        yield replace(row, phase="bytes", unit="B", samples=(n_bytes,) * 15, limit_seconds=0.0)
+    killed = "killed by the system: more than 1100 MB of memory"
+    yield Measurement(test="llama.cpp", **race, contender="llama.cpp", note=killed)
+    disk = Measurement(test="disk, in a row", **race)
+    yield replace(disk, samples=maker.samples(0.2))
+    yield replace(disk, phase="bytes", unit="B", samples=(4.8e8,) * 7)
+
+
+def write_run(
+    folder: Path,
+    when: str = "2026-11-21T10:00:00+00:00",
+    commit: str = CONDITIONS.commit,
+    *,
+    seed: int = 0,
+    pace: float = 1.0,
+    **conditions: Any,
+) -> Path:
+    """A whole run as the benchmarks would have written it at that time."""
+    maker = Maker(seed, pace)
+    results = Results(folder, replace(CONDITIONS, commit=commit, **conditions), LIMITS.to_json())
+    card = beside_the_races(maker, "tinyllama-q4_0")
+    results.add(*ops(maker), *engine(maker), *nodes(), *card, *qualities(), *sparsities())
+    results.add(*offloads(maker))
+    first, rest = results.path.read_text().split("\n", 1)
+    results.path.write_text(json.dumps(json.loads(first) | {"when": when}) + "\n" + rest)
+    return results.path
+
+
+def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
+    """A machine of two caches and a memory, each ten times slower than the one before, whatever the
+    threads."""
+    rates = {1 << 10: 1.0, 1 << 18: 0.1, 1 << 30: 0.01}
+    caches = Cache("L1d", 1 << 14, 1), Cache("L2", cache, 1)
+    one = {size: bytes_per_second * part for size, part in rates.items()}
+    found = machine_of(one, ENDLESS, 0.1, caches, [1])
+    more = tuple(replace(rate, threads=2) for rate in found.rates)
+    return replace(found, rates=found.rates + more)
+
+
+def run_of(*rows: Measurement) -> Run:
+    return Run("r", "2026-11-21T10:00:00+00:00", CONDITIONS, LIMITS.to_json(), rows)
+
+
+def rows_of(*rows: Measurement) -> pd.DataFrame:
+    """As the report's sections are given them."""
+    return lookup.rows_of([run_of(*rows)])
+
+
+def shown(table: Table) -> list[list[str]]:
+    """What stands in each row of a table."""
+    return [[cell.text for cell in row] for row in table.rows]

@@ -1,0 +1,387 @@
+"""A fleet: the same bits as here, whoever dies; who is refused, in a line; nothing is left over."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from typer.testing import CliRunner
+
+from bench.fleet import suite, worker
+from bench.fleet.files import Named
+from bench.fleet.matrix import Matrix, states
+from bench.fleet.sealed import CorruptedError, Sealed
+from bench.fleet.simulation import simulated
+from bench.shell.fleet import fleet as program
+from bench.tests.support.programs import ROOT, environment, shell
+from engine.shell import batch, embed, imatrix, perplexity
+from kernels.certificates import Certificate
+
+pytest.importorskip("distributed", reason="no Dask: pip install 'assay[fleet]'")
+
+from bench.fleet.dealing import Fleet, FleetError, local
+from bench.fleet.shares import Model, Perplexity
+from engine.embedded import resolve
+from engine.shell.command_line.options import Loading
+from engine.shell.perplexity import read_text
+
+CONTEXT = 64
+TEXT = "Once upon a time there was a little girl who lived in a house by the wood. " * 60
+PROMPTS = [{"prompt": f"Once {word}"} for word in ("upon", "there", "a", "in")]
+PROMPTS += [{"messages": "none"}, {"prompt": "The", "params": {"seed": 3, "temperature": 1}}]
+PAIRS = [{"prompt": "Once upon", "continuation": " a time"}, {"prompt": "A", "continuation": " b"}]
+WITHOUT = """
+import sys
+sys.modules["bench"] = None
+from distributed.cli.dask_worker import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two processes of Assay, which come again when they die."""
+    with local(2) as found:
+        found.wait_for_workers(2)
+        yield found
+
+
+@pytest.fixture
+def workers(cluster):
+    """Python's functions, on one worker or all; a worker's state is put back at the end."""
+    from distributed import Client
+
+    revived(cluster)
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+        client.run(restored)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A text, prompts and pairs."""
+    folder = tmp_path_factory.mktemp("fleet")
+    (folder / "text").write_text(TEXT)
+    for name, lines in (("prompts", PROMPTS), ("pairs", PAIRS)):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def asked(cluster, *words):
+    return CliRunner().invoke(program, [cluster.scheduler_address, *map(str, words)])
+
+
+def spoil():
+    """The worker's results arrive with another byte than they had."""
+    usual = Sealed.of.__func__
+
+    def of(cls, worker, found):
+        sealed = usual(cls, worker, found)
+        return cls(worker, sealed.digest, sealed.payload[:-2] + b"!.")
+
+    Sealed.usual, Sealed.of = Sealed.of, classmethod(of)
+
+
+def other_sources():
+    """The worker has other sources."""
+    from bench.fleet import about
+
+    about.usual, about.sources = about.sources, lambda: "others"
+
+
+def cached_in(folder=None):
+    """Where the worker keeps certificates; from here on, if one is given, in this folder."""
+    from kernels.cache import cache_folder
+
+    os.environ["ASSAY_CACHE"] = folder or str(cache_folder())
+    return str(cache_folder())
+
+
+def restored():
+    from bench.fleet import about
+
+    if hasattr(Sealed, "usual"):
+        Sealed.of = Sealed.usual
+    about.sources = getattr(about, "usual", about.sources)
+
+
+def test_what_is_found_is_what_is_found_here(cluster, files, tmp_path):
+    """Perplexity, importance matrices, vectors, answers and scores are those of the local commands,
+    to the last bit, and so are their complaints."""
+    text, chunks = files / "text", ("-c", CONTEXT, "--chunks", 4)
+    words = tuple(map(str, ("story", text, *chunks)))
+    here = json.loads(shell(perplexity.perplexity, *words, "--json").output)
+    there = json.loads(asked(cluster, "perplexity", *words, "--json").output)
+    assert here.pop("seconds") != there.pop("seconds")
+    assert here == there
+
+    out = [tmp_path / name for name in ("a.gguf", "b.gguf")]
+    assert not shell(imatrix.imatrix, *words, "-o", str(out[0])).exit_code
+    assert not asked(cluster, "imatrix", *words, "-o", out[1]).exit_code
+    assert out[0].read_bytes() == out[1].read_bytes()
+
+    words = "story", "-f", str(text), "--pooling", "none"
+    assert asked(cluster, "embed", *words).output == shell(embed.embed, *words).output
+
+    out = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    words = "story", str(files / "prompts"), "-n", "6", "--temp", "0", "-o"
+    here, there = shell(batch.batch, *words, str(out[0])), asked(cluster, "batch", *words, out[1])
+    assert [sorted(path.read_text().splitlines()) for path in out[:1]] == [
+        sorted(path.read_text().splitlines()) for path in out[1:]
+    ]
+    assert here.stderr == there.stderr
+    assert "prompts:5: " in there.stderr
+
+    assert not asked(cluster, "score", "story", files / "pairs", "-o", tmp_path / "s").exit_code
+    from engine import Engine
+
+    with Engine.load("story", threads=1) as engine:
+        known = engine.score(*([pair[key] for pair in PAIRS] for key in ("prompt", "continuation")))
+    found = [json.loads(line) for line in (tmp_path / "s").read_text().splitlines()]
+    assert [tuple(one["logprobs"]) for one in found] == [one.logprobs for one in known]
+
+
+class Dying(RuleBasedStateMachine):
+    """Perplexity of a text, over and over, while workers are killed."""
+
+    cluster, text, known = None, None, None
+
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+        model = Model(Named.of(resolve("story")), Loading(context=CONTEXT, threads=1), outputs=40)
+        self.job = Perplexity(model)
+        self.fleet = Fleet(self.cluster.scheduler_address, self.notes.append, (model.file,))
+
+    def teardown(self):
+        self.fleet.close()
+
+    @rule(after=st.integers(0, 7), which=st.sampled_from([(0,), (1,), (0, 1)]))
+    def read(self, after, which):
+        """All chunks, in order, and bits that are always the same; who died is told."""
+        revived(self.cluster)
+        passages = [[passage] for passage in self.text.passages()]
+        before, digest = len(self.notes), hashlib.sha256()
+        for number, (scores,) in self.fleet.deal(self.job, passages):
+            digest.update(number.to_bytes(4, "little") + scores.nll.tobytes())
+            if number == after:
+                pids = sorted(self.fleet._client.run(os.getpid, on_error="ignore").values())
+                for one in which:
+                    os.kill(pids[one], signal.SIGKILL)
+        assert digest.hexdigest() == (type(self).known or digest.hexdigest())
+        type(self).known = digest.hexdigest()
+        told = [note for note in self.notes[before:] if "is gone" in note]
+        assert len(which) == 1 or told  # nobody else could have done the rest
+
+
+def revived(cluster):
+    """Two workers: a nanny whose worker dies while it starts gives up."""
+    if len(cluster.scheduler_info["workers"]) < 2:
+        cluster.scale(0)
+        cluster.scale(2)
+    cluster.wait_for_workers(2, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("runs", "rounds"), [(1, 2), pytest.param(4, 4, marks=pytest.mark.exhaustive)]
+)
+def test_whoever_dies_changes_no_bit(cluster, files, runs, rounds):
+    """Workers are killed in the middle of a text, one or both; others, or those that come in their
+    place, do their shares again."""
+    Dying.cluster = cluster
+    Dying.text, _ = read_text("story", files / "text", CONTEXT, None, None)
+    slow = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    chosen = settings(
+        deadline=None, max_examples=runs, stateful_step_count=rounds, derandomize=True,
+        suppress_health_check=slow, database=None,
+    )  # fmt: skip
+    run_state_machine_as_test(Dying, settings=chosen)
+
+
+def test_a_damaged_result_is_told_and_done_again(cluster, workers, files):
+    """Its worker is named, and after some gets no share any more; the figures are right."""
+    known = asked(cluster, "perplexity", "story", files / "text", "-c", CONTEXT, "--json")
+    bad = next(iter(workers.scheduler_info()["workers"]))
+    workers.run(spoil, workers=[bad])
+    found = asked(cluster, "perplexity", "story", files / "text", "-c", CONTEXT, "--json")
+    running = [json.loads(one.stdout)["running"] for one in (known, found)]
+    assert running[0] == running[1]
+    assert f"at {bad}: its result is not what it sent" in found.stderr.replace("\n", "")
+
+
+def test_who_cannot_take_part_is_named(cluster, workers, tmp_path):
+    """A worker without the package, with other sources, and one that cannot have the model: a line
+    each, and the rest goes on."""
+    (tmp_path / "model.gguf").write_bytes(b"something")
+    with (tmp_path / "model.gguf").open("rb") as file:  # by a path that no other process has
+        path, digest = f"/proc/self/fd/{file.fileno()}", hashlib.sha256(b"something").hexdigest()
+        model, notes = Named(Path(path), digest, 9), []
+        bad, good = sorted(workers.scheduler_info()["workers"])
+        workers.run(other_sources, workers=[bad])
+        words = "--no-nanny", "--name", "bare", cluster.scheduler_address
+        with subprocess.Popen([sys.executable, "-c", WITHOUT, *words], stderr=-3) as bare:
+            cluster.wait_for_workers(3)
+            with Fleet(cluster.scheduler_address, notes.append, (model,)) as fleet:
+                assert [*fleet.machines] == [good]
+                assert [m.address for m, _ in fleet.everywhere(read_whole, model)] == [good]
+            bare.kill()
+        assert len(notes) == 2, notes
+        assert any(n.startswith("bare at ") and "it has no assay" in n for n in notes), notes
+        assert any(f"at {bad}: assay's sources others instead of" in n for n in notes), notes
+
+        workers.run(restored)
+        usual = workers.run(cached_in)
+        workers.run(cached_in, "/proc/nowhere", workers=[bad])
+        with Fleet(cluster.scheduler_address, notes.append, (model,)) as fleet:
+            assert [*fleet.machines] == [good]
+        workers.run(cached_in, usual[bad], workers=[bad])
+    assert f"at {bad}: " in notes[2]
+    assert "cannot be sent there: /proc/nowhere" in notes[2]
+
+
+def read_whole(model, _):
+    return model.place.read_bytes() == b"something"
+
+
+def test_a_scheduler_that_is_not_there():
+    """One line, within seconds."""
+    begun = time.monotonic()
+    for address in ("tcp://127.0.0.1:1", "nonsense"):
+        with pytest.raises(FleetError, match=f"^{address}: no Dask scheduler answers there: "):
+            Fleet(address, print)
+    assert time.monotonic() - begun < 5
+
+
+def test_every_machine_is_tried(cluster, workers, tmp_path):
+    """A machine is a host and a folder of certificates; its lines come back with its key, and the
+    matrix has every kernel of the op."""
+    one, other = sorted(workers.scheduler_info()["workers"])
+    usual = workers.run(cached_in)
+    workers.run(cached_in, str(tmp_path / "own"), workers=[one])
+    words = "certify", "--op", "relu", "-o", tmp_path / "out", "--json"
+    found = json.loads(asked(cluster, *words).stdout)
+    workers.run(cached_in, usual[one], workers=[one])
+    assert [row["machines"] for row in found["machines"]] == [2]
+    assert all(
+        state in ("fast", "proved") for row in found["kernels"].values() for state in row.values()
+    )
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert len(lines) == 2 * len(found["kernels"])
+    assert {line["worker"].split(" at ")[1] for line in lines} == {one, other}
+
+
+def test_the_matrix_says_what_is_where():
+    """The first that passed is fast, what failed is refused, and machines that differ are told."""
+    names = [f"linear/cpu/{variant}/Q8_0" for variant in ("generic", "scalar")]
+    good, bad = (
+        [Certificate(name, "", "full", 1, 0, 0, 0, "", failure) for name, failure in said]
+        for said in (zip(names, ("", "")), zip(names, ("wrong", "")))  # noqa: B905
+    )
+    assert states(good) == {names[0]: "fast", names[1]: "proved"}
+    assert states(bad) == {names[0]: "refused", names[1]: "fast"}
+    matrix = Matrix()
+    for said in (good, good, bad):
+        matrix.add("kind", "CPU", states(said))
+    assert matrix.frame()["kind"].to_dict() == {names[0]: "refused", names[1]: "proved"}
+    assert matrix.differing() == [(names[0], "kind", {"fast": 2, "refused": 1})]
+
+
+def test_tests_are_dealt_out(monkeypatch, tmp_path):
+    """Each has its outcome, failures their replay lines; one that takes pytest down is an error,
+    and those behind it are run."""
+    (tmp_path / "conformance").mkdir()
+    (tmp_path / "conformance/test_some.py").write_text(
+        "import os, pytest\n"
+        "def test_right(): pass\n"
+        "def test_wrong(): assert False, 'python -m pytest this --again'\n"
+        "def test_dies(): os.kill(os.getpid(), 9)\n"
+        "@pytest.mark.skip\ndef test_not(): pass\n"
+        "def test_behind(): assert 0\n"
+    )
+    monkeypatch.setattr(suite, "root", lambda: tmp_path)
+    tests = suite.cases(["conformance"])
+    assert [len(share) for share in suite.shares(tests, 3)] == [3, 2]
+    found = {case.test.partition("::")[2]: case for case in suite.run(tests, "")}
+    assert {name: case.outcome for name, case in found.items()} == {
+        "test_right": "passed", "test_wrong": "failed", "test_dies": "error", "test_not": "skipped",
+        "test_behind": "failed",
+    }  # fmt: skip
+    assert found["test_wrong"].replay.startswith("python -m pytest this --again")
+    assert found["test_behind"].replay == f"python -m pytest '{tests[-1]}'"
+
+
+def test_ctrl_c_leaves_nothing_running(tmp_path):
+    """The program says so in one line, and its workers are gone with it."""
+    (tmp_path / "text").write_text(TEXT * 40)
+    words = "fleet", "--local", "2", "perplexity", "story", str(tmp_path / "text"), "-t", "1"
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTED, *words], cwd=ROOT, env=environment(tmp_path),
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        wait_for(lambda: len(alive(process.pid)) >= 4)  # with a tracker of resources
+        time.sleep(1.5)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert err == "assay: interrupted\n"
+    assert process.returncode == 1
+    wait_for(lambda: not alive(process.pid))
+
+
+def test_what_is_not_wanted_any_more_ends():
+    """A child of a worker, with its group, once whoever asked has stopped."""
+    threading.Timer(0.5, worker.stop, ["this"]).start()
+    begun = time.monotonic()
+    with pytest.raises(worker.StoppedError):
+        worker.child(("-c", "import time; time.sleep(60)"), "this")
+    assert time.monotonic() - begun < 10
+
+
+STARTED = """
+import sys
+from bench.shell.fleet import fleet
+from engine.shell import program, main
+if "fleet" not in {group.name for group in program.app.registered_groups}:
+    program.app.add_typer(fleet, name="fleet")
+if __name__ == "__main__":
+    main()
+"""
+
+
+def alive(session):
+    """The processes of a session that run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def wait_for(reached):
+    end = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_results_are_merged_in_bounded_memory():
+    """However many machines say something: in memory is a cell for each kernel and kind, and one
+    message."""
+    simulated(4, 2, 600)  # what is imported and cached once
+    found = simulated(60, 2, 12_000)
+    assert found.results >= 12_000
+    assert found.peak <= 1.2 * found.peak_tenth
+    with pytest.raises(CorruptedError):
+        Sealed("worker", "0" * 64, b"").opened()

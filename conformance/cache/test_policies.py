@@ -1,0 +1,309 @@
+"""Policies: what is kept is what the references keep, and what follows is the same every way."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.llama.peers import presses
+from conformance.llama.peers.checkpoint import CHECKPOINTS
+from conformance.llama.peers.compare import EXACT, demand_near
+from conformance.llama.peers.export import export
+from conformance.support.models.small_families import SUBJECTS
+from conformance.support.models.small_models import Small
+from conformance.support.models.small_recurrent import RECURRENT
+from engine import (
+    H2O,
+    Engine,
+    KeyDiff,
+    Knorm,
+    Lookahead,
+    PromptError,
+    PromptLookup,
+    SamplingParams,
+    SnapKV,
+    StreamingLLM,
+)
+from engine.cache.cells import Cells, ContextFullError
+from engine.cache.session import SessionError
+from engine.errors import EngineError, ModelError
+from engine.policies.policy import Policy
+from engine.policies.table import POLICIES, policy_of, text_of
+from reference import policies
+from reference.op import Array
+
+SMALL = Small(kv_heads=2, seed=9)
+PROMPT = np.random.default_rng(0).integers(3, 60, 50).tolist()
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+KEPT = 20
+EACH: dict[str, Policy] = {
+    "streaming_llm": StreamingLLM(KEPT),
+    "knorm": Knorm(KEPT),
+    "keydiff": KeyDiff(KEPT),
+    "snapkv": SnapKV(KEPT, window=6),
+    "h2o": H2O(KEPT, recent=7),
+}
+ASKED = json.loads(presses.FILE.read_text())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return SMALL.write(tmp_path_factory.mktemp("policies") / "small.gguf")
+
+
+@pytest.fixture(scope="module")
+def load(model):
+    return partial(Engine.load, model, threads=2, context=96, sequences=3)
+
+
+def text(engine: Engine, prompt: list[int] = PROMPT, params: SamplingParams = GREEDY) -> Any:
+    """The tokens drawn, with the bits of the logits that they were drawn from."""
+    seen: list[bytes] = []
+
+    def note(_: list[int], logits: Array) -> Array:
+        seen.append(logits.tobytes())
+        return logits
+
+    asked = replace(params, logits_processors=[note])
+    tokens = [piece.token for piece in engine.stream(prompt, asked)]
+    return list(zip(tokens, seen, strict=True))
+
+
+def in_numpy(policy: Policy, keys: Array, received: Array | None) -> Array:
+    """The slots that the reference keeps of a text with these rows of keys, F16."""
+    given = keys, np.arange(len(keys)), SMALL.kv_heads, "F16", KEPT
+    match policy:
+        case StreamingLLM(sinks=sinks):
+            return policies.streaming_llm(SMALL.kv_heads, len(keys), KEPT, sinks)
+        case Knorm():
+            return policies.by_knorm(*given)
+        case KeyDiff():
+            return policies.by_keydiff(*given)
+    assert received is not None
+    match policy:
+        case SnapKV(window=window, kernel=kernel):
+            return policies.snapkv(received, KEPT, window, kernel)
+        case H2O(recent=recent):
+            return policies.h2o(received, KEPT, recent)
+    raise AssertionError(policy)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_is_kept_is_the_references(load, name):
+    """Each head has the keys and values of the slots that the reference keeps, bit for bit; the
+    other cells are free, and the timings say so."""
+    with load() as plain, load(kv_policy=EACH[name]) as engine:
+        for each in (plain, engine):
+            each.generate(PROMPT, replace(GREEDY, max_tokens=1))
+        model, memory = engine.model, engine.model.memory
+        cells, held = plain.model.cells.of(0), model.cells.of(0)
+        assert (len(cells), len(held)) == (len(PROMPT), KEPT)
+        assert model.cells.free == model.cells.capacity - KEPT
+        assert engine.timings.cache * len(PROMPT) == plain.timings.cache * KEPT
+        for block, slots in model.eviction.kept.items():
+            received = memory.get(f"{block}.received")
+            own = None if received is None else received[0, :, : len(PROMPT)]
+            keys = plain.model.caches[f"{block}.k_cache"][cells]
+            assert slots.tolist() == in_numpy(EACH[name], keys, own).tolist()
+            for part in ("k_cache", "v_cache"):
+                whole = plain.model.caches[f"{block}.{part}"][cells].reshape(len(cells), 2, -1)
+                ours = model.caches[f"{block}.{part}"][held].reshape(KEPT, 2, -1)
+                for head in range(2):
+                    assert (ours[:, head] == whole[slots[head], head]).all()
+
+
+@pytest.mark.parametrize("checkpoint", presses.NAMES)
+def test_kvpress_keeps_the_same(tmp_path, checkpoint):
+    """The cells are those of NVIDIA's kvpress, ties aside, and the logits behind them what
+    transformers makes of these."""
+    path = export(CHECKPOINTS[checkpoint], tmp_path / "model.gguf")
+    tokens = CHECKPOINTS[checkpoint].tokens(presses.PROMPT + presses.FOLLOWING)
+    for press in presses.PRESSES:
+        told = ASKED[checkpoint][press.policy]
+        policy = policy_of(press.policy)
+        with Engine.load(path, threads=1, kv_format="F32", kv_policy=policy) as engine:
+            engine.text.read(tokens[: presses.PROMPT], engine.timings.prompt)
+            for slots, theirs in zip(
+                engine.model.eviction.kept.values(), told["layers"], strict=True
+            ):
+                for own, kept, tied in zip(slots.tolist(), *theirs.values(), strict=True):
+                    assert set(kept) <= set(own) <= {*kept, *tied}, press
+            rows = np.concatenate(
+                [
+                    engine.model.step([tokens[at]], [at], [(0,)], [0]).copy()
+                    for at in range(presses.PROMPT, len(tokens))
+                ]
+            )
+        if not any(any(tied) for layer in told["layers"] for tied in layer["tied"]):
+            demand_near(rows, np.array(told["logits"], np.float32), EXACT)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_text_within_the_capacity_is_as_without(load, name):
+    """Where all is kept no bit changes."""
+    short = PROMPT[:KEPT]
+    with load() as plain, load(kv_policy=EACH[name]) as engine:
+        assert text(engine, short) == text(plain, short)
+        assert engine.model.cells.evicted == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["keydiff", "snapkv", "h2o"])
+def test_the_same_every_way(load, name):
+    """Threads, how a prompt is cut into steps, what was read before, forks and company change no
+    bit of what follows, though cells run out and texts are put back."""
+    policy = EACH[name]
+    with load(kv_policy=policy) as engine:
+        alone = text(engine)
+        assert text(engine) == alone
+        text(engine, PROMPT[:15])  # is kept whole, and begins alike
+        assert text(engine) == alone
+        tokens = [token for token, _ in alone]
+        forks = engine.generate(PROMPT, replace(GREEDY, n=2)).outputs
+        assert [list(fork.token_ids) for fork in forks] == [tokens, tokens]
+        pieces = list(engine.stream(PROMPT, replace(GREEDY, n=2)))
+        assert [[p.token for p in pieces if p.index == i] for i in (0, 1)] == [tokens, tokens]
+    with load(kv_policy=policy, threads=1, batch=7) as engine:
+        assert text(engine) == alone
+    prompts = [PROMPT, PROMPT[:35], PROMPT[:15] + PROMPT[20:], PROMPT, PROMPT[:10]]
+    with load(kv_policy=policy, context=64, batch=16) as engine:
+        each = [engine.generate(prompt, GREEDY).outputs[0].token_ids for prompt in prompts]
+        engine.reset()
+        many = engine.generate(prompts, GREEDY)
+        assert [found.outputs[0].token_ids for found in many] == each
+        assert each[0] == tuple(tokens)
+
+
+@pytest.mark.parametrize("drafting", [PromptLookup(), Lookahead()], ids=["chains", "trees"])
+def test_drafts_change_nothing(load, drafting):
+    """Drafts stand behind what was kept, and are dropped without it."""
+    repeating = PROMPT[:12] * 4
+    with load(kv_policy=EACH["snapkv"]) as plain:
+        wanted = plain.generate(repeating, replace(GREEDY, max_tokens=20)).outputs[0].token_ids
+    with load(kv_policy=EACH["snapkv"], speculation=drafting) as engine:
+        got = engine.generate(repeating, replace(GREEDY, max_tokens=20)).outputs[0].token_ids
+        assert got == wanted
+        assert engine.timings.speculation.drafted
+
+
+def test_sessions_go_on(load, tmp_path):
+    """What was kept is saved and gone on with; another policy's cells are refused."""
+    path = tmp_path / "talk.session"
+    with load(kv_policy=EACH["snapkv"]) as engine:
+        whole = engine.generate(PROMPT, GREEDY).outputs[0].token_ids
+        engine.reset()
+        begun = engine.generate(PROMPT, replace(GREEDY, max_tokens=3)).outputs[0].token_ids
+        engine.save(path)
+    with load(kv_policy=EACH["snapkv"], context=60) as other:
+        tokens = other.restore(path)
+        assert tokens == PROMPT + list(begun)
+        rest = other.stream(tokens, replace(GREEDY, max_tokens=5), resume=True)
+        assert begun + tuple(piece.token for piece in rest) == whole
+        assert other.timings.prompt.tokens == 1
+    for policy, ours in ((None, "none"), (EACH["knorm"], "knorm:capacity=20")):
+        with load(kv_policy=policy) as other, pytest.raises(SessionError) as refused:
+            other.restore(path)
+        assert str(refused.value).endswith(
+            f"kept by the kv_policy {text_of(EACH['snapkv'])}, the engine's is {ours}"
+        )
+
+
+def test_scores_are_of_whole_texts(load):
+    """A score is that of the model without a policy, whatever was evicted before."""
+    with load() as plain, load(kv_policy=EACH["snapkv"]) as engine:
+        engine.generate(PROMPT, GREEDY)
+        assert engine.score(PROMPT, PROMPT[:5]) == plain.score(PROMPT, PROMPT[:5])
+
+
+def test_what_is_shared_moves_elsewhere():
+    """What another sequence has stays where it is, and what is kept moves into free cells, if there
+    are any; a text that was evicted is not gone on with inside."""
+    cells = Cells(20, 3)
+    cells.place(range(8), [(0,)] * 8)
+    cells.copy(0, 1)
+    before = cells.of(0).tolist()
+    assert (cells.wanted_to_keep(0, 5), cells.wanted_to_keep(1, 5)) == (5, 5)
+    into = cells.room_for_kept(1, 5)
+    assert not set(before) & set(into.tolist())
+    cells.keep(1, into)
+    assert (cells.of(0).tolist(), cells.of(1).tolist(), cells.free) == (before, into.tolist(), 7)
+    assert (cells.next_position(1), cells.positions_of(1).tolist()) == (8, [3, 4, 5, 6, 7])
+    assert (cells.reach(1, 7), cells.reach(1, 8), cells.reach(0, 7)) == (0, 8, 7)
+    with pytest.raises(ValueError, match="cannot be dropped alone"):
+        cells.remove(1, begin=6)
+    cells.copy(0, 2)
+    with pytest.raises(ContextFullError, match="kept of a shared text wants 8 cells, 7 of 20"):
+        cells.room_for_kept(2, 8)
+    cells.remove(0)
+    cells.remove(2)
+    cells.keep(1, cells.room_for_kept(1, 2))
+    assert (cells.of(1).tolist(), cells.free, cells.evicted) == (into.tolist()[:2], 18, [0, 8, 0])
+    cells.clear()
+    assert (cells.free, cells.evicted) == (20, [0, 0, 0])
+
+
+def test_policies_have_texts():
+    """Each is read back from its text."""
+    for name, kind in POLICIES.items():
+        assert policy_of(name) == kind()
+        assert policy_of(text_of(EACH[name])) == EACH[name]
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("snap", " is 'snap': want streaming_llm, knorm, keydiff, snapkv, h2o"),
+        ("snapkv:capacity", " snapkv has 'capacity': want NAME=NUMBER, of capacity"),
+        ("knorm:window=3", " knorm has 'window=3': want NAME=NUMBER, of capacity"),
+        ("knorm:capacity=0", "Knorm: capacity is 0: want a cell at least"),
+        ("snapkv:capacity=31", "SnapKV: capacity is 31, and 32 cells are kept whatever they score"),
+        ("snapkv:kernel=4", "SnapKV: window is 32 and kernel 4: want tokens that observe"),
+    ],
+)
+def test_what_is_no_policy(inside, model, given, line):
+    """One line says what is wrong; in the shell it is wrong usage."""
+    code, _, told = inside("run", str(model), "--kv-policy", given, "-p", "a")
+    assert (code, line in " ".join(told.split())) == (2, True), told
+    with pytest.raises(ModelError):
+        policy_of(given)
+
+
+REFUSING: dict[str, tuple[Small, str]] = {
+    "slopes": (SUBJECTS["MPT"], "Knorm: .*go by distance"),
+    "windows": (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window of the text as it is"),
+    "sinks": (SUBJECTS["gpt-oss"], "blk.0 (has sinks|sees a window)"),
+    "latent": (SUBJECTS["DeepSeek-V2"], "has no keys and values of its own"),
+    "recurrent": (RECURRENT["LFM 2"], "blocks of this model are recurrent"),
+    "recurrent alone": (RECURRENT["Mamba"], "blocks of this model are recurrent"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_models_that_it_does_not_go_with(tmp_path, name):
+    """One line says why, before a kernel is chosen."""
+    small, line = REFUSING[name]
+    with pytest.raises(ModelError, match=line):
+        Engine.load(small.write(tmp_path / "model.gguf"), context=64, kv_policy=Knorm(9))
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "whole context": ({"kv_policy": Knorm(96)}, "keeps 96 cells, which is all of a context"),
+    "no policy": ({"kv_policy": "snapkv"}, "kv_policy is 'snapkv': want a SnapKV or the like"),
+    "budget": ({"ram_budget": "1GiB", "kv_policy": Knorm(9)}, "ram_budget and kv_policy"),
+    "own heads": ({"foretells": True, "kv_policy": Knorm(9)}, "own draft block and kv_policy"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_does_not_go_together(load, name):
+    options, line = OTHERS[name]
+    with pytest.raises(EngineError, match=line):
+        load(**options)
+
+
+def test_a_shift_is_refused(load):
+    """It would evaluate anew what is gone."""
+    with load(kv_policy=EACH["knorm"]) as engine, pytest.raises(PromptError, match="context_shift"):
+        engine.stream(PROMPT, GREEDY, context_shift=True)

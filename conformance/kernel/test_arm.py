@@ -1,0 +1,160 @@
+"""Assay on aarch64, emulated (conformance/arm.sh): what that machine finds, and whether it computes
+the bits that this one does. `make test-arm` tries all of it; elsewhere a sample is tried where the
+root is there already.
+
+Kernels are compiled here and loaded there, since a compiler under emulation takes minutes; that
+they are what the other machine would compile is tried first.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from conformance.support.bits import digests
+from conformance.support.child import run, told
+from conformance.support.rooms import ROOT
+from kernels.table import KERNELS, find
+
+SCRIPT = Path(ROOT) / "conformance" / "arm.sh"
+ALL = bool(os.environ.get("ASSAY_ARM_ALL"))
+PATIENCE = 3600  # seconds: everything takes twenty times as long as here
+whole = pytest.mark.skipif(not ALL, reason="of aarch64 `make test-arm` alone tries this")
+BLOCKS = "Q8_0", "Q4_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "TQ2_0"
+NEON = [f"linear/cpu/{way}/{f}" for f in BLOCKS for way in ("neon_dotprod", "neon_i8mm")]
+NEON.append("linear_experts/cpu/neon_i8mm/Q4_0")
+FAST = [f"linear/cpu/neon_bf16/{f}" for f in ("F32", "F16", "BF16")]  # of other bits
+PORTABLE = [
+    kernel.name
+    for kernel in KERNELS
+    if kernel.variant == "generic" and kernel.format in (None, "F16", "Q4_0", "Q4_K")
+]
+OTHER_CASES = {"rotation"}  # made with NumPy's powers, whose last bits are a CPU's own
+SAMPLE = ["rms_norm/cpu/generic", "linear/cpu/neon_i8mm/Q8_0"]
+
+
+class Arm:
+    """The emulated machine: programs there, and kernels compiled here for it."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache = cache
+        self.told = self.program("-m", "conformance.support.for_aarch64").strip()
+
+    def program(self, *arguments: str, cache: Path | None = None, **variables: str) -> str:
+        """What its Python prints."""
+        environment = {
+            **os.environ, "ASSAY_ARM_CACHE": str(cache or self.cache), "PYTHONPATH": str(ROOT),
+            **variables,
+        }  # fmt: skip
+        done = run("bash", SCRIPT, "run", *arguments, env=environment, timeout=PATIENCE)
+        if done.returncode == 3:
+            pytest.skip(done.stderr.strip())
+        assert not done.returncode, done.stderr
+        return done.stdout
+
+    def compiled(self, *kernels: str) -> dict[str, str]:
+        """The digests of the machine code of all that runs of them."""
+        program = (
+            "import runpy; runpy.run_module('conformance.support.for_aarch64', None, '__main__')"
+        )
+        environment = {**os.environ, "ASSAY_CACHE": str(self.cache)}
+        said = told(program, self.told, *kernels, cwd=ROOT, env=environment, timeout=PATIENCE)
+        return dict(json.loads(line) for line in said.splitlines())
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory):
+    return Arm(tmp_path_factory.mktemp("arm"))
+
+
+FEATURES = """
+from kernels.provenance import machine
+from kernels.table import find
+print(machine().rpartition("/")[0])
+for variant in ("avx2", "neon_dotprod", "neon_i8mm"):
+    print(*find(f"linear/cpu/{variant}/Q8_0").missing())
+"""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "dots", "matrices"),
+    [
+        ("max", "", ""),
+        pytest.param("neoverse-n1", "", "i8mm", marks=whole),
+        ("cortex-a72", "dotprod", "dotprod i8mm"),
+    ],
+)
+def test_features_are_those_of_the_cpu(arm, cpu, dots, matrices):
+    """Not those of the model that /proc/cpuinfo tells of; and no variant of x86 is one's."""
+    found = arm.program("-c", FEATURES, ARM_CPU=cpu).splitlines()
+    assert found == ["aarch64/neoverse-v2", "avx2 f16c fma", dots, matrices]
+
+
+OWN = """
+from kernels.certificates import shares_of
+from kernels.table import find
+print(*(share.code.digest for share in shares_of(find("relu/cpu/generic"))))
+"""
+
+
+@whole
+def test_what_is_compiled_here_is_what_it_compiles(arm, tmp_path):
+    """Byte for byte, so that what is tried here and there is the same machine code."""
+    own = arm.program("-c", OWN, cache=tmp_path).split()
+    assert set(own) <= set(arm.compiled("relu/cpu/generic").values())
+
+
+def demand_same_bits(arm, names: list[str]) -> None:
+    """Of NEON's kernels it is our portable one that gives the same."""
+    arm.compiled(*names)
+    there = arm.program("-m", "conformance.support.bits", *names).splitlines()
+    different = []
+    for name, given, made in map(json.loads, there):
+        own = digests(name.replace(find(name).variant, "generic"))
+        if own != (given, made) and (own[0] == given or find(name).op not in OTHER_CASES):
+            different.append(name)
+    assert not different
+
+
+def test_bits_of_a_sample_are_those_of_this_machine(arm):
+    demand_same_bits(arm, SAMPLE)
+
+
+@whole
+def test_bits_are_those_of_this_machine(arm):
+    """Of every op by its portable kernel, and of NEON's linear in every kind of format."""
+    demand_same_bits(arm, [*PORTABLE, *NEON])
+
+
+JUDGE = """
+import sys
+from kernels.table import find
+from kernels.trial import Request, attempt
+for name in sys.argv[1:]:
+    for tried in attempt(find(name), Request(name), 26):
+        assert tried.verdict.passed, (name, tried.verdict.failure, tried.again)
+"""
+
+
+@whole
+def test_the_judge_passes_neon(arm):
+    arm.compiled(*NEON, *FAST)
+    arm.program("-c", JUDGE, *NEON, *FAST)
+
+
+ENGINE = """
+import hashlib, sys
+from engine import Engine, SamplingParams
+with Engine.load(sys.argv[1], threads=2) as engine:
+    rows = engine.logits("Once upon a time there was a small dragon who could not sleep. " * 3)
+    print(hashlib.sha256(rows.tobytes()).hexdigest())
+    print(engine.generate("Once upon a time", SamplingParams(max_tokens=40, seed=7)).text)
+"""
+
+
+@whole
+@pytest.mark.parametrize("model", ["story", "story-q8_0"])
+def test_the_engine_tells_the_same_story(arm, model):
+    """The same logits, of a prompt and of single tokens, and so the same text."""
+    assert arm.program("-c", ENGINE, model) == told(ENGINE, model, cwd=ROOT, timeout=PATIENCE)

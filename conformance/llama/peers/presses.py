@@ -1,0 +1,113 @@
+"""What NVIDIA's kvpress keeps of a prompt, and what transformers then says of the tokens behind it.
+
+`python -m conformance.llama.peers.presses` writes data/golden/peers/presses.json anew; it wants
+kvpress (0.5 is for transformers up to 5.2, so an environment of its own). Scores within RELATIVE of
+the edge of what is kept are no choice of a method's but of its rounding: such a cell is told as
+tied, of which any may be kept.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.llama.peers.checkpoint import CHECKPOINTS
+from conformance.llama.peers.goldens import FOLDER
+
+FILE = FOLDER / "presses.json"
+NAMES = ("grouped_query", "multi_head", "multi_query")
+PROMPT, FOLLOWING, KEPT = 60, 4, 24  # tokens
+RELATIVE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A press by its class and numbers, and the engine's policy that is to keep the same."""
+
+    kind: str
+    numbers: dict[str, int]
+    policy: str
+
+
+PRESSES = (
+    Press("StreamingLLMPress", {"n_sink": 4}, "streaming_llm:capacity=24,sinks=4"),
+    Press("KnormPress", {}, "knorm:capacity=24"),
+    Press("KeyDiffPress", {}, "keydiff:capacity=24"),
+    Press("SnapKVPress", {"window_size": 8, "kernel_size": 5}, "snapkv:capacity=24,window=8"),
+    Press(
+        "SnapKVPress",
+        {"window_size": 8, "kernel_size": 1},
+        "snapkv:capacity=24,window=8,kernel=1",
+    ),
+)
+
+
+def answers() -> dict[str, Any]:
+    """Of each checkpoint and press the cells of each layer and head that are kept for sure, those
+    that are tied, and the logits behind the tokens that follow."""
+    import kvpress
+    import torch
+    import transformers
+
+    from conformance.llama.peers.hugging_face import model_of
+
+    found: dict[str, Any] = {
+        "versions": {p.__name__: p.__version__ for p in (torch, transformers)}
+        | {"kvpress": _version()}
+    }
+    for name in NAMES:
+        checkpoint = CHECKPOINTS[name]
+        tokens = checkpoint.tokens(PROMPT + FOLLOWING)
+        for press in PRESSES:
+            model = model_of(checkpoint, checkpoint.weights()).eval()
+            made = getattr(kvpress, press.kind)(
+                compression_ratio=1 - KEPT / PROMPT, **press.numbers
+            )
+            layers: list[dict[str, Any]] = []
+            score = made.score
+
+            def noted(*given: Any, score: Any = score, layers: Any = layers) -> Any:
+                scores = score(*given)
+                layers.append(_chosen(scores[0]))
+                return scores
+
+            made.score = noted
+            cache, rows = transformers.DynamicCache(), []
+            with torch.inference_mode():
+                with made(model):
+                    prompt = torch.tensor([tokens[:PROMPT]])
+                    model(prompt, past_key_values=cache, use_cache=True)
+                assert cache.layers[0].keys.shape[2] == KEPT
+                for at in range(PROMPT, PROMPT + FOLLOWING):
+                    answer = model(
+                        torch.tensor([[tokens[at]]]),
+                        past_key_values=cache,
+                        position_ids=torch.tensor([[at]]),
+                        use_cache=True,
+                    )
+                    rows.append([float(f"{x:.7g}") for x in answer.logits[0, 0].tolist()])
+            found.setdefault(name, {})[press.policy] = {"layers": layers, "logits": rows}
+    return found
+
+
+def _chosen(scores: Any) -> dict[str, list[list[int]]]:
+    """Of scores [kv_heads, held] what each head keeps for sure, and what is tied for the rest."""
+    found: dict[str, list[list[int]]] = {"kept": [], "tied": []}
+    for own in scores.double():
+        ordered = own.sort(descending=True).values
+        edge, below = ordered[KEPT - 1], ordered[KEPT]
+        near = RELATIVE * edge.abs()
+        tied = (own - edge).abs() <= near if edge - below <= near else own > ordered[0]
+        kept = (own >= edge) & ~tied
+        for what, which in (("kept", kept), ("tied", tied)):
+            found[what].append(which.nonzero()[:, 0].tolist())
+    return found
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("kvpress")
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(answers(), separators=(",", ":")) + "\n")

@@ -1,0 +1,1 @@
+"""Vocabularies, small ones and real ones, and files of them."""

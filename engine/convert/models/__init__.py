@@ -1,0 +1,1 @@
+"""Families of Hugging Face's checkpoints, a file each as in engine/models."""

@@ -1,0 +1,313 @@
+"""Hugging Face's mixtures of experts. GGUF has the matrices of all experts of a block as one
+tensor, checkpoints have each alone, or gate and up as one."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from engine.architectures import ARCHITECTURES
+from engine.config import ModelConfig
+from engine.convert import nextn
+from engine.convert.checkpoint import Tensor
+from engine.convert.family import Family, Source
+from engine.convert.fields import Fields
+from engine.convert.models.dense import Granite, Mistral, Qwen2, Qwen3
+from engine.convert.nextn import FURTHER
+from engine.convert.stacked import stacked
+from engine.gguf import writer as gw
+from engine.torch_file import StoredTensor
+
+
+def halves(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and the second half of the rows, of each expert if there are such."""
+    assert isinstance(tensor, StoredTensor)
+    *before, rows, elements = tensor.dims
+    half = replace(tensor, dims=(*before, rows // 2, elements))
+    size = {"F32": 4, "F16": 2, "BF16": 2}.get(tensor.dtype, 0)
+    return half, replace(half, begin=tensor.begin + rows // 2 * elements * size)
+
+
+def in_halves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors, gates and ups of all experts apart where they are one tensor of a layer; such
+    tensors have no .weight behind their names."""
+    found = dict(tensors)
+    for name in [name for name in found if name.endswith(".experts.gate_up_proj")]:
+        module = name.removesuffix(".gate_up_proj")
+        gate, up = halves(found.pop(name))
+        found |= {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
+        found[f"{module}.down_proj.weight"] = found.pop(f"{module}.down_proj")
+    return found
+
+
+# What DeepSeek's layer that foretells a token has beside others, by what GGUF calls it.
+NEXTN = {
+    **{name: f"model.layers.{{}}.{name}" for name in ("eh_proj", "enorm", "hnorm", "embed_tokens")},
+    "shared_head_head": "model.layers.{}.shared_head.head",
+    "shared_head_norm": "model.layers.{}.shared_head.norm",
+}
+
+
+class Mixture:
+    """What families of experts have in common: config.json's fields by GGUF's keys.
+
+    `counts` are fields that have to be there; `normed` is the field that says whether weights are
+    divided by their sum, if one does.
+    """
+
+    gguf: ClassVar[str]
+    counts: ClassVar[Mapping[str, str]] = {
+        "expert_count": "num_experts",
+        "expert_used_count": "num_experts_per_tok",
+    }
+    normed: ClassVar[str] = ""
+    words: ClassVar[Mapping[str, str]] = {"num_experts": "num_local_experts"}
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **self.expert_keys(config)}  # type: ignore[misc]
+
+    def expert_keys(self, config: Fields) -> gw.Keys:
+        found = {key: gw.u32(config.count(name)) for key, name in self.counts.items()}
+        normed = self.normed and config.flag(self.normed, False)
+        if self.normed and normed != self._usual():
+            found["expert_weights_norm"] = gw.boolean(normed)
+        return found
+
+    def expert_notes(self, config: Fields) -> list[str]:
+        if not self.normed or config.flag(self.normed, False) == self._usual():
+            return []
+        said = f"its {self.normed} is {str(not self._usual()).lower()}"
+        return [f"{said}: llama.cpp, of {self.gguf}, computes with {str(self._usual()).lower()}"]
+
+    def _usual(self) -> bool:
+        routing = ARCHITECTURES[self.gguf].experts
+        assert routing
+        return routing.normed
+
+
+class Routed(Mixture):
+    """DeepSeek V3's router: sigmoids, groups of experts, and a bias of the choice. The first layers
+    are dense, and a layer that foretells a token may stand behind the last.
+
+    `dense`, `groups` and `times` are what transformers takes where config.json does not say.
+    """
+
+    dense: ClassVar[int] = 0
+    groups: ClassVar[tuple[int, int]] = (1, 1)
+    times: ClassVar[float] = 1.0
+    counts: ClassVar = {
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_shared_count": "n_shared_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    }
+    words: ClassVar[Mapping[str, str]] = {}
+    alone: ClassVar[Mapping[str, str]] = {
+        "exp_probs_b.bias": "model.layers.{}.mlp.gate.e_score_correction_bias"
+    }
+    normed = "norm_topk_prob"
+
+    def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
+        count = config.count(FURTHER) if config.get(FURTHER) else 0
+        joining = NEXTN["eh_proj"].format(config.count("num_hidden_layers"))
+        return nextn.told(config, tensors, joining, count)
+
+    def check(self, config: Fields) -> None:
+        super().check(config)  # type: ignore[misc]
+        if (scores := config.get("scoring_func", "sigmoid")) != "sigmoid":
+            raise config.error(f"scoring_func is {scores!r}; this family's router has sigmoid")
+
+    def expert_keys(self, config: Fields) -> gw.Keys:
+        groups, kept = self.groups
+        return {
+            **super().expert_keys(Fields({self.normed: True, **config.values}, config.place)),
+            "leading_dense_block_count": gw.u32(leading(config, self.dense)),
+            "expert_gating_func": gw.u32(2),
+            "expert_group_count": gw.u32(config.count("n_group", groups)),
+            "expert_group_used_count": gw.u32(config.count("topk_group", kept)),
+            "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", self.times)),
+            **nextn.keys_of(config),
+        }
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        whole = nextn.whole(model)
+        found: dict[str, Source] = super().sources(config, whole)  # type: ignore[misc]
+        assert model.experts
+        for name, module in self.alone.items():
+            for i in range(model.leading, whole.blocks):
+                found[f"blk.{i}.{name}"] = Source(module.format(i), (model.experts.count,))
+        return found | nextn.sources(model, NEXTN)
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))  # type: ignore[misc]
+
+    def is_unused(self, name: str, config: Fields) -> bool:
+        layer, layers = re.match(r"model\.layers\.(\d+)\.", name), config.count("num_hidden_layers")
+        layers += bool(config.get(FURTHER))
+        beyond = layer is not None and int(layer[1]) >= layers
+        return beyond or super().is_unused(name, config)  # type: ignore[misc]
+
+    def notes(self, config: Fields) -> list[str]:
+        found: list[str] = super().notes(config)  # type: ignore[misc]
+        if (config.get(FURTHER) or 0) > 1:
+            found.append(
+                "of the layers that foretell further tokens all but the first are left out"
+            )
+        return found
+
+
+def leading(config: Fields, usual: int) -> int:
+    """How many layers are dense."""
+    found = config.get("first_k_dense_replace", usual)
+    if not isinstance(found, int) or found < 0:
+        raise config.error(f"first_k_dense_replace must be at least 0, got {found!r}")
+    return found
+
+
+class Mixtral(Mixture, Mistral):
+    """LLaMA whose feed-forward networks are mixtures."""
+
+    architectures = ("MixtralForCausalLM",)
+    about = "Mixtral"
+    modules: ClassVar = {
+        **Mistral.modules,
+        "ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
+        "ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.w1",
+        "ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.w3",
+        "ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.w2",
+    }
+
+    def check(self, config: Fields) -> None:
+        super().check(Fields({"sliding_window": None, **config.values}, config.place))
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))
+
+
+class Qwen3Moe(Mixture, Qwen3):
+    """Qwen 3 of experts."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen3MoeForCausalLM",)
+    about = "Qwen 3, of experts"
+    gguf = "qwen3moe"
+    modules: ClassVar = {
+        **Qwen3.modules,
+        "ffn_gate_inp": "model.layers.{}.mlp.gate",
+        "ffn_gate_exps": "model.layers.{}.mlp.experts.gate_proj",
+        "ffn_up_exps": "model.layers.{}.mlp.experts.up_proj",
+        "ffn_down_exps": "model.layers.{}.mlp.experts.down_proj",
+    }
+    counts: ClassVar = {**Mixture.counts, "expert_feed_forward_length": "moe_intermediate_size"}
+    normed = "norm_topk_prob"
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if config.count("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
+            raise config.error("a part of its layers is dense: every layer has experts here")
+
+    def notes(self, config: Fields) -> list[str]:
+        return super().notes(config) + self.expert_notes(config)
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))
+
+
+class Qwen2Moe(Qwen3Moe):
+    """Qwen 2 of experts, and a network that every token meets, as far as its gate lets it."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen2MoeForCausalLM",)
+    about = "Qwen 1.5 and 2, of experts"
+    gguf = "qwen2moe"
+    modules: ClassVar = {
+        **Qwen3Moe.modules,
+        "ffn_gate_inp_shexp": "model.layers.{}.mlp.shared_expert_gate",
+        "ffn_gate_shexp": "model.layers.{}.mlp.shared_expert.gate_proj",
+        "ffn_up_shexp": "model.layers.{}.mlp.shared_expert.up_proj",
+        "ffn_down_shexp": "model.layers.{}.mlp.shared_expert.down_proj",
+    }
+    counts: ClassVar = {
+        **Qwen3Moe.counts,
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    }
+    told: ClassVar[tuple[str, ...]] = Qwen2.told
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if not config.flag("qkv_bias", True):
+            raise config.error("qkv_bias is false; this family has biases of queries and keys")
+
+
+class Glm4Moe(Routed, Qwen3):
+    """Qwen 3 of experts with DeepSeek V3's router, rope of a part of each head, and perhaps biases
+    of queries, keys and values."""
+
+    architectures = ("Glm4MoeForCausalLM",)
+    about = "GLM 4.5 to 4.7, of experts"
+    gguf = "glm4moe"
+    modules: ClassVar = {
+        **{name: module for name, module in Qwen3.modules.items() if name != "ffn_norm"},
+        "post_attention_norm": "model.layers.{}.post_attention_layernorm",
+        "ffn_gate_inp": "model.layers.{}.mlp.gate",
+        **{
+            f"ffn_{name}_{kind}": f"model.layers.{{}}.mlp.{module}.{name}_proj"
+            for kind, module in (("exps", "experts"), ("shexp", "shared_experts"))
+            for name in ("gate", "up", "down")
+        },
+    }
+    told = ("num_key_value_heads", "rms_norm_eps")
+    dense = 1
+    part_turned = 0.5
+    head_norms = "use_qk_norm"
+
+
+class Olmoe(Qwen3Moe):
+    """Qwen 3 of experts with one norm for all heads."""
+
+    architectures = ("OlmoeForCausalLM",)
+    about = "OLMoE"
+    gguf = "olmoe"
+    counts: ClassVar = {**Mixture.counts}
+    told: ClassVar[tuple[str, ...]] = ("rms_norm_eps",)
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if config.get("clip_qkv") is not None:
+            raise config.error("clip_qkv is set; this family does not cut queries, keys and values")
+
+
+class GraniteMoe(Mixture, Granite):
+    """Granite of experts, of which gate and up are one tensor; and a network that every token
+    meets, if there is one."""
+
+    architectures = ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
+    about = "Granite 3, of experts"
+    gguf = "granitemoe"
+    modules: ClassVar = {
+        **Granite.modules,
+        "ffn_gate_inp": "model.layers.{}.block_sparse_moe.router.layer",
+        "ffn_gate_exps": "model.layers.{}.block_sparse_moe.input_linear.gate",
+        "ffn_up_exps": "model.layers.{}.block_sparse_moe.input_linear.up",
+        "ffn_down_exps": "model.layers.{}.block_sparse_moe.output_linear",
+        "ffn_gate_shexp": "model.layers.{}.shared_mlp.input_linear.gate",
+        "ffn_up_shexp": "model.layers.{}.shared_mlp.input_linear.up",
+        "ffn_down_shexp": "model.layers.{}.shared_mlp.output_linear",
+    }
+
+    def shape(self, config: Fields) -> gw.Keys:
+        found = {**super().shape(config)}
+        if config.get("architectures") == [self.architectures[1]]:
+            shared = config.count("shared_intermediate_size", 1024)
+            found["expert_shared_feed_forward_length"] = gw.u32(shared)
+        return found
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        found = dict(super().named(tensors))
+        for name in [name for name in found if name.endswith(".input_linear.weight")]:
+            module = name.removesuffix(".weight")
+            found[f"{module}.gate.weight"], found[f"{module}.up.weight"] = halves(found.pop(name))
+        return found
+
+
+FAMILIES: tuple[Family, ...] = (
+    Mixtral(), Qwen2Moe(), Qwen3Moe(), Glm4Moe(), Olmoe(), GraniteMoe(),
+)  # fmt: skip

@@ -1,0 +1,28 @@
+"""A pass that keeps, for every cell, what the logits behind its token are computed from."""
+
+import numpy as np
+
+from engine.graph import Graph, Value
+from engine.models.further import HIDDEN
+from engine.passes import Memory
+from reference.table import OPS
+
+
+def keep_hidden(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
+    """The graph with the last norm over all tokens, not those alone whose logits are wanted, and
+    its results in a cache of float32 rows."""
+    last, made = graph.hidden, Graph()
+    (norm,) = (node for node in graph.nodes if node.label == last.name)
+    capacity, width = len(memory["cell_positions"]), int(last.dims[1])
+    cache = Value(HIDDEN, "cache", "u8", (capacity, width), "F32")
+    for node in graph.nodes:
+        if node.label == "rows":
+            x = node.arguments["weight"]
+            assert isinstance(x, Value)
+            given = {a.name: norm.arguments[a.name] for a in OPS[norm.op].inputs}
+            given["x"] = Value(x.name, x.kind, "f32", x.dims)
+            every = made(norm.op, "hidden", None, **given)
+            cells = Value("cells", "input", "i32", ("tokens",))
+            made("kv_write", "hidden_write", out=cache, x=every, cells=cells, before=cache)
+        made.nodes.append(node)
+    return made, memory | {HIDDEN: np.zeros(cache.sizes({}), np.uint8)}

@@ -1,0 +1,7 @@
+"""Policies: which cells of a cache are kept, once a prompt has been read.
+
+>>> Engine.load("model.gguf", kv_policy=SnapKV(capacity=1024))
+
+Each is a file with a frozen dataclass and a function that appends what scores a block's cells to a
+graph; `table.py` lists them. What they are in NumPy is in reference/policies.py.
+"""

@@ -1,0 +1,44 @@
+"""Every policy there is, by the name that the shell has for it."""
+
+from dataclasses import fields
+
+from engine.errors import ModelError
+from engine.policies.h2o import H2O
+from engine.policies.keydiff import KeyDiff
+from engine.policies.knorm import Knorm
+from engine.policies.policy import Policy
+from engine.policies.snapkv import SnapKV
+from engine.policies.streaming_llm import StreamingLLM
+
+POLICIES: dict[str, type] = {
+    "streaming_llm": StreamingLLM,
+    "knorm": Knorm,
+    "keydiff": KeyDiff,
+    "snapkv": SnapKV,
+    "h2o": H2O,
+}
+
+
+def policy_of(text: str) -> Policy:
+    """The policy of a text such as `snapkv:capacity=1024,window=32`."""
+    name, _, given = text.partition(":")
+    if name not in POLICIES:
+        raise ModelError(f"kv_policy is {name!r}: want {', '.join(POLICIES)}")
+    known = [field.name for field in fields(POLICIES[name])]
+    numbers: dict[str, int] = {}
+    for part in given.split(",") if given else ():
+        key, _, value = part.partition("=")
+        if key not in known or not value.isdecimal():
+            raise ModelError(
+                f"kv_policy {name} has {part!r}: want NAME=NUMBER, of {', '.join(known)}"
+            )
+        numbers[key] = int(value)
+    policy: Policy = POLICIES[name](**numbers)
+    return policy
+
+
+def text_of(policy: Policy) -> str:
+    """The text that `policy_of` makes the same policy of."""
+    name = next(name for name, kind in POLICIES.items() if isinstance(policy, kind))
+    numbers = (f"{f.name}={getattr(policy, f.name)}" for f in fields(POLICIES[name]))
+    return f"{name}:{','.join(numbers)}"

@@ -1,0 +1,1 @@
+"""A conversation on the terminal: its messages, what is typed, and commands within it."""

@@ -1,0 +1,72 @@
+"""keep_top and kv_keep on the CPU: heads of keys are shared among threads.
+
+What is kept is found without sorting: the lowest score that is kept is searched for, bit by bit, as
+an integer that orders as scores do. What is kept moves within the cache itself, slot after slot: it
+comes from the same slot or a later one, which nothing was moved to yet.
+"""
+
+from collections.abc import Callable
+
+from numba import njit
+
+from kernels.cpu.runtime.share import Share, arguments, by_format, part, share
+from kernels.cpu.samplers.prefix import key_of
+from kernels.shapes import in_place
+from reference.keep_cells import MOVED, TOP
+from reference.kv_write import FORMATS_OF_CACHE
+
+IN_PLACE = in_place(MOVED)
+
+
+@njit(inline="always")
+def reaching(scores, first, end, least):
+    """How many scores' integers are at least this one."""
+    count = 0
+    for j in range(first, end):
+        count += key_of(scores[j]) >= least
+    return count
+
+
+@share(TOP)
+def keep_top(block, thread, n_threads):
+    scores, kept, first, last, out = arguments(block, TOP)
+    heads, held = scores.shape
+    begin, end = part(heads, thread, n_threads)
+    for g in range(begin, end):
+        wanted = kept - first - last
+        lowest, beyond = 0, 2**32  # at least as many as are wanted reach the one, not the other
+        while beyond - lowest > 1:
+            middle = (lowest + beyond) // 2
+            if reaching(scores[g], first, held - last, middle) >= wanted:
+                lowest = middle
+            else:
+                beyond = middle
+        equals = wanted - reaching(scores[g], first, held - last, lowest + 1)
+        slot = 0
+        for j in range(held):
+            key = key_of(scores[g, j])
+            between = first <= j < held - last
+            takes = not between or key > lowest or (key == lowest and equals > 0)
+            if takes and slot < kept:
+                equals -= between and key == lowest
+                out[g, slot] = j
+                slot += 1
+
+
+def move(format: str) -> Callable[..., None]:
+    def kv_keep(block, thread, n_threads):
+        slots, cells, into, out = arguments(block, IN_PLACE)
+        heads, kept = slots.shape
+        size = out.shape[1] // heads
+        first, last = part(heads, thread, n_threads)
+        for g in range(first, last):
+            for j in range(kept):
+                source, target = cells[slots[g, j]], into[j]
+                if source != target:
+                    for i in range(g * size, (g + 1) * size):
+                        out[target, i] = out[source, i]
+
+    return kv_keep
+
+
+SHARES: dict[str, Share] = by_format(move, IN_PLACE, {name: name for name in FORMATS_OF_CACHE})

@@ -1,0 +1,28 @@
+"""What enters a block that foretells a token more (DeepSeek-V3, arXiv 2412.19437, equation 21), in
+reference ops alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reference.embedding import embedding
+from reference.linear import linear
+from reference.rms_norm import rms_norm
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def joined(
+    h: Array, following: Array, weights: Mapping[str, Any], norms: Mapping[str, Array], eps: float
+) -> Array:
+    """M [norm(embedding of the following token), norm(h)], of block 0.
+
+    h [tokens, hidden], what the model's head reads behind each token; following int32 [tokens], the
+    tokens behind those -> float64 [tokens, hidden].
+    """
+    table, matrix = weights["token_embd.weight"], weights["blk.0.nextn.eh_proj.weight"]
+    after = embedding(following, table.data, table.format)
+    after = rms_norm(after, norms["blk.0.nextn.enorm.weight"], eps)
+    behind = rms_norm(h, norms["blk.0.nextn.hnorm.weight"], eps)
+    return linear(np.concatenate([after, behind], axis=1), matrix.data, matrix.format)

@@ -1,0 +1,89 @@
+"""Laws of what is kept of a KV cache."""
+
+import numpy as np
+
+from reference.formats import FORMATS
+from reference.laws.common import other_bits
+from reference.op import Apply, Arguments, Case, Law
+
+HEADS, HELD = 3, 41
+CAPACITY, KEPT = 60, 17
+
+
+def more_keep_more(apply: Apply, case: Case) -> str:
+    """What is kept of a budget is kept of a larger one, too; all of them are all that is held."""
+    scores = np.round(3 * case.rng().standard_normal((HEADS, HELD))).astype(np.float32)
+    fewer = np.zeros((HEADS, 0), np.int32)
+    for kept in (5, 6, 11, 40, HELD):
+        slots = apply({"scores": scores, "kept": kept, "first": 2, "last": 3})["out"]
+        if any(np.setdiff1d(few, more).size for few, more in zip(fewer, slots, strict=True)):
+            return f"of {kept} not all are kept that fewer keep"
+        fewer = slots
+    return other_bits({"out": fewer}, {"out": np.tile(np.arange(HELD, dtype=np.int32), (HEADS, 1))})
+
+
+def equals_go_by_place(apply: Apply, case: Case) -> str:
+    """Of equal scores, zeros of either sign among them, the earlier ones are kept."""
+    scores = np.where(case.rng().random((HEADS, HELD)) < 0.5, np.float32(0), np.float32(-0.0))
+    got = apply({"scores": scores, "kept": 9, "first": 0, "last": 2})
+    want = np.array([[*range(7), HELD - 2, HELD - 1]] * HEADS, np.int32)
+    return other_bits(got, {"out": want})
+
+
+def ends_have_no_score(apply: Apply, case: Case) -> str:
+    """The first and the last are kept whatever they score, and nobody else's chance is less."""
+    scores = case.rng().standard_normal((HEADS, HELD), np.float32)
+    given = {"scores": scores, "kept": 12, "first": 4, "last": 3}
+    usual = apply(given)
+    for value in (-np.inf, np.inf):
+        others = scores.copy()
+        others[:, :4] = others[:, -3:] = value
+        if found := other_bits(apply({**given, "scores": others}), usual):
+            return f"scores of the ends are {value}: {found}"
+    return ""
+
+
+def scene(case: Case) -> Arguments:
+    rng = case.rng()
+    assert case.format is not None
+    block = FORMATS[case.format].block
+    head_dim = -(-case.shape["head_dim"] // block) * block
+    order = rng.permutation(CAPACITY).astype(np.int32)
+    slots = [np.sort(rng.choice(HELD, KEPT, replace=False)) for _ in range(HEADS)]
+    row_bytes = HEADS * FORMATS[case.format].row_bytes(head_dim)
+    return {
+        "slots": np.array(slots, np.int32),
+        "cells": order[:HELD],
+        "into": order[:KEPT].copy(),
+        "before": rng.integers(0, 256, (CAPACITY, row_bytes), np.uint8),
+        "format": case.format,
+    }
+
+
+def keeping_the_first_moves_nothing(apply: Apply, case: Case) -> str:
+    """The first slots of all heads, into their own cells, are there already."""
+    given = scene(case)
+    given["slots"][:] = np.arange(KEPT)
+    return other_bits(apply(given), {"out": given["before"]})
+
+
+def elsewhere_is_the_same(apply: Apply, case: Case) -> str:
+    """Moved into free cells they are what they are in their own, and what was held stays."""
+    given = scene(case)
+    into = np.setdiff1d(np.arange(CAPACITY), given["cells"])[:KEPT].astype(np.int32)
+    here, there = apply(given)["out"], apply({**given, "into": into})["out"]
+    stays = {"out": given["before"][given["cells"]]}
+    if found := other_bits({"out": there[given["cells"]]}, stays):
+        return f"what was held, though what is kept moved to others: {found}"
+    return other_bits({"out": there[into]}, {"out": here[given["into"]]})
+
+
+TOP_LAWS = (
+    Law("more-keep-more", more_keep_more),
+    Law("equals-by-place", equals_go_by_place),
+    Law("ends-have-no-score", ends_have_no_score),
+)
+MOVE_LAWS = (
+    Law("the-first-stay", keeping_the_first_moves_nothing),
+    Law("elsewhere-the-same", elsewhere_is_the_same),
+)

@@ -1,0 +1,1 @@
+"""Whole models of one family each, in reference ops alone."""

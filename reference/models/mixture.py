@@ -1,0 +1,93 @@
+"""A feed-forward network that is a mixture of experts (Shazeer et al., arXiv 1701.06538), in
+reference ops alone."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reference.activations import sigmoid
+from reference.arithmetic import add, mul, scale
+from reference.embedding import embedding
+from reference.experts import (
+    choose_experts,
+    open_gate,
+    scores_of_chosen,
+    shares_of_sum,
+    sort_by_expert,
+    sum_experts,
+)
+from reference.gated_activations import swiglu
+from reference.linear_experts import linear_experts
+from reference.softmax import softmax
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """`used` of `count` experts serve a token. Weights are their share of softmax over all, or each
+    its own `sigmoid`, divided by their sum if `normed`; or, with `of_chosen`, softmax over their
+    logits alone."""
+
+    count: int
+    used: int
+    normed: bool = True
+    of_chosen: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    kept: int = 1
+    sigmoid: bool = False
+
+
+def mixture(
+    x: Array,
+    block: str,
+    weights: Mapping[str, Any],
+    norms: Mapping[str, Array],
+    own: Mixture,
+    project: Callable[[Array, str], Array],
+    linear: Callable[[Array, Array, str], Array],
+    activation: Callable[[Array, Array], Array] = swiglu,
+    routed: Array | None = None,
+) -> Array:
+    """What a block's experts make of its normalised input, and the shared network if there is one.
+
+    x [tokens, hidden]; weights, by their GGUF names, of experts are uint8 [experts, rows,
+    row_bytes]; project(x, NAME) is linear with the tensor NAME.weight and its bias; the router
+    reads x unless there is something `routed` -> float64 [tokens, hidden].
+    """
+    scores = project(x if routed is None else routed, f"{block}.ffn_gate_inp")
+    if not own.of_chosen:
+        scores = sigmoid(scores) if own.sigmoid else softmax(scores)
+    bias = norms.get(f"{block}.exp_probs_b.bias", np.zeros(own.count, np.float32))
+    ranked = scores.astype(np.float32)
+    chosen = choose_experts(ranked, bias, own.used, own.groups, own.kept)
+    shares = scores_of_chosen(scores, chosen)
+    if own.of_chosen:
+        shares = softmax(shares)
+    elif own.normed:
+        shares = shares_of_sum(shares)
+    if (factors := norms.get(f"{block}.ffn_down_exps.scale")) is not None:
+        shares = mul(shares, factors[chosen])
+    rows, expert, places, ends, *_ = sort_by_expert(chosen, own.count)
+    slots = np.arange(own.count, dtype=np.int32)
+
+    def experts(x: Array, name: str) -> Array:
+        weight = weights[f"{block}.{name}_exps.weight"]
+        out = linear_experts(x, ends, weight.data, slots, weight.format, linear)
+        if (bias := weights.get(f"{block}.{name}_exps.bias")) is None:
+            return out
+        return add(out, embedding(expert, bias.data, bias.format))
+
+    fed = activation(experts(x[rows], "ffn_gate"), experts(x[rows], "ffn_up"))
+    out = sum_experts(experts(fed, "ffn_down"), places, scale(shares, own.scale))
+    if f"{block}.ffn_up_shexp.weight" not in weights:
+        return out
+    gate, up = (project(x, f"{block}.ffn_{n}_shexp") for n in ("gate", "up"))
+    shared = project(activation(gate, up), f"{block}.ffn_down_shexp")
+    if f"{block}.ffn_gate_inp_shexp.weight" in norms:
+        row = norms[f"{block}.ffn_gate_inp_shexp.weight"].astype(np.float64)
+        shared = open_gate(shared, (x @ row)[:, None])
+    return add(out, shared)

@@ -1,0 +1,64 @@
+"""A whole OLMo 2 (OLMo Team, arXiv 2501.00656) or GLM 4 (GLM Team, arXiv 2406.12793) forward pass,
+in reference ops alone."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference.arithmetic import add
+from reference.embedding import embedding
+from reference.gated_activations import swiglu
+from reference.linear import linear
+from reference.models.transformer import Shape, Weight, apart, causal, projected
+from reference.rms_norm import rms_norm
+from reference.rope import rope_neox, rotation
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def post_norm(
+    tokens: Array,
+    weights: Mapping[str, Weight],
+    norms: Mapping[str, Array],
+    shape: Shape,
+    linear: Callable[[Array, Array, str], Array] = linear,
+    activation: Callable[[Array, Array], Array] = swiglu,
+    rope: Callable[[Array, Array], Array] = rope_neox,
+) -> Array:
+    """Logits of every token of one sequence that starts at position 0.
+
+    What attention and the network give is normalised before it is added. So is what they read, and
+    so are queries and keys, all heads of a token together, where there are such norms. GLM 4's
+    `rope` is rope_norm. Arguments are those of `transformer`. -> float64 [tokens, vocab].
+    """
+    weights = apart(weights, shape)
+    count = len(tokens)
+    positions = np.arange(count, dtype=np.int32)
+    turn = rotation(positions, shape.frequencies, shape.magnitude)
+
+    def project(x: Array, name: str) -> Array:
+        return projected(x, name, weights, norms, linear)
+
+    def normed(x: Array, name: str) -> Array:
+        return rms_norm(x, norms[f"{name}.weight"], shape.norm_eps)
+
+    def maybe(x: Array, name: str) -> Array:
+        return normed(x, name) if f"{name}.weight" in norms else x
+
+    table = weights["token_embd.weight"]
+    x = embedding(tokens, table.data, table.format)
+    for i in range(shape.blocks):
+        block = f"blk.{i}"
+        h = maybe(x, f"{block}.attn_norm")
+        q, k = (maybe(project(h, f"{block}.attn_{n}"), f"{block}.attn_{n}_norm") for n in "qk")
+        q = rope(q.reshape(count, shape.heads, shape.head_dim), turn)
+        k = rope(k.reshape(count, shape.kv_heads, shape.head_dim), turn)
+        attended = causal(q, k, project(h, f"{block}.attn_v"), positions)
+        attended = project(attended.reshape(count, -1), f"{block}.attn_output")
+        x = add(x, normed(attended, f"{block}.post_attention_norm"))
+        h = maybe(x, f"{block}.ffn_norm")
+        fed = activation(project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up"))
+        x = add(x, normed(project(fed, f"{block}.ffn_down"), f"{block}.post_ffw_norm"))
+    output = "output" if "output.weight" in weights else "token_embd"
+    return project(normed(x, "output_norm"), output)

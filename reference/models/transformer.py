@@ -1,0 +1,229 @@
+"""A whole LLaMA forward pass (Touvron et al., arXiv 2302.13971), written in reference ops alone;
+one whose feed-forward networks skip neurons (PowerInfer, arXiv 2312.12456)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reference.activations import relu
+from reference.arithmetic import add, add_bias, scale
+from reference.attention import attention
+from reference.embedding import embedding
+from reference.formats import FORMATS
+from reference.gated_activations import reglu, swiglu
+from reference.layer_norm import layer_norm
+from reference.linear import linear
+from reference.models.mixture import Mixture, mixture
+from reference.quantise_activations import dequantise_activations, quantise_activations
+from reference.rms_norm import rms_norm
+from reference.rope import rope_norm, rotation
+from reference.sparse.neuron_masks import active_rows, threshold_mask, union_mask, where_active
+from reference.sparse.sparse_axpy import sparse_axpy
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight matrix as a file holds it: uint8 [rows, row_bytes] in a format."""
+
+    data: Array
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Neurons:
+    """Of networks whose gate is relu and whose down is transposed, those that run: with a logit of
+    the block's predictor that reaches `threshold` (None: all), for the token itself or, by `union`,
+    for any other."""
+
+    threshold: float | None
+    union: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What is multiplied: the embedding, what each half of a block adds, queries by keys (None: by
+    1 / sqrt(head_dim)), and the logits."""
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    attention: float | None = None
+    logits: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes and constants that the formula needs; without `neurons` the gate is silu. Every
+    `no_rope`-th block turns nothing by its position, if that is not 0. Networks may be mixtures."""
+
+    blocks: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_eps: float
+    frequencies: Array
+    magnitude: float = 1.0
+    neurons: Neurons | None = None
+    no_rope: int = 0
+    scales: Scales = Scales()
+    mixture: Mixture | None = None
+
+
+def transformer(
+    tokens: Array,
+    weights: Mapping[str, Weight],
+    norms: Mapping[str, Array],
+    shape: Shape,
+    linear: Callable[[Array, Array, str], Array] = linear,
+) -> Array:
+    """Logits of every token of one sequence that starts at position 0.
+
+    tokens int32 [tokens]; weights and norms (and biases) by their GGUF names; `output.weight` may
+    be absent, which ties it to the embedding. `linear` may be `linear_of_quantised`.
+    -> float64 [tokens, vocab].
+    """
+    count = len(tokens)
+    positions = np.arange(count, dtype=np.int32)
+    turn = rotation(positions, shape.frequencies, shape.magnitude)
+
+    def project(x: Array, name: str) -> Array:
+        return projected(x, name, weights, norms, linear)
+
+    def normed(x: Array, name: str) -> Array:
+        return rms_norm(x, norms[f"{name}.weight"], shape.norm_eps)
+
+    table = weights["token_embd.weight"]
+    x = scale(embedding(tokens, table.data, table.format), shape.scales.embedding)
+    for i in range(shape.blocks):
+        block = f"blk.{i}"
+        h = normed(x, f"{block}.attn_norm")
+        q = project(h, f"{block}.attn_q").reshape(count, shape.heads, shape.head_dim)
+        k = project(h, f"{block}.attn_k").reshape(count, shape.kv_heads, shape.head_dim)
+        v = project(h, f"{block}.attn_v")
+        if not shape.no_rope or (i + 1) % shape.no_rope:
+            q, k = rope_norm(q, turn), rope_norm(k, turn)
+        attended = causal(q, k, v, positions, shape.scales.attention)
+        attended = attended.reshape(count, shape.heads * shape.head_dim)
+        x = add(x, scale(project(attended, f"{block}.attn_output"), shape.scales.residual))
+        h = normed(x, f"{block}.ffn_norm")
+        if shape.mixture:
+            fed = mixture(h, block, weights, norms, shape.mixture, project, linear)
+            x = add(x, scale(fed, shape.scales.residual))
+            continue
+        gate, up = project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up")
+        if shape.neurons is None:
+            fed = project(swiglu(gate, up), f"{block}.ffn_down")
+            x = add(x, scale(fed, shape.scales.residual))
+            continue
+        mask = np.ones(gate.shape, np.uint8)
+        if shape.neurons.threshold is not None:
+            logits = project(relu(project(x, f"{block}.fc1")), f"{block}.fc2")
+            mask = active(logits, shape.neurons)
+        fired = reglu(where_active(gate, mask), where_active(up, mask))
+        x = add(x, transposed(fired, mask, weights[f"{block}.ffn_down_t.weight"]))
+    output = "output" if "output.weight" in weights else "token_embd"
+    return scale(project(normed(x, "output_norm"), output), shape.scales.logits)
+
+
+def active(logits: Array, neurons: Neurons) -> Array:
+    """The mask uint8 [tokens, neurons] by a predictor's logits of the same shape."""
+    assert neurons.threshold is not None
+    mask = threshold_mask(logits, neurons.threshold)
+    return union_mask(mask) if neurons.union else mask
+
+
+def transposed(fired: Array, mask: Array, weight: Weight) -> Array:
+    """The sum of active neurons' rows: fired [tokens, neurons] -> [tokens, hidden]."""
+    rows, count = active_rows(mask)
+    slots = np.arange(len(weight.data))
+    return sparse_axpy(fired, weight.data, rows, count, slots, weight.format)
+
+
+def heads_normed(x: Array, name: str, norms: Mapping[str, Array], shape: Shape) -> Array:
+    """Every head normalised for itself, then times its own row of the tensor NAME.weight, which is
+    [heads, head_dim] (StableLM 2 12B, Command R+); or x, where there is none.
+
+    x [tokens, heads * head_dim] -> float64 [tokens, heads, head_dim].
+    """
+    rows, factors = x.reshape(len(x), -1, shape.head_dim), norms.get(f"{name}.weight")
+    if factors is None:
+        return rows
+    one, zero = np.ones(shape.head_dim, np.float32), np.zeros(shape.head_dim, np.float32)
+    normed = layer_norm(rows.reshape(-1, shape.head_dim), one, zero, shape.norm_eps)
+    return normed.reshape(rows.shape) * factors.astype(np.float64)
+
+
+def projected(
+    x: Array,
+    name: str,
+    weights: Mapping[str, Weight],
+    norms: Mapping[str, Array],
+    linear: Callable[[Array, Array, str], Array],
+) -> Array:
+    """linear with NAME.weight, and NAME.bias where there is one."""
+    weight = weights[f"{name}.weight"]
+    out = linear(x, weight.data, weight.format)
+    return add_bias(out, norms[f"{name}.bias"]) if f"{name}.bias" in norms else out
+
+
+def apart(weights: Mapping[str, Weight], shape: Shape) -> dict[str, Weight]:
+    """All weights, with those apart that are rows of one: of `attn_qkv` queries, keys and values;
+    of `ffn_up` where there is no gate the gate, then up."""
+    found = dict(weights)
+
+    def cut(block: str, joined: str, names: Sequence[str], counts: Sequence[int]) -> None:
+        whole, ends = found.pop(f"{block}.{joined}.weight"), np.cumsum(counts)
+        for name, end, count in zip(names, ends, counts, strict=True):
+            found[f"{block}.{name}.weight"] = Weight(whole.data[end - count : end], whole.format)
+
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    for block in (f"blk.{i}" for i in range(shape.blocks)):
+        if f"{block}.attn_qkv.weight" in found:
+            cut(block, "attn_qkv", ("attn_q", "attn_k", "attn_v"), (q, kv, kv))
+        if f"{block}.ffn_gate.weight" not in found and not shape.mixture:
+            half = len(found[f"{block}.ffn_up.weight"].data) // 2
+            cut(block, "ffn_up", ("ffn_gate", "ffn_up"), (half, half))
+    return found
+
+
+def linear_of_quantised(x: Array, weight: Array, format: str) -> Array:
+    """What linear gives on activations that were quantised to int8 first."""
+    q, scale, _ = quantise_activations(x)
+    return linear(dequantise_activations(q, scale), weight, format)
+
+
+def causal(
+    q: Array,
+    k: Array,
+    v: Array,
+    positions: Array,
+    scale: float | None = None,
+    slopes: Array | None = None,
+    softcap: float = 0.0,
+    window: int = 0,
+    sinks: Array | None = None,
+) -> Array:
+    """Attention of one sequence over itself, its cells in order; keys and values rounded to the
+    float32 that a cache in F32 holds. `scale` is 1 / sqrt(head_dim) if None, and `slopes` [heads]
+    are those of ALiBi, `sinks` [heads] those of gpt-oss; of a `window` each token sees so many,
+    itself included."""
+    count, heads, head_dim = q.shape
+    rows = FORMATS["F32"].quantise
+    begin = np.maximum(0, positions + 1 - window) if window else np.zeros_like(positions)
+    return attention(
+        q,
+        rows(k.reshape(count, -1).astype(np.float32)),
+        rows(v.reshape(count, -1).astype(np.float32)),
+        lists=positions[None, :],
+        spans=np.stack([np.zeros_like(positions), begin, positions + 1], axis=1),
+        positions=positions,
+        cell_positions=positions,
+        slopes=np.zeros(heads) if slopes is None else slopes,
+        sinks=np.full(heads, -np.inf) if sinks is None else sinks,
+        scale=scale or head_dim**-0.5,
+        softcap=softcap,
+        format="F32",
+    )

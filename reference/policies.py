@@ -1,0 +1,41 @@
+"""What of a KV cache is kept once a prompt has been read, method by method, as papers have it.
+
+Each takes what it looks at and gives the slots that each head of keys keeps, ascending, int32
+[kv_heads, kept]; there are no fewer cells than that. Of equal scores the earlier cells are kept.
+`received` [kv_heads, held] is the attention that cells received of the tokens that observe, query
+heads of a group added up (attention_received.py): kvpress averages them, which chooses the same;
+SnapKV's own code keeps other cells for each query head.
+"""
+
+import numpy as np
+
+from reference.cell_scores import keydiff, knorm, pool_scores
+from reference.keep_cells import keep_top
+from reference.op import Array
+
+
+def streaming_llm(kv_heads: int, held: int, kept: int, sinks: int) -> Array:
+    """The first `sinks` cells and the latest (Xiao et al., arXiv 2309.17453)."""
+    return keep_top(np.zeros((kv_heads, held), np.float32), kept, sinks, kept - sinks)
+
+
+def by_knorm(k: Array, cells: Array, kv_heads: int, format: str, kept: int) -> Array:
+    """Keys of the smallest norms (Devoto et al., arXiv 2406.11430)."""
+    return keep_top(knorm(k, cells, kv_heads, format), kept, 0, 0)
+
+
+def by_keydiff(k: Array, cells: Array, kv_heads: int, format: str, kept: int) -> Array:
+    """Keys least like the mean direction of all (Park et al., arXiv 2504.15364)."""
+    return keep_top(keydiff(k, cells, kv_heads, format), kept, 0, 0)
+
+
+def snapkv(received: Array, kept: int, window: int, kernel: int) -> Array:
+    """The last `window` cells, whose tokens observe, and those that received most of them, with
+    their neighbours: the mean over `kernel` of them (Li et al., arXiv 2404.14469)."""
+    return keep_top(pool_scores(received, kernel, window), kept, 0, window)
+
+
+def h2o(received: Array, kept: int, recent: int) -> Array:
+    """The last `recent` cells, and those that received most of all tokens so far (Zhang et al.,
+    arXiv 2306.14048)."""
+    return keep_top(received, kept, 0, recent)

@@ -1,0 +1,1 @@
+"""Products over the neurons that are active, and who they are."""
