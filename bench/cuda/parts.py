@@ -1,12 +1,14 @@
 """A check of a GPU: what it says, what failed, how long it may take, and its parts one after the
 other."""
 
+import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
@@ -21,11 +23,13 @@ from bench.race.experiment import first_line
 from bench.race.results import Measurement, Results
 from kernels.certificates import Certificate, Store
 from kernels.cpu.runtime.cores import allowed_cores
+from kernels.cuda.runtime import nvrtc, sass
 from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
 
 # By when parts that could take longer have to end, as shares of all the time.
 COMPILED, JUDGED, SANITIZED, COMPARED = 0.25, 0.42, 0.5, 0.58
+PACKAGES = ("numpy", "numba", "torch", "triton", "gguf", "tokenizers")
 RANDOM = 0.5  # seconds of random cases for each kernel
 
 
@@ -38,10 +42,14 @@ class Log:
 
     def __call__(self, text: str) -> None:
         for line in text.splitlines() or [""]:
-            words = f"{time.monotonic() - self.begun:6.1f}  {line}"
-            print(words, flush=True)
-            self.file.write(words + "\n")
+            print(self.note(line), flush=True)
         self.file.flush()
+
+    def note(self, line: str) -> str:
+        """A line for the file alone, as it stands there."""
+        words = f"{time.monotonic() - self.begun:6.1f}  {line}"
+        self.file.write(words + "\n")
+        return words
 
 
 @dataclass(slots=True)
@@ -106,6 +114,21 @@ def run(check: Check, models: Mapping[str, Path]) -> None:
 def introduce(check: Check) -> None:
     free, total = check.gpu.memory()
     check.say(f"{check.gpu.identity}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
+    found = {name: version_of(name) for name in PACKAGES}
+    found |= nvrtc.tools() | {"cuBLAS": check.gpu.library, "nvdisasm": str(sass.program() or "")}
+    found["compute-sanitizer"] = str(sanitizer.program() or "")
+    check.say(f"Python {platform.python_version()}, {len(allowed_cores())} cores")
+    check.say("here: " + ", ".join(f"{name} {what}" for name, what in found.items() if what))
+    if absent := [name for name, what in found.items() if not what]:
+        check.say(f"not here: {', '.join(absent)}")
+
+
+def version_of(package: str) -> str:
+    """Of what is installed, without importing it; "" if it is not."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def judge(check: Check) -> None:
@@ -122,11 +145,29 @@ def judge(check: Check) -> None:
     check.say(f"{len(kernels) - len(unreached)} of {len(every)} kernels compiled")
     if unreached:
         check.miss(f"compiling {len(unreached)} kernels ahead, not reached in time")
+    tell_resources(check, kernels, capability)
     store, found = Store(check.folder / "certificates.jsonl"), list[Certificate]()
     try:
         judge_all(kernels, store, RANDOM, check.by(JUDGED), found.append)
     finally:  # whatever breaks off
         tell_verdicts(check, kernels, found)
+
+
+def tell_resources(check: Check, kernels: Sequence[CudaKernel], capability: int) -> None:
+    """Registers and spills of all that was compiled, into the log's file; in a line what spills."""
+    launches = {launch.digest: launch for kernel in kernels for launch in kernel.launches}
+    spilled, counted = [], 0
+    for launch in launches.values():
+        if used := nvrtc.resources(launch, capability):
+            counted += 1
+            name = f"{launch.source} {launch.name}"
+            check.say.note(
+                f"  {name}: {used.registers} registers, {used.spills} bytes spilled,"
+                f" {used.shared} bytes shared"
+            )
+            spilled += [name] * bool(used.spills)
+    what = ", ".join(spilled) or "nothing"
+    check.say(f"registers of {counted} launches are in the log; {what} spills")
 
 
 def tell_verdicts(

@@ -2,9 +2,8 @@
 engine's step comes to if nothing but its kernels takes time. Fused ones do the work of several, as
 in the engine; what that has before and behind the blocks is a few launches more."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from bench.cuda import cases
 from bench.cuda.bound import Bound
@@ -18,16 +17,35 @@ from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
 from reference.formats import FORMATS
-from reference.op import Arguments, Array
+from reference.op import Arguments, Array, Shape
 
 CONTEXT = 512  # cells that the token sees, itself included
 KV_FORMAT = "F16"
 SAMPLES, REPLAYS = 9, 4
 
 
-def sized(kernel: CudaKernel, **shape: int) -> Arguments:
-    """The kernel's own seeded arguments for one token."""
-    return kernel.spec.make(kernel.spec.case({"tokens": 1, **shape}, format=kernel.format))
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A kernel of a step at its sizes; `make` gives its inputs, of which those called `cold` are
+    each block's own."""
+
+    kernel: CudaKernel
+    shape: Shape
+    make: Callable[[], Arguments]
+    cold: tuple[str, ...] = ()
+
+    def bound(self, device: Device, copies: int) -> Bound:
+        return Bound(device, self.kernel, self.make(), self.cold, copies)
+
+
+def seeded(kernel: CudaKernel, shape: Shape, cold: tuple[str, ...] = ()) -> Part:
+    """On the kernel's own seeded arguments for one token."""
+    case = kernel.spec.case({"tokens": 1, **shape}, format=kernel.format)
+    return Part(kernel, case.shape, lambda: kernel.spec.make(case), cold)
+
+
+def of_case(kernel: CudaKernel, case: cases.OpCase) -> Part:
+    return Part(kernel, case.shape, lambda: case.inputs, tuple(case.cold))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,53 +75,59 @@ class Step:
         named = {f"weight{f'_{i}' if i else ''}": weight for i, weight in enumerate(weights)}
         return (rounded(x) if self.rounds else {"x": x}) | named
 
-    def block(self, copies: int) -> Iterator[Bound]:
-        """What a block does for one token, each weight in so many copies."""
+    def block_parts(self) -> Iterator[Part]:
+        """What a block does for one token."""
         m, kind = self.model, self.format
         q, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
 
-        def bound(kernel: CudaKernel, inputs: Arguments, cold: Sequence[str] = ()) -> Bound:
-            return Bound(self.device, kernel, inputs, cold, copies)
+        def linears(op: str, hidden: int, outs: Sequence[int]) -> Part:
+            def make() -> Arguments:
+                made = [cases.linear("", kind, 1, hidden, out).inputs for out in outs]
+                return self.joined(made[0]["x"], [each["weight"] for each in made])
 
-        def small(op: str, format: str | None, cold: Sequence[str] = (), **shape: int) -> Bound:
-            kernel = self.kernel(op, format)
-            return bound(kernel, sized(kernel, **shape), cold)
+            named = {f"out{f'_{i}' if i else ''}": out for i, out in enumerate(outs)}
+            cold = tuple(name.replace("out", "weight") for name in named)
+            shape = {"tokens": 1, "hidden": hidden, **named}
+            return Part(self.kernel(op, kind), shape, make, cold)
 
-        def linears(op: str, hidden: int, outs: Sequence[int]) -> Bound:
-            made = [cases.linear("", kind, 1, hidden, out).inputs for out in outs]
-            inputs = self.joined(made[0]["x"], [each["weight"] for each in made])
-            cold = [name for name in inputs if name.startswith("weight")]
-            return bound(self.kernel(op, kind), inputs, cold)
-
-        def linear(hidden: int, out: int) -> Bound:
-            case = cases.linear("", kind, 1, hidden, out)
-            return bound(self.kernel("linear", kind), case.inputs, case.cold)
+        def linear(hidden: int, out: int) -> Part:
+            return of_case(self.kernel("linear", kind), cases.linear("", kind, 1, hidden, out))
 
         ending, width = ("_round", "hidden") if self.rounds else ("", "width")
-        norm = partial(small, f"add_norm{ending}", None, ["weight"], hidden=m.hidden)
-        attends = cases.attention(m, KV_FORMAT, CONTEXT)
-        yield norm()
+        norm = seeded(self.kernel(f"add_norm{ending}"), {"hidden": m.hidden}, ("weight",))
+        yield norm
         yield linears("linear_trio", m.hidden, (q, kv, kv))
-        yield small(
-            f"{m.rope}_write", KV_FORMAT, heads=m.heads, kv_heads=m.kv_heads, head_dim=m.head_dim,
-            pairs=m.head_dim // 2, capacity=CONTEXT,
-        )  # fmt: skip
-        yield bound(self.kernel(f"attention{ending}", KV_FORMAT), attends.inputs, attends.cold)
+        turned = {
+            "heads": m.heads, "kv_heads": m.kv_heads, "head_dim": m.head_dim,
+            "pairs": m.head_dim // 2, "capacity": CONTEXT,
+        }  # fmt: skip
+        yield seeded(self.kernel(f"{m.rope}_write", KV_FORMAT), turned)
+        attends = cases.attention(m, KV_FORMAT, CONTEXT)
+        yield of_case(self.kernel(f"attention{ending}", KV_FORMAT), attends)
         yield linear(q, m.hidden)
-        yield norm()
+        yield norm
         yield linears("linear_pair", m.hidden, (m.ffn, m.ffn))
-        yield small(f"{m.gate}{ending}", None, (), **{width: m.ffn})
+        yield seeded(self.kernel(f"{m.gate}{ending}"), {width: m.ffn})
         yield linear(m.ffn, m.hidden)
 
-    def ends(self) -> Iterator[Bound]:
+    def end_parts(self) -> Iterator[Part]:
         """What stands behind the blocks; the sum that is normalised is the last block's."""
-        m, device = self.model, self.device
+        m = self.model
         norm = self.kernel("add_norm_round" if self.rounds else "add_norm")
-        greedy = self.kernel("greedy")
-        yield Bound(device, norm, sized(norm, hidden=m.hidden))
+        yield seeded(norm, {"hidden": m.hidden})
         out = cases.linear("", self.format, 1, m.hidden, m.vocab)
-        yield Bound(device, self.kernel("linear", self.format), out.inputs)
-        yield Bound(device, greedy, greedy.spec.make(greedy.spec.case({"vocab": m.vocab})))
+        yield replace(of_case(self.kernel("linear", self.format), out), cold=())
+        greedy = self.kernel("greedy")
+        shape = greedy.spec.case({"vocab": m.vocab}).shape
+        yield Part(greedy, shape, lambda: greedy.spec.make(greedy.spec.case(shape)))
+
+    def block(self, copies: int) -> Iterator[Bound]:
+        """A block's kernels, each weight in so many copies."""
+        return (part.bound(self.device, copies) for part in self.block_parts())
+
+    def ends(self) -> Iterator[Bound]:
+        """Those behind the blocks."""
+        return (part.bound(self.device, 1) for part in self.end_parts())
 
     @property
     def bytes(self) -> float:

@@ -34,6 +34,10 @@ def op(
     values: Annotated[str, typer.Option(help="Kind of values: normal, spiky, …")] = "normal",
     seed: Annotated[int, typer.Option(help="Same seed, same inputs.")] = 0,
     secret: Annotated[int, typer.Option(help="Of a trial: what fills memory around arrays.")] = 0,
+    machine_code: Annotated[
+        bool, typer.Option("--machine-code", help="Of its CUDA kernels, instead; needs no GPU.")
+    ] = False,
+    sm: Annotated[int, typer.Option(help="Of that: for GPUs of this compute capability.")] = 90,
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
@@ -54,6 +58,11 @@ def op(
         spec = find_op(name)
     if format and not spec.formats:
         raise typer.BadParameter(f"{name} takes no format, got {format}")
+    if machine_code:
+        from bench.shell.machine_code import show
+
+        show(name, format, variant, sm, as_json)
+        return
     for option, number in (("--seed", seed), ("--secret", secret)):
         if number < 0:
             raise typer.BadParameter(f"{option} must not be negative, got {number}")

@@ -25,6 +25,7 @@ from bench.race.results import read
 from bench.tests.support.programs import run
 from kernels.certificates import Certificate
 from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.nvrtc import Compiled
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import find_any
 from reference.table import OPS
@@ -79,12 +80,40 @@ def test_a_bare_machine_can_import_all_of_it(tmp_path):
 
 
 def checked(folder, seconds=60):
-    gpu = SimpleNamespace(memory=lambda: (1, 1), identity="made up")
+    gpu = SimpleNamespace(memory=lambda: (1, 1), identity="made up", library="")
     return Check(gpu, folder, Log(StringIO(), time.monotonic()), seconds)
 
 
 def certificate(kernel, failure=""):
     return Certificate(kernel.name, "0" * 64, "quick", 3, 0.5, 0.0, 1.0, "2026-11-23", failure)
+
+
+def test_registers_and_spills_are_in_the_log(monkeypatch, tmp_path, capsys):
+    """Of all that is compiled, in its file; on the terminal what spills."""
+    check, kernels = checked(tmp_path), CUDA_KERNELS[:3]
+    spills = {kernels[1].launches[0].digest: 8}
+
+    def resources(launch, capability):
+        return Compiled(b"", 40, spills.get(launch.digest, 0), 16)
+
+    monkeypatch.setattr(parts.nvrtc, "resources", resources)
+    parts.tell_resources(check, kernels, 90)
+    written, said = check.say.file.getvalue().splitlines(), capsys.readouterr().out.splitlines()
+    assert len(written) == 4
+    assert "40 registers, 8 bytes spilled, 16 bytes shared" in written[1]
+    assert len(said) == 1
+    assert f"{kernels[1].launches[0].name} spills" in said[0]
+
+
+def test_what_is_here_is_said_first(monkeypatch, tmp_path, capsys):
+    """Versions and tools, without importing any; then what is not here."""
+    monkeypatch.setattr(parts, "PACKAGES", ("numpy", "no-such-package"))
+    check = checked(tmp_path)
+    parts.introduce(check)
+    told = capsys.readouterr().out
+    assert f"numpy {np.__version__}" in told
+    assert "no-such-package, " in told.splitlines()[-1]
+    assert "cuBLAS" in told.splitlines()[-1]
 
 
 @pytest.mark.parametrize("breaks", [False, True])

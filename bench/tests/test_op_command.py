@@ -16,6 +16,7 @@ from bench.shell.op import serving
 from bench.tests.support.synthetic import ENDLESS, machine_of
 from engine.shell import main
 from kernels.cpu.runtime.team import Team
+from kernels.cuda.runtime import sass
 from kernels.kernel import Kernel
 from kernels.table import KERNELS, find, variants
 from reference.table import OPS
@@ -190,6 +191,7 @@ def test_what_takes_too_much_is_left_out_with_a_note(assay, monkeypatch):
         (["levitate"], 2, "there is no op 'levitate'"),
         (["silu", "--format", "Q4_0"], 2, "silu takes no format, got Q4_0"),
         (["silu", "--seed", "-1"], 2, "--seed must not be negative, got -1"),
+        (["silu", "--machine-code", "--sm", "60"], 2, "--sm is at least 75, got 60"),
         (["silu", "--variant", "fast"], 2, "no kernel of silu serves here: no variant 'fast'"),
         (["silu", "--shape", "tokens=x"], 2, "--shape wants axis=size"),
         (["silu", "--shape", "tokens=9999999999"], 2, "--shape: tokens=9999999999 is too large"),
@@ -200,6 +202,17 @@ def test_bad_input_is_one_line(assay, probes, words, code, message):
     got, stdout, stderr = assay(*words)
     assert (got, stdout, probes) == (code, "", [])
     assert message in stderr.splitlines()[-1]
+
+
+@pytest.mark.skipif(bool(sass.missing()), reason=sass.missing())
+def test_machine_code_is_told_without_a_gpu(assay):
+    """Of an op's CUDA kernels: registers, loads by their bytes, products of tensor cores."""
+    words = "quantise_activations", "--machine-code", "--sm", "80"
+    (row,) = rows_of(assay(*words, "--json"))
+    assert row["kernel"] == "quantise_activations/cuda/generic"
+    assert 0 < row["registers"] < 65
+    assert (row["spilled"], row["copies_of_loads"], row["instructions_a_product"]) == (0, 0, None)
+    assert "registers" in assay(*words)[1]
 
 
 @pytest.mark.parametrize("tried", FIRST, ids=lambda kernel: kernel.op)

@@ -17,15 +17,18 @@ struct Coding {
   static constexpr uint32_t values_0 = 0, values_1 = 0, values_2 = 0, values_3 = 0;
   static constexpr bool power = false;     // d is 2^(byte - 128)
   static constexpr float factor = 1.f;     // of d
+  static constexpr int at_once = 6;        // blocks of threads to make room for (linear.cuh)
 };
 struct q8_0 : Coding {
   static constexpr int low = 8;
 };
 struct q4_0 : Coding {
   static constexpr int raised = 8;
+  static constexpr int at_once = 5;  // with fewer registers it would spill
 };
 struct q4_1 : Coding {
   static constexpr bool m = true;
+  static constexpr int at_once = 4;
 };
 struct q5_0 : Coding {
   static constexpr int high = 1, raised = 16;
@@ -67,10 +70,12 @@ struct mxfp4 : Coding {
                             values_3 = 0xf4f8fafc;
 };
 struct tq2_0 : Coding {
+  static constexpr int at_once = 4;
   static constexpr int low = 2, raised = 1, blocks = 8;
 };
 struct tq1_0 : tq2_0 {};
 struct iq1_s : Coding {
+  static constexpr int at_once = 4;
   static constexpr int low = 8, blocks = 8;
   static constexpr bool integers = true;
   static constexpr float factor = 0.125f;

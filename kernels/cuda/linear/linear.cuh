@@ -22,23 +22,37 @@ struct Walk {
   }
 };
 
-// Gives use(item, load(item)) the items of a lane's chain in their order, DEPTH of them on their way
-// from memory while the one before is used.
-template <int DEPTH, class Load, class Use>
+// Blocks of threads that a multiprocessor has to have room for: with one token the compiler would
+// rather ask for more at once and have fewer warps that wait (assay predict).
+template <int TOKENS, int OF_ONE = 6>
+constexpr int AT_ONCE = TOKENS == 1 ? OF_ONE : 2;
+#define FEW_BOUNDS(...) __launch_bounds__(FEW_WARPS * WARP, AT_ONCE<__VA_ARGS__>)
+
+// Gives use(item, load(item)) the items of a lane's chain in their order, AHEAD of them on their way
+// from memory. As machine code this waits for memory once a turn (conformance/kernel/test_sass.py):
+// - An item is used before the next is asked for in its place. The other way round the compiler
+//   copies it, and a copy waits for what has just been asked for.
+// - A turn has no condition. Behind one the loads of a step stand together with what use() loads,
+//   which is near; they come to share a scoreboard, and who waits for one waits for both.
+template <int AHEAD, class Load, class Use>
 static __device__ __forceinline__ void for_chain(int items, Load load, Use use) {
   const int lane = threadIdx.x % WARP;
-  decltype(load(0)) next[DEPTH];
+  decltype(load(0)) next[AHEAD];
 #pragma unroll
-  for (int d = 0; d < DEPTH; ++d) next[d] = load(min(lane + d * CHAINS, items - 1));
-  for (int first = lane; first < items; first += DEPTH * CHAINS) {
+  for (int d = 0; d < AHEAD; ++d) next[d] = load(min(lane + d * CHAINS, items - 1));
+  int first = lane;
+  for (; first + (AHEAD - 1) * CHAINS < items; first += AHEAD * CHAINS) {
 #pragma unroll
-    for (int d = 0; d < DEPTH; ++d) {
+    for (int d = 0; d < AHEAD; ++d) {
       const int item = first + d * CHAINS;
-      if (item >= items) continue;
-      const auto own = next[d];
-      next[d] = load(min(item + DEPTH * CHAINS, items - 1));
-      use(item, own);
+      use(item, next[d]);
+      next[d] = load(min(item + AHEAD * CHAINS, items - 1));
     }
+  }
+#pragma unroll
+  for (int d = 0; d < AHEAD; ++d) {
+    const int item = first + d * CHAINS;
+    if (item < items) use(item, next[d]);
   }
 }
 

@@ -1,13 +1,13 @@
 // Block formats on activations in blocks of int8.
 #include "linear_blocks.cuh"
 
-#define FEW(name, TOKENS, ROWS)                                                                    \
-  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2)                                \
-      name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,       \
-           float* out, int tokens, int hidden, int rows) {                                         \
-    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
-    const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<ROWS>;                             \
-    few<TOKENS, ROWS>(q, scale, total, {weight, out, rows, first}, tokens, hidden, partial);       \
+#define FEW(name, TOKENS, ROWS)                                                              \
+  extern "C" __global__ void FEW_BOUNDS(TOKENS, F::at_once)                                  \
+      name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight, \
+           float* out, int tokens, int hidden, int rows) {                                   \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                             \
+    const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<ROWS>;                       \
+    few<TOKENS, ROWS>(q, scale, total, {weight, out, rows, first}, tokens, hidden, partial); \
   }
 FEW(linear_1, 1, 2)
 FEW(linear_2, 2, 2)

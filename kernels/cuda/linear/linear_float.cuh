@@ -118,7 +118,7 @@ static __device__ __forceinline__ void few_of(const float* x, const Rows& of, in
 }
 
 #define FEW(name, ROUNDS, TOKENS, ROWS)                                                           \
-  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2)                               \
+  extern "C" __global__ void FEW_BOUNDS(TOKENS)                                                   \
       name(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) { \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
     const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<ROWS>;                            \
@@ -126,20 +126,20 @@ static __device__ __forceinline__ void few_of(const float* x, const Rows& of, in
   }
 
 // The same of two and three weights.
-#define FEW_JOINED(most, ROUNDS, TOKENS, ROWS)                                                    \
-  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2)                               \
-      linear_pair_##most(const float* x, const uint8_t* weight, const uint8_t* weight_1,          \
+#define FEW_JOINED(most, ROUNDS, TOKENS, ROWS)                                                     \
+  extern "C" __global__ void FEW_BOUNDS(TOKENS)                                                    \
+      linear_pair_##most(const float* x, const uint8_t* weight, const uint8_t* weight_1,           \
                          float* out, float* out_1, int tokens, int hidden, int rows, int rows_1) { \
-    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
-    const Rows own = own_rows<ROWS>({{weight, out, rows}, {weight_1, out_1, rows_1}});            \
-    few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                \
-  }                                                                                               \
-  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2) linear_trio_##most(           \
-      const float* x, const uint8_t* weight, const uint8_t* weight_1, const uint8_t* weight_2,    \
-      float* out, float* out_1, float* out_2, int tokens, int hidden, int rows, int rows_1,       \
-      int rows_2) {                                                                               \
-    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
-    const Rows own = own_rows<ROWS>(                                                              \
-        {{weight, out, rows}, {weight_1, out_1, rows_1}, {weight_2, out_2, rows_2}});             \
-    few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
+    const Rows own = own_rows<ROWS>({{weight, out, rows}, {weight_1, out_1, rows_1}});             \
+    few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                 \
+  }                                                                                                \
+  extern "C" __global__ void FEW_BOUNDS(TOKENS) linear_trio_##most(                                \
+      const float* x, const uint8_t* weight, const uint8_t* weight_1, const uint8_t* weight_2,     \
+      float* out, float* out_1, float* out_2, int tokens, int hidden, int rows, int rows_1,        \
+      int rows_2) {                                                                                \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
+    const Rows own = own_rows<ROWS>(                                                               \
+        {{weight, out, rows}, {weight_1, out_1, rows_1}, {weight_2, out_2, rows_2}});              \
+    few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                 \
   }

@@ -65,17 +65,32 @@ def compiled(launch: Launch, capability: int) -> Compiled:
 def kept(launch: Launch, capability: int) -> Path:
     """The machine code in the cache folder, compiled if it was not before by this compiler, or if
     it is not what was kept."""
-    words = f"{launch.digest} {sorted(tools().items())}"
-    name = f"cuda/{hashlib.sha256(words.encode()).hexdigest()[:32]}-sm_{capability}.cubin"
+    name = _name(launch, capability)
     code, digest = read(name), read(f"{name}.sha256")
     if code is None or digest != _digest(name, code):
         if code is not None:
             say(f"{name} in the cache folder is damaged or another's: it is compiled anew")
         # not `compiled`: a compiler that words its log in another way makes code nonetheless
-        code, _ = _program(launch.source, launch.folder, launch.defines, capability)
+        code, log = _program(launch.source, launch.folder, launch.defines, capability)
+        keep(f"{name}.log", log.encode())
         keep(name, code)
         keep(f"{name}.sha256", _digest(name, code))
     return place_of(name)
+
+
+def resources(launch: Launch, capability: int) -> Compiled | None:
+    """What the machine code that is kept takes; None if there is none, or nothing known of it."""
+    name = _name(launch, capability)
+    code, log = read(name), read(f"{name}.log")
+    if code is None or not log or f"'{launch.function}'" not in log.decode():
+        return None
+    return Compiled(code, *_resources(launch, log.decode()))
+
+
+def _name(launch: Launch, capability: int) -> str:
+    """Of what this compiler makes of it, in the cache folder."""
+    words = f"{launch.digest} {sorted(tools().items())}"
+    return f"cuda/{hashlib.sha256(words.encode()).hexdigest()[:32]}-sm_{capability}.cubin"
 
 
 def _digest(name: str, code: bytes) -> bytes:

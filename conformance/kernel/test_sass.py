@@ -1,0 +1,208 @@
+"""The machine code of CUDA kernels, which needs no GPU: bytes that a load brings, what waits for
+them, room for warps, what a product of tensor cores costs."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from kernels.cuda.attention import attention
+from kernels.cuda.linear import linear
+from kernels.cuda.runtime import sass
+from kernels.cuda.runtime.launch import Launch, ours
+from kernels.cuda.runtime.occupancy import blocks_at_once
+
+CAPABILITIES = (75, 80, 90)
+SAMPLE = [("F16", 90), ("Q4_0", 90)]  # of the quick gate
+FAR = 10_000  # cycles to memory: far beyond all else that a turn takes
+WEIGHT = ("weight",)
+# Bytes of each load by which a lane gets an item of one row: a run of eight floats, a block of 32.
+LOADS = {
+    "F32": (16, 16), "F16": (16,), "BF16": (16,), "Q8_0": (16, 16, 2), "Q4_0": (16, 2),
+    "Q4_1": (16, 4), "Q4_K": (16, 4, 2), "Q5_K": (16, 4, 4, 2), "Q6_K": (16, 8, 2, 2),
+    "IQ4_NL": (16, 2), "MXFP4": (16, 1),
+}  # fmt: skip
+AT_ONCE = {"linear_1": 5, "linear_2": 2, "linear_4": 2, "linear_8": 2}  # blocks of threads
+FEWER = {"Q4_1": 4}  # of one token: with fewer registers it would spill
+LAUNCHES = linear.FLOAT_LAUNCHES | linear.BLOCK_LAUNCHES
+FEW = list(product(LOADS, CAPABILITIES))
+NOT_HERE = pytest.mark.skipif(bool(sass.missing()), reason=sass.missing())
+HEADER = "\t.headerflags\n.text.add:\n"
+
+
+def sampled(cases: list[tuple]) -> list:
+    """Those of the quick gate, and the others for the whole one."""
+    deep = pytest.mark.exhaustive
+    return [pytest.param(*c, marks=() if c in SAMPLE else deep) for c in cases]
+
+
+def waits(code: sass.MachineCode) -> float:
+    """For memory, of a warp in one turn of the loop that goes through the weight."""
+    loop = code.stream
+    far, none = (loop.cycles(9, d, 0, WEIGHT) - loop.cycles(8, d, 0, WEIGHT) for d in (FAR, 0))
+    return (far - none) / FAR
+
+
+def edited(tmp_path, launch: Launch, name: str, *changes: tuple[str, str]) -> Launch:
+    """The same launch of sources among which one has been changed."""
+    text = ours()[name].read_text()
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    for file in launch.files:
+        if file in ours():
+            (tmp_path / file).write_text(text if file == name else ours()[file].read_text())
+    return replace(launch, folder=tmp_path)
+
+
+@NOT_HERE
+@pytest.mark.parametrize(("format", "capability"), sampled(FEW))
+def test_weights_of_few_tokens_stream(format, capability):
+    """One wait for memory a turn, no copy of what has just been asked for, loads as wide as they
+    are meant, room for so many warps."""
+    for launch in LAUNCHES[format][:4]:
+        code = sass.read(launch, capability)
+        loop, used = code.stream, code.compiled
+        assert not loop.copies_of_loads, launch.name
+        found = Counter(load.bytes for load in loop.loads if load.argument == "weight")
+        items = sum(found.values()) // len(LOADS[format])
+        assert found == Counter(LOADS[format] * items), launch.name
+        least = min(AT_ONCE[launch.function], FEWER.get(format, 5))
+        assert blocks_at_once(capability, 128, used.registers, used.shared) >= least, launch.name
+        assert not used.spills, launch.name
+        if launch.function == "linear_1":
+            assert waits(code) < 1.1
+
+
+ASIDE = """if (item >= items) continue;
+      const auto own = next[d];
+      next[d] = load(min(item + AHEAD * CHAINS, items - 1));
+      use(item, own);"""
+UNDER_A_CONDITION = """if (item < items) use(item, next[d]);
+      next[d] = load(min(item + AHEAD * CHAINS, items - 1));"""
+
+
+@NOT_HERE
+def test_a_pipeline_that_is_none_is_seen(tmp_path):
+    """What was there before, an item put aside before the next is asked for; and what looks mended
+    since nothing is copied, a turn with conditions."""
+    launch, name = LAUNCHES["Q4_0"][0], "linear.cuh"
+    text = ours()[name].read_text()
+    begin, end = (text.index(word) for word in ("  int first = lane;", "// The sums of all lanes"))
+
+    def turning(step: str) -> sass.MachineCode:
+        turn = f"const int item = first + d * CHAINS;\n      {step}"
+        loop = f"""  for (int first = lane; first < items; first += AHEAD * CHAINS)
+#pragma unroll
+    for (int d = 0; d < AHEAD; ++d) {{
+      {turn}
+    }}
+}}
+"""
+        (tmp_path / step[:14]).mkdir()
+        changes = (text[begin:end], loop), ("TOKENS == 1 ? OF_ONE : 2", "2")
+        return sass.read(edited(tmp_path / step[:14], launch, name, *changes), 90)
+
+    assert len(turning(ASIDE).stream.copies_of_loads) >= 16
+    conditional = turning(UNDER_A_CONDITION)
+    assert not conditional.stream.copies_of_loads
+    assert waits(conditional) > 1.9
+
+
+@NOT_HERE
+def test_narrow_loads_are_seen(tmp_path):
+    """Words one by one instead of four at once."""
+    launch = LAUNCHES["Q4_0"][0]
+    wide = "const uint4 v = *reinterpret_cast<const uint4*>(from);"
+    narrow = edited(
+        tmp_path, launch, "portable.cuh",
+        (wide, "const volatile uint32_t* w = from; const uint4 v{w[0], w[1], w[2], w[3]};"),
+    )  # fmt: skip
+    loads = [x.bytes for loop in sass.read(narrow, 90).loops for x in loop.loads]
+    assert loads
+    assert max(loads) < 16
+
+
+PRODUCTS = {  # instructions of the loop for each product of tensor cores, at most
+    **dict.fromkeys(linear.PACKS, 40.0),
+    "tensor_few": 12.0,
+    "tensor_many": 12.0,
+}
+
+
+def multiplying(name: str) -> list[Launch]:
+    if name in linear.PACKS:
+        return [LAUNCHES[name][-1]]
+    return [x for x in attention.tensor if x.function.startswith(f"attention_{name}_")]
+
+
+@NOT_HERE
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_tensor_cores_get_to_work(name):
+    """So many instructions stand beside each of their products, and no more."""
+    for launch in multiplying(name):
+        loop = sass.read(launch, 90).multiplying
+        assert len(loop.instructions) / loop.products <= PRODUCTS[name], launch.name
+
+
+def line(address: int, text: str, control: int) -> str:
+    """As nvdisasm prints an instruction; `control` are its bits from the 105th on."""
+    return (
+        f"        /*{address:04x}*/  {text} ;  /* 0x{0:016x} */\n  /* 0x{control << 41:016x} */\n"
+    )
+
+
+def control(stall: int = 1, sets: int = 7, waits: tuple[int, ...] = ()) -> int:
+    return stall | sets << 5 | 7 << 8 | sum(1 << 11 + i for i in waits)
+
+
+CODE = HEADER + "".join((
+    line(0x00, "LDC.64 R2, c[0x0][0x210]", control(sets=0)),
+    line(0x10, "ULDC.64 UR4, c[0x0][0x208]", control()),
+    line(0x20, "IMAD.WIDE R4, R0, 0x10, R2", control(waits=(0,))),
+    ".L_x_1:\n",
+    line(0x30, "LDG.E.128.CONSTANT R8, desc[UR4][R4.64]", control(sets=1)),
+    line(0x40, "@!P0 LDG.E.U16 R6, desc[UR4][R4.64+0x10]", control(sets=2)),
+    line(0x50, "IMAD.MOV.U32 R12, RZ, RZ, R9", control(stall=4, waits=(1,))),
+    line(0x60, "FFMA R13, R12, R6, R13", control(waits=(2,))),
+    line(0x70, "MOV R14, R13", control()),
+    line(0x80, "@P0 BRA `(.L_x_1)", control(stall=5)),
+    line(0x90, "EXIT", control()),
+))  # fmt: skip
+
+
+def test_what_is_printed_is_read():
+    """Opcodes, registers, widths, scoreboards, loops and copies, worked out by hand; a warp's turn
+    in cycles: the loads are issued at 0 and 1, the copy waits until 100, the product one cycle less
+    than until 1 + 100, and all that is issued takes 4 + 1 + 1 + 5 more."""
+    compiled = sass.Compiled(b"", 16, 0, 0)
+    launch = Launch("add.cu", "add", "x: f32[n] -> out: f32[n]", lambda shape: None)
+    code = sass.MachineCode(launch, 90, compiled, *sass.parsed(CODE)["add"])
+    (loop,) = code.loops
+    assert [load.argument for load in code.loads] == ["x", "x"]
+    assert [load.bytes for load in loop.loads] == [16, 2]
+    wide, narrow, copy, *_ = loop.instructions
+    assert wide.writes == {"R8", "R9", "R10", "R11"}
+    assert (narrow.predicate, narrow.sets, copy.waits, copy.stall) == ("@!P0", 2, {1}, 4)
+    assert loop.copies_of_loads == (copy,)
+    assert loop.cycles(2, 100, 0, ["x"]) - loop.cycles(1, 100, 0, ["x"]) == 100 + 4 + 1 + 1 + 5
+
+
+@pytest.mark.parametrize(
+    ("capability", "threads", "registers", "shared", "blocks"),
+    [
+        (90, 128, 32, 0, 16),  # 64 warps
+        (90, 128, 80, 1056, 6),  # 16,384 registers of a quarter hold 6 warps of 2,560
+        (90, 128, 255, 0, 2),
+        (90, 128, 32, 100 << 10, 2),  # 228 KiB hold two of 101
+        (75, 32, 16, 0, 16),  # blocks
+        (80, 1024, 64, 0, 1),
+        (80, 1024, 65, 0, 0),  # 72 registers of 1,024 threads are more than there are
+        (103, 128, 80, 1056, 6),  # a newer one has what the newest known has
+    ],
+)
+def test_room_for_blocks(capability, threads, registers, shared, blocks):
+    """Worked out by hand from the programming guide's tables."""
+    assert blocks_at_once(capability, threads, registers, shared) == blocks
