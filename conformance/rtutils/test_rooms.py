@@ -31,13 +31,13 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 13_150,
-    "kernels": 21_450,
-    "engine": 29_500,
-    "conformance": 39_000,
-    "bench": 24_300,
-    "data": 2_300,
-    "assay": 290,
+    "reference": 14_000,
+    "kernels": 22_850,
+    "engine": 30_800,
+    "conformance": 40_550,
+    "bench": 27_300,
+    "data": 2_350,
+    "assay": 310,
 }
 TEST_IMPORTED = re.compile(
     r"^\s*(?:from|import) (?:conformance|bench)(?!\.support\.).*\btest_", re.MULTILINE
