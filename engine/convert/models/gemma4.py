@@ -134,11 +134,12 @@ class Gemma4(Mixture, Family):
                 f"rope.dimension_count{end}": gw.u32(size),
                 f"rope.freq_base{end}": gw.f32(base),
             }
-        if config.flag("enable_moe_block", False):
-            found |= self.expert_keys(config)
         if cap:
             found["final_logit_softcapping"] = gw.f32(config.real("final_logit_softcapping"))
         return found
+
+    def expert_keys(self, config: Fields) -> gw.Keys:
+        return super().expert_keys(config) if config.flag("enable_moe_block", False) else {}
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         found = super().sources(config, model)
