@@ -83,7 +83,10 @@ def test_equivalent_mutants_are_mutants():
         assert any(replace(place, axis="").has(mutant) for mutant in known), place
 
 
-READERS = {"embedding", "linear", "linear_experts", "attention", "dequantise", "sparse_axpy"}
+READERS = {
+    "embedding", "linear", "linear_experts", "attention", "attention_received", "keydiff", "knorm",
+    "dequantise", "sparse_axpy",
+}  # fmt: skip
 LINEARS = {"linear", "linear_experts", "sparse_linear"}
 WRITERS = {"quantise", "quantise_weighted", "kv_write"}
 WIDE = "arithmetic", "activations", "gated_activations", "experts"  # what counts in lanes
