@@ -45,7 +45,7 @@ test-arm: $(VENV)/.installed-dev
 	ASSAY_ARM_ALL=1 $(BIN)/pytest conformance/kernel/test_arm.py conformance/kernel/test_linear_neon.py
 
 test-deep: $(VENV)/.installed-dev
-	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/
+	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/ bench/tests/test_fleet.py
 
 test-wheel: $(VENV)/.installed
 	bash conformance/wheel.sh $(BIN)/python

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from typer.testing import CliRunner
@@ -175,13 +175,14 @@ class Dying(RuleBasedStateMachine):
         for number, (scores,) in self.fleet.deal(self.job, passages):
             digest.update(number.to_bytes(4, "little") + scores.nll.tobytes())
             if number == after:
-                pids = sorted(self.fleet._client.run(os.getpid, on_error="ignore").values())
-                for one in which:
-                    os.kill(pids[one], signal.SIGKILL)
+                there = sorted(self.fleet._client.run(os.getpid, on_error="ignore").values())
+                killed = [there[one] for one in which if one < len(there)]  # one may be starting
+                for pid in killed:
+                    os.kill(pid, signal.SIGKILL)
         assert digest.hexdigest() == (type(self).known or digest.hexdigest())
         type(self).known = digest.hexdigest()
         told = [note for note in self.notes[before:] if "is gone" in note]
-        assert len(which) == 1 or told  # nobody else could have done the rest
+        assert len(killed) < 2 or told  # nobody else could have done the rest
 
 
 def revived(cluster):
@@ -372,17 +373,15 @@ def test_results_are_merged_in_bounded_memory():
         Sealed("worker", "0" * 64, b"").opened()
 
 
-@pytest.mark.parametrize(
-    ("runs", "rounds"), [(1, 2), pytest.param(4, 4, marks=pytest.mark.exhaustive)]
-)
-def test_whoever_dies_changes_no_bit(cluster, files, runs, rounds):
+def test_whoever_dies_changes_no_bit(cluster, files):
     """Workers are killed in the middle of a text, one or both; others, or those that come in their
     place, do their shares again."""
+    runs, rounds = (4, 4) if os.environ.get("ASSAY_DEEP") else (1, 2)
     Dying.cluster = cluster
     Dying.text, _ = read_text("story", files / "text", CONTEXT, None, None)
     slow = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     chosen = settings(
         deadline=None, max_examples=runs, stateful_step_count=rounds, derandomize=True,
-        suppress_health_check=slow, database=None,
+        suppress_health_check=slow, database=None, phases=[Phase.generate],
     )  # fmt: skip
     run_state_machine_as_test(Dying, settings=chosen)
