@@ -1,4 +1,5 @@
-// Two or three weights in a block format that meet the same few tokens.
+// Two or three weights in a block format that meet the same few tokens. Three hold so many addresses
+// that there is room for a block of threads less.
 #include "linear_blocks.cuh"
 
 #define FEW_JOINED(most, TOKENS, ROWS)                                                          \
@@ -10,7 +11,7 @@
     const Rows own = own_rows<ROWS>({{weight, out, rows}, {weight_1, out_1, rows_1}});          \
     few<TOKENS, ROWS>(q, scale, total, own, tokens, hidden, partial);                           \
   }                                                                                             \
-  extern "C" __global__ void FEW_BOUNDS(TOKENS, F::at_once) linear_trio_##most(                 \
+  extern "C" __global__ void FEW_BOUNDS(TOKENS, F::at_once - 1) linear_trio_##most(             \
       const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,         \
       const uint8_t* weight_1, const uint8_t* weight_2, float* out, float* out_1, float* out_2, \
       int tokens, int hidden, int rows, int rows_1, int rows_2) {                               \
