@@ -196,7 +196,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             self._without("ram_budget", "vram_budget", "passes", "kv_policy", "foretells")
         if self.foretells:
             self._without("a model's own draft block", "kv_policy")
-        if self.kv_policy is not None and not hasattr(self.kv_policy, "scores"):
+        if self.kv_policy is not None and not isinstance(self.kv_policy, Policy):
             raise ModelError(f"kv_policy is {self.kv_policy!r:.60}: want a SnapKV or the like")
         if self.activation and not (self.ram_budget or self.vram_budget):
             raise ModelError(

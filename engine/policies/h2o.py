@@ -4,22 +4,14 @@ all tokens so far, and the latest. Here they are counted while the prompt is rea
 from dataclasses import dataclass
 
 from engine.graph import Graph, Value
-from engine.policies.policy import EVERY, Block, checked
+from engine.policies.policy import EVERY, Block, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class H2O:
+class H2O(Policy):
     """The last `recent` cells, and the rest of `capacity` by what they received."""
 
-    capacity: int = 1024
     recent: int = 512
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @property
-    def first(self) -> int:
-        return 0
 
     @property
     def last(self) -> int:

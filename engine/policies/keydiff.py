@@ -3,29 +3,12 @@
 from dataclasses import dataclass
 
 from engine.graph import Graph, Value
-from engine.policies.policy import Block, checked
+from engine.policies.policy import Block, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class KeyDiff:
+class KeyDiff(Policy):
     """`capacity` cells by their keys alone, wherever they stand."""
-
-    capacity: int = 1024
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @property
-    def first(self) -> int:
-        return 0
-
-    @property
-    def last(self) -> int:
-        return 0
-
-    @property
-    def observers(self) -> int:
-        return 0
 
     def scores(self, graph: Graph, block: Block) -> Value:
         return graph(

@@ -1,8 +1,8 @@
 """What a policy is, and what it is given of a block."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Protocol
 
 from engine.errors import ModelError
 from engine.graph import Graph, Value
@@ -23,39 +23,44 @@ class Block:
     kv_heads: int
 
 
-class Policy(Protocol):
+@dataclass(frozen=True, slots=True)
+class Policy(ABC):
     """Of a text that holds more, each head of each block keeps `capacity` cells: the `first` and
     the `last` ones, and of the others those that score highest, the earlier of equals. The last
     `observers` tokens of a prompt say by their attention what is wanted."""
 
-    @property
-    def capacity(self) -> int: ...
+    capacity: int = 1024
 
     @property
-    def first(self) -> int: ...
+    def first(self) -> int:
+        return 0
 
     @property
-    def last(self) -> int: ...
+    def last(self) -> int:
+        return 0
 
     @property
-    def observers(self) -> int: ...
+    def observers(self) -> int:
+        return 0
 
+    @abstractmethod
     def scores(self, graph: Graph, block: Block) -> Value:
         """What scores a block's cells, appended to a graph: float32 [kv_heads, held]."""
 
-
-def checked(policy: Policy) -> None:
-    """Raise ModelError for what is no number of cells, or contradicts itself."""
-    name = type(policy).__name__
-    for field in fields(policy):  # type: ignore[arg-type]
-        value = getattr(policy, field.name)
-        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
-            raise ModelError(f"{name}: {field.name} is {value!r}: want a whole number from 0 up")
-    if policy.capacity < 1:
-        raise ModelError(f"{name}: capacity is {policy.capacity}: want a cell at least")
-    if policy.first + policy.last > policy.capacity:
-        always = policy.first + policy.last
-        raise ModelError(
-            f"{name}: capacity is {policy.capacity}, and {always} cells are kept whatever they"
-            " score: want no fewer"
-        )
+    def __post_init__(self) -> None:
+        """Raise ModelError for what is no number of cells, or contradicts itself."""
+        name = type(self).__name__
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
+                raise ModelError(
+                    f"{name}: {field.name} is {value!r}: want a whole number from 0 up"
+                )
+        if self.capacity < 1:
+            raise ModelError(f"{name}: capacity is {self.capacity}: want a cell at least")
+        if self.first + self.last > self.capacity:
+            always = self.first + self.last
+            raise ModelError(
+                f"{name}: capacity is {self.capacity}, and {always} cells are kept whatever they"
+                " score: want no fewer"
+            )

@@ -5,29 +5,24 @@ from dataclasses import dataclass
 
 from engine.errors import ModelError
 from engine.graph import Graph, Value
-from engine.policies.policy import Block, checked
+from engine.policies.policy import Block, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class SnapKV:
+class SnapKV(Policy):
     """The last `window` cells, and those that they give the most attention: its mean over `kernel`
     neighbours."""
 
-    capacity: int = 1024
     window: int = 32
     kernel: int = 5
 
     def __post_init__(self) -> None:
-        checked(self)
+        Policy.__post_init__(self)
         if self.window < 1 or self.kernel % 2 == 0:
             raise ModelError(
                 f"SnapKV: window is {self.window} and kernel {self.kernel}: want tokens that"
                 " observe, and an odd number of neighbours"
             )
-
-    @property
-    def first(self) -> int:
-        return 0
 
     @property
     def last(self) -> int:

@@ -10,7 +10,7 @@ from engine.policies.policy import Policy
 from engine.policies.snapkv import SnapKV
 from engine.policies.streaming_llm import StreamingLLM
 
-POLICIES: dict[str, type] = {
+POLICIES: dict[str, type[Policy]] = {
     "streaming_llm": StreamingLLM,
     "knorm": Knorm,
     "keydiff": KeyDiff,
@@ -33,8 +33,7 @@ def policy_of(text: str) -> Policy:
                 f"kv_policy {name} has {part!r}: want NAME=NUMBER, of {', '.join(known)}"
             )
         numbers[key] = int(value)
-    policy: Policy = POLICIES[name](**numbers)
-    return policy
+    return POLICIES[name](**numbers)
 
 
 def text_of(policy: Policy) -> str:
