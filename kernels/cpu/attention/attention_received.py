@@ -24,7 +24,7 @@ from kernels.cpu.attention.attention_sums import (
     dots,
     query_of,
 )
-from kernels.cpu.attention.attention_tile import chunks_of, finite, weigh
+from kernels.cpu.attention.attention_tile import chunks_of, dividing, finite, weigh
 from kernels.cpu.formats.decoding import TAGS, FormatTag, element
 from kernels.cpu.isa.simd import extract, f32x16, splat
 from kernels.cpu.isa.simd_exp import exp
@@ -98,28 +98,19 @@ def whole(scratch, first, chunks, found, at):
 
 
 def finding(tag: FormatTag) -> Callable[..., None]:
-    layout = FORMATS[tag.format]
-    block_elements, block_bytes = layout.block, layout.block_bytes
+    sizes_of, place_of = dividing(tag, QUERIES)
 
     def generic(block, thread, n_threads):
-        q, _, lists, spans, _, _, scratch, out = arguments(block, SIGNATURE)
+        q, k, lists, spans, _, _, scratch, _ = arguments(block, SIGNATURE)
         desk, bases = stack(np.float32, DESK), stack(np.int64, BASES)
-        tokens, heads, head_dim = q.shape
-        kv_heads, all_chunks = out.shape[1], chunks_of(lists.shape[1])
-        group, chunks = heads // kv_heads, np.int64(0)
-        slices = (group + QUERIES - 1) // QUERIES
-        width = (group + slices - 1) // slices
-        height = QUERIES // width if slices == 1 else 1
+        tokens, heads, _ = q.shape
+        units, sizes = sizes_of(q, k)
+        all_chunks, chunks = chunks_of(lists.shape[1]), np.int64(0)
         for t in range(tokens):
             chunks = max(chunks, chunks_of(spans[t, 2] - spans[t, 1]))
-        tiles = (tokens + height - 1) // height
-        for item in range(thread, kv_heads * slices * tiles * chunks, n_threads):
-            chunk, unit = item % chunks, item // chunks
-            kv_head, piece, tile = unit // tiles // slices, unit // tiles % slices, unit % tiles
-            h0 = kv_head * group + piece * width
-            h1 = min(h0 + width, (kv_head + 1) * group)
-            column = kv_head * (head_dim // block_elements * block_bytes)
-            t1, last = tile * height, min((tile + 1) * height, tokens)
+        for item in range(thread, units * chunks, n_threads):
+            chunk = item % chunks
+            h0, h1, column, t1, last = place_of(item // chunks, sizes)
             while t1 < last:
                 t0, t1 = t1, end_of_run(spans, t1, last)
                 weights_of(tag, block, desk, bases, t0, t1, h0, h1, column, chunk)
