@@ -31,6 +31,7 @@ from kernels.cpu.attention import (
     attention_amx,
     attention_received,
     attention_scalar,
+    pattern_attention,
 )
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.formats.packing import (
@@ -235,6 +236,7 @@ KERNELS: tuple[Kernel, ...] = (
         for f, share in attention_received.SHARES.items()
     ),
     *of_formats("attention_received", "scalar", attention_received.SCALAR_SHARES, in_place=ONTO),
+    *of_formats("pattern_attention", "generic", pattern_attention.SHARES, in_place=ONTO),
     *of_formats("knorm", "generic", cell_scores.KNORM_SHARES),
     *of_formats("keydiff", "generic", cell_scores.KEYDIFF_SHARES, scratch=cell_scores.directions),
     Kernel("pool_scores", "generic", cell_scores.pool_scores),
