@@ -1,5 +1,5 @@
-"""Attention in which blocks of queries see chosen cells, as a sparse prompt has it (MInference, Jiang
-et al., arXiv 2407.02490)."""
+"""Attention in which blocks of queries see chosen cells, as prompts are read sparsely (MInference,
+Jiang et al., arXiv 2407.02490)."""
 
 import numpy as np
 
@@ -53,10 +53,10 @@ def _seen(spans: Array, lists: Array, sees: Array) -> list[tuple[int, int, Array
 
 def stretch(rng: np.random.Generator, shape: Shape, most: int) -> Array:
     """int32 [tokens, 3]: spans of tokens that follow one another in a sequence, so that each row of
-    `sees` is one block's and there are `most` cells at most; some that have none are before."""
+    `sees` is one block's and there are `most` cells at most; some that have none come before."""
     tokens, capacity = shape["tokens"], min(most, shape["capacity"])
     count = min(tokens - int(rng.integers(0, min(2, tokens) + 1)), capacity)
-    count = max(0, min(count, BLOCK * (shape["rows"] - 1) + 1))
+    count = max(0, min(count, BLOCK * (shape.get("rows", tokens) - 1) + 1))
     end = int(rng.integers(count, capacity + 1))
     spans = np.zeros((tokens, 3), np.int32)
     spans[:, 0] = rng.integers(shape["sequences"])
