@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.policies.h2o import H2O
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
+    from engine.policies.minference import MInference
     from engine.policies.snapkv import SnapKV
     from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingParams
@@ -39,6 +40,7 @@ __all__ = [
     "Linear",
     "Lookahead",
     "LookaheadTrie",
+    "MInference",
     "Options",
     "OwnHead",
     "Piece",
@@ -57,6 +59,7 @@ _HOMES = {
     "H2O": "engine.policies.h2o",
     "KeyDiff": "engine.policies.keydiff",
     "Knorm": "engine.policies.knorm",
+    "MInference": "engine.policies.minference",
     "Options": "engine.options",
     "Piece": "engine.generation.completion",
     "PromptError": "engine.checks",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from engine.options import Options
 from engine.passes import Pass
 from engine.passes.count import count_predicted
 from engine.passes.keep_hidden import keep_hidden
+from engine.passes.sparse_prompts import sparse_prompts
 from engine.placement.applied import placed
 from engine.sparsity import dense_where_faster
 from kernels.background import Background
@@ -64,13 +65,16 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     said = described(file, options)
     config, notes = said.config, list(said.notes)
     context = options.context or min(config.context, 4096)
+    if sparse := options.prompt_attention:  # a stretch is a step, beside a token of each answer
+        options = replace(options, batch=max(options.batch, sparse.stretch + options.sequences - 1))
     check_memory(config, options, context)
     limits = {
         "tokens": min(options.batch, context),
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    cells = Cells(context, options.sequences, config.window, states)
+    stretch = sparse.stretch if sparse else 0
+    cells = Cells(context, options.sequences, config.window, states, stretch)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
         {"tokens": max(limits.values()), "held": context}, options.compiles_apart,
@@ -96,7 +100,8 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     policy = options.kv_policy
     observing = [receiving(policy, options.sequences, context)] if policy else []
     foretelling = [keep_hidden] if options.foretells else []
-    whole, ahead = built([*options.passes, *observing, *foretelling]), None
+    reading = [sparse_prompts(sparse, context)] if sparse else []
+    whole, ahead = built([*options.passes, *observing, *reading, *foretelling]), None
     ready = compiler.compile(whole)
     eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler) if policy else None
     if options.foretells:

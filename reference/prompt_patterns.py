@@ -90,27 +90,29 @@ def highest(scores: Array, count: int, first: int) -> Array:
 
 
 def prompt_pattern(
-    kinds: Array, sums: Array, scores: Array, spans: Array, sinks: int, local: int, columns: int,
-    diagonals: int, first: int, recent: int, blocks: int, before: Array,
+    kinds: Array, sizes: Array, sums: Array, scores: Array, spans: Array, first: int, recent: int,
+    before: Array,
 ) -> Array:  # fmt: skip
     """out[h, b % rows, j] = 1 where head h's queries of block b see the j-th cell of their list, by
     the pattern that kinds[h] names, else 0; of blocks of which no query is here what was `before`.
 
-    kinds int32 [heads]; sums float32 [heads, 2, capacity] and scores float32 [heads, rows, parts]
-    as `stripe_sums` and `block_scores` have them; spans of these queries -> uint8, like before.
+    kinds int32 [heads]; sizes int32 [heads, 2] are a pattern's numbers: sinks and local cells, or
+    columns and diagonals, or blocks and nothing; sums float32 [heads, 2, capacity] and scores
+    float32 [heads, rows, parts] as `stripe_sums` and `block_scores` have them; spans of these
+    queries -> uint8, like before.
     """
     out = before.copy()
     held = int(spans[:, 2].max(initial=0))
     for b, end, _ in _blocks(spans):
         slots = np.arange(b * BLOCK, (b + 1) * BLOCK)
-        for h, kind in enumerate(kinds):
+        for h, (kind, (one, other)) in enumerate(zip(kinds, sizes, strict=True)):
             if kind == A_SHAPE:
-                seen = a_shape(slots, end, sinks, local)
+                seen = a_shape(slots, end, one, other)
             elif kind == VERTICAL_SLASH:
                 own = sums[h, :, :held]
-                seen = vertical_slash(slots, end, own, columns, diagonals, first, recent)
+                seen = vertical_slash(slots, end, own, one, other, first, recent)
             else:
-                seen = block_sparse(end, scores[h, b % out.shape[1], : b + 1], blocks)
+                seen = block_sparse(end, scores[h, b % out.shape[1], : b + 1], one)
             out[h, b % out.shape[1]] = 0
             out[h, b % out.shape[1], :end] = seen
     return out
@@ -172,14 +174,12 @@ def make_pattern(case: Case) -> Arguments:
         scores = np.take(scores, rng.integers(0, shape["parts"], shape["parts"]), axis=2)
     some = (1, 2, 5, 30, 100, 4000)
     few = rng.choice(some, 2) if case.seed % 3 else (0, 1)
-    numbers = dict(zip(("sinks", "local", "columns", "diagonals", "blocks"), rng.choice(some, 5),
-                       strict=True))  # fmt: skip
     return {
         "kinds": ((np.arange(heads) + case.seed) % len(KINDS)).astype(np.int32),
+        "sizes": rng.choice(some, (heads, 2)).astype(np.int32),
         "sums": sums,
         "scores": scores,
         "spans": stretch(rng, {**shape, "sequences": 1}, shape["parts"] * BLOCK),
-        **{name: int(value) for name, value in numbers.items()},
         "first": int(few[0]),
         "recent": int(few[1]),
         "before": rng.integers(0, 2, (heads, rows, capacity), np.uint8),
@@ -245,9 +245,9 @@ def unfit_pattern(inputs: Arguments) -> str:
     blocks = np.unique(own[inputs["spans"][:, 2] > 0])
     if len(np.unique(blocks % rows)) < len(blocks):
         return f"{len(blocks)} blocks of queries share {rows} rows"
-    for name in ("sinks", "local", "columns", "diagonals", "first", "recent", "blocks"):
-        if inputs[name] < 0:
-            return f"{name} is {inputs[name]}: want 0 or more"
+    for name in ("sizes", "first", "recent"):
+        if np.min(inputs[name], initial=0) < 0:
+            return f"{name} holds {np.min(inputs[name])}: want 0 or more"
     cells = min(capacity, inputs["scores"].shape[2] * BLOCK)
     lists = np.zeros((int(inputs["spans"][:, 0].max(initial=0)) + 1, capacity), np.int32)
     return of_one_stretch({"spans": inputs["spans"], "lists": lists}, cells)
@@ -295,9 +295,9 @@ SCORES = (
     " -> out: f32[heads rows parts]"
 )
 PATTERN = (
-    "kinds: i32[heads], sums: f32[heads 2 capacity], scores: f32[heads rows parts],"
-    " spans: i32[tokens 3], sinks: i64, local: i64, columns: i64, diagonals: i64, first: i64,"
-    " recent: i64, blocks: i64, before: u8[heads rows capacity] -> out: u8[heads rows capacity]"
+    "kinds: i32[heads], sizes: i32[heads 2], sums: f32[heads 2 capacity],"
+    " scores: f32[heads rows parts], spans: i32[tokens 3], first: i64, recent: i64,"
+    " before: u8[heads rows capacity] -> out: u8[heads rows capacity]"
 )
 PARTS = {"parts": (1, 2, 3, 5)}
 OF_SUMS = {axis: sizes for axis, sizes in AXES.items() if axis != "rows"}

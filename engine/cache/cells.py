@@ -28,10 +28,19 @@ class Cells:
 
     Of a sequence whose cells a policy has evicted (engine/cache/eviction.py) all positions below
     `evicted` have gone or moved together; tokens from `observed_from` on say what is kept.
+
+    Where prompts are read by sparse attention, in steps of a `stretch`, those are tokens of a
+    sequence up to `prompt_to`; of `stretched` tokens, or -1 where not all were read so, cells are
+    what any prompt has that begins alike.
     """
 
     def __init__(
-        self, capacity: int, n_sequences: int, window: int = 0, states: States | None = None
+        self,
+        capacity: int,
+        n_sequences: int,
+        window: int = 0,
+        states: States | None = None,
+        stretch: int = 0,
     ) -> None:
         self.capacity, self.n_sequences, self.window = capacity, n_sequences, window
         self.states = states
@@ -40,6 +49,8 @@ class Cells:
         self.lengths = [0] * n_sequences
         self.evicted = [0] * n_sequences
         self.observed_from = [NOBODY] * n_sequences
+        self.stretch, self.prompt_to = stretch, [0] * n_sequences
+        self.stretched = [-1] * n_sequences
         self._owners = np.zeros(capacity, np.int32)
         self.free = capacity
         self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are free
@@ -144,6 +155,31 @@ class Cells:
         seen[np.asarray(positions) < first, 2] = 0
         return seen
 
+    def read(self, sequence: int, begin: int, prompt: int) -> None:
+        """Of a prompt of so many tokens, `begin` of which the sequence holds, the others will be
+        read by sparse attention, a stretch in each step."""
+        self.prompt_to[sequence], self.stretched[sequence] = prompt, begin
+
+    def divided(self, spans: Array, positions: Sequence[int]) -> tuple[Array, Array]:
+        """The spans of tokens at these positions that are a prompt's, and of the others; both are
+        int32 [tokens, 3], and empty where they are not concerned."""
+        prompt, dense = spans.copy(), spans.copy()
+        ends = np.array(self.prompt_to)[spans[:, 0]]
+        sparse = np.asarray(positions) < ends
+        prompt[~sparse, 2] = dense[sparse, 2] = 0
+        if sparse.any():
+            sequence, end = int(spans[sparse, 0][-1]), int(spans[sparse, 2][-1])
+            if sparse.sum() == self.stretch and end == self.stretched[sequence] + self.stretch:
+                self.stretched[sequence] = end
+        return prompt, dense
+
+    def shares(self, sequence: int, end: int) -> int:
+        """The last position up to `end` from which another text can go on with the sequence's
+        cells, as they are what it would have computed."""
+        if not self.stretch:
+            return self.reach(sequence, end)
+        return max(0, min(end, self.stretched[sequence])) // self.stretch * self.stretch
+
     def wanted_to_keep(self, sequence: int, count: int) -> int:
         """How many free cells it takes to move `count` of a sequence's cells together."""
         return count if (self._owners[self.of(sequence)[:count]] > 1).any() else 0
@@ -208,6 +244,7 @@ class Cells:
         self.lists[target, : len(cells)] = cells
         self.lengths[target] = len(cells)
         self.evicted[target] = self.evicted[source]
+        self.stretched[target] = min(self.stretched[source], len(cells))
         self._owners[cells] += 1
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -223,8 +260,10 @@ class Cells:
                 f"positions from {begin} on cannot be dropped alone: up to"
                 f" {self.evicted[sequence]} cells were evicted"
             )
+        self.stretched[sequence] = min(self.stretched[sequence], begin)
         if not len(kept):
             self.evicted[sequence] = 0
+            self.prompt_to[sequence], self.stretched[sequence] = 0, -1
         if self.states and gone.any() and gone.argmax() + len(dropped) < len(cells):
             raise ValueError(
                 f"positions from {begin} on cannot be dropped without those after them, which a"

@@ -23,11 +23,14 @@ class HeldText:
         """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab].
         Whoever reads it `beside` has its own rows of them. What a policy does not keep of it is
         evicted then, unless it is a text that was left between two tokens and is gone on with."""
-        left = self._model.cells.evicted[0] and list(prompt) == self.held + self.drawn
+        cells = self._model.cells
+        special = cells.evicted[0] or cells.stretched[0] >= 0
+        left = special and list(prompt) == self.held + self.drawn
         eviction = None if left else self._model.eviction
         if eviction:
             eviction.begin(0, len(prompt))
-        for logits in self.rows(prompt, beside.first if beside else len(prompt) - 1, span):
+        first, sparse = beside.first if beside else len(prompt) - 1, cells.stretch and not left
+        for logits in self.rows(prompt, first, span, sparse=bool(sparse)):
             if beside:
                 beside.take(logits)
         if eviction:
@@ -37,26 +40,36 @@ class HeldText:
 
     def take(self, reading: Reading, span: Span) -> None:
         """Hold the text of a reading, which gets its rows: those of all of it, whatever a policy
-        has evicted of a text before."""
-        if self._model.cells.evicted[0]:
+        has evicted of a text before, or a prompt's tokens have not seen."""
+        if self._model.cells.evicted[0] or self._model.cells.stretched[0] >= 0:
             self.clear()
         for rows in self.rows(reading.tokens, reading.first, span, reading.hidden):
             reading.take(rows)
 
     def rows(
-        self, tokens: Sequence[int], first: int, span: Span, hidden: bool = False
+        self,
+        tokens: Sequence[int],
+        first: int,
+        span: Span,
+        hidden: bool = False,
+        sparse: bool = False,
     ) -> Iterator[Array]:
         """Hold a text, and give its logits [n, vocab] behind each token from `tokens[first]` on, or
         what they are computed from [n, hidden], in parts that are valid until the next is asked
-        for. What is held of the tokens before is not evaluated anew."""
+        for. What is held of the tokens before is not evaluated anew. A prompt that is `sparse` is
+        read in stretches."""
         model, limits = self._model, self._model.limits
         step = model.hidden if hidden else model.step
-        begin = model.cells.reach(0, min(self._shared(tokens), first))
+        reach = model.cells.shares if sparse else model.cells.reach
+        begin = reach(0, min(self._shared(tokens), first))
         model.cells.remove(0, begin=begin)
+        if sparse:
+            model.cells.read(0, begin, len(tokens))
+        chunk = model.cells.stretch if sparse else limits["tokens"]
         self.held, self.drawn = self.held[:begin], []
         while begin < len(tokens):
             end = max(first, begin) + limits["outputs"]
-            end = min(begin + limits["tokens"], end, len(tokens))
+            end = min(begin + chunk, end, len(tokens))
             where, wanted = range(begin, end), range(max(first - begin, 0), end - begin)
             with span.measure(len(where)):
                 found = step(tokens[begin:end], where, [(0,)] * len(where), wanted)

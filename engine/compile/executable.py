@@ -98,6 +98,8 @@ def stepped(
         given = {"tokens": tokens, "positions": positions, "cells": chosen, "spans": spans}
         if "observed_spans" in ready.inputs:
             given["observed_spans"] = cells.observed(spans, positions)
+        if "prompt_spans" in ready.inputs:
+            given["prompt_spans"], given["dense_spans"] = cells.divided(spans, positions)
         if cells.window:
             given["window_spans"] = cells.windowed(spans, positions)
         if cells.states:

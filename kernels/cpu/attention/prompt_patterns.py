@@ -210,18 +210,16 @@ def choose(scores, held, count, first, chosen):
 
 @share(OF_PATTERN)
 def prompt_pattern(block, thread, n_threads):
-    (
-        kinds, sums, scores, spans, sinks, local, columns, diagonals, first, recent, blocks,
-        scratch, out,
-    ) = arguments(block, OF_PATTERN)  # fmt: skip
+    kinds, sizes, sums, scores, spans, first, recent, scratch, out = arguments(block, OF_PATTERN)
     heads, rows, capacity = out.shape
     held, _ = held_by(spans)
     for h in range(thread, heads if held else 0, n_threads):
         lists = scratch.view(np.int32)[2 * h * capacity : 2 * (h + 1) * capacity]
         upright, slanted, n_upright, n_slanted = lists[:capacity], lists[capacity:], 0, 0
+        one, other = np.int64(sizes[h, 0]), np.int64(sizes[h, 1])
         if kinds[h] == VERTICAL_SLASH:
-            n_upright = choose(sums[h, 0], held, columns, first, upright)
-            n_slanted = choose(sums[h, 1], held, diagonals, recent, slanted)
+            n_upright = choose(sums[h, 0], held, one, first, upright)
+            n_slanted = choose(sums[h, 1], held, other, recent, slanted)
         b = np.int64(-1)
         for t in range(len(spans)):
             if spans[t, 2] <= 0 or (spans[t, 2] - 1) // BLOCK == b:
@@ -230,8 +228,8 @@ def prompt_pattern(block, thread, n_threads):
             begin, end, sees = b * BLOCK, min((b + 1) * BLOCK, held), out[h, b % rows]
             sees[:] = 0
             if kinds[h] == A_SHAPE:
-                sees[: min(sinks, end)] = 1
-                sees[max(0, begin - local + 1) : end] = 1
+                sees[: min(one, end)] = 1
+                sees[max(0, begin - other + 1) : end] = 1
             elif kinds[h] == VERTICAL_SLASH:
                 for i in range(n_upright):
                     if upright[i] < end:
@@ -244,7 +242,7 @@ def prompt_pattern(block, thread, n_threads):
                         sees[j] = 1
                     above = min(above, max(low, 0))
             else:
-                n = choose(scores[h, b % rows], b + 1, blocks, 0, upright)
+                n = choose(scores[h, b % rows], b + 1, one, 0, upright)
                 for i in range(n):
                     at = upright[i] * BLOCK
                     sees[at : min(at + BLOCK, end)] = 1
