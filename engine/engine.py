@@ -100,7 +100,8 @@ class Engine(Closing):
             if draft is not None:  # first, so that a budget of memory counts what it takes
                 drafting = opened.enter_context(cls._alone(draft, options.of_a_draft()))
                 if options.ram_budget:
-                    drafting.model.touch()
+                    for tokens in (1, drafting.model.limits["tokens"]):
+                        drafting.model.plan_for(tokens).touch()
             engine = opened.enter_context(cls._alone(path, options, sampling))
             engine._draft = drafting
             if speculation:

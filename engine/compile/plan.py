@@ -4,6 +4,7 @@ blocks laid.
 First allocate, then compute: after planning, a step writes its inputs and sizes and runs.
 """
 
+import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
@@ -297,6 +298,15 @@ class Plan:
         self._parts = [self._between(*two) for two in bounds] if pauses else [self.program]
         self.logits = self.array(logits)
         self.hidden = self.array(hidden) if hidden else None
+
+    def touch(self) -> None:
+        """Take all the memory that steps will: activations, caches, pages of the mapped file."""
+        for array in (self.arena, *self.inputs.values()):
+            pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
+            if array.flags.writeable:
+                pages[:] = pages
+            else:
+                pages.max(initial=0)
 
     def idle(self) -> Program:
         """The program with shares that do nothing: what waking a team and its barriers cost."""
