@@ -135,9 +135,11 @@ def of_experts(
     packings: Packings = PACKINGS,
     **rest: Any,
 ) -> list[Kernel]:
-    """A variant of linear_experts, in each of the formats of linear's."""
+    """A variant of linear_experts, in each of the formats of linear's. Its knobs are not measured:
+    how many tokens an expert has is what another node found."""
     made = linear_experts.shares(kind, shares)
-    own = {"knobs": STREAM, "activations": "int8" if kind == IN_INT8 else "float32"} | rest
+    own = {"activations": "int8" if kind == IN_INT8 else "float32"} | rest
+    own["knobs"] = tuple(replace(knob, tokens=()) for knob in own.pop("knobs", STREAM))
     return [
         Kernel("linear_experts", variant, s, f, pack=packings[f], **own) for f, s in made.items()
     ]
