@@ -9,8 +9,8 @@
   What they raise is an `EngineError`.
 - `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `OwnHead` are ways to draft
   tokens.
-- `SnapKV`, `PyramidKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long prompt
-  are kept.
+- `SnapKV`, `PyramidKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long
+  prompt are kept.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
 - `judge("rms_norm/cpu/generic")` tries a kernel and returns its certificate.
@@ -72,8 +72,8 @@ __all__ = [
     "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
     "Logprob", "Lookahead", "LookaheadTrie", "ModelError", "NumericalError", "OffloadError",
     "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
-    "PyramidKV", "RequestOutput", "SamplingError", "SamplingParams", "SessionError", "ShapeError", "SnapKV",
-    "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
+    "PyramidKV", "RequestOutput", "SamplingError", "SamplingParams", "SessionError", "ShapeError",
+    "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
     "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
 ]  # fmt: skip
 

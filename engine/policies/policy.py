@@ -66,11 +66,11 @@ class Policy(ABC):
     def __post_init__(self) -> None:
         """Raise ModelError for what is no number of cells, or contradicts itself."""
         name = type(self).__name__
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for number in fields(self):
+            value = getattr(self, number.name)
             if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
                 raise ModelError(
-                    f"{name}: {field.name} is {value!r}: want a whole number from 0 up"
+                    f"{name}: {number.name} is {value!r}: want a whole number from 0 up"
                 )
         if self.capacity < 1:
             raise ModelError(f"{name}: capacity is {self.capacity}: want a cell at least")
