@@ -1,5 +1,5 @@
-"""PyramidKV (Cai et al., arXiv 2406.02069): later blocks look at fewer and fewer tokens, so that they
-keep fewer, and the first ones more."""
+"""PyramidKV (Cai et al., arXiv 2406.02069): later blocks look at fewer and fewer tokens, so
+that they keep fewer, and the first ones more."""
 
 from dataclasses import dataclass, field
 
