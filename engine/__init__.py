@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.policies.h2o import H2O
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
+    from engine.policies.pyramidkv import PyramidKV
     from engine.policies.snapkv import SnapKV
     from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingParams
@@ -44,6 +45,7 @@ __all__ = [
     "Piece",
     "PromptError",
     "PromptLookup",
+    "PyramidKV",
     "SamplingParams",
     "SnapKV",
     "StreamingLLM",
@@ -60,6 +62,7 @@ _HOMES = {
     "Options": "engine.options",
     "Piece": "engine.generation.completion",
     "PromptError": "engine.checks",
+    "PyramidKV": "engine.policies.pyramidkv",
     "SamplingParams": "engine.sampling.params",
     "SnapKV": "engine.policies.snapkv",
     "StreamingLLM": "engine.policies.streaming_llm",

@@ -70,10 +70,10 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    cells = Cells(context, options.sequences, config.window, states)
+    cells = Cells(context, options.sequences, config.window, states, config.blocks)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
-        {"tokens": max(limits.values()), "held": context}, options.compiles_apart,
+        {"tokens": max(limits.values()), "held": context, "kept": context}, options.compiles_apart,
     )  # fmt: skip
     if options.compiles_apart:
         compile_apart()  # what the team needs

@@ -22,6 +22,11 @@ from engine.sampling.sampler import Row
 from reference.op import Array
 
 
+def block_of(name: str) -> int:
+    """The number of the block that has a value of this name."""
+    return int(name.split(".")[1])
+
+
 class Model:
     """Takes batches of tokens to logits. Knows nothing of text or sampling.
 
@@ -49,7 +54,7 @@ class Model:
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.ready: Executable | None = loaded.ready
-        self.ahead, self._cell_bytes = loaded.ahead, sum(c.shape[1] for c in self.caches.values())
+        self.ahead = loaded.ahead
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def set_threshold(self, threshold: float) -> None:
@@ -86,7 +91,8 @@ class Model:
     @property
     def cache_bytes(self) -> int:
         """What the cells take that hold keys and values, in all blocks."""
-        return (self.cells.capacity - self.cells.free) * self._cell_bytes
+        held = self.cells.held().tolist()
+        return sum(held[block_of(n)] * cache.shape[1] for n, cache in self.caches.items())
 
     @property
     def offload(self) -> Offload | None:

@@ -14,6 +14,21 @@ from reference.keep_cells import keep_top
 from reference.op import Array
 
 
+def pyramid(capacity: int, always: int, beta: int, blocks: int, held: int) -> list[int]:
+    """How many cells each block keeps of `held`, as many as there are or more than `capacity`
+    (PyramidKV, Cai et al., arXiv 2406.02069): in the mean `capacity`, of which `always` whatever
+    they score; of the others the last block keeps 1 / beta of the mean, and the first block as much
+    more than that as the last one less, if there are so many; between them it falls linearly.
+
+    That is the authors' code but for its rounding, which is kvpress's; kvpress counts what is
+    always kept among what it divides, so that its last block has 1 / beta of all.
+    """
+    mean = capacity - always
+    most = min(2 * mean - mean / beta, held - always)
+    step = 2 * (most - mean) / max(1, blocks - 1)
+    return [always + round(most - i * step) for i in range(blocks)] if blocks > 1 else [capacity]
+
+
 def streaming_llm(kv_heads: int, held: int, kept: int, sinks: int) -> Array:
     """The first `sinks` cells and the latest (Xiao et al., arXiv 2309.17453)."""
     return keep_top(np.zeros((kv_heads, held), np.float32), kept, sinks, kept - sinks)

@@ -27,11 +27,18 @@ class Cells:
     many tokens, the last itself included. Where they are recurrent, the model has `states`.
 
     Of a sequence whose cells a policy has evicted (engine/cache/eviction.py) all positions below
-    `evicted` have gone or moved together; tokens from `observed_from` on say what is kept.
+    `evicted` have gone or moved together; block i has what it keeps from slot `begins[sequence, i]`
+    of the list on, so that blocks which keep fewer begin later. Tokens from `observed_from` on say
+    what is kept.
     """
 
     def __init__(
-        self, capacity: int, n_sequences: int, window: int = 0, states: States | None = None
+        self,
+        capacity: int,
+        n_sequences: int,
+        window: int = 0,
+        states: States | None = None,
+        blocks: int = 1,
     ) -> None:
         self.capacity, self.n_sequences, self.window = capacity, n_sequences, window
         self.states = states
@@ -39,6 +46,7 @@ class Cells:
         self.lists = np.zeros((n_sequences, capacity), np.int32)
         self.lengths = [0] * n_sequences
         self.evicted = [0] * n_sequences
+        self.begins = np.zeros((n_sequences, blocks), np.int32)
         self.observed_from = [NOBODY] * n_sequences
         self._owners = np.zeros(capacity, np.int32)
         self.free = capacity
@@ -144,15 +152,30 @@ class Cells:
         seen[np.asarray(positions) < first, 2] = 0
         return seen
 
+    def begun(self, spans: Array, block: int) -> Array:
+        """int32 [tokens, 3]: of these spans what the block has."""
+        seen = spans.copy()
+        seen[:, 1] = np.minimum(self.begins[spans[:, 0], block], spans[:, 2])
+        return seen
+
+    def held(self) -> Array:
+        """How many cells hold something, in each block [blocks]."""
+        counts = np.full(self.begins.shape[1], self.capacity - self.free, np.int32)
+        for block, begins in enumerate(self.begins.T):
+            if begins.any():
+                empty = [self.of(s)[:begin] for s, begin in enumerate(begins)]
+                counts[block] -= len(np.unique(np.concatenate(empty)))
+        return counts
+
     def wanted_to_keep(self, sequence: int, count: int) -> int:
         """How many free cells it takes to move `count` of a sequence's cells together."""
-        return count if (self._owners[self.of(sequence)[:count]] > 1).any() else 0
+        return count if (self._owners[self.of(sequence)[-count:]] > 1).any() else 0
 
     def room_for_kept(self, sequence: int, count: int) -> Array:
-        """Where `count` of a sequence's cells are to move together: into its first ones, or where
+        """Where `count` of a sequence's cells are to move together: into its last ones, or where
         those are another sequence's, too, into free ones."""
         if not (wanted := self.wanted_to_keep(sequence, count)):
-            return self.of(sequence)[:count].copy()
+            return self.of(sequence)[-count:].copy()
         if wanted > self.free:
             raise ContextFullError(
                 f"the context is full: what is kept of a shared text wants {count} cells,"
@@ -160,11 +183,11 @@ class Cells:
             )
         return self._stack[self.free - count : self.free][::-1].copy()
 
-    def keep(self, sequence: int, into: Array) -> None:
+    def keep(self, sequence: int, into: Array, begins: Array | int = 0) -> None:
         """Let the sequence have these cells of `room_for_kept` alone, into which what it keeps has
-        moved; they stand just below its next position."""
+        moved; they stand just below its next position. Blocks have theirs from `begins` on."""
         cells, end = self.of(sequence).copy(), self.next_position(sequence)
-        if into[0] != cells[0]:
+        if into[-1] != cells[-1]:
             self.free -= len(into)
         self._owners[into] += 1
         self._owners[cells] -= 1
@@ -172,7 +195,7 @@ class Cells:
         self.lists[sequence, : len(into)] = into
         self.lengths[sequence] = len(into)
         self.positions[into] = np.arange(end - len(into), end)
-        self.evicted[sequence] = end
+        self.evicted[sequence], self.begins[sequence] = end, begins
 
     def reach(self, sequence: int, end: int) -> int:
         """The last position up to `end` from which the sequence can be gone on with: `end` itself,
@@ -207,7 +230,7 @@ class Cells:
             cells = cells[self.positions[cells] < end]
         self.lists[target, : len(cells)] = cells
         self.lengths[target] = len(cells)
-        self.evicted[target] = self.evicted[source]
+        self.evicted[target], self.begins[target] = self.evicted[source], self.begins[source]
         self._owners[cells] += 1
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -224,7 +247,7 @@ class Cells:
                 f" {self.evicted[sequence]} cells were evicted"
             )
         if not len(kept):
-            self.evicted[sequence] = 0
+            self.evicted[sequence], self.begins[sequence] = 0, 0
         if self.states and gone.any() and gone.argmax() + len(dropped) < len(cells):
             raise ValueError(
                 f"positions from {begin} on cannot be dropped without those after them, which a"

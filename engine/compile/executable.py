@@ -96,8 +96,11 @@ def stepped(
     try:
         spans = cells.spans(positions, sequences)
         given = {"tokens": tokens, "positions": positions, "cells": chosen, "spans": spans}
-        if "observed_spans" in ready.inputs:
-            given["observed_spans"] = cells.observed(spans, positions)
+        if names := [n for n in ready.inputs if n.startswith(("spans.", "observed_spans"))]:
+            seen = {"spans": spans, "observed_spans": cells.observed(spans, positions)}
+            for name in names:  # of all blocks, or of one
+                kind, _, block = name.partition(".")
+                given[name] = cells.begun(seen[kind], int(block)) if block else seen[kind]
         if cells.window:
             given["window_spans"] = cells.windowed(spans, positions)
         if cells.states:

@@ -24,7 +24,7 @@ from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.knob import Values, array_of
 from kernels.tuning import shape_text, starting
-from reference.op import DTYPES, Array
+from reference.op import DTYPES, Argument, Array
 from reference.table import OPS
 
 SCRATCH = "scratch"  # the argument that is a kernel's own memory
@@ -289,7 +289,7 @@ class Plan:
         self.arena = aligned(self.arena_bytes)
         self._arrays = {**arrays, **self.knobs}
         self.inputs = arrays
-        self._scalars: dict[tuple[str, str], int] = {}
+        self._scalars: dict[tuple[str, str], tuple[int, Argument]] = {}
         self._words, self._slots, starts = self._blocks()
         blocks = [self._words[a:b] for a, b in pairwise(starts)]
         self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
@@ -351,7 +351,7 @@ class Plan:
                 value = call.arguments[argument.name]
                 if not isinstance(value, Value):
                     label = self.steps[call.step].node.label
-                    self._scalars[label, argument.name] = len(words)
+                    self._scalars[label, argument.name] = len(words), argument
                     words.append(scalar_word(argument, value))
                     continue
                 array = self.array(value)
@@ -376,4 +376,5 @@ class Plan:
     def set(self, label: str, name: str, value: float) -> None:
         """Give the scalar of a node, if it is here, another value from the next step on."""
         if (label, name) in self._scalars:
-            self._words[self._scalars[label, name]] = np.float64(value).view(np.int64)
+            at, argument = self._scalars[label, name]
+            self._words[at] = scalar_word(argument, value)

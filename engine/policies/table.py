@@ -7,6 +7,7 @@ from engine.policies.h2o import H2O
 from engine.policies.keydiff import KeyDiff
 from engine.policies.knorm import Knorm
 from engine.policies.policy import Policy
+from engine.policies.pyramidkv import PyramidKV
 from engine.policies.snapkv import SnapKV
 from engine.policies.streaming_llm import StreamingLLM
 
@@ -16,6 +17,7 @@ POLICIES: dict[str, type[Policy]] = {
     "keydiff": KeyDiff,
     "snapkv": SnapKV,
     "h2o": H2O,
+    "pyramidkv": PyramidKV,
 }
 
 
@@ -37,7 +39,12 @@ def policy_of(text: str) -> Policy:
 
 
 def text_of(policy: Policy) -> str:
-    """The text that `policy_of` makes the same policy of."""
-    name = next(name for name, kind in POLICIES.items() if isinstance(policy, kind))
-    numbers = (f"{f.name}={getattr(policy, f.name)}" for f in fields(POLICIES[name]))
-    return f"{name}:{','.join(numbers)}"
+    """The text that `policy_of` makes the same policy of; ModelError where there is none."""
+    name = next((name for name, kind in POLICIES.items() if type(policy) is kind), "")
+    if not name:
+        raise ModelError(
+            f"kv_policy {type(policy).__name__} is none of {', '.join(POLICIES)}: there is no text"
+            " that says what it keeps"
+        )
+    names = (f.name for f in fields(policy) if f.name != "beta" or policy.beta)
+    return f"{name}:{','.join(f'{name}={getattr(policy, name)}' for name in names)}"
