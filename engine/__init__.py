@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.policies.h2o import H2O
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
+    from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
     from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingParams
@@ -44,6 +45,7 @@ __all__ = [
     "Piece",
     "PromptError",
     "PromptLookup",
+    "Quest",
     "SamplingParams",
     "SnapKV",
     "StreamingLLM",
@@ -61,6 +63,7 @@ _HOMES = {
     "Piece": "engine.generation.completion",
     "PromptError": "engine.checks",
     "SamplingParams": "engine.sampling.params",
+    "Quest": "engine.policies.quest",
     "SnapKV": "engine.policies.snapkv",
     "StreamingLLM": "engine.policies.streaming_llm",
     "StructuredOutputsParams": "engine.sampling.structured_params",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.aside import written_aside
+from engine.cache.cells import NOBODY
 from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
@@ -105,6 +106,8 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     engine.reset()
     cells = model.cells.place(range(len(tokens) - count, len(tokens)), [(0,)] * count)
     model.cells.evicted[0] = header.get("evicted", 0)
+    model.cells.dense_until[0] = dense = header.get("dense_until", NOBODY)
+    model.cells.by_choice[cells[dense:]] = True
     states, start = model.cells.states, 0
     # where there is no room for all, those of the last tokens are put over those before
     slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
@@ -129,12 +132,13 @@ def _kept(model: Model, cells: Array, slots: Array) -> list[tuple[Array | Device
 
 
 def _eviction(model: Model, cells: int) -> dict[str, Any]:
-    """Of a model with a policy, which it is, how many cells there are, and up to where cells were
-    evicted."""
+    """Of a model with a policy, which it is, how many cells there are, up to where cells were
+    evicted, and from where on tokens chose their pages."""
     if not model.eviction:
         return {}
     policy = text_of(model.eviction.policy)
-    return {"kv_policy": policy, "cells": cells, "evicted": model.cells.evicted[0]}
+    evicted, dense = model.cells.evicted[0], model.cells.dense_until[0]
+    return {"kv_policy": policy, "cells": cells, "evicted": evicted, "dense_until": dense}
 
 
 def _rope(model: Model) -> str:

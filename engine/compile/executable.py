@@ -98,6 +98,9 @@ def stepped(
         given = {"tokens": tokens, "positions": positions, "cells": chosen, "spans": spans}
         if "observed_spans" in ready.inputs:
             given["observed_spans"] = cells.observed(spans, positions)
+        if pages := "stale" in ready.inputs:
+            divided = cells.divided(chosen, spans, positions)
+            given["dense_spans"], given["choosing_spans"] = divided
         if cells.window:
             given["window_spans"] = cells.windowed(spans, positions)
         if cells.states:
@@ -110,9 +113,13 @@ def stepped(
             given[name] = np.asarray(given["tokens"]) * len(of_blocks) + i
         for name, values in given.items():
             ready.inputs[name][:count] = values
+        if pages:
+            ready.inputs["stale"][:] = cells.stale(read := np.unique(spans[:, 0]).tolist())
         ready.inputs["rows"][:outputs] = wanted
         ready.resize(tokens=count, outputs=outputs)
         ready.run()
+        if pages:
+            cells.sum_up(read)
         yield
     except BaseException:  # Ctrl-C too: what was not computed to its end is not held
         cells.take_back(positions, sequences)

@@ -7,19 +7,21 @@ from engine.policies.h2o import H2O
 from engine.policies.keydiff import KeyDiff
 from engine.policies.knorm import Knorm
 from engine.policies.policy import Policy
+from engine.policies.quest import Quest
 from engine.policies.snapkv import SnapKV
 from engine.policies.streaming_llm import StreamingLLM
 
-POLICIES: dict[str, type[Policy]] = {
+POLICIES: dict[str, type[Policy] | type[Quest]] = {
     "streaming_llm": StreamingLLM,
     "knorm": Knorm,
     "keydiff": KeyDiff,
     "snapkv": SnapKV,
     "h2o": H2O,
+    "quest": Quest,
 }
 
 
-def policy_of(text: str) -> Policy:
+def policy_of(text: str) -> Policy | Quest:
     """The policy of a text such as `snapkv:capacity=1024,window=32`."""
     name, _, given = text.partition(":")
     if name not in POLICIES:
@@ -36,7 +38,7 @@ def policy_of(text: str) -> Policy:
     return POLICIES[name](**numbers)
 
 
-def text_of(policy: Policy) -> str:
+def text_of(policy: Policy | Quest) -> str:
     """The text that `policy_of` makes the same policy of."""
     name = next(name for name, kind in POLICIES.items() if isinstance(policy, kind))
     numbers = (f"{f.name}={getattr(policy, f.name)}" for f in fields(POLICIES[name]))
