@@ -10,7 +10,7 @@
 - `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `OwnHead` are ways to draft
   tokens.
 - `SnapKV`, `PyramidKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long
-  prompt are kept.
+  prompt are kept, and `Quest` which of its pages a token reads.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
 - `judge("rms_norm/cpu/generic")` tries a kernel and returns its certificate.
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
     from engine.policies.pyramidkv import PyramidKV
+    from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
     from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingError, SamplingParams
@@ -72,7 +73,8 @@ __all__ = [
     "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
     "Logprob", "Lookahead", "LookaheadTrie", "ModelError", "NumericalError", "OffloadError",
     "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
-    "PyramidKV", "RequestOutput", "SamplingError", "SamplingParams", "SessionError", "ShapeError",
+    "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams", "SessionError",
+    "ShapeError",
     "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
     "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
 ]  # fmt: skip
@@ -110,6 +112,7 @@ _HOMES = {
     "SamplingParams": "engine.sampling.params:SamplingParams",
     "SessionError": "engine.cache.session:SessionError",
     "ShapeError": "kernels.shapes:ShapeError",
+    "Quest": "engine.policies.quest:Quest",
     "SnapKV": "engine.policies.snapkv:SnapKV",
     "StreamingLLM": "engine.policies.streaming_llm:StreamingLLM",
     "StructuredOutputsParams": "engine.sampling.structured_params:StructuredOutputsParams",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
     from engine.policies.pyramidkv import PyramidKV
+    from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
     from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingParams
@@ -46,6 +47,7 @@ __all__ = [
     "PromptError",
     "PromptLookup",
     "PyramidKV",
+    "Quest",
     "SamplingParams",
     "SnapKV",
     "StreamingLLM",
@@ -64,6 +66,7 @@ _HOMES = {
     "PromptError": "engine.checks",
     "PyramidKV": "engine.policies.pyramidkv",
     "SamplingParams": "engine.sampling.params",
+    "Quest": "engine.policies.quest",
     "SnapKV": "engine.policies.snapkv",
     "StreamingLLM": "engine.policies.streaming_llm",
     "StructuredOutputsParams": "engine.sampling.structured_params",

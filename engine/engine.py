@@ -236,7 +236,7 @@ class Engine(Closing):
         self._check(tokens)
         most = min(self.model.options.sequences, self.model.limits["outputs"])
         check_generation(params, most, self.model.cells.capacity, context_shift, keep, resume)
-        if context_shift and self.model.eviction:
+        if context_shift and self.model.eviction and self.model.eviction.evicts:
             raise PromptError(
                 "context_shift evaluates anew what a kv_policy has evicted: have one or the other"
             )

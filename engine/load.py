@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.cache.cells import Cells
 from engine.cache.eviction import Eviction, receiving
+from engine.cache.pages import Pages, paging
 from engine.cache.states import States
 from engine.checks import check_memory
 from engine.compile.build import Built, build, build_further
@@ -22,6 +23,8 @@ from engine.passes import Pass
 from engine.passes.count import count_predicted
 from engine.passes.keep_hidden import keep_hidden
 from engine.placement.applied import placed
+from engine.policies.policy import Policy
+from engine.policies.quest import Quest
 from engine.sparsity import dense_where_faster
 from kernels.background import Background
 from kernels.certificates import Store
@@ -43,7 +46,7 @@ class Loaded:
     device: Device | None
     limits: Mapping[str, int]
     cells: Cells
-    eviction: Eviction | None
+    eviction: Eviction | Pages | None
     chooser: Chooser
     team: Team
     built: Built
@@ -70,7 +73,9 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    cells = Cells(context, options.sequences, config.window, states, config.blocks)
+    policy = options.kv_policy
+    page = policy.page if isinstance(policy, Quest) else 0
+    cells = Cells(context, options.sequences, config.window, states, config.blocks, page)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
         {"tokens": max(limits.values()), "held": context, "kept": context}, options.compiles_apart,
@@ -93,12 +98,15 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
-    policy = options.kv_policy
-    observing = [receiving(policy, options.sequences, context)] if policy else []
+    observing = [_pass_of(policy, options.sequences, context)] if policy else []
     foretelling = [keep_hidden] if options.foretells else []
     whole, ahead = built([*options.passes, *observing, *foretelling]), None
     ready = compiler.compile(whole)
-    eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler) if policy else None
+    eviction: Eviction | Pages | None = None
+    if isinstance(policy, Quest):
+        eviction = Pages(policy, cells)
+    elif policy:
+        eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler)
     if options.foretells:
         ahead = compiler.trial(build_further(file, said, cells, options, whole))
     if options.background:
@@ -107,6 +115,13 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     return Loaded(
         config, device, limits, cells, eviction, chooser, compiler.team, whole, ready, ahead, notes
     )
+
+
+def _pass_of(policy: Policy | Quest, sequences: int, context: int) -> Pass:
+    """What a policy does to the graph of a step."""
+    if isinstance(policy, Quest):
+        return paging(policy, sequences, context)
+    return receiving(policy, sequences, context)
 
 
 def _shares_named(

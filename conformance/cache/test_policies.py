@@ -14,6 +14,7 @@ from conformance.llama.peers import presses
 from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.compare import EXACT, demand_near
 from conformance.llama.peers.export import export
+from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
 from conformance.support.models.small_recurrent import RECURRENT
@@ -26,12 +27,13 @@ from engine import (
     PromptError,
     PromptLookup,
     PyramidKV,
+    Quest,
     SamplingParams,
     SnapKV,
     StreamingLLM,
 )
 from engine.cache.cells import Cells, ContextFullError
-from engine.cache.pages import release
+from engine.cache.freed import release
 from engine.cache.session import SessionError
 from engine.errors import EngineError, ModelError
 from engine.policies.policy import Policy
@@ -65,17 +67,8 @@ def load(model):
     return partial(Engine.load, model, threads=2, context=96, sequences=3)
 
 
-def text(engine: Engine, prompt: list[int] = PROMPT, params: SamplingParams = GREEDY) -> Any:
-    """The tokens drawn, with the bits of the logits that they were drawn from."""
-    seen: list[bytes] = []
-
-    def note(_: list[int], logits: Array) -> Array:
-        seen.append(logits.tobytes())
-        return logits
-
-    asked = replace(params, logits_processors=[note])
-    tokens = [piece.token for piece in engine.stream(prompt, asked)]
-    return list(zip(tokens, seen, strict=True))
+def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
+    return drawn(engine, prompt, GREEDY)
 
 
 def in_numpy(policy: Policy, keys: Array, received: Array | None, kept: int) -> Array:
@@ -304,19 +297,28 @@ def test_policies_have_texts():
     """Each is read back from its text."""
     for name, kind in POLICIES.items():
         assert policy_of(name) == kind()
-    for policy in (*EACH.values(), OF_A_PYRAMID):
+    for policy in (*EACH.values(), OF_A_PYRAMID, Quest(64, page=8, dense=1, apart=1)):
         assert policy_of(text_of(policy)) == policy
 
 
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ("snap", " is 'snap': want streaming_llm, knorm, keydiff, snapkv, h2o, pyramidkv"),
+        ("snap", " is 'snap': want streaming_llm, knorm, keydiff, snapkv, h2o, pyramidkv, quest"),
         ("snapkv:capacity", " snapkv has 'capacity': want NAME=NUMBER, of capacity"),
         ("knorm:window=3", " knorm has 'window=3': want NAME=NUMBER, of capacity"),
         ("knorm:capacity=0", "Knorm: capacity is 0: want a cell at least"),
         ("snapkv:capacity=31", "SnapKV: capacity is 31, and 32 cells are kept whatever they score"),
         ("pyramidkv:beta=0", "PyramidKV: beta is 0: want a number from 1 up"),
+        (
+            "quest:budget=15",
+            "Quest: budget is 15 and page 16: want a page of a cell or more at least",
+        ),
+        (
+            "quest:page=0",
+            "Quest: budget is 1024 and page 0: want a page of a cell or more at least",
+        ),
+        ("quest:apart=2", "Quest: apart is 2: want 0 or 1"),
         ("snapkv:kernel=4", "SnapKV: window is 32 and kernel 4: want tokens that observe"),
     ],
 )

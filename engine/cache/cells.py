@@ -6,7 +6,7 @@ cell lies never matters. Cells are freed when the last sequence drops them. Wher
 recurrent, some have the state behind their token (states.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,9 @@ class Cells:
     Of a sequence whose cells a policy has evicted (engine/cache/eviction.py) all positions below
     `evicted` have gone or moved together; block i has what it keeps from slot `begins[sequence, i]`
     of the list on, so that blocks which keep fewer begin later. Tokens from `observed_from` on say
-    what is kept.
+    what is kept. Where tokens choose among pages of `page` cells (engine/cache/pages.py) those from
+    `dense_until` on do, whose cells are `by_choice`; pages of the first `summed` slots of a
+    sequence have extremes.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Cells:
         window: int = 0,
         states: States | None = None,
         blocks: int = 1,
+        page: int = 0,
     ) -> None:
         self.capacity, self.n_sequences, self.window = capacity, n_sequences, window
+        self.page = page
         self.states = states
         self.positions = np.full(capacity, -1, np.int32)
         self.lists = np.zeros((n_sequences, capacity), np.int32)
@@ -48,6 +52,9 @@ class Cells:
         self.evicted = [0] * n_sequences
         self.begins = np.zeros((n_sequences, blocks), np.int32)
         self.observed_from = [NOBODY] * n_sequences
+        self.dense_until = [NOBODY] * n_sequences
+        self.summed = [0] * n_sequences
+        self.by_choice = np.zeros(capacity, np.bool_)
         self._owners = np.zeros(capacity, np.int32)
         self.free = capacity
         self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are free
@@ -79,6 +86,7 @@ class Cells:
         self.free -= count
         cells = self._stack[self.free : self.free + count][::-1].copy()
         self.positions[cells] = positions
+        self.by_choice[cells] = False
         for cell, position, owners in zip(cells, positions, sequences, strict=True):
             for sequence in owners:
                 self._enter(sequence, int(cell), position)
@@ -120,6 +128,7 @@ class Cells:
         if length and self.positions[row[length - 1]] >= position:
             at = int(np.searchsorted(self.positions_of(sequence), position))
             row[at + 1 : length + 1] = row[at:length].copy()
+            self.summed[sequence] = min(self.summed[sequence], at)
         row[at] = cell
         self.lengths[sequence] = length + 1
         self._owners[cell] += 1
@@ -167,6 +176,28 @@ class Cells:
                 counts[block] -= len(np.unique(np.concatenate(empty)))
         return counts
 
+    def divided(self, cells: Array, spans: Array, positions: Sequence[int]) -> tuple[Array, Array]:
+        """int32 [tokens, 3] twice: the spans of tokens that read all, and of those that choose, for
+        others empty ones. `cells` are theirs."""
+        dense, choosing = spans.copy(), spans.copy()
+        chooses = np.asarray(positions) >= np.array(self.dense_until)[spans[:, 0]]
+        self.by_choice[cells] = chooses
+        dense[chooses, 2] = choosing[~chooses, 2] = 0
+        return dense, choosing
+
+    def stale(self, sequences: Iterable[int]) -> Array:
+        """int32 [n_sequences, 2]: of these sequences the whole pages that have no extremes yet, the
+        first and the end."""
+        found = np.zeros((self.n_sequences, 2), np.int32)
+        for s in sequences:
+            found[s] = self.summed[s] // self.page, self.lengths[s] // self.page
+        return found
+
+    def sum_up(self, sequences: Iterable[int]) -> None:
+        """All whole pages of these have their extremes."""
+        for s in sequences:
+            self.summed[s] = self.lengths[s]
+
     def wanted_to_keep(self, sequence: int, count: int) -> int:
         """How many free cells it takes to move `count` of a sequence's cells together."""
         return count if (self._owners[self.of(sequence)[-count:]] > 1).any() else 0
@@ -199,11 +230,14 @@ class Cells:
 
     def reach(self, sequence: int, end: int) -> int:
         """The last position up to `end` from which the sequence can be gone on with: `end` itself,
-        or none within what was evicted or what has to be observed, or where a model is recurrent
-        that behind the last token before it whose state is kept."""
+        or none within what was evicted, what has to be observed or what chose its pages, or where a
+        model is recurrent that behind the last token before it whose state is kept."""
         if self.evicted[sequence]:
             return end if end >= self.evicted[sequence] else 0
         end = min(end, self.observed_from[sequence])
+        chose = self.by_choice[self.of(sequence)]
+        if chose.any():
+            end = min(end, int(self.positions_of(sequence)[chose.argmax()]))
         if not self.states:
             return end
         for cell in self.of(sequence)[::-1].tolist():
@@ -231,6 +265,7 @@ class Cells:
         self.lists[target, : len(cells)] = cells
         self.lengths[target] = len(cells)
         self.evicted[target], self.begins[target] = self.evicted[source], self.begins[source]
+        self.dense_until[target], self.summed[target] = self.dense_until[source], 0
         self._owners[cells] += 1
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -248,6 +283,8 @@ class Cells:
             )
         if not len(kept):
             self.evicted[sequence], self.begins[sequence] = 0, 0
+        if gone.any():
+            self.summed[sequence] = min(self.summed[sequence], int(gone.argmax()))
         if self.states and gone.any() and gone.argmax() + len(dropped) < len(cells):
             raise ValueError(
                 f"positions from {begin} on cannot be dropped without those after them, which a"
@@ -271,3 +308,4 @@ class Cells:
         """Forget every sequence."""
         for sequence in range(self.n_sequences):
             self.remove(sequence)
+            self.dense_until[sequence] = NOBODY

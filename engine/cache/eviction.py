@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from engine.cache.cells import NOBODY, Cells
-from engine.cache.pages import release
+from engine.cache.freed import release
 from engine.compile.compiler import Compiler
 from engine.compile.plan import Plan
 from engine.errors import ModelError
@@ -32,12 +32,19 @@ def attending(graph: Graph) -> dict[str, Node]:
 
 def check(policy: Policy, graph: Graph, memory: Memory, context: int) -> None:
     """Raise ModelError where a policy does not go with a model."""
-    name, blocks = type(policy).__name__, attending(graph)
+    name = type(policy).__name__
     if policy.capacity >= context:
         raise ModelError(
             f"kv_policy {name} keeps {policy.capacity} cells, which is all of a context of"
             f" {context}: nothing would be evicted"
         )
+    check_blocks(name, graph, memory, sinks=not policy.observers)
+
+
+def check_blocks(name: str, graph: Graph, memory: Memory, sinks: bool) -> None:
+    """Raise ModelError where the policy of this name does not go with a model's blocks, of which
+    some may have sinks."""
+    blocks = attending(graph)
     recurrent = [v for n in graph.nodes for v in n.arguments.values() if _name(v) == "sources"]
     if recurrent or not blocks:
         raise ModelError(f"kv_policy {name}: blocks of this model are recurrent, not cells of keys")
@@ -54,7 +61,7 @@ def check(policy: Policy, graph: Graph, memory: Memory, context: int) -> None:
                 f"kv_policy {name}: scores of {block} go by distance (ALiBi), which cells that"
                 " moved no longer tell: want a model with rope"
             )
-        if policy.observers and (memory[_name(given["sinks"])] != -np.inf).any():
+        if not sinks and (memory[_name(given["sinks"])] != -np.inf).any():
             raise ModelError(f"kv_policy {name}: {block} has sinks, which take a part of attention")
 
 
@@ -120,10 +127,13 @@ class Eviction:
     block, of the text that was evicted last: slots of what the block had of it.
     """
 
+    evicts = True
+
     def __init__(
         self, policy: Policy, graph: Graph, memory: Memory, cells: Cells, compiler: Compiler
     ) -> None:
         self.policy, self._cells, self._blocks = policy, cells, attending(graph)
+        self.observers = policy.observers
         self._heads = {block: kv_heads_of(node) for block, node in self._blocks.items()}
         self._received = [memory[f"{b}.received"] for b in self._heads if policy.observers]
         self.kept: dict[str, Array] = {}
@@ -185,6 +195,9 @@ class Eviction:
             self._cells.observed_from[sequence] = max(0, tokens - self.policy.observers)
             for received in self._received:
                 received[sequence] = 0
+
+    def whole(self, sequence: int) -> None:
+        """A text will be read into a sequence whose rows are wanted, and nothing of it goes."""
 
     def wanted(self, sequence: int) -> int:
         """How many free cells `finish` will want."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from engine.cache.cells import NOBODY
 from engine.generation.reading import Reading
 from engine.generation.timings import Span
 from engine.model import Model
@@ -23,11 +24,14 @@ class HeldText:
         """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab].
         Whoever reads it `beside` has its own rows of them. What a policy does not keep of it is
         evicted then, unless it is a text that was left between two tokens and is gone on with."""
-        left = self._model.cells.evicted[0] and list(prompt) == self.held + self.drawn
+        cells = self._model.cells
+        begun = cells.evicted[0] > 0 or cells.dense_until[0] != NOBODY
+        left = begun and list(prompt) == self.held + self.drawn
         eviction = None if left else self._model.eviction
         if eviction:
             eviction.begin(0, len(prompt))
-        for logits in self.rows(prompt, beside.first if beside else len(prompt) - 1, span):
+        first = beside.first if beside else len(prompt) - 1
+        for logits in self._rows(prompt, first, span, left=left):
             if beside:
                 beside.take(logits)
         if eviction:
@@ -49,9 +53,23 @@ class HeldText:
         """Hold a text, and give its logits [n, vocab] behind each token from `tokens[first]` on, or
         what they are computed from [n, hidden], in parts that are valid until the next is asked
         for. What is held of the tokens before is not evaluated anew."""
+        if self._model.eviction:
+            self._model.eviction.whole(0)
+        return self._rows(tokens, first, span, hidden)
+
+    def _rows(
+        self,
+        tokens: Sequence[int],
+        first: int,
+        span: Span,
+        hidden: bool = False,
+        left: bool = False,
+    ) -> Iterator[Array]:
+        """The same of a text that will be gone on with, or was `left` and is."""
         model, limits = self._model, self._model.limits
         step = model.hidden if hidden else model.step
-        begin = model.cells.reach(0, min(self._shared(tokens), first))
+        begin = min(self._shared(tokens), first)
+        begin = begin if left else model.cells.reach(0, begin)
         model.cells.remove(0, begin=begin)
         self.held, self.drawn = self.held[:begin], []
         while begin < len(tokens):
@@ -84,6 +102,8 @@ class HeldText:
         forget = max(1, (len(self.held) - keep) // 2)
         kept = self.held[:keep] + self.held[keep + forget :]
         self.clear()
+        if self._model.eviction:
+            self._model.eviction.begin(0, len(kept))
         if kept:
             self._model.evaluate(kept, 0)
         self.held = kept

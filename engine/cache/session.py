@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.aside import written_aside
+from engine.cache.cells import NOBODY
 from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
@@ -106,6 +107,8 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     engine.reset()
     cells = model.cells.place(range(len(tokens) - count, len(tokens)), [(0,)] * count)
     model.cells.evicted[0], model.cells.begins[0] = header.get("evicted", 0), begins
+    model.cells.dense_until[0] = dense = header.get("dense_until", NOBODY)
+    model.cells.by_choice[cells[dense:]] = True
     states, start = model.cells.states, 0
     # where there is no room for all, those of the last tokens are put over those before
     slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
@@ -136,12 +139,13 @@ def _kept(
 
 def _eviction(model: Model, cells: int) -> dict[str, Any]:
     """Of a model with a policy, which it is, how many cells there are, up to where cells were
-    evicted, and from which cell on blocks have any."""
+    evicted, from which cell on blocks have any, and from where on tokens chose their pages."""
     if not model.eviction:
         return {}
     said = {"kv_policy": text_of(model.eviction.policy), "cells": cells}
-    evicted, begins = model.cells.evicted[0], model.cells.begins[0].tolist()
-    return said | {"evicted": evicted} | ({"begins": begins} if any(begins) else {})
+    own, begins = model.cells, model.cells.begins[0].tolist()
+    said |= {"evicted": own.evicted[0], "dense_until": own.dense_until[0]}
+    return said | ({"begins": begins} if any(begins) else {})
 
 
 def _rope(model: Model) -> str:

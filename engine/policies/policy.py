@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from numbers import Integral
+from typing import Any
 
 from engine.errors import ModelError
 from engine.graph import Graph, Value
@@ -66,12 +67,7 @@ class Policy(ABC):
     def __post_init__(self) -> None:
         """Raise ModelError for what is no number of cells, or contradicts itself."""
         name = type(self).__name__
-        for number in fields(self):
-            value = getattr(self, number.name)
-            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
-                raise ModelError(
-                    f"{name}: {number.name} is {value!r}: want a whole number from 0 up"
-                )
+        demand_numbers(self)
         if self.capacity < 1:
             raise ModelError(f"{name}: capacity is {self.capacity}: want a cell at least")
         if self.first + self.last > self.capacity:
@@ -79,4 +75,14 @@ class Policy(ABC):
             raise ModelError(
                 f"{name}: capacity is {self.capacity}, and {always} cells are kept whatever they"
                 " score: want no fewer"
+            )
+
+
+def demand_numbers(policy: Any) -> None:
+    """Raise ModelError for a field of a policy that is no whole number from 0 up."""
+    for number in fields(policy):
+        value = getattr(policy, number.name)
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
+            raise ModelError(
+                f"{type(policy).__name__}: {number.name} is {value!r}: want a whole number from 0 up"
             )

@@ -171,8 +171,8 @@ class Scheduler:
         else:
             most = 0 if scored else len(text) - 1
         if self._eviction and not request.reading:  # what observes is evaluated for this prompt
-            observers = self._eviction.policy.observers
-            most = max(0, min(most, len(request.tokens) - max(1, observers)))
+            observers = max(1, self._eviction.observers)
+            most = max(0, min(most, len(request.tokens) - observers))
         if most and self._soon(text, most):
             return False
         if run is None:
@@ -195,7 +195,9 @@ class Scheduler:
         if not request.begun:
             request.begun, request.cached = time.perf_counter(), held
         run.slot, run.held = slot, held
-        if self._eviction and not request.reading:
+        if self._eviction and request.reading:
+            self._eviction.whole(slot)
+        elif self._eviction:
             self._eviction.begin(slot, len(request.tokens))
         self._running.append(run)
         self._running.sort(key=lambda one: one.order)
