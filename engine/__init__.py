@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.policies.h2o import H2O
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
+    from engine.policies.minference import MInference
     from engine.policies.pyramidkv import PyramidKV
     from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
@@ -41,6 +42,7 @@ __all__ = [
     "Linear",
     "Lookahead",
     "LookaheadTrie",
+    "MInference",
     "Options",
     "OwnHead",
     "Piece",
@@ -61,6 +63,7 @@ _HOMES = {
     "H2O": "engine.policies.h2o",
     "KeyDiff": "engine.policies.keydiff",
     "Knorm": "engine.policies.knorm",
+    "MInference": "engine.policies.minference",
     "Options": "engine.options",
     "Piece": "engine.generation.completion",
     "PromptError": "engine.checks",

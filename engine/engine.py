@@ -240,10 +240,19 @@ class Engine(Closing):
             raise PromptError(
                 "context_shift evaluates anew what a kv_policy has evicted: have one or the other"
             )
+        self._check_sparse(params, context_shift)
         self.samplers.bound(needed_ops(params, self._verifies))
         if params.structured_outputs:  # what is wrong with it is said before anything is evaluated
             self.samplers.grammars.constraint(params.structured_outputs)
         return self._generate(tokens, params, context_shift, keep, resume)
+
+    def _check_sparse(self, params: SamplingParams, context_shift: bool = False) -> None:
+        """PromptError for what cannot be of prompts that are read by sparse attention."""
+        if self.model.cells.stretch and (context_shift or params.prompt_logprobs is not None):
+            what = "context_shift" if context_shift else "prompt_logprobs"
+            raise PromptError(
+                f"{what} is of texts whose tokens see all: load the engine without prompt_attention"
+            )
 
     def _prompt(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         """The tokens of a prompt that are read."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from engine.options import Options
 from engine.passes import Pass
 from engine.passes.count import count_predicted
 from engine.passes.keep_hidden import keep_hidden
+from engine.passes.sparse_prompts import sparse_prompts
 from engine.placement.applied import placed
 from engine.policies.policy import Policy
 from engine.policies.quest import Quest
@@ -67,15 +68,17 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     said = described(file, options)
     config, notes = said.config, list(said.notes)
     context = options.context or min(config.context, 4096)
+    if sparse := options.prompt_attention:  # a stretch is a step, beside a token of each answer
+        options = replace(options, batch=max(options.batch, sparse.stretch + options.sequences - 1))
     check_memory(config, options, context)
     limits = {
         "tokens": min(options.batch, context),
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    policy = options.kv_policy
+    policy, stretch = options.kv_policy, sparse.stretch if sparse else 0
     page = policy.page if isinstance(policy, Quest) else 0
-    cells = Cells(context, options.sequences, config.window, states, config.blocks, page)
+    cells = Cells(context, options.sequences, config.window, states, config.blocks, page, stretch)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
         {"tokens": max(limits.values()), "held": context, "kept": context}, options.compiles_apart,
@@ -100,7 +103,8 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             notes += found
     observing = [_pass_of(policy, options.sequences, context)] if policy else []
     foretelling = [keep_hidden] if options.foretells else []
-    whole, ahead = built([*options.passes, *observing, *foretelling]), None
+    reading = [sparse_prompts(sparse, context)] if sparse else []
+    whole, ahead = built([*options.passes, *observing, *reading, *foretelling]), None
     ready = compiler.compile(whole)
     eviction: Eviction | Pages | None = None
     if isinstance(policy, Quest):

@@ -10,6 +10,7 @@ from engine.config import ModelError
 from engine.gpu.parts import ALL
 from engine.offload.budget import parse_bytes
 from engine.passes import Pass
+from engine.policies.minference import MInference
 from engine.policies.policy import Policy
 from engine.policies.quest import Quest
 from engine.sparsity import MODES
@@ -21,6 +22,7 @@ from reference.kv_write import FORMATS_OF_CACHE
 
 MOST_SEQUENCES = 2**10
 DEVICES = ("cpu", "cuda")
+OF_CPU = "passes", "kv_policy", "prompt_attention", "foretells"  # what wants all in its memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
     - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024);
       or which are read by each token, Quest(budget=1024).
+    - `prompt_attention`: prompts are read by sparse attention, such as MInference(columns=1000).
     - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
       always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
       bits on any CPU that does not fall back to `scalar`.
@@ -166,6 +169,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     states: int = 8
     kv_format: str = "F16"
     kv_policy: Policy | Quest | None = None
+    prompt_attention: MInference | None = None
     numerics: str = "exact"
     strict: bool = False
     variant: str | None = None
@@ -193,13 +197,19 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", "passes", "kv_policy", "foretells")
+            self._without(f"device {self.device}", "ram_budget", *OF_CPU)
         if self.ram_budget:
-            self._without("ram_budget", "vram_budget", "passes", "kv_policy", "foretells")
+            self._without("ram_budget", "vram_budget", *OF_CPU)
         if self.foretells:
-            self._without("a model's own draft block", "kv_policy")
+            self._without("a model's own draft block", "kv_policy", "prompt_attention")
+        if self.kv_policy:
+            self._without("kv_policy", "prompt_attention")
         if not isinstance(self.kv_policy, Policy | Quest | None):
             raise ModelError(f"kv_policy is {self.kv_policy!r:.60}: want a SnapKV or the like")
+        if not isinstance(self.prompt_attention, MInference | None):
+            raise ModelError(
+                f"prompt_attention is {self.prompt_attention!r:.60}: want a MInference"
+            )
         if self.activation and not (self.ram_budget or self.vram_budget):
             raise ModelError(
                 "activation is for the neurons that a ram_budget or vram_budget keeps: set one"
@@ -217,7 +227,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, n_cpu_moe=0,
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
-            activation=None, passes=(), kv_policy=None, foretells=False,
+            activation=None, passes=(), kv_policy=None, prompt_attention=None,
+            foretells=False,
         )  # fmt: skip
 
 
@@ -249,6 +260,7 @@ class Fields(TypedDict, total=False):
     cpu_moe: bool
     kv_format: str
     kv_policy: Policy | Quest | None
+    prompt_attention: MInference | None
     numerics: str
     strict: bool
     variant: str | None

@@ -32,6 +32,8 @@ from kernels.cpu.attention import (
     attention_amx,
     attention_received,
     attention_scalar,
+    pattern_attention,
+    prompt_patterns,
 )
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.formats.packing import (
@@ -238,6 +240,23 @@ KERNELS: tuple[Kernel, ...] = (
         for f, share in attention_received.SHARES.items()
     ),
     *of_formats("attention_received", "scalar", attention_received.SCALAR_SHARES, in_place=ONTO),
+    *of_formats("stripe_sums", "generic", prompt_patterns.SUM_SHARES, in_place=ONTO),
+    *of_formats(
+        "block_scores",
+        "generic",
+        prompt_patterns.SCORE_SHARES,
+        in_place=ONTO,
+        scratch=prompt_patterns.means_of_keys,
+        then=prompt_patterns.THEN,
+    ),
+    Kernel(
+        "prompt_pattern",
+        "generic",
+        prompt_patterns.prompt_pattern,
+        in_place=ONTO,
+        scratch=prompt_patterns.lists_of_stripes,
+    ),
+    *of_formats("pattern_attention", "generic", pattern_attention.SHARES, in_place=ONTO),
     *of_formats("knorm", "generic", cell_scores.KNORM_SHARES),
     *of_formats("keydiff", "generic", cell_scores.KEYDIFF_SHARES, scratch=cell_scores.directions),
     Kernel("pool_scores", "generic", cell_scores.pool_scores),

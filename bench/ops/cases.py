@@ -88,6 +88,16 @@ def _received(m: ModelShape, _: int) -> Iterator[Sizes]:
     yield heads | {"capacity": CONTEXT, "sequences": 1, "softcapped": 0}
 
 
+def _prompt(m: ModelShape, *more: str) -> Sizes:
+    """Of a block of queries of a prompt that is read by its patterns."""
+    sizes = {"heads": m.heads, "kv_heads": m.kv_heads, "head_dim": m.head_dim, "rows": 2}
+    sizes |= {"capacity": CONTEXT, "sequences": 1, "softcapped": 0, "parts": CONTEXT // 64}
+    return {name: sizes[name] for name in ("heads", "capacity", *more)}
+
+
+OF_HEADS = "kv_heads", "head_dim", "sequences"
+
+
 def _cells(m: ModelShape) -> Sizes:
     """Of a text that fills the cache."""
     held = {"capacity": CONTEXT, "held": CONTEXT}
@@ -153,6 +163,10 @@ BY_NAME: Mapping[str, Asked] = {
     "kv_write": lambda m, _: [{"capacity": CONTEXT, "width": m.kv_heads * m.head_dim}],
     "attention": _attention,
     "attention_received": _received,
+    "stripe_sums": lambda m, _: [_prompt(m, *OF_HEADS, "softcapped")],
+    "block_scores": lambda m, _: [_prompt(m, *OF_HEADS, "rows", "parts")],
+    "prompt_pattern": lambda m, _: [_prompt(m, "rows", "parts")],
+    "pattern_attention": lambda m, _: [_prompt(m, *OF_HEADS, "softcapped", "rows")],
     "knorm": _for_few(lambda m, _: _cells(m)),
     "keydiff": _for_few(lambda m, _: _cells(m)),
     "pool_scores": _for_few(lambda m, _: {"kv_heads": m.kv_heads, "held": CONTEXT}),

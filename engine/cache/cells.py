@@ -32,6 +32,10 @@ class Cells:
     what is kept. Where tokens choose among pages of `page` cells (engine/cache/pages.py) those from
     `dense_until` on do, whose cells are `by_choice`; pages of the first `summed` slots of a
     sequence have extremes.
+
+    Where prompts are read by sparse attention, in steps of a `stretch`, those are tokens of a
+    sequence up to `prompt_to`; of `stretched` tokens, or -1 where not all were read so, cells are
+    what any prompt has that begins alike.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Cells:
         states: States | None = None,
         blocks: int = 1,
         page: int = 0,
+        stretch: int = 0,
     ) -> None:
         self.capacity, self.n_sequences, self.window = capacity, n_sequences, window
         self.page = page
@@ -55,6 +60,8 @@ class Cells:
         self.dense_until = [NOBODY] * n_sequences
         self.summed = [0] * n_sequences
         self.by_choice = np.zeros(capacity, np.bool_)
+        self.stretch, self.prompt_to = stretch, [0] * n_sequences
+        self.stretched = [-1] * n_sequences
         self._owners = np.zeros(capacity, np.int32)
         self.free = capacity
         self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are free
@@ -198,6 +205,31 @@ class Cells:
         for s in sequences:
             self.summed[s] = self.lengths[s]
 
+    def read(self, sequence: int, begin: int, prompt: int) -> None:
+        """Of a prompt of so many tokens, `begin` of which the sequence holds, the others will be
+        read by sparse attention, a stretch in each step."""
+        self.prompt_to[sequence], self.stretched[sequence] = prompt, begin
+
+    def by_prompt(self, spans: Array, positions: Sequence[int]) -> tuple[Array, Array]:
+        """The spans of tokens at these positions that are a prompt's, and of the others; both are
+        int32 [tokens, 3], and empty where they are not concerned."""
+        prompt, dense = spans.copy(), spans.copy()
+        ends = np.array(self.prompt_to)[spans[:, 0]]
+        sparse = np.asarray(positions) < ends
+        prompt[~sparse, 2] = dense[sparse, 2] = 0
+        if sparse.any():
+            sequence, end = int(spans[sparse, 0][-1]), int(spans[sparse, 2][-1])
+            if sparse.sum() == self.stretch and end == self.stretched[sequence] + self.stretch:
+                self.stretched[sequence] = end
+        return prompt, dense
+
+    def shares(self, sequence: int, end: int) -> int:
+        """The last position up to `end` from which another text can go on with the sequence's
+        cells, as they are what it would have computed."""
+        if not self.stretch:
+            return self.reach(sequence, end)
+        return max(0, min(end, self.stretched[sequence])) // self.stretch * self.stretch
+
     def wanted_to_keep(self, sequence: int, count: int) -> int:
         """How many free cells it takes to move `count` of a sequence's cells together."""
         return count if (self._owners[self.of(sequence)[-count:]] > 1).any() else 0
@@ -266,6 +298,7 @@ class Cells:
         self.lengths[target] = len(cells)
         self.evicted[target], self.begins[target] = self.evicted[source], self.begins[source]
         self.dense_until[target], self.summed[target] = self.dense_until[source], 0
+        self.stretched[target] = min(self.stretched[source], len(cells))
         self._owners[cells] += 1
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -281,8 +314,10 @@ class Cells:
                 f"positions from {begin} on cannot be dropped alone: up to"
                 f" {self.evicted[sequence]} cells were evicted"
             )
+        self.stretched[sequence] = min(self.stretched[sequence], begin)
         if not len(kept):
             self.evicted[sequence], self.begins[sequence] = 0, 0
+            self.prompt_to[sequence], self.stretched[sequence] = 0, -1
         if gone.any():
             self.summed[sequence] = min(self.summed[sequence], int(gone.argmax()))
         if self.states and gone.any() and gone.argmax() + len(dropped) < len(cells):

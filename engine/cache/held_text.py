@@ -25,7 +25,7 @@ class HeldText:
         Whoever reads it `beside` has its own rows of them. What a policy does not keep of it is
         evicted then, unless it is a text that was left between two tokens and is gone on with."""
         cells = self._model.cells
-        begun = cells.evicted[0] > 0 or cells.dense_until[0] != NOBODY
+        begun = cells.evicted[0] > 0 or cells.dense_until[0] != NOBODY or cells.stretched[0] >= 0
         left = begun and list(prompt) == self.held + self.drawn
         eviction = None if left else self._model.eviction
         if eviction:
@@ -41,8 +41,8 @@ class HeldText:
 
     def take(self, reading: Reading, span: Span) -> None:
         """Hold the text of a reading, which gets its rows: those of all of it, whatever a policy
-        has evicted of a text before."""
-        if self._model.cells.evicted[0]:
+        has evicted of a text before, or a prompt's tokens have not seen."""
+        if self._model.cells.evicted[0] or self._model.cells.stretched[0] >= 0:
             self.clear()
         for rows in self.rows(reading.tokens, reading.first, span, reading.hidden):
             reading.take(rows)
@@ -55,7 +55,7 @@ class HeldText:
         for. What is held of the tokens before is not evaluated anew."""
         if self._model.eviction:
             self._model.eviction.whole(0)
-        return self._rows(tokens, first, span, hidden)
+        return self._rows(tokens, first, span, hidden, sparse=False)
 
     def _rows(
         self,
@@ -64,17 +64,24 @@ class HeldText:
         span: Span,
         hidden: bool = False,
         left: bool = False,
+        sparse: bool = True,
     ) -> Iterator[Array]:
-        """The same of a text that will be gone on with, or was `left` and is."""
+        """The same of a text that will be gone on with, or was `left` and is; a prompt's is read in
+        stretches where its attention is `sparse`."""
         model, limits = self._model, self._model.limits
-        step = model.hidden if hidden else model.step
+        step, cells = model.hidden if hidden else model.step, model.cells
+        sparse = sparse and not left and cells.stretch > 0
         begin = min(self._shared(tokens), first)
-        begin = begin if left else model.cells.reach(0, begin)
-        model.cells.remove(0, begin=begin)
+        if not left:
+            begin = cells.shares(0, begin) if sparse else cells.reach(0, begin)
+        cells.remove(0, begin=begin)
+        if sparse:
+            cells.read(0, begin, len(tokens))
+        chunk = cells.stretch if sparse else limits["tokens"]
         self.held, self.drawn = self.held[:begin], []
         while begin < len(tokens):
             end = max(first, begin) + limits["outputs"]
-            end = min(begin + limits["tokens"], end, len(tokens))
+            end = min(begin + chunk, end, len(tokens))
             where, wanted = range(begin, end), range(max(first - begin, 0), end - begin)
             with span.measure(len(where)):
                 found = step(tokens[begin:end], where, [(0,)] * len(where), wanted)

@@ -50,6 +50,7 @@ def save(engine: "Engine", path: str | Path) -> None:
             "kv_format": engine.model.options.kv_format,
             "rope": _rope(engine.model),
             **_eviction(engine.model, len(cells)),
+            **_stretches(engine.model),
             "tokens": engine.text.held,
             "drawn": engine.text.drawn,
             "sampler": engine.sampler_state,
@@ -94,6 +95,12 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
             f"{path}: its cells were kept by the kv_policy {theirs or 'none'}, the engine's is"
             f" {ours or 'none'}"
         )
+    ours, theirs = (h.get("prompt_attention", "none") for h in (_stretches(model), header))
+    if ours != theirs:
+        raise SessionError(
+            f"{path}: its prompts were read by the prompt_attention {theirs}, the engine's is"
+            f" {ours}"
+        )
     tokens: list[int] = header["tokens"]
     count, begins = header.get("cells", len(tokens)), 0 * model.cells.begins[0]
     begins[:] = header.get("begins", 0)
@@ -109,6 +116,7 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     model.cells.evicted[0], model.cells.begins[0] = header.get("evicted", 0), begins
     model.cells.dense_until[0] = dense = header.get("dense_until", NOBODY)
     model.cells.by_choice[cells[dense:]] = True
+    model.cells.stretched[0] = header.get("stretched", -1)
     states, start = model.cells.states, 0
     # where there is no room for all, those of the last tokens are put over those before
     slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
@@ -146,6 +154,14 @@ def _eviction(model: Model, cells: int) -> dict[str, Any]:
     own, begins = model.cells, model.cells.begins[0].tolist()
     said |= {"evicted": own.evicted[0], "dense_until": own.dense_until[0]}
     return said | ({"begins": begins} if any(begins) else {})
+
+
+def _stretches(model: Model) -> dict[str, Any]:
+    """Of a model whose prompts are read by sparse attention, how, and how far they were."""
+    method = model.options.prompt_attention
+    return {
+        "prompt_attention": str(method), "stretched": model.cells.stretched[0]
+    } if method else {}  # fmt: skip
 
 
 def _rope(model: Model) -> str:

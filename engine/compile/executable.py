@@ -101,11 +101,11 @@ def stepped(
             for name in names:  # of all blocks, or of one
                 kind, _, block = name.partition(".")
                 given[name] = cells.begun(seen[kind], int(block)) if block else seen[kind]
-        if "observed_spans" in ready.inputs:
-            given["observed_spans"] = cells.observed(spans, positions)
         if pages := "stale" in ready.inputs:
             divided = cells.divided(chosen, spans, positions)
             given["dense_spans"], given["choosing_spans"] = divided
+        if "prompt_spans" in ready.inputs:
+            given["prompt_spans"], given["dense_spans"] = cells.by_prompt(spans, positions)
         if cells.window:
             given["window_spans"] = cells.windowed(spans, positions)
         if cells.states:

@@ -83,6 +83,5 @@ def demand_numbers(policy: Any) -> None:
     for number in fields(policy):
         value = getattr(policy, number.name)
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
-            raise ModelError(
-                f"{type(policy).__name__}: {number.name} is {value!r}: want a whole number from 0 up"
-            )
+            name = type(policy).__name__
+            raise ModelError(f"{name}: {number.name} is {value!r}: want a whole number from 0 up")

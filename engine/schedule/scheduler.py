@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.checks import check_prompt
+from engine.checks import PromptError, check_prompt
 from engine.errors import EngineError
 from engine.generation.completion import Completion, Piece
 from engine.generation.reading import Likelihoods
@@ -170,6 +170,13 @@ class Scheduler:
             most = request.reading.first
         else:
             most = 0 if scored else len(text) - 1
+        sparse = bool(self._cells.stretch) and not request.reading
+        if sparse and scored:
+            raise PromptError("prompt_logprobs exclude prompt_attention: such tokens see all")
+        if self._cells.stretch and request.reading:  # whose tokens see all
+            most = 0
+        elif sparse:
+            most = min(most, len(request.tokens) - 1) // self._cells.stretch * self._cells.stretch
         if self._eviction and not request.reading:  # what observes is evaluated for this prompt
             observers = max(1, self._eviction.observers)
             most = max(0, min(most, len(request.tokens) - observers))
@@ -195,6 +202,10 @@ class Scheduler:
         if not request.begun:
             request.begun, request.cached = time.perf_counter(), held
         run.slot, run.held = slot, held
+        if sparse:
+            self._cells.read(slot, held, len(request.tokens))
+        else:
+            self._cells.read(slot, -1, 0)
         if self._eviction and request.reading:
             self._eviction.whole(slot)
         elif self._eviction:
@@ -257,6 +268,15 @@ class Scheduler:
         for run in list(self._running):
             if run.slot < 0 or run.decodes or left <= 0:
                 continue
+            if stretch := self._stretch(run):
+                # whole or not at all, and one in a step
+                if stretch > budget - len(parts) or any(self._stretch(p.run) for p in parts):
+                    continue
+                if count := self._room(run, parts, stretch, stretch):
+                    ends = run.held + count == run.length
+                    parts.append(Part(run, count, int(ends)))
+                    left -= count
+                continue
             begin = max(0, run.first - run.held)  # of which nothing is wanted
             count = min(run.length - run.held, left, begin + 1 + spare)
             if self._eviction and run.held < (prompt := len(run.request.tokens)):
@@ -268,13 +288,20 @@ class Scheduler:
                 left -= count
         return [part for part in parts if part.run.slot >= 0]
 
-    def _room(self, run: Run, parts: list[Part], count: int = 1) -> int:
+    def _stretch(self, run: Run) -> int:
+        """How many tokens a step has to read next of a prompt that is read by sparse attention."""
+        prompt, stretch = len(run.request.tokens), self._cells.stretch
+        if not stretch or run.request.reading or run.held >= prompt:
+            return 0
+        return min(prompt, run.held // stretch * stretch + stretch) - run.held
+
+    def _room(self, run: Run, parts: list[Part], count: int = 1, least: int = 1) -> int:
         """How many cells, of `count`, there are for a run beside those of the parts. Where there
-        are none, those that came last are put back, or it is itself."""
+        are fewer than `least`, those that came last are put back, or it is itself."""
         while True:
             taken = sum(part.count for part in parts if part.run.slot >= 0)
             self._slots.make_room(taken + count)
-            if (free := self._cells.free - taken) > 0:
+            if (free := self._cells.free - taken) >= least:
                 return min(free, count)
             last = self._running[-1]
             self._put_back(last)

@@ -67,6 +67,11 @@ class Loading:
         " knorm, keydiff, h2o, pyramidkv; or read by each token, quest:budget=1024.",
         metavar="NAME",
     )
+    prompt_attention: str = option(
+        "",
+        "Prompts are read by sparse attention, e.g. minference:columns=1000,diagonals=6096.",
+        metavar="NAME",
+    )
     numerics: str = option(
         "exact", "exact, or fast: weights may be rounded to bfloat16.", metavar="KIND"
     )
@@ -115,11 +120,14 @@ class Loading:
         """As the engine takes them, with others that are none of the user's; wrong usage where it
         does not."""
         from engine.options import Options
+        from engine.policies.minference import prompts_of
         from engine.policies.table import policy_of
 
         given = asdict(self)
         with as_usage():
             given["kv_policy"] = policy_of(self.kv_policy) if self.kv_policy else None
+            sparse = self.prompt_attention
+            given["prompt_attention"] = prompts_of(sparse) if sparse else None
             return Options(**given | more)
 
 

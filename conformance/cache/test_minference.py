@@ -1,0 +1,191 @@
+"""Prompts that are read by sparse attention: dense where all is seen, the reference's pattern where
+not, and the same every way."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from conformance.cache.test_policies import text
+from conformance.support.models.small_families import SUBJECTS
+from conformance.support.models.small_models import Small
+from conformance.support.models.small_recurrent import RECURRENT
+from engine import Engine, Knorm, Lookahead, MInference, PromptError, SamplingParams
+from engine.cache.session import SessionError
+from engine.errors import ModelError
+from engine.policies.minference import prompts_of
+from reference.prompt_patterns import prompt_pattern
+
+SMALL = Small(head_dim=32, context=256, seed=9)
+PROMPT = np.random.default_rng(0).integers(3, 60, 150).tolist()
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+FEW = MInference(columns=8, diagonals=6, first=2, recent=3, observers=20, stretch=64)
+PATTERNS = [["stream_llm", 4, 9, 1.0], ["block_sparse", 1, 0, 1.0]]
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("minference")
+    path = SMALL.write(folder / "small.gguf")
+    return partial(Engine.load, path, threads=2, context=256, sequences=3)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Heads 0 and 2 of both blocks have the other patterns; 1 and 3 vertical-slash."""
+    path = tmp_path_factory.mktemp("patterns") / "patterns.json"
+    path.write_text(json.dumps([{"0": PATTERNS[0], "2": PATTERNS[1]}] * 2))
+    return replace(FEW, heads=str(path))
+
+
+def test_all_that_is_seen_is_dense(load):
+    """Where budgets are as large as the prompt an answer has the bits of the dense one; where they
+    are small it has others."""
+    everything = replace(FEW, columns=256)
+    with load() as plain, load(prompt_attention=everything) as engine:
+        dense = text(plain, PROMPT)
+        assert text(engine, PROMPT) == dense
+    with load(prompt_attention=FEW) as engine:
+        assert [bits for _, bits in text(engine, PROMPT)] != [bits for _, bits in dense]
+
+
+def test_what_is_seen_is_the_references(load, mixed):
+    """The last block's heads see what the reference makes of its estimates, pattern by pattern."""
+    with load(prompt_attention=mixed) as engine:
+        engine.generate(PROMPT, replace(GREEDY, max_tokens=1))
+        memory, begin = engine.model.memory, len(PROMPT) // 64 * 64
+        ends = np.arange(begin, len(PROMPT)) + 1
+        spans = np.stack([0 * ends, 0 * ends, ends], axis=1).astype(np.int32)
+        given = {name: memory[f"blk.1.{name}"] for name in ("kinds", "sizes")}
+        given |= {name: memory[f"prompt.{name}"] for name in ("sums", "scores")}
+        assert given["kinds"].tolist() == [0, 1, 2, 1]
+        assert given["sizes"].tolist() == [[4, 9], [8, 6], [1, 6], [8, 6]]
+        before = np.zeros_like(memory["prompt.sees"])
+        want = prompt_pattern(**given, spans=spans, first=2, recent=3, before=before)
+        assert (memory["prompt.sees"] == want).all()
+        shares = want[:, 0, : len(PROMPT)].mean(axis=1)
+        assert (shares < 0.99).any()
+
+
+def test_the_same_every_way(load, mixed):
+    """Threads, steps, what was read before, forks and company change no bit of what follows, though
+    cells run out and texts are put back; what begins alike is read once, stretch by stretch."""
+    with load(prompt_attention=mixed) as engine:
+        alone = text(engine, PROMPT)
+        text(engine, PROMPT[:100])
+        assert engine.timings.prompt.tokens == 36
+        assert text(engine, PROMPT) == alone
+        assert engine.timings.prompt.tokens == 86
+        longer = PROMPT + [token for token, _ in alone]
+        after = text(engine, longer + PROMPT[:5])  # what was drawn is a prompt's now
+        engine.reset()
+        assert text(engine, longer + PROMPT[:5]) == after
+        engine.score(PROMPT, PROMPT[:5])
+        assert text(engine, PROMPT) == alone
+        forks = engine.generate(PROMPT, replace(GREEDY, n=2)).outputs
+        tokens = tuple(token for token, _ in alone)
+        assert [tuple(fork.token_ids) for fork in forks] == [tokens, tokens]
+    with load(prompt_attention=mixed, threads=1, batch=7) as engine:
+        assert text(engine, PROMPT) == alone
+        assert text(engine, longer + PROMPT[:5]) == after
+    prompts = [PROMPT, PROMPT[:90], PROMPT[:70] + PROMPT[20:], PROMPT, PROMPT[:10]]
+    with load(prompt_attention=mixed) as engine:
+        each = [engine.generate(prompt, GREEDY).outputs[0].token_ids for prompt in prompts]
+        engine.reset()
+        many = engine.generate(prompts, GREEDY)
+        assert [found.outputs[0].token_ids for found in many] == each
+        assert each[0] == tokens
+
+
+def test_scores_are_of_whole_texts(load, mixed):
+    """A score is the dense one's, whatever was read before, and drafts change nothing."""
+    with load() as plain, load(prompt_attention=mixed, speculation=Lookahead()) as engine:
+        drafted = engine.generate(PROMPT, GREEDY).outputs[0].token_ids
+        assert engine.score(PROMPT, PROMPT[:5]) == plain.score(PROMPT, PROMPT[:5])
+    with load(prompt_attention=mixed) as engine:
+        assert engine.generate(PROMPT, GREEDY).outputs[0].token_ids == drafted
+        for params, shift in ((replace(GREEDY, prompt_logprobs=1), False), (GREEDY, True)):
+            with pytest.raises(PromptError, match="is of texts whose tokens see all"):
+                engine.stream(PROMPT, params, context_shift=shift)
+        many = engine.generate([PROMPT, PROMPT], replace(GREEDY, prompt_logprobs=1))
+        assert all("prompt_logprobs exclude prompt_attention" in str(m.error) for m in many)
+
+
+def test_sessions_go_on(load, mixed, tmp_path):
+    """A text is saved and gone on with; an engine that reads prompts otherwise refuses it."""
+    path = tmp_path / "talk.session"
+    with load(prompt_attention=mixed) as engine:
+        whole = engine.generate(PROMPT, GREEDY).outputs[0].token_ids
+        engine.reset()
+        begun = engine.generate(PROMPT, replace(GREEDY, max_tokens=3)).outputs[0].token_ids
+        engine.save(path)
+    with load(prompt_attention=mixed) as other:
+        tokens = other.restore(path)
+        rest = other.stream(tokens, replace(GREEDY, max_tokens=5), resume=True)
+        assert begun + tuple(piece.token for piece in rest) == whole
+        assert other.timings.prompt.tokens == 1
+    for method in (None, FEW):
+        with load(prompt_attention=method) as other, pytest.raises(SessionError) as refused:
+            other.restore(path)
+        assert "its prompts were read by the prompt_attention MInference(" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("sparse", " is 'sparse': want minference"),
+        ("minference:columns", " minference has 'columns': want NAME=NUMBER, of columns"),
+        ("minference:stretch=100", "stretch is 100: want a multiple of 64"),
+        ("minference:recent=0", "want a recent diagonal, a token's own"),
+    ],
+)
+def test_what_is_no_method(inside, tmp_path, given, line):
+    """One line says what is wrong; in the shell it is wrong usage."""
+    code, _, told = inside("run", str(tmp_path), "--prompt-attention", given, "-p", "a")
+    assert (code, line in " ".join(told.split())) == (2, True), told
+    with pytest.raises(ModelError):
+        prompts_of(given)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("", "no file of patterns"),
+        ('{"0": 1}', "want a list with an entry for each block"),
+        ("[{}]", "of 1 blocks, the model has 2"),
+        ('[{"x": ["stream_llm", 1, 2]}, {}]', "'x' is the number of no head"),
+        ('[{}, {"9": ["stream_llm", 1, 2]}]', "block 1 has no head 9, only 4"),
+        ('[{}, {"1": ["diagonal", 1, 2]}]', "block 1, head 1: ['diagonal', 1, 2] is none of"),
+        ('[{}, {"1": ["stream_llm", 1]}]', "block 1, head 1: ['stream_llm', 1] is none of"),
+        ('[{}, {"1": ["block_sparse", 0]}]', "block 1, head 1: sees nothing"),
+    ],
+)
+def test_bad_files(load, tmp_path, content, line):
+    """One line names the file, and what in it."""
+    path = tmp_path / "patterns.json"
+    path.write_text(content)
+    with pytest.raises(ModelError) as refused:
+        load(prompt_attention=replace(FEW, heads=str(path)))
+    assert str(path) in str(refused.value)
+    assert line in str(refused.value)
+
+
+REFUSING: dict[str, tuple[Small, str]] = {
+    "slopes": (SUBJECTS["MPT"], "has ALiBi"),
+    "windows": (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window"),
+    "recurrent": (RECURRENT["LFM 2"], "recurrent"),
+    "narrow": (Small(), "heads of blk.0 have 16 elements"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_what_it_does_not_go_with(tmp_path, name):
+    """One line says why, before a kernel is chosen; so it is for options."""
+    small, line = REFUSING[name]
+    path = small.write(tmp_path / "model.gguf")
+    with pytest.raises(ModelError, match=line):
+        Engine.load(path, context=64, prompt_attention=FEW)
+    with pytest.raises(ModelError, match="kv_policy and prompt_attention exclude each other"):
+        Engine.load(path, context=64, prompt_attention=FEW, kv_policy=Knorm(9))

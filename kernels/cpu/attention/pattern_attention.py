@@ -1,0 +1,160 @@
+"""pattern_attention on the CPU: attention.py's chunks and sums, of the cells that are seen.
+
+A tile is one head with neighbouring tokens of one block of queries, which see the same cells, each
+as far as its own. What they see is brought together, and every CHUNK of it is a chunk: so where all
+is seen a row has the arithmetic, and the bits, of attention.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.attention.attention import copy, finish, merge
+from kernels.cpu.attention.attention_sums import (
+    BASES,
+    CHUNK,
+    DESK,
+    DIM_STRIDE,
+    MERGED,
+    QUERIES,
+    STAGED,
+    SUM,
+    VALUE,
+    dots,
+    first_rows,
+    first_values,
+    query_of,
+    values,
+)
+from kernels.cpu.attention.attention_tile import weigh
+from kernels.cpu.formats.cache_rows import sixteen
+from kernels.cpu.formats.decoding import TAGS, FormatTag
+from kernels.cpu.isa.simd import f32x16, store, zero
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, by_format
+from kernels.shapes import in_place
+from reference.formats import FORMATS
+from reference.kv_write import FORMATS_OF_CACHE
+from reference.pattern_attention import BLOCK, OP
+
+SIGNATURE = in_place(OP.signature)
+
+
+@njit(inline="always")
+def begin_of_tile(spans, t1):
+    """The first of the tokens before t1 that one block of queries has, of a tile's at most."""
+    block, t0 = (spans[t1 - 1, 2] - 1) // BLOCK, t1 - 1
+    while t0 > 0 and t1 - t0 < QUERIES and spans[t0 - 1, 2] > 0:
+        if (spans[t0 - 1, 2] - 1) // BLOCK != block or spans[t0 - 1, 0] != spans[t0, 0]:
+            break
+        t0 -= 1
+    return t0
+
+
+@inner
+def bring_seen(sees, slots, filled, j, end):
+    """The slots from j on that are seen, behind those that are there, until there are BASES of
+    them: -> (how many there are, where to go on)."""
+    while j < end and filled < BASES:
+        slots[filled] = j
+        filled += sees[j] != 0
+        j += 1
+    return filled, j
+
+
+@inner
+def attend(tag, block, desk, bases, seen, rows, most):
+    """The partial results of a chunk: the `most` cells at `bases`, of which each row sees the
+    first ones, as many as `seen` has."""
+    q, k, v, _, _, _, scale, softcap, _ = arguments(block, SIGNATURE)
+    head_dim, fewest = q.shape[2], most
+    none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
+    dots(tag, k, v, bases, desk, head_dim, rows, most)
+    for row in range(rows):
+        fewest = min(fewest, seen[row])
+        highest, total = weigh(desk, row, seen[row], scale, softcap, none, np.int32(0), places)
+        at = SUM + row * DIM_STRIDE
+        for d in range(0, head_dim, 16):
+            store(desk, at + d, zero(f32x16))
+        desk[at + head_dim], desk[at + head_dim + 1] = highest, total
+    for c in range(0, most, STAGED):
+        staged = min(most - c, STAGED)
+        common = max(0, min(fewest - c, staged))
+        first_values(tag, v, bases, desk, head_dim, rows, c, common)
+        values(desk, head_dim, first_rows(rows), rows, c, np.int64(0), common)
+        for j in range(common, staged):  # what only some of the tokens see
+            for d in range(0, head_dim, 16):
+                store(desk, VALUE + j * head_dim + d, sixteen(tag, v, bases[c + j], d))
+        for row in range(rows):
+            own = max(0, min(seen[row] - c, staged))
+            if own > common:
+                values(desk, head_dim, row, row + 1, c, common, own)
+
+
+def flash(tag: FormatTag) -> Callable[..., None]:
+    block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
+
+    def generic(block, thread, n_threads):
+        q, k, _, lists, spans, sees, _, _, out = arguments(block, SIGNATURE)
+        desk = stack(np.float32, DESK)
+        bases, slots = stack(np.int64, BASES), stack(np.int32, BASES)
+        seen, all_seen = stack(np.int64, QUERIES), stack(np.int64, QUERIES)
+        tokens, heads, head_dim = q.shape
+        row_bytes = k.shape[1]
+        group = heads // (row_bytes // block_bytes * block_elements // head_dim)
+        item, t1 = 0, tokens
+        while t1 > 0:
+            if spans[t1 - 1, 2] <= 0:
+                t1 -= 1
+                continue
+            t0 = begin_of_tile(spans, t1)
+            sequence, end = spans[t0, 0], np.int64(0)
+            for t in range(t0, t1):
+                end = max(end, spans[t, 2])
+            for h in range(heads):
+                item += 1
+                if item % n_threads != thread:
+                    continue
+                for t in range(t0, t1):
+                    all_seen[t - t0] = 0
+                    for d in range(head_dim):
+                        desk[query_of(t - t0) + 8 * d] = q[t, h, d]
+                own = sees[h, (end - 1) // BLOCK % sees.shape[1]]
+                column = h // group * (head_dim // block_elements * block_bytes)
+                filled, j = bring_seen(own, slots, np.int64(0), np.int64(0), end)
+                chunk = 0
+                while filled > 0:
+                    count = min(filled, CHUNK)
+                    for c in range(BASES):
+                        slot = slots[min(c, filled - 1)]
+                        bases[c] = lists[sequence, slot] * row_bytes + column
+                    most = np.int64(0)
+                    for t in range(t0, t1):
+                        n = count
+                        while n > 0 and slots[n - 1] >= spans[t, 2]:
+                            n -= 1
+                        seen[t - t0], most = n, max(most, n)
+                        all_seen[t - t0] += n
+                    attend(tag, block, desk, bases, seen, t1 - t0, most)
+                    for row in range(t1 - t0):
+                        at = row * DIM_STRIDE
+                        if chunk == 0:
+                            copy(desk, MERGED + at, desk, SUM + at, head_dim)
+                        elif seen[row] > 0:
+                            merge(desk, MERGED + at, desk, SUM + at, head_dim)
+                    for c in range(count, filled):
+                        slots[c - count] = slots[c]
+                    filled, j = bring_seen(own, slots, filled - count, j, end)
+                    chunk += 1
+                for row in range(t1 - t0):
+                    at = ((t0 + row) * heads + h) * head_dim
+                    none = np.float32(-np.inf)
+                    finish(out, at, all_seen[row], none, desk, MERGED + row * DIM_STRIDE, head_dim)
+            t1 = t0
+
+    return generic
+
+
+SHARES = by_format(flash, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})
