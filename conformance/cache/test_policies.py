@@ -125,7 +125,7 @@ def test_evicted_cells_never_matter(load, name):
     told = []
     for spoilt in (False, True):
         with load(kv_policy=EACH[name]) as engine:
-            found = [text(engine, PROMPT, replace(GREEDY, max_tokens=1))]
+            found = [drawn(engine, PROMPT, replace(GREEDY, max_tokens=1))]
             for rest in ([], more):
                 cells = engine.model.cells
                 for block, begin in enumerate(cells.begins[0]):
