@@ -9,7 +9,8 @@
   What they raise is an `EngineError`.
 - `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `OwnHead` are ways to draft
   tokens.
-- `SnapKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long prompt are kept.
+- `SnapKV`, `PyramidKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long
+  prompt are kept, and `Quest` which of its pages a token reads.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
 - `judge("rms_norm/cpu/generic")` tries a kernel and returns its certificate.
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from engine.policies.h2o import H2O
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
+    from engine.policies.pyramidkv import PyramidKV
+    from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
     from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingError, SamplingParams
@@ -70,8 +73,9 @@ __all__ = [
     "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
     "Logprob", "Lookahead", "LookaheadTrie", "ModelError", "NumericalError", "OffloadError",
     "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
-    "RequestOutput", "SamplingError", "SamplingParams", "SessionError", "ShapeError", "SnapKV",
-    "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
+    "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams", "SessionError",
+    "ShapeError",
+    "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
     "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
 ]  # fmt: skip
 
@@ -102,11 +106,13 @@ _HOMES = {
     "Piece": "engine.generation.completion:Piece",
     "PromptError": "engine.checks:PromptError",
     "PromptLookup": "engine.speculation.settings:PromptLookup",
+    "PyramidKV": "engine.policies.pyramidkv:PyramidKV",
     "RequestOutput": "engine.generation.results:RequestOutput",
     "SamplingError": "engine.sampling.params:SamplingError",
     "SamplingParams": "engine.sampling.params:SamplingParams",
     "SessionError": "engine.cache.session:SessionError",
     "ShapeError": "kernels.shapes:ShapeError",
+    "Quest": "engine.policies.quest:Quest",
     "SnapKV": "engine.policies.snapkv:SnapKV",
     "StreamingLLM": "engine.policies.streaming_llm:StreamingLLM",
     "StructuredOutputsParams": "engine.sampling.structured_params:StructuredOutputsParams",

@@ -1,14 +1,17 @@
-"""LLaMA models with random weights: nothing to say, but as large and as slow as the real ones.
+"""Models with random weights: nothing to say, but as large and as slow as the real ones.
 
     python -m data.random_model OUT --type Q4_0 --shape tinyllama-1.1b --vocab VOCABULARY.gguf
     python -m data.random_model OUT --shape relutinyllama-1.1b --rank 256 --active 0.1
+    python -m data.random_model OUT --type F16 --shape qwen3-0.6b --vocab VOCABULARY.gguf
 
+Shapes are those of LLaMA in shapes.toml and those of other architectures in families.toml.
 A shape whose gate is reglu becomes a sparse model in PowerInfer's format: predictors name the
 wanted share of neurons in every block, at random, so what they name is as likely to fire as not.
 
-Matrices are normal with a deviation of 1 / sqrt(fan_in); norms are 1 give or take a tenth and stay
-F32. One seed gives the same weights in every type, up to that type's rounding. The vocabulary is
-any GGUF file's, or made up.
+Matrices are normal with a deviation of 1 / sqrt(fan_in); norms are 1 give or take a tenth, and what
+a scan multiplies its state by decays. These, routers and what a scan or a convolution reads stay
+F32; rows that are no multiple of a format's blocks are in F16. One seed gives the same weights in
+every type, up to that type's rounding. The vocabulary is any GGUF file's, or made up.
 
 The file is written beside OUT and takes its name when it is complete. Exit status: 0 done, 1 failed
 with one line on stderr, 2 wrong usage.
@@ -17,6 +20,7 @@ with one line on stderr, 2 wrong usage.
 import argparse
 import math
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +32,11 @@ from gguf import GGML_QUANT_VERSION, LlamaFileType, TokenType
 
 from data.shapes import ModelShape, read
 from engine.aside import OutputError
+from engine.config import ModelConfig
 from engine.gguf import writer as gw
 from engine.gguf.file import GGUFError, GGUFFile, ValueType
+from engine.models.table import FAMILIES
+from engine.recurrent import is_small
 from engine.shell.show import bytes_bar
 from engine.sparsity import MAGIC, THRESHOLD
 from reference.formats import FORMATS, Format
@@ -54,6 +61,9 @@ SHAPES = {  # of data/shapes.toml, those that are of the plain `llama` architect
     for name, shape in read().models.items()
     if shape.rope == "rope_norm" and shape.gate in ("swiglu", "reglu")
 }
+OTHERS: Mapping[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("families.toml").read_text()
+)
 EPS, ROPE_BASE = 1e-5, 10000.0
 
 
@@ -92,11 +102,11 @@ def main() -> int:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m data.random_model",
-        description="Write a LLaMA model with random weights as a GGUF file.",
+        description="Write a model with random weights as a GGUF file.",
     )
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--type", choices=FILE_TYPES, default="F16", help="of the matrices")
-    parser.add_argument("--shape", choices=SHAPES, default="tinyllama-1.1b")
+    parser.add_argument("--shape", choices=[*SHAPES, *OTHERS], default="tinyllama-1.1b")
     parser.add_argument("--vocab", type=Path, metavar="GGUF", help="whose vocabulary to copy")
     parser.add_argument("--rank", type=int, default=256, help="of predictors (%(default)s)")
     parser.add_argument(
@@ -123,22 +133,26 @@ def write(
     report: Callable[[int, int], None],
 ) -> None:
     """Write the whole file, a slice in memory at a time; `report` gets bytes done and total."""
-    shape = SHAPES[shape_name]
+    vocab, magic = len(vocabulary[TOKENS][1]), "GGUF"
+    if shape_name in OTHERS:
+        own, listed = other(OTHERS[shape_name], vocab)
+    else:
+        shape = SHAPES[shape_name]
+        own, listed = shape_keys(shape), dict(tensors(shape, vocab, predictors.rank))
+        if shape.gate == "reglu":
+            magic, own[THRESHOLD] = MAGIC, gw.f32(0.0)
     keys: dict[str, tuple[ValueType, Any]] = {
-        "general.architecture": gw.text("llama"),
         "general.name": gw.text(f"Random {shape_name} {weight_format.name}, seed {seed}"),
         "general.file_type": gw.u32(FILE_TYPES[weight_format.name]),
         "general.quantization_version": gw.u32(GGML_QUANT_VERSION),
-        **shape_keys(shape),
-        "llama.vocab_size": gw.u32(len(vocabulary[TOKENS][1])),
+        **own,
+        f"{own['general.architecture'][1]}.vocab_size": gw.u32(vocab),
         **vocabulary,
     }
     plan = [
-        gw.NewTensor(name, "F32" if len(dims) == 1 else weight_format.name, dims)
-        for name, dims in tensors(shape, len(vocabulary[TOKENS][1]), predictors.rank)
+        gw.NewTensor(name, type_of(name, dims, weight_format), dims)
+        for name, dims in listed.items()
     ]
-    if shape.gate == "reglu":
-        keys[THRESHOLD] = gw.f32(0.0)
     total = sum(tensor.n_bytes for tensor in plan)
 
     def pieces() -> Iterator[Bytes]:
@@ -147,13 +161,36 @@ def write(
             form = FORMATS[tensor.type_name]
             less = predictors.less if tensor.name.endswith(".fc2.weight") else 0.0
             fan_in = tensor.dims[0 if tensor.name.endswith("_t.weight") else -1]
-            for piece in drawn(rng, tensor.dims, fan_in, less, form):
+            for piece in drawn(rng, tensor, fan_in, less, form):
                 yield piece
                 done += piece.nbytes
                 report(done, total)
 
-    magic = MAGIC if shape.gate == "reglu" else "GGUF"
     gw.write_gguf(out, keys, plan, pieces(), magic=magic)
+
+
+def type_of(name: str, dims: Dims, wanted: Format) -> str:
+    """The format that a tensor has in the file."""
+    if len(dims) == 1 or is_small(name) or name.endswith("ffn_gate_inp.weight"):
+        return "F32"
+    return "F16" if dims[-1] % wanted.block else wanted.name
+
+
+def other(sizes: Mapping[str, Any], vocab: int) -> tuple[Metadata, dict[str, Dims]]:
+    """A model that is no LLaMA: its keys, and its tensors as the engine asks for them."""
+    architecture = sizes["architecture"]
+    values = {"general.architecture": architecture}
+    for key, value in sizes.items():
+        named = value.items() if isinstance(value, dict) else [(None, value)]
+        if key not in ("architecture", "tied"):
+            values |= {".".join(filter(None, (architecture, key, k))): v for k, v in named}
+    config = ModelConfig.from_metadata(values, vocab)
+    needed = FAMILIES[architecture].expected_tensors(config)
+    if not sizes["tied"]:
+        needed["output.weight"] = (vocab, config.hidden)
+    kinds = {str: gw.text, int: gw.u32, float: gw.f32}
+    keys = {key: kinds[type(value)](value) for key, value in values.items()}
+    return keys, {name: dims[1:] if dims[0] == 1 else dims for name, dims in needed.items()}
 
 
 def tensors(shape: ModelShape, n_tokens: int, rank: int) -> Iterator[tuple[str, Dims]]:
@@ -181,14 +218,16 @@ def tensors(shape: ModelShape, n_tokens: int, rank: int) -> Iterator[tuple[str, 
 
 
 def drawn(
-    rng: np.random.Generator, dims: Dims, fan_in: int, less: float, form: Format
+    rng: np.random.Generator, tensor: gw.NewTensor, fan_in: int, less: float, form: Format
 ) -> Iterator[Bytes]:
-    """A norm's elements near 1, or a matrix's with a variance of 1 / fan_in, their mean `less`
-    deviations below zero: uint8 pieces."""
-    if len(dims) == 1:
-        yield form.quantise(1 + np.float32(0.1) * rng.standard_normal(dims, np.float32))
+    """A norm's elements near 1, those of a scan's factor near -1, or a matrix's with a variance of
+    1 / fan_in, their mean `less` deviations below zero: uint8 pieces."""
+    dims, factor = tensor.dims, tensor.name.endswith("ssm_a")
+    if len(dims) == 1 or factor:
+        around = np.float32(-1 if factor else 1)
+        yield form.quantise(around + np.float32(0.1) * rng.standard_normal(dims, np.float32))
         return
-    rows, elements = dims
+    rows, elements = math.prod(dims[:-1]), dims[-1]
     deviation, step = np.float32(1 / math.sqrt(fan_in)), max(1, SLICE // elements)
     for first in range(0, rows, step):
         count = min(step, rows - first)
@@ -196,8 +235,9 @@ def drawn(
         yield form.quantise(deviation * values)
 
 
-def shape_keys(shape: ModelShape) -> Metadata:
+def shape_keys(shape: ModelShape) -> dict[str, tuple[ValueType, Any]]:
     return {
+        "general.architecture": gw.text("llama"),
         "llama.context_length": gw.u32(shape.context),
         "llama.embedding_length": gw.u32(shape.hidden),
         "llama.block_count": gw.u32(shape.blocks),

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
     from engine.policies.minference import MInference
+    from engine.policies.pyramidkv import PyramidKV
+    from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
     from engine.policies.streaming_llm import StreamingLLM
     from engine.sampling.params import SamplingParams
@@ -46,6 +48,8 @@ __all__ = [
     "Piece",
     "PromptError",
     "PromptLookup",
+    "PyramidKV",
+    "Quest",
     "SamplingParams",
     "SnapKV",
     "StreamingLLM",
@@ -63,7 +67,9 @@ _HOMES = {
     "Options": "engine.options",
     "Piece": "engine.generation.completion",
     "PromptError": "engine.checks",
+    "PyramidKV": "engine.policies.pyramidkv",
     "SamplingParams": "engine.sampling.params",
+    "Quest": "engine.policies.quest",
     "SnapKV": "engine.policies.snapkv",
     "StreamingLLM": "engine.policies.streaming_llm",
     "StructuredOutputsParams": "engine.sampling.structured_params",

@@ -389,7 +389,10 @@ def _latent(keys: Keys, traits: Traits, head_dim: int, part: int) -> Latent:
     )
     turned = keys.count("rope.dimension_count") if joined else head_dim - found.kv_rank
     other = f"dimension_count of {turned}" if joined else f"key_length_mla of {found.key}"
-    if found.kv_rank % 2 or not 0 < turned < found.key:
+    if found.kv_rank % 2:  # rope turns pairs of the elements behind it
+        name = keys.full("attention.kv_lora_rank")
+        raise ModelError(f"{name} is {found.kv_rank}: want an even number")
+    if not 0 < turned < found.key:
         raise ModelError(
             f"{keys.prefix}.attention: a kv_lora_rank of {found.kv_rank}, a key_length of"
             f" {head_dim} and a {other} do not fit one another"

@@ -100,7 +100,8 @@ class Engine(Closing):
             if draft is not None:  # first, so that a budget of memory counts what it takes
                 drafting = opened.enter_context(cls._alone(draft, options.of_a_draft()))
                 if options.ram_budget:
-                    drafting.model.touch()
+                    for tokens in (1, drafting.model.limits["tokens"]):
+                        drafting.model.plan_for(tokens).touch()
             engine = opened.enter_context(cls._alone(path, options, sampling))
             engine._draft = drafting
             if speculation:
@@ -235,7 +236,7 @@ class Engine(Closing):
         self._check(tokens)
         most = min(self.model.options.sequences, self.model.limits["outputs"])
         check_generation(params, most, self.model.cells.capacity, context_shift, keep, resume)
-        if context_shift and self.model.eviction:
+        if context_shift and self.model.eviction and self.model.eviction.evicts:
             raise PromptError(
                 "context_shift evaluates anew what a kv_policy has evicted: have one or the other"
             )

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.cache.cells import Cells
 from engine.cache.eviction import Eviction, receiving
+from engine.cache.pages import Pages, paging
 from engine.cache.states import States
 from engine.checks import check_memory
 from engine.compile.build import Built, build, build_further
@@ -23,6 +24,8 @@ from engine.passes.count import count_predicted
 from engine.passes.keep_hidden import keep_hidden
 from engine.passes.sparse_prompts import sparse_prompts
 from engine.placement.applied import placed
+from engine.policies.policy import Policy
+from engine.policies.quest import Quest
 from engine.sparsity import dense_where_faster
 from kernels.background import Background
 from kernels.certificates import Store
@@ -44,7 +47,7 @@ class Loaded:
     device: Device | None
     limits: Mapping[str, int]
     cells: Cells
-    eviction: Eviction | None
+    eviction: Eviction | Pages | None
     chooser: Chooser
     team: Team
     built: Built
@@ -73,11 +76,12 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    stretch = sparse.stretch if sparse else 0
-    cells = Cells(context, options.sequences, config.window, states, stretch)
+    policy, stretch = options.kv_policy, sparse.stretch if sparse else 0
+    page = policy.page if isinstance(policy, Quest) else 0
+    cells = Cells(context, options.sequences, config.window, states, config.blocks, page, stretch)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
-        {"tokens": max(limits.values()), "held": context}, options.compiles_apart,
+        {"tokens": max(limits.values()), "held": context, "kept": context}, options.compiles_apart,
     )  # fmt: skip
     if options.compiles_apart:
         compile_apart()  # what the team needs
@@ -97,13 +101,16 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
-    policy = options.kv_policy
-    observing = [receiving(policy, options.sequences, context)] if policy else []
+    observing = [_pass_of(policy, options.sequences, context)] if policy else []
     foretelling = [keep_hidden] if options.foretells else []
     reading = [sparse_prompts(sparse, context)] if sparse else []
     whole, ahead = built([*options.passes, *observing, *reading, *foretelling]), None
     ready = compiler.compile(whole)
-    eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler) if policy else None
+    eviction: Eviction | Pages | None = None
+    if isinstance(policy, Quest):
+        eviction = Pages(policy, cells)
+    elif policy:
+        eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler)
     if options.foretells:
         ahead = compiler.trial(build_further(file, said, cells, options, whole))
     if options.background:
@@ -112,6 +119,13 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     return Loaded(
         config, device, limits, cells, eviction, chooser, compiler.team, whole, ready, ahead, notes
     )
+
+
+def _pass_of(policy: Policy | Quest, sequences: int, context: int) -> Pass:
+    """What a policy does to the graph of a step."""
+    if isinstance(policy, Quest):
+        return paging(policy, sequences, context)
+    return receiving(policy, sequences, context)
 
 
 def _shares_named(

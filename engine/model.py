@@ -1,7 +1,6 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import math
-import mmap
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,6 +22,11 @@ from engine.sampling.sampler import Row
 from reference.op import Array
 
 
+def block_of(name: str) -> int:
+    """The number of the block that has a value of this name."""
+    return int(name.split(".")[1])
+
+
 class Model:
     """Takes batches of tokens to logits. Knows nothing of text or sampling.
 
@@ -38,8 +42,7 @@ class Model:
     ) -> None:
         """Of a path, or of an open file, which is the model's from then on. Kernels of the ops of
         `samplers` are certified with its own, since somebody will want them."""
-        self.options, self._stepping = options or Options(), threading.Lock()
-        self._closing = False
+        self.options, self._stepping, self._closing = options or Options(), threading.Lock(), False
         with ExitStack() as resources:
             opened = source if isinstance(source, GGUFFile) else GGUFFile(source)
             self.file = resources.enter_context(opened)
@@ -51,7 +54,6 @@ class Model:
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.ready: Executable | None = loaded.ready
-        self._cell_bytes = sum(cache.shape[1] for cache in self.caches.values())
         self.ahead = loaded.ahead
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
@@ -67,24 +69,13 @@ class Model:
         self.threshold = float(threshold)
 
     def close(self) -> None:
-        """Let threads and memory go, once a step that another thread runs is over; the model cannot
-        be used afterwards."""
+        """Let threads and memory go, once a step that another thread runs is over."""
         self._closing = True
         with self._stepping:
             self._resources.close()
             self.ready = self.ahead = None
             for name in ("caches", "states", "memory"):
                 self.__dict__.pop(name, None)
-
-    def touch(self) -> None:
-        """Take all the memory that steps will: caches, activations, pages of the mapped file."""
-        arenas = [self.plan_for(tokens).arena for tokens in (1, self.limits["tokens"])]
-        for array in (*arenas, *self.plan.inputs.values()):
-            pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
-            if array.flags.writeable:
-                pages[:] = pages
-            else:
-                pages.max(initial=0)
 
     @property
     def plan(self) -> Plan:
@@ -100,7 +91,8 @@ class Model:
     @property
     def cache_bytes(self) -> int:
         """What the cells take that hold keys and values, in all blocks."""
-        return (self.cells.capacity - self.cells.free) * self._cell_bytes
+        held = self.cells.held().tolist()
+        return sum(held[block_of(n)] * cache.shape[1] for n, cache in self.caches.items())
 
     @property
     def offload(self) -> Offload | None:

@@ -12,6 +12,7 @@ from engine.offload.budget import parse_bytes
 from engine.passes import Pass
 from engine.policies.minference import MInference
 from engine.policies.policy import Policy
+from engine.policies.quest import Quest
 from engine.sparsity import MODES
 from engine.watch import Watch
 from kernels.certify import Certified
@@ -144,7 +145,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `states`: of a recurrent model, how many states are kept beside those that sequences end with,
       so that the last tokens of a text can be dropped; drafts have one token less at most.
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
-    - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024).
+    - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024);
+      or which are read by each token, Quest(budget=1024).
     - `prompt_attention`: prompts are read by sparse attention, such as MInference(columns=1000).
     - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
       always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
@@ -166,7 +168,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     outputs: int = 32
     states: int = 8
     kv_format: str = "F16"
-    kv_policy: Policy | None = None
+    kv_policy: Policy | Quest | None = None
     prompt_attention: MInference | None = None
     numerics: str = "exact"
     strict: bool = False
@@ -202,7 +204,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             self._without("a model's own draft block", "kv_policy", "prompt_attention")
         if self.kv_policy:
             self._without("kv_policy", "prompt_attention")
-        if self.kv_policy is not None and not isinstance(self.kv_policy, Policy):
+        if not isinstance(self.kv_policy, Policy | Quest | None):
             raise ModelError(f"kv_policy is {self.kv_policy!r:.60}: want a SnapKV or the like")
         if not isinstance(self.prompt_attention, MInference | None):
             raise ModelError(
@@ -257,7 +259,7 @@ class Fields(TypedDict, total=False):
     n_cpu_moe: int
     cpu_moe: bool
     kv_format: str
-    kv_policy: Policy | None
+    kv_policy: Policy | Quest | None
     prompt_attention: MInference | None
     numerics: str
     strict: bool

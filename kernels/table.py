@@ -19,6 +19,7 @@ from kernels.cpu import (
     kv_write,
     layer_norm,
     log_probabilities,
+    pages,
     quantise_activations,
     rms_norm,
     rope,
@@ -137,9 +138,11 @@ def of_experts(
     packings: Packings = PACKINGS,
     **rest: Any,
 ) -> list[Kernel]:
-    """A variant of linear_experts, in each of the formats of linear's."""
+    """A variant of linear_experts, in each of the formats of linear's. Its knobs are not measured:
+    how many tokens an expert has is what another node found."""
     made = linear_experts.shares(kind, shares)
-    own = {"knobs": STREAM, "activations": "int8" if kind == IN_INT8 else "float32"} | rest
+    own = {"activations": "int8" if kind == IN_INT8 else "float32"} | rest
+    own["knobs"] = tuple(replace(knob, tokens=()) for knob in own.pop("knobs", STREAM))
     return [
         Kernel("linear_experts", variant, s, f, pack=packings[f], **own) for f, s in made.items()
     ]
@@ -259,6 +262,9 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("pool_scores", "generic", cell_scores.pool_scores),
     Kernel("keep_top", "generic", keep_cells.keep_top),
     *of_formats("kv_keep", "generic", keep_cells.SHARES, in_place=ONTO),
+    *of_formats("page_extremes", "generic", pages.EXTREMES_SHARES, in_place=ONTO),
+    *of_formats("page_scores", "generic", pages.SCORES_SHARES, in_place=ONTO, takes=pages.fits),
+    Kernel("choose_pages", "generic", pages.choose_pages, in_place=ONTO),
     Kernel("softmax", "generic", softmax.generic),
     Kernel("silu", "generic", activations.silu, splits="tokens"),
     Kernel("gelu", "generic", activations.gelu, splits="tokens"),

@@ -19,7 +19,7 @@ from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 LARGEST_SCORE = 60.0  # of sum |q||k|, or thereabouts; of the scores themselves some 20
 FAIR_SCORE = 8.0  # where it is below 1
 MERGED = 64  # cells: a kernel may add partial results of so many, or of more
-LARGEST = 2.0**58  # of q, k and v: a sum of 256 products in float32 stays below 2^127
+LARGEST = 2.0**58  # of q, k and v: a sum of 1024 products in float32 stays below 2^127
 LARGEST_HALF = 65504.0
 HELD = {"F32": LARGEST, "F16": LARGEST_HALF, "Q8_0": 127 * LARGEST_HALF, "Q4_0": 8 * LARGEST_HALF}
 # Gemma 2 divides by the root of 256 or 144 whatever head_dim is; others by 8, head_dim, or nothing.
@@ -342,7 +342,7 @@ OP = Op(
         "tokens": (1, 2, 3, 5, 8, 9),
         "heads": (1, 2, 3, 4, 6, 8, 9),
         "kv_heads": (1, 2, 3, 4, 5, 8, 9),
-        "head_dim": (2, 6, 16, 32, 48, 64, 80, 96, 128, 256),
+        "head_dim": (2, 6, 16, 32, 48, 64, 80, 96, 128, 256, 576),
         "capacity": (1, 2, 15, 16, 17, 33, 65, 129, 130, 257, 290),
         "sequences": (1, 2, 3, 5, 8),
         "windowed": (1, 0),
@@ -374,6 +374,9 @@ OP = Op(
         _plain(tokens=1, heads=32, kv_heads=32, head_dim=128, capacity=17),
         _plain(tokens=3, heads=4, kv_heads=2, head_dim=80, capacity=65),
         _plain(tokens=3, heads=16, kv_heads=8, head_dim=256, capacity=33, windowed=1, softcapped=1),
+        # heads of Gemma 4 that see all, and latent ones, of which many have a vector in common
+        _plain(tokens=3, heads=6, kv_heads=2, head_dim=512, capacity=290),
+        _plain(tokens=11, heads=33, kv_heads=1, head_dim=576, capacity=270),
         # long contexts, sought in by few tokens and by more
         _plain(tokens=3, heads=2, kv_heads=1, head_dim=64, capacity=4100, alibi=1),
         _plain(tokens=9, heads=1, kv_heads=1, head_dim=64, capacity=4100),

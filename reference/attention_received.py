@@ -129,6 +129,7 @@ OP = Op(
         _plain(tokens=33, heads=32, kv_heads=4, head_dim=64, capacity=70),
         _plain(tokens=3, heads=32, kv_heads=32, head_dim=128, capacity=17),
         _plain(tokens=3, heads=4, kv_heads=2, head_dim=80, capacity=65),
+        _plain(tokens=5, heads=9, kv_heads=1, head_dim=576, capacity=270),
         _plain(tokens=3, heads=2, kv_heads=1, head_dim=64, capacity=4100),
         _plain(tokens=2, heads=1, kv_heads=1, head_dim=64, capacity=65600),
     ),

@@ -33,8 +33,8 @@ def kv_keep(slots: Array, cells: Array, into: Array, before: Array, format: str)
     """out = before, but cell into[j] holds for head g what cell cells[slots[g, j]] holds for it.
 
     slots int32 [kv_heads, kept], ascending in [0, held); cells int32 [held] and into int32 [kept],
-    distinct, into[j] being cells[j] or none of cells; before uint8 [capacity, row_bytes], a head's
-    part of a row being whole blocks of `format` -> uint8, like before.
+    distinct, into being the last of cells or none of them; before uint8 [capacity, row_bytes], a
+    head's part of a row being whole blocks of `format` -> uint8, like before.
     """
     heads = before.reshape(len(before), len(slots), -1)
     out = heads.copy()
@@ -56,14 +56,14 @@ def make_top(case: Case) -> Arguments:
 
 
 def make_moved(case: Case) -> Arguments:
-    """Into the first of the cells that are held, or into cells of nobody; any bytes."""
+    """Into the last of the cells that are held, or into cells of nobody; any bytes."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
     capacity, held, kept = shape["capacity"], shape["held"], shape["kept"]
     order = rng.permutation(capacity).astype(np.int32)
     cells, others = order[:held], order[held:]
     apart = case.seed % 2 and len(others) >= kept
-    into = others[:kept] if apart else cells[:kept]
+    into = others[:kept] if apart else cells[held - kept :]
     heads = range(shape["kv_heads"])
     slots = [np.sort(rng.choice(held, kept, replace=False)) for _ in heads]
     row_bytes = FORMATS[case.format].row_bytes(shape["head_dim"]) * len(heads)
@@ -95,7 +95,7 @@ def unfit_moved(inputs: Arguments) -> str:
         return "slots do not ascend"
     if len(into) > len(cells):
         return f"into has {len(into)} cells, of {len(cells)} that are held"
-    strange = (into != cells[: len(into)]) & np.isin(into, cells)
+    strange = (into != cells[len(cells) - len(into) :]) & np.isin(into, cells)
     if strange.any():
         return f"into[{int(strange.argmax())}] is a cell that another slot holds"
     for name in ("cells", "into"):

@@ -1,7 +1,9 @@
-"""What of a KV cache is kept once a prompt has been read, method by method, as papers have it.
+"""What of a KV cache is kept once a prompt has been read, method by method, as papers have it; and
+what of it a token reads, by `quest`, which keeps all.
 
-Each takes what it looks at and gives the slots that each head of keys keeps, ascending, int32
-[kv_heads, kept]; there are no fewer cells than that. Of equal scores the earlier cells are kept.
+Each of the others takes what it looks at and gives the slots that each head of keys keeps,
+ascending, int32 [kv_heads, kept]; there are no fewer cells than that. Of equal scores the earlier
+cells are kept.
 `received` [kv_heads, held] is the attention that cells received of the tokens that observe, query
 heads of a group added up (attention_received.py): kvpress averages them, which chooses the same;
 SnapKV's own code keeps other cells for each query head.
@@ -12,6 +14,21 @@ import numpy as np
 from reference.cell_scores import keydiff, knorm, pool_scores
 from reference.keep_cells import keep_top
 from reference.op import Array
+
+
+def pyramid(capacity: int, always: int, beta: int, blocks: int, held: int) -> list[int]:
+    """How many cells each block keeps of `held`, as many as there are or more than `capacity`
+    (PyramidKV, Cai et al., arXiv 2406.02069): in the mean `capacity`, of which `always` whatever
+    they score; of the others the last block keeps 1 / beta of the mean, and the first block as much
+    more than that as the last one less, if there are so many; between them it falls linearly.
+
+    That is the authors' code but for its rounding, which is kvpress's; kvpress counts what is
+    always kept among what it divides, so that its last block has 1 / beta of all.
+    """
+    mean = capacity - always
+    most = min(2 * mean - mean / beta, held - always)
+    step = 2 * (most - mean) / max(1, blocks - 1)
+    return [always + round(most - i * step) for i in range(blocks)] if blocks > 1 else [capacity]
 
 
 def streaming_llm(kv_heads: int, held: int, kept: int, sinks: int) -> Array:
@@ -39,3 +56,28 @@ def h2o(received: Array, kept: int, recent: int) -> Array:
     """The last `recent` cells, and those that received most of all tokens so far (Zhang et al.,
     arXiv 2306.14048)."""
     return keep_top(received, kept, 0, recent)
+
+
+def quest(q: Array, keys: Array, page: int, chosen: int, choosers: int) -> list[Array]:
+    """The slots that a token's heads read, of pages of `page` cells: the last page, in which it
+    stands itself, and the `chosen` - 1 others of the highest sum_i max(q_i m_i, q_i M_i), m_i and
+    M_i being the least and the largest of their keys' channel i (Tang et al., arXiv 2406.10774).
+
+    q [heads, head_dim], keys [held, kv_heads, head_dim] -> for each chooser slots, ascending. Query
+    heads that share one add up their scores: with as many choosers as heads each has its own, as
+    the authors' code has it, of models where none share a head of keys. Their kernels always read
+    the last page; their evaluation in PyTorch lets it compete.
+    """
+    group, own = len(q) // choosers, choosers // keys.shape[1]
+    last = (len(keys) - 1) // page
+    whole = keys[: last * page].reshape(last, page, *keys.shape[1:]).astype(np.float64)
+    least, most = whole.min(axis=1), whole.max(axis=1)
+    found = []
+    for c in range(choosers):
+        m, M = least[:, c // own], most[:, c // own]
+        heads = q[c * group : (c + 1) * group].astype(np.float64)
+        scores = sum(np.maximum(head * m, head * M).sum(axis=1) for head in heads)
+        best = np.append(np.sort(np.argsort(-scores, kind="stable")[: chosen - 1]), last)
+        slots = (best[:, None] * page + np.arange(page)).reshape(-1)
+        found.append(slots[slots < len(keys)])
+    return found

@@ -48,10 +48,8 @@ class Ceilings:
         return asdict(self)
 
     def limit(self, bytes_: float, operations: float) -> Limit:
-        """What it allows at best."""
-        # what hardly writes may go beyond the rate of copies
-        beyond = max(0.0, self.reading / self.bandwidth - 1) + NOISE
-        limits = [Limit("copy bandwidth", bytes_ / self.bandwidth, beyond)]
+        """What it allows at best those who read much and write little."""
+        limits = [Limit("read bandwidth", bytes_ / self.reading, NOISE)]
         if self.peak:
             limits.append(Limit("matmul peak", operations / self.peak, NOISE))
         return max(limits, key=lambda limit: limit.seconds)

@@ -23,9 +23,11 @@ class Goal:
     unit: str = ""
     below: bool = False
 
-    def line(self, rows: Rows, ceilings: Ceilings) -> str:
-        """In words."""
+    def line(self, rows: Rows, ceilings: Ceilings, predicted: Figure = "") -> str:
+        """In words, beside what was predicted."""
         bound = f"{'<' if self.below else '>='} {self.shown(self.wanted)}"
+        if not isinstance(predicted, str):
+            bound += f", predicted {self.shown(predicted[0])}"
         found = self.figure(rows, ceilings)
         if isinstance(found, str):
             return f"{self.what}: unmeasured ({found}); goal {bound}"
@@ -38,11 +40,12 @@ class Goal:
         return f"{value:,.0f} {self.unit}" if self.unit else f"{value:.1%}"
 
 
-def best(rows: Rows) -> list[Measurement]:
-    """Of each size the fastest of our kernels, activations being rounded already."""
+def best(rows: Rows, variant: str = "") -> list[Measurement]:
+    """Of each size the fastest of our kernels, of this variant if one is given, activations being
+    rounded already."""
     found: dict[str, Measurement] = {}
     for row in of_kind(rows, contender=OURS):
-        if not row.samples or ROUNDING in row.settings:
+        if not row.samples or ROUNDING in row.settings or variant not in ("", row.variant):
             continue
         before = found.setdefault(row.shape, row)
         if row.median < before.median:
@@ -50,10 +53,11 @@ def best(rows: Rows) -> list[Measurement]:
     return list(found.values())
 
 
-def of_limit(test: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
-    """What the limit allows over what all sizes together take, and the same of each."""
+def of_limit(test: str, format: str, rows: Rows, ceilings: Ceilings, variant: str = "") -> Figure:
+    """What the limit allows over what all sizes together take, and the same of each; by one
+    `variant`, or at each size by the fastest."""
     wanted = of_kind(rows, test=test, format=format)
-    found = best(wanted)
+    found = best(wanted, variant)
     if missing := {row.shape for row in wanted} - {row.shape for row in found}:
         notes = [row.note for row in wanted if row.shape in missing and row.note]
         return notes[0] if notes else "no samples"
@@ -64,11 +68,33 @@ def of_limit(test: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
     return limit / sum(row.median for row in found), f"of the {found[0].limit}: {each}"
 
 
-def of_peak(test: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
+def of_peak(test: str, format: str, rows: Rows, ceilings: Ceilings, variant: str = "") -> Figure:
     """The same where multiplying is the limit."""
     if not ceilings.peak:
         return f"no matmul peak: {ceilings.lacks}"
-    return of_limit(test, format, rows, ceilings)
+    return of_limit(test, format, rows, ceilings, variant)
+
+
+def tera(test: str, format: str, rows: Rows, ceilings: Ceilings, variant: str = "") -> Figure:
+    """10^12 operations a second, of all sizes together."""
+    found = best(of_kind(rows, test=test, format=format), variant)
+    if not found:
+        return "not reached"
+    done = sum(row.operations for row in found) / sum(row.median for row in found)
+    return done / 1e12, f"{len(found)} sizes"
+
+
+def over_one(test: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
+    """How long a test's products of a few tokens take, over those of one at the same matrices."""
+
+    def by_matrix(test: str) -> dict[str, float]:
+        found = best(of_kind(rows, test=test, format=format))
+        return {row.shape.partition(",")[2]: row.median for row in found}
+
+    few, one = by_matrix(test), by_matrix("GEMV")
+    if not few or few.keys() - one:
+        return "not reached"
+    return sum(few.values()) / sum(one[size] for size in few), f"{len(few)} sizes"
 
 
 def decoding(model: str, format: str, rows: Rows) -> list[Measurement]:
@@ -99,25 +125,38 @@ def overhead(model: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
     return share, f"of the step: {launched} launches of {ceilings.launch * 1e6:.2f} us in a graph"
 
 
-GEMV = {"F16": 0.85, "Q8_0": 0.85, "Q4_0": 0.70, "Q4_K": 0.70}
-TINY, LARGE = ("tinyllama-1.1b", "Q4_0"), ("llama-2-7b", "F16")
+GEMV = {"F16": 0.88, "Q8_0": 0.88, "Q4_0": 0.75, "Q4_K": 0.75}
+TINY = "tinyllama-1.1b", "Q4_0"
+STEPS = {"F16": 0.85, "Q4_0": 0.70}  # of Llama-2-7B
 GOALS = (
     *(
         Goal(f"GEMV {kind} at the sizes of Llama-2-7B", wanted, partial(of_limit, "GEMV", kind))
         for kind, wanted in GEMV.items()
     ),
+    *(
+        Goal(f"8 tokens in {kind}, over one", 1.2, partial(over_one, "8 tokens", kind), below=True)
+        for kind in GEMV
+    ),
     Goal(
-        "decoding at the shape of TinyLlama, Q4_0", 1000, partial(tokens_a_second, *TINY),
+        "decoding at the shape of TinyLlama, Q4_0", 1600, partial(tokens_a_second, *TINY),
         unit="tokens/s",
     ),
-    Goal("decoding at the shape of Llama-2-7B, F16", 0.8, partial(of_bytes, *LARGE)),
-    Goal(
-        "prefill of 2,048 tokens, matrices of Llama-2-7B, F16", 0.5,
-        partial(of_peak, "prefill", "F16"),
+    *(
+        Goal(f"decoding at the shape of Llama-2-7B, {kind}", wanted,
+             partial(of_bytes, "llama-2-7b", kind))
+        for kind, wanted in STEPS.items()
     ),
-    Goal("flash decode at 32,768 cells, F16", 0.7, partial(of_limit, "flash decode", "F16")),
     Goal(
-        "launches in a decoding step of TinyLlama, Q4_0", 0.1, partial(overhead, *TINY), below=True
+        "prompts of 2,048 tokens, matrices of Llama-2-7B, F16", 200,
+        partial(tera, "prefill", "F16", variant="generic"), unit="TFLOP/s",
+    ),
+    Goal(
+        "prompts in F16, fast", 0.65, partial(of_peak, "prefill", "F16", variant="bf16"),
+    ),
+    Goal("prompts in Q4_0", 250, partial(tera, "prefill", "Q4_0"), unit="TOPS"),
+    Goal("attention of a token, 32,768 cells", 0.78, partial(of_limit, "flash decode", "F16")),
+    Goal(
+        "launches in a decoding step of TinyLlama, Q4_0", 0.15, partial(overhead, *TINY), below=True
     ),
 )  # fmt: skip
 

@@ -26,7 +26,8 @@ PATIENCE = 60.0  # seconds for one of them
 LEAST = 15.0  # seconds that whatever is begun may take
 HOME = "bench.cuda.jobs:Worker"
 CELLS, PROMPT = 32768, 2048
-STEPS = (("tinyllama-1.1b", "Q4_0"), ("llama-2-7b", "F16"))
+STEPS = (("tinyllama-1.1b", "Q4_0"), ("llama-2-7b", "F16"), ("llama-2-7b", "Q4_0"))
+FEW = 8  # tokens, as of a draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,18 @@ def of_engine(name: str, path: Path) -> Job:
     return Job(row, lambda lab: [engine.decoding(path, lab.ceilings, row)], patience=math.inf)
 
 
-def jobs(models: Mapping[str, Path]) -> list[Job]:
-    """All of them, the same in every process."""
+def jobs_of_goals() -> list[Job]:
+    """Those of which goals are."""
     shapes = read().models
-    llama = shapes["llama-2-7b"]
     steps = [of_step(name, shapes[name], kind) for name, kind in STEPS]
+    return [*map(of_op, main_cases(shapes["llama-2-7b"])), *steps]
+
+
+def jobs(models: Mapping[str, Path]) -> list[Job]:
+    """All of them, the same in every process; those of goals first."""
     engines = [of_engine(name, path) for name, path in models.items()]
-    return [*map(of_op, main_cases(llama)), *steps, *engines, *map(of_op, further_cases(llama))]
+    further = map(of_op, further_cases(read().models["llama-2-7b"]))
+    return [*jobs_of_goals(), *engines, *further]
 
 
 def main_cases(llama: ModelShape) -> Iterator[OpCase]:
@@ -93,16 +99,18 @@ def main_cases(llama: ModelShape) -> Iterator[OpCase]:
         for size in cases.shapes_of(llama, output=True):
             yield cases.linear("GEMV", kind, 1, *size)
     yield cases.attention(llama, "F16", CELLS)
-    for size in cases.shapes_of(llama, output=False):
-        yield cases.linear("prefill", "F16", PROMPT, *size)
+    for kind in ("F16", "Q4_0"):
+        for size in cases.shapes_of(llama, output=False):
+            yield cases.linear("prefill", kind, PROMPT, *size)
+    for kind in GEMV:
+        for size in cases.shapes_of(llama, output=False):
+            yield cases.linear(f"{FEW} tokens", kind, FEW, *size)
 
 
 def further_cases(llama: ModelShape) -> Iterator[OpCase]:
     for op in ("sparse_linear", "sparse_axpy"):
         for kind in ("F16", "Q4_0"):
             yield cases.sparse(op, llama, kind, 0.1)
-    for size in cases.shapes_of(llama, output=False):
-        yield cases.linear("prefill", "Q4_0", PROMPT, *size)
     for kind in ("BF16", "Q6_K"):
         for size in cases.shapes_of(llama, output=True):
             yield cases.linear("GEMV", kind, 1, *size)

@@ -7,20 +7,23 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
 from bench.child import Revived
 from bench.cuda import engine, jobs, sanitizer
+from bench.cuda.ceilings import Ceilings
 from bench.cuda.goals import GOALS, peers_lines
 from bench.cuda.judged import compile_all, judge_all, runnable
 from bench.cuda.measure import OURS
+from bench.cuda.predict import ceilings as published
+from bench.cuda.predict import of_goals
 from bench.machine.conditions import conditions
 from bench.packages import lacking
 from bench.race.experiment import first_line
 from bench.race.results import Measurement, Results
+from data.gpus import gpus
 from kernels.certificates import Certificate, Store
 from kernels.cpu.runtime.cores import allowed_cores
 from kernels.cuda.runtime import nvrtc, sass
@@ -28,7 +31,7 @@ from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
 
 # By when parts that could take longer have to end, as shares of all the time.
-COMPILED, JUDGED, SANITIZED, COMPARED = 0.25, 0.42, 0.5, 0.58
+COMPILED, AIMED, JUDGED, SANITIZED, COMPARED = 0.2, 0.5, 0.7, 0.78, 0.86
 PACKAGES = ("numpy", "numba", "torch", "triton", "gguf", "tokenizers")
 RANDOM = 0.5  # seconds of random cases for each kernel
 
@@ -86,13 +89,18 @@ class Check:
 
 def run(check: Check, models: Mapping[str, Path]) -> None:
     """All of them; one that breaks off is a failure, and the next one follows."""
-    comparison = begin_comparison()  # most of its time goes into compiling CPU kernels
+    measured, comparison = Measured(models), Comparison()
     parts: dict[str, Callable[[Check], None]] = {
         "the GPU": introduce,
+        "compiling": compile_kernels,
+        "ceilings, and what goals are of": measured.aim,
+        "the engine, beside judging": comparison.begin,
         "judging": judge,
         "compute-sanitizer": sanitize,
-        "the engine": partial(end_comparison, comparison=comparison),
-        "measuring": partial(measure_all, models=models),
+        "the engine": comparison.end,
+        "measuring the rest": measured.rest,
+        "predictions": measured.predict,
+        "goals": measured.tell,
     }
     try:
         for what, part in parts.items():
@@ -102,8 +110,7 @@ def run(check: Check, models: Mapping[str, Path]) -> None:
             except Exception as error:  # a lost device, a full disk: it is said, whatever it is
                 check.fail(f"{what} broke off: {type(error).__name__}: {first_line(error)}")
     finally:  # Ctrl-C does not reach it
-        if not isinstance(comparison, str):
-            sanitizer.stop(comparison)
+        comparison.stop()
     for missed in check.missed:
         check.say(f"NOT RUN: {missed}")
     check.say(f"{len(check.failures)} failures" if check.failures else "no failure")
@@ -131,8 +138,8 @@ def version_of(package: str) -> str:
         return ""
 
 
-def judge(check: Check) -> None:
-    """Every kernel on the GPU. What fails is not measured either."""
+def compile_kernels(check: Check) -> None:
+    """All of them. What fails is neither measured nor judged."""
     every, capability = runnable(check.gpu), check.gpu.capability
     if not check.gpu.library:
         check.miss("kernels that need cuBLAS, which is not here")
@@ -146,6 +153,11 @@ def judge(check: Check) -> None:
     if unreached:
         check.miss(f"compiling {len(unreached)} kernels ahead, not reached in time")
     tell_resources(check, kernels, capability)
+
+
+def judge(check: Check) -> None:
+    """Every kernel on the GPU. What fails is measured no more."""
+    kernels = [kernel for kernel in runnable(check.gpu) if kernel.name not in check.broken]
     store, found = Store(check.folder / "certificates.jsonl"), list[Certificate]()
     try:
         judge_all(kernels, store, RANDOM, check.by(JUDGED), found.append)
@@ -208,61 +220,116 @@ def sanitize(check: Check) -> None:
             check.say(f"{tool}: {finding.words}")
 
 
-def begin_comparison() -> subprocess.Popen[str] | str:
-    """Of the engine's logits with the CPU's, in a process of its own; or why there is none."""
-    if missing := lacking(("gguf", "tokenizers")):
-        return f"the engine, without {' and '.join(missing)}"
-    command = [sys.executable, "-m", "bench.cuda.engine", *engine.MODELS]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, process_group=0)
+class Comparison:
+    """Of the engine's logits with the CPU's, in a process of its own, most of whose time goes into
+    compiling CPU kernels."""
 
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
 
-def end_comparison(check: Check, comparison: subprocess.Popen[str] | str) -> None:
-    """What came of it."""
-    if isinstance(comparison, str):
-        check.miss(comparison)
-        return
-    try:
-        told, complaint = comparison.communicate(timeout=max(1, check.left(COMPARED)))
-    except subprocess.TimeoutExpired:
-        told = sanitizer.stop(comparison)
-        if told:
-            check.say(told.rstrip())
-        check.miss("the engine on further models, not reached in time")
-        return
-    check.say(told.rstrip())
-    if comparison.returncode:
-        last = complaint.strip().splitlines()[-1:] or ["logits are too far apart"]
-        check.fail(f"the engine: {last[0]}")
-
-
-def measure_all(check: Check, models: Mapping[str, Path]) -> None:
-    """Ops and steps, as far as the time goes; goals and peers at the end."""
-    with Revived(jobs.HOME) as child:
-        measuring = jobs.Measuring(child, models, check.broken)
-        ceilings = measuring.probe(check.left())
-        if not ceilings.peak:
-            check.miss(f"the matmul peak: {ceilings.lacks}")
-        check.say(
-            f"copies at {ceilings.bandwidth / 1e9:,.0f} GB/s, reads at"
-            f" {ceilings.reading / 1e9:,.0f}, multiplies at {ceilings.peak / 1e12:,.0f} TFLOP/s,"
-            f" launches in {ceilings.launch * 1e6:.2f} us"
+    def begin(self, check: Check) -> None:
+        if missing := lacking(("gguf", "tokenizers")):
+            check.miss(f"the engine, without {' and '.join(missing)}")
+            return
+        command = [sys.executable, "-m", "bench.cuda.engine", *engine.MODELS]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            command, stdout=pipe, stderr=pipe, text=True, process_group=0
         )
-        results = Results(check.folder / "results", conditions(), {"gpu": ceilings.to_json()})
-        for number in range(len(measuring.jobs)):
-            if (left := check.left()) <= 0:
-                check.miss(f"{len(measuring.jobs) - number} measurements, not reached in time")
-                break
-            rows = measuring.rows(number, ceilings, left)
+
+    def end(self, check: Check) -> None:
+        """What came of it."""
+        if self.process is None:
+            return
+        try:
+            told, complaint = self.process.communicate(timeout=max(1, check.left(COMPARED)))
+        except subprocess.TimeoutExpired:
+            told = sanitizer.stop(self.process)
+            if told:
+                check.say(told.rstrip())
+            check.miss("the engine on further models, not reached in time")
+            return
+        check.say(told.rstrip())
+        if self.process.returncode:
+            last = complaint.strip().splitlines()[-1:] or ["logits are too far apart"]
+            check.fail(f"the engine: {last[0]}")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            sanitizer.stop(self.process)
+
+
+class Measured:
+    """Ops and steps, as far as the time goes: what goals are of before all else, since a machine
+    may be taken back."""
+
+    def __init__(self, models: Mapping[str, Path]) -> None:
+        self._models = models
+        self._results: Results | None = None
+        self._ceilings: Ceilings | None = None
+        self._predicted: tuple[Sequence[Measurement], Ceilings] | None = None
+        self._next = 0  # the first job that was not begun
+
+    def aim(self, check: Check) -> None:
+        """The ceilings, then what goals are of."""
+        with Revived(jobs.HOME) as child:
+            measuring = jobs.Measuring(child, self._models, check.broken)
+            ceilings = self._ceilings = measuring.probe(check.left(AIMED))
+            if not ceilings.peak:
+                check.miss(f"the matmul peak: {ceilings.lacks}")
+            check.say(
+                f"copies at {ceilings.bandwidth / 1e9:,.0f} GB/s, reads at"
+                f" {ceilings.reading / 1e9:,.0f}, multiplies at {ceilings.peak / 1e12:,.0f}"
+                f" TFLOP/s, launches in {ceilings.launch * 1e6:.2f} us"
+            )
+            limits = {"gpu": ceilings.to_json()}
+            self._results = Results(check.folder / "results", conditions(), limits)
+            self._run(check, measuring, len(jobs.jobs_of_goals()), AIMED)
+
+    def rest(self, check: Check) -> None:
+        """What was not reached, and the engine, and further ops."""
+        if self._ceilings is None:
+            check.miss("measuring without ceilings")
+            return
+        with Revived(jobs.HOME) as child:
+            measuring = jobs.Measuring(child, self._models, check.broken)
+            every = len(measuring.jobs)
+            self._run(check, measuring, every, 1.0)
+        if self._next < every:
+            check.miss(f"{every - self._next} measurements, not reached in time")
+
+    def _run(self, check: Check, measuring: jobs.Measuring, end: int, share: float) -> None:
+        """The jobs up to number `end`, until such a share of the time is over."""
+        assert self._ceilings is not None
+        assert self._results is not None
+        while self._next < end and (left := check.left(share)) > 0:
+            rows = measuring.rows(self._next, self._ceilings, left)
+            self._next += 1
             check.rows += rows
-            results.add(*rows)
+            self._results.add(*rows)
             tell(check, rows)
-    check.say("goals, beside what was measured here as the limit:")
-    for goal in GOALS:
-        check.say("  " + goal.line(check.rows, ceilings))
-    check.say("times as long as ours took:")
-    for line in peers_lines(check.rows):
-        check.say("  " + line)
+
+    def predict(self, check: Check) -> None:
+        """What is to be expected on this GPU, if its figures are known."""
+        model = next((one for one in gpus().values() if one.name in check.gpu.identity), None)
+        why = sass.missing() or ("" if model else f"data/gpus.toml has no {check.gpu.identity}")
+        if why or model is None:
+            check.miss(f"predictions: {why}")
+            return
+        self._predicted = of_goals(model), published(model)
+
+    def tell(self, check: Check) -> None:
+        """Goals and peers."""
+        if self._ceilings is None:
+            check.miss("goals without ceilings")
+            return
+        check.say("goals, beside what was measured here as the limit:")
+        for goal in GOALS:
+            predicted = goal.figure(*self._predicted) if self._predicted else ""
+            check.say("  " + goal.line(check.rows, self._ceilings, predicted))
+        check.say("times as long as ours took:")
+        for line in peers_lines(check.rows):
+            check.say("  " + line)
 
 
 def tell(check: Check, rows: Sequence[Measurement]) -> None:

@@ -23,6 +23,7 @@ from math import prod
 
 from bench.cuda.cases import OpCase
 from bench.cuda.ceilings import Ceilings
+from bench.cuda.goals import TINY
 from bench.cuda.jobs import main_cases
 from bench.cuda.measure import row_of
 from bench.cuda.step import CONTEXT, Step
@@ -114,7 +115,7 @@ def of_launch(gpu: GpuModel, code: MachineCode, grid: Grid, work: Work) -> Predi
             times["issue"] = max(times["issue"], issue)
             times["latency"] = busy(balance(times["memory"], busy))
             if not flight:
-                each = sum(load.bytes for load in stream.loads if load.argument in work.cold)
+                each = sum(load.bytes for load in stream.loads if load.is_of(work.cold))
                 flight = own * WARP * each * turns * gpu.seconds(gpu.latency * QUEUE) / busy(1.0)
                 needed = reading / active * gpu.seconds(gpu.latency * QUEUE)
         longest = max(times, key=lambda name: times[name])
@@ -162,12 +163,12 @@ def _streaming(code: MachineCode, work: Work) -> Loop | None:
     loop = code.stream
     if loop is None or code.multiplying or any(x.instruction.sets is None for x in loop.loads):
         return None
-    return loop if any(load.argument in work.cold for load in loop.loads) else None
+    return loop if any(load.is_of(work.cold) for load in loop.loads) else None
 
 
 def _turns(loop: Loop, work: Work, warps: int) -> float:
     """Of a warp."""
-    return work.bytes / (warps * WARP * sum(x.bytes for x in loop.loads if x.argument in work.cold))
+    return work.bytes / (warps * WARP * sum(x.bytes for x in loop.loads if x.is_of(work.cold)))
 
 
 def _arithmetic(
@@ -255,6 +256,12 @@ def predictions(
                 yield Prediction(row, len(parts), max(parts, key=lambda part: part.seconds))
     for kind in dict.fromkeys(case.format for case in wanted if case.test == "GEMV"):
         yield of_step(gpu, model, kind)
+
+
+def of_goals(gpu: GpuModel) -> list[Measurement]:
+    """A row for whatever the goals of `make gpu-check` are of and the model knows."""
+    llama, tiny = (read().models[name] for name in ("llama-2-7b", TINY[0]))
+    return [one.row for one in (*predictions(gpu, llama), of_step(gpu, tiny, TINY[1]))]
 
 
 def named(model: ModelShape) -> str:

@@ -8,7 +8,7 @@ negative.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,7 +39,8 @@ class ProfileError(ValueError):
 class Profile:
     """A step of `tokens` tokens, the last of which sees `context` cells: the rows of the `step`
     without stamps and of its `nodes`, whose seconds hold a barrier of their own, which in the
-    engine the nodes of a stage share.
+    engine the nodes of a stage share. `kept` has the cells that blocks kept before the step, where
+    a policy chooses.
 
     `overhead_seconds` is what all stamps cost, which is in neither. `interruptions`: a node's
     median leaves out what seldom strikes that node, though something strikes every step. It is
@@ -51,6 +52,7 @@ class Profile:
     context: int
     interruptions: float
     overhead_seconds: float
+    kept: Mapping[str, int]
 
     @property
     def remainder(self) -> float:
@@ -105,9 +107,10 @@ def profile(
 ) -> Profile:
     """Time a step of `tokens` tokens of one sequence that has `depth` already, one output.
 
-    `watch` is told how many repeats are done, at first none. The engine's cache is emptied.
+    What a policy does not keep of these is evicted before. `watch` is told how many repeats are
+    done, at first none. The engine's cache is emptied.
     """
-    model = engine.model
+    model, eviction = engine.model, engine.model.eviction
     check(engine, tokens, depth)
     if watch:
         watch(0)
@@ -133,8 +136,15 @@ def profile(
 
     engine.reset()
     try:
+        if depth and eviction:
+            eviction.begin(0, depth)
         if depth:
             model.evaluate(ids[:depth], 0)
+        if depth and eviction:
+            eviction.finish(0)
+        attending = [step.node.label for step in plan.steps if step.node.op == "attention"]
+        held = (model.cells.lengths[0] - model.cells.begins[0]).tolist()
+        before = dict(zip(attending, held, strict=False))
         run()
         logits = plan.logits[:1].copy()
         plan.logits[:1] = np.nan
@@ -153,7 +163,11 @@ def profile(
         taken[:, call.step] += np.maximum(TICK, lap)
     steps, threads = plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
-    costs = [cost_of(s, sizes, depth, active.get(i, 0)) for i, s in enumerate(steps)]
+    depths = [before.get(step.node.label, depth) for step in steps]
+    costs = [
+        cost_of(step, sizes, own, active.get(i, 0))
+        for i, (step, own) in enumerate(zip(steps, depths, strict=True))
+    ]
     ceilings = bounds(steps, sizes, costs, limits, threads) if limits else [None] * len(steps)
     row = Measurement(
         bench="node",
@@ -180,6 +194,7 @@ def profile(
         context=depth + tokens,
         interruptions=float(np.median(taken.sum(axis=1)) - np.median(taken, axis=0).sum()),
         overhead_seconds=stamp * len(plan.calls),
+        kept={label.rpartition(".")[0]: n for label, n in before.items()} if eviction else {},
     )  # fmt: skip
 
 

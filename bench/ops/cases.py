@@ -15,6 +15,7 @@ from reference.table import OPS
 TOKENS = (1, 8, 512)
 CACHES = ("cold", "hot")
 CONTEXT = 512  # cells that attention sees, itself included
+PAGE = 16  # cells
 GROUP = 128  # elements that share a scale, where not a row does
 LATENT = 192, 128, 512, 576  # of DeepSeek-V2's heads: all, apart, latent, latent and turned
 EXPERTS, USED = 8, 2  # of a mixture, and for each token
@@ -103,6 +104,19 @@ def _cells(m: ModelShape) -> Sizes:
     return {**held, "kv_heads": m.kv_heads, "head_dim": m.head_dim}
 
 
+def _pages(m: ModelShape) -> Sizes:
+    """Of a text that fills the cache."""
+    of_cache = {"sequences": 1, "pages": CONTEXT // PAGE, "page": PAGE}
+    return {**of_cache, "head_dim": m.head_dim, "kv_heads": m.kv_heads}
+
+
+def _choice(m: ModelShape, tokens: int) -> Iterator[Sizes]:
+    """An eighth of the pages, for each head of keys: the lists of eight tokens fill a row."""
+    of_cache = {"sequences": 1, "pages": CONTEXT // PAGE, "page": PAGE, "capacity": CONTEXT}
+    lists = {"rows": -(-tokens // 8), "wide": CONTEXT * m.kv_heads, "chosen": CONTEXT // PAGE // 8}
+    yield {**of_cache, **lists, "choosers": m.kv_heads, "kv_heads": m.kv_heads}
+
+
 def _some_neurons(m: ModelShape, _: int) -> Iterator[Sizes]:
     for active in m.ffn // 10, m.ffn:
         yield {"hidden": m.hidden, "neurons": m.ffn, "active": active, "held": m.ffn}
@@ -160,6 +174,9 @@ BY_NAME: Mapping[str, Asked] = {
         lambda m, _: {"kv_heads": m.kv_heads, "held": CONTEXT, "kept": CONTEXT // 4}
     ),
     "kv_keep": _for_few(lambda m, _: {**_cells(m), "kept": CONTEXT // 4}),
+    "page_extremes": _for_few(lambda m, _: {**_pages(m), "capacity": CONTEXT}),
+    "page_scores": lambda m, _: [{**_pages(m), "heads": m.heads, "choosers": m.kv_heads}],
+    "choose_pages": _choice,
     "softmax": lambda *_: [{"width": CONTEXT}],
     "add": lambda m, _: [{"width": m.hidden}],
     "add_bias": lambda m, _: [{"width": m.hidden}],

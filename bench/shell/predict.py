@@ -21,6 +21,10 @@ def predict(
     results: Annotated[
         Path | None, typer.Option(help="What `make gpu-check` measured, to be held against it.")
     ] = None,
+    goals: Annotated[
+        bool,
+        typer.Option("--goals", help="What `make gpu-check` aims at, and what is predicted."),
+    ] = False,
     as_json: o.Json = False,
 ) -> None:
     """Predict CUDA kernels' share of a GPU's limit.
@@ -28,7 +32,8 @@ def predict(
     From their machine code and the GPU's published figures: the rate of memory, what is on its way
     at once, instructions, waves of blocks, launches. It is a model; nothing is run.
     """
-    from bench.cuda.predict import held_against, predictions
+    from bench.cuda.goals import GOALS
+    from bench.cuda.predict import ceilings, held_against, of_goals, predictions
     from bench.race.results import read_folder
     from data.gpus import gpus
     from data.shapes import read as shapes
@@ -40,6 +45,11 @@ def predict(
             raise typer.BadParameter(f"--{option} is one of {', '.join(known)}; got {name!r}")
     if reason := sass.missing():
         raise RuntimeError(reason)
+    if goals:
+        rows, limits = of_goals(gpus()[gpu]), ceilings(gpus()[gpu])
+        for goal in GOALS:
+            print(goal.line([], limits, goal.figure(rows, limits)))
+        return
     found = list(predictions(gpus()[gpu], shapes().models[model], format))
     if not found:
         raise typer.BadParameter(f"no kernel of these has the format {format!r}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OF_A_STEP = Only(
     "threads", "context", "kv_format", "numerics", "variant", "strict", "sparse", "threshold",
-    "union", "ram_budget", "activation",
+    "union", "ram_budget", "activation", "kv_policy",
 )  # fmt: skip
 SLOW_BARRIER = 1e-6  # seconds: ten times one between two cores
 MILLISECONDS_FROM = 0.1  # a step of so many seconds is told in ms, a shorter one in us
@@ -51,7 +51,8 @@ def profile(
     predictors know more.
 
     With --ram-budget it is what a step reads from disk and waits for, block by block; with
-    --activation, too, how many neurons are pinned.
+    --activation, too, how many neurons are pinned. With --kv-policy it is, too, how many of the
+    cells before the step each block has kept, and the bytes that attention reads of them.
     """
     from bench.engine.profile import neurons
     from bench.machine.conditions import conditions
@@ -90,6 +91,10 @@ def profile(
     if nodes:
         console.print()
         console.print(table(found, [(node.shape, 0, node) for node in found.nodes]))
+    if found.kept:
+        console.print()
+        console.print(kept_table(found))
+        console.print()
     if blocks:
         console.print()
         console.print(neurons_table(blocks, found.context))
@@ -136,9 +141,35 @@ def as_dict(found: "Profile") -> dict[str, Any]:
         "remainder_seconds": found.remainder,
         "interruptions_seconds": found.interruptions,
         "stamps_seconds": found.overhead_seconds,
+        **({"kept": kept_list(found)} if found.kept else {}),
         "nodes": [{"node": node.shape, **figures(node)} for node in found.nodes],
         "ops": [{**figures(row), "calls": calls} for calls, row in found.by_op()],
     }
+
+
+def kept_list(found: "Profile") -> list[dict[str, Any]]:
+    """Every block's cells for programs, and the bytes that its attention reads and writes."""
+    read = {
+        node.shape.rpartition(".")[0]: node.bytes
+        for node in found.nodes
+        if node.test == "attention"
+    }
+    return [
+        {"block": block, "cells": cells, "attention_bytes": read[block]}
+        for block, cells in found.kept.items()
+    ]
+
+
+def kept_table(found: "Profile") -> "Table":
+    """A row for each block, and one for all of them."""
+    from engine.shell.show import figures
+
+    rows = [tuple(row.values()) for row in kept_list(found)]
+    result = grid("cache", *figures("cells", "KB of attention"))
+    _, cells, read = zip(*rows, strict=True)
+    for block, count, size in (*rows, ("all", sum(cells), sum(read))):
+        result.add_row(block, str(count), f"{size / 1e3:.1f}")
+    return result
 
 
 def neurons_list(blocks: "Mapping[str, Counted]", tokens: int) -> list[dict[str, Any]]:

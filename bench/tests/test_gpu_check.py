@@ -135,6 +135,8 @@ def test_what_fails_is_said_and_left_out(monkeypatch, tmp_path, breaks):
             raise OSError("no space left")
 
     monkeypatch.setattr(parts, "judge_all", judged)
+    parts.compile_kernels(check)
+    assert check.broken == {kernels[0].name}
     with pytest.raises(OSError, match="no space") if breaks else nullcontext():
         parts.judge(check)
     assert check.broken == {kernels[0].name, kernels[3].name}
@@ -170,22 +172,26 @@ def test_what_breaks_off_is_a_failure_and_the_rest_goes_on(monkeypatch, tmp_path
     def breaks(check, **_):
         raise RuntimeError("the device is lost\nmore words")
 
-    monkeypatch.setattr(parts, "begin_comparison", lambda: "not today")
-    for name in ("judge", "measure_all"):
+    monkeypatch.setattr(parts, "lacking", lambda _: ["gguf"])
+    for name in ("compile_kernels", "judge"):
         monkeypatch.setattr(parts, name, breaks)
+    monkeypatch.setattr(parts.Measured, "aim", lambda _, check: breaks(check))
     monkeypatch.setattr(parts, "sanitize", done.append)
     check = checked(tmp_path)
     parts.run(check, {"a": Path("b")})
     assert done == [check]
     assert check.failures == [
-        f"{part} broke off: RuntimeError: the device is lost" for part in ("judging", "measuring")
+        f"{part} broke off: RuntimeError: the device is lost"
+        for part in ("compiling", "ceilings, and what goals are of", "judging")
     ]
     said = capsys.readouterr().out
     assert check.say.file.getvalue() == said
-    assert said.count("FAILED") == 2
+    assert said.count("FAILED") == 3
     assert "made up, 0.0 of 0.0 GiB free" in said
-    assert check.missed == ["not today"]
-    assert said.index("NOT RUN: not today") > said.index("FAILED")
+    engine, rest, _, goals = check.missed
+    assert (engine, rest) == ("the engine, without gguf", "measuring without ceilings")
+    assert goals == "goals without ceilings"
+    assert said.index("NOT RUN: the engine") > said.index("FAILED")
 
 
 CHILD = """
@@ -318,15 +324,21 @@ def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, caps
     monkeypatch.setenv("job_1", "raises")
     check = checked(tmp_path)
     check.broken.add("linear/cuda/broken/F16")
-    parts.measure_all(check, {})
-    assert len(check.rows) > 30
+    measured = parts.Measured({})
+    measured.aim(check)
+    aimed = len(check.rows)
+    assert aimed == len(jobs.jobs_of_goals())
+    measured.rest(check)
+    assert len(check.rows) > aimed + 10
     assert check.failures == [f"{check.rows[1].title}: an illegal address"]
     (path,) = (tmp_path / "results").iterdir()
     assert read(path).measurements == tuple(check.rows)
     assert check.rows[0].note.endswith(" linear/cuda/broken/F16")
     assert "the matmul peak: " in check.missed[0]
     late = checked(tmp_path, seconds=0)
-    parts.measure_all(late, {})
+    measured = parts.Measured({})
+    measured.aim(late)
+    measured.rest(late)
     assert late.missed[1:] == [f"{len(check.rows)} measurements, not reached in time"]
     assert "not run: " in capsys.readouterr().out
 
@@ -348,9 +360,9 @@ def test_the_engine_is_compared_beside_the_others(tmp_path, capsys, program, say
     """What the process says is said, and why it failed; it may not take longer than there is."""
     check = checked(tmp_path, seconds=0 if "sleep" in program else 60)
     pipe = subprocess.PIPE
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
-        parts.end_comparison(check, process)
+    command, comparison = [sys.executable, "-c", program], parts.Comparison()
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as comparison.process:
+        comparison.end(check)
     assert says in capsys.readouterr().out
     assert check.failures == failures
 

@@ -16,13 +16,14 @@ from bench.race.results import Limit
 from bench.shell.profile import profile as command
 from bench.tests.support.programs import shell as shell_of
 from bench.tests.support.synthetic import QUICK, limits
-from engine import Engine, SamplingParams
+from engine import Engine, PyramidKV, SamplingParams
 from engine.embedded import resolve
 from engine.gguf.edit import keys_of
 from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, u32, write_gguf
 from kernels.cpu.runtime.share import arguments, pack_words, share
 from kernels.cpu.runtime.team import Team
+from reference.policies import pyramid
 
 SMALL = "story-draft-q8_0"  # its linear nodes read quantised activations
 SPIN = "count: i64 -> out: f64[one]"
@@ -80,6 +81,20 @@ def test_a_lap_is_of_its_own_entry(threads):
     with Team(threads) as team:
         laps = np.median([timed.run(team) for _ in range(9)], axis=0)
     assert laps[1] > 5 * max(laps[0], laps[2])
+
+
+def test_what_a_policy_keeps_is_what_attention_reads():
+    """A block's cells are those that the policy keeps, and beside them a step reads its own."""
+    policy = PyramidKV(20, window=4)
+    with Engine.load(SMALL, threads=2, context=96, kv_policy=policy) as engine:
+        found = profile(engine, depth=60, rule=QUICK, limits=limits())
+        blocks = engine.model.config.blocks
+        row = engine.model.caches["blk.0.k_cache"].shape[1]
+    assert list(found.kept.values()) == pyramid(20, 4, 20, blocks, 60)
+    read = {n.shape.rpartition(".")[0]: n.bytes for n in found.nodes if n.test == "attention"}
+    beside = {read[block] - 2 * row * (cells + 1) for block, cells in found.kept.items()}
+    assert len(beside) == 1, "queries and what comes of them"
+    assert not found.rejected()
 
 
 def test_nodes_and_remainder_are_the_step(engine, found):

@@ -28,7 +28,7 @@ from conformance.support.models.family_checkpoints import (
 )
 from engine.convert import CheckpointError, convert
 from engine.convert.fields import Fields
-from engine.convert.rope_scaling import long_divisors
+from engine.convert.rope_scaling import divisors
 from engine.convert.table import family_of
 from engine.gguf.file import GGUFFile
 
@@ -117,7 +117,7 @@ def test_long_ropes_divisors(factors):
     """There are as many as rope has frequencies."""
     rope = {"type": "su", "short_factor": [1.0, 2.0], "long_factor": factors}
     with pytest.raises(CheckpointError, match="long_factor must be 2 positive numbers"):
-        long_divisors(Fields({"rope_scaling": rope}, "config.json"), 4)
+        divisors(Fields({"rope_scaling": rope}, "config.json"), 4)
 
 
 def test_gemmas_norms_are_one_more(tmp_path):
@@ -257,6 +257,13 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "longer rope of MiniCPM": (
         MINICPM3 | {"rope_scaling": LONGER}, "no attention_factor"
     ),
+    "YaRN of MiniCPM": (
+        MINICPM3 | {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "has default, linear, longro"
+    ),
+    "Llama's rope in DeepSeek": (
+        DEEPSEEK3 | {"rope_scaling": {"type": "llama3"}}, "'llama3', which this family has not"
+    ),
+    "an odd latent vector": (DEEPSEEK3 | {"kv_lora_rank": 7}, "rank is 7: want an even number"),
     "experts of Gemma": (GEMMA4 | {"enable_moe_block": True}, "num_experts is missing"),
     "no order of Gemma": (GEMMA4 | {"use_bidirectional_attention": "all"}, "only causal models"),
     "rope of Gemma": (

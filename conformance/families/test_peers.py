@@ -10,6 +10,7 @@ import pytest
 
 from conformance.llama.peers.compare import EXACT, LIMITS, demand_near, engine_logits, nmse
 from conformance.llama.peers.folder import words, write_json
+from conformance.llama.peers.rounding import as_llama_cpp
 from conformance.support.models.family_configs import CONFIGS
 from conformance.support.models.small_families import (
     SUBJECTS,
@@ -20,6 +21,7 @@ from conformance.support.models.small_families import (
     SmallGptOss,
     SmallMixture,
     SmallNeoX,
+    exact,
     joined_experts,
 )
 from engine import Engine, OwnHead, SamplingParams
@@ -286,6 +288,21 @@ def test_llama_cpp_agrees_on_experts_with_gelu(tmp_path):
     for one, limit in limits:
         path = one.write(tmp_path / "small.gguf", hidden_activation="gelu_pytorch_tanh")
         demand_near(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()), limit)
+
+
+def test_where_f16_decides_between_experts(tmp_path):
+    """The first router gives two of this model's experts logits 2.5e-5 apart for one token; what
+    llama.cpp rounds to F16 before moves them by 4e-5, so it takes the other. It is near the formula
+    with such roundings, the engine the plain one, and the two formulas are as far apart as they."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    small = SmallGemma4(blocks=3, shared=0, experts=6, format="F16", seed=3)
+    path = small.write(tmp_path / "small.gguf", hidden_activation="gelu_pytorch_tanh")
+    plain, rounded = exact(small, tokens()), exact(small, tokens(), linear=as_llama_cpp)
+    demand_near(engine_logits(path, tokens()), plain, EXACT / 10)
+    theirs = llama_cpp_python.logits(path, tokens())
+    assert nmse(theirs, rounded) <= 2 * LIMITS["llama.cpp"]["F16"] < 1e-2 < nmse(rounded, plain)
 
 
 @pytest.mark.parametrize("small", AGREED, ids=lambda small: small.architecture)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import EXACT, PROMISE, demand_near, engine_logits, nmse
+from conformance.llama.peers.rounding import as_llama_cpp
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     ROOM,
     subject_of,
@@ -51,7 +52,6 @@ from engine.gguf.file import GGUFFile
 from engine.options import Options
 from engine.quantise import Recipe, quantise
 from engine.quantise.quantise import choices
-from reference.linear import linear
 from reference.models.transformer import Weight
 
 each = pytest.mark.parametrize("small", RECURRENT.values(), ids=RECURRENT)
@@ -84,12 +84,11 @@ def test_llama_cpp_rounds_what_f16_meets(name, tmp_path):
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
     from conformance.llama.peers import llama_cpp_python
 
-    def rounded(x, weight, format):
-        return linear(x.astype(np.float16) if format == "F16" else x, weight, format)
-
     path, tokens = RECURRENT[name].write(tmp_path / "small.gguf"), prompt(RECURRENT[name])
     theirs, plain = llama_cpp_python.logits(path, tokens), exact(RECURRENT[name], tokens)
-    assert nmse(theirs, plain) > 10 * nmse(theirs, exact(RECURRENT[name], tokens, linear=rounded))
+    assert nmse(theirs, plain) > 10 * nmse(
+        theirs, exact(RECURRENT[name], tokens, linear=as_llama_cpp)
+    )
     demand_near(engine_logits(path, tokens), plain, EXACT / 10)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.support.models.small_families import SmallMixture
 from conformance.support.program import printed
 from engine.compile import tune
 from engine.compile.tune import Group, Tuner, groups_of
@@ -76,6 +77,17 @@ def test_who_reads_what_a_step_found_is_not_run_by_itself(measured):
         having = {s.node.op for s in model.plan.steps if s.kernel.knobs}
         alone = {group.kernel.op for group in groups_of(model.plan, {}, 2)}
     assert {"linear", "sparse_linear", "sparse_axpy"} <= having
+    assert alone == {"linear"}
+
+
+def test_experts_are_not_run_by_themselves(measured, tmp_path):
+    """How many tokens an expert has is what a node before it found: memory that holds anything else
+    would send its kernel far beyond its arrays."""
+    path = SmallMixture(format="Q4_0").write(tmp_path / "small.gguf")
+    with closing(Model(path, Options(threads=2, context=64))) as model:
+        having = {s.node.op for s in model.plan.steps if s.kernel.knobs}
+        alone = {group.kernel.op for group in groups_of(model.plan, {}, 2)}
+    assert having == {"linear", "linear_experts"}
     assert alone == {"linear"}
 
 

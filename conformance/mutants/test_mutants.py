@@ -175,6 +175,7 @@ def test_what_a_kernel_runs_is_told_apart(tmp_path):
     assert other_row != linear
 
 
+@pytest.mark.exhaustive
 def test_most_of_a_sample_is_killed(record_property):
     """A seeded sample of mutants dies about as often as the long runs say it should. A hunt that
     has found enough is stopped, and its processes with it."""

@@ -1,16 +1,17 @@
 """Eviction: once a prompt has been read each head of each block keeps what a policy chooses, and
-moves it together; the other cells are free (docs/decisions/040).
+moves it together; the other cells are free (docs/decisions/040). It ends where the text does, so
+that of blocks which keep fewer the text begins later (docs/decisions/041).
 
 While a prompt is read, `receiving` has its last tokens say what they look at. Then a plan of its
 own scores, chooses and moves, by certified kernels like a step's.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from engine.cache.cells import NOBODY, Cells
+from engine.cache.freed import release
 from engine.compile.compiler import Compiler
 from engine.compile.plan import Plan
 from engine.errors import ModelError
@@ -20,6 +21,8 @@ from engine.policies.policy import Block, Policy
 from reference.op import Array
 
 OBSERVED = "observed_spans"  # the input that says which tokens observe, and what each sees
+SPANS = "spans"  # and the one that says what each token sees; of a block's own, NAME.i
+SEEN = "tokens", 3  # their dimensions
 
 
 def attending(graph: Graph) -> dict[str, Node]:
@@ -29,12 +32,19 @@ def attending(graph: Graph) -> dict[str, Node]:
 
 def check(policy: Policy, graph: Graph, memory: Memory, context: int) -> None:
     """Raise ModelError where a policy does not go with a model."""
-    name, blocks = type(policy).__name__, attending(graph)
+    name = type(policy).__name__
     if policy.capacity >= context:
         raise ModelError(
             f"kv_policy {name} keeps {policy.capacity} cells, which is all of a context of"
             f" {context}: nothing would be evicted"
         )
+    check_blocks(name, graph, memory, sinks=not policy.observers)
+
+
+def check_blocks(name: str, graph: Graph, memory: Memory, sinks: bool) -> None:
+    """Raise ModelError where the policy of this name does not go with a model's blocks, of which
+    some may have sinks."""
+    blocks = attending(graph)
     recurrent = [v for n in graph.nodes for v in n.arguments.values() if _name(v) == "sources"]
     if recurrent or not blocks:
         raise ModelError(f"kv_policy {name}: blocks of this model are recurrent, not cells of keys")
@@ -51,7 +61,7 @@ def check(policy: Policy, graph: Graph, memory: Memory, context: int) -> None:
                 f"kv_policy {name}: scores of {block} go by distance (ALiBi), which cells that"
                 " moved no longer tell: want a model with rope"
             )
-        if policy.observers and (memory[_name(given["sinks"])] != -np.inf).any():
+        if not sinks and (memory[_name(given["sinks"])] != -np.inf).any():
             raise ModelError(f"kv_policy {name}: {block} has sinks, which take a part of attention")
 
 
@@ -60,19 +70,31 @@ def _name(value: Value | float) -> str:
 
 
 def receiving(policy: Policy, sequences: int, context: int) -> Pass:
-    """A pass: beside attention of each block what cells receive of it is added up, where the policy
-    has observers; checks that it goes with the model."""
+    """A pass: attention of each block has spans of its own, where blocks keep different numbers,
+    and beside it what cells receive of it is added up, where the policy has observers; checks that
+    it goes with the model."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         check(policy, graph, memory, context)
-        if not policy.observers:
-            return graph, memory
         nodes: list[Node] = []
-        spans = Value(OBSERVED, "input", "i32", ("tokens", 3))
-        added: Memory = {OBSERVED: np.zeros((len(memory["tokens"]), 3), np.int32)}
+        added: Memory = {}
+        blocks = iter(range(len(graph.nodes)))
+
+        def input_of(name: str, block: int) -> Value:
+            value = Value(f"{name}.{block}" if policy.by_block else name, "input", "i32", SEEN)
+            added[value.name] = np.zeros((len(memory["tokens"]), 3), np.int32)
+            return value
+
         for node in graph.nodes:
-            nodes.append(node)
             if node.op != "attention":
+                nodes.append(node)
+                continue
+            block = next(blocks)
+            if policy.by_block:
+                own = {"spans": input_of(SPANS, block)}
+                node = replace(node, arguments={**node.arguments, **own})
+            nodes.append(node)
+            if not policy.observers:
                 continue
             name = f"{node.label.rpartition('.')[0]}.received"
             dims = sequences, kv_heads_of(node), context
@@ -80,7 +102,7 @@ def receiving(policy: Policy, sequences: int, context: int) -> Pass:
             added[name] = np.zeros(dims, np.float32)
             shared = ("q", "k", "lists", "scale", "softcap")
             arguments = {key: node.arguments[key] for key in shared}
-            arguments |= {"spans": spans, "before": total, "out": total}
+            arguments |= {"spans": input_of(OBSERVED, block), "before": total, "out": total}
             nodes.append(Node("attention_received", arguments, node.format, name))
         return replace(graph, nodes=nodes), memory | added
 
@@ -101,45 +123,45 @@ class Eviction:
     """What a policy does to the texts of one model: `begin` before a prompt is read, `finish` when
     it has been.
 
-    `kept` has the slots that heads kept of the text before they moved, int32 [kv_heads, capacity],
-    by block, of the text that was evicted last.
+    `kept` has the slots that heads kept of the text before they moved, int32 [kv_heads, kept], by
+    block, of the text that was evicted last: slots of what the block had of it.
     """
+
+    evicts = True
 
     def __init__(
         self, policy: Policy, graph: Graph, memory: Memory, cells: Cells, compiler: Compiler
     ) -> None:
         self.policy, self._cells, self._blocks = policy, cells, attending(graph)
-        heads = {block: kv_heads_of(node) for block, node in self._blocks.items()}
-        self._received = {b: memory[f"{b}.received"] for b in heads} if policy.observers else {}
+        self.observers = policy.observers
+        self._heads = {block: kv_heads_of(node) for block, node in self._blocks.items()}
+        self._received = [memory[f"{b}.received"] for b in self._heads if policy.observers]
+        self.kept: dict[str, Array] = {}
+        most, capacity = max(self._heads.values()), cells.capacity
         self._inputs: Memory = {
-            "cells": np.zeros(cells.capacity, np.int32),
-            "into": np.zeros(policy.capacity, np.int32),
+            "cells": np.zeros(capacity, np.int32),
+            "into": np.zeros(capacity, np.int32),
+            "scores": np.zeros(most * capacity, np.float32),
+            "slots": np.zeros(most * capacity, np.int32),
         }
-        self.kept: Mapping[str, Array] = {
-            block: np.zeros((count, policy.capacity), np.int32) for block, count in heads.items()
-        }
-        for block, count in heads.items():
-            scores = np.zeros(count * cells.capacity, np.float32)
-            self._inputs[f"{block}.scores"] = scores
-        evicting, last = self._graph(heads)
-        own = {f"{block}.kept": slots for block, slots in self.kept.items()}
+        evicting, starts, last = self._graph()
         caches = {v.name: memory[v.name] for n in evicting.nodes for v in _caches(n)}
+        limits = {"held": capacity, "kept": capacity}
         self._plan: Plan = compiler.beside(
-            evicting, {**self._inputs, **own, **caches}, {"held": cells.capacity}, last
+            evicting, {**self._inputs, **caches}, limits, last, starts[1:]
         )
 
-    def _graph(self, heads: Mapping[str, int]) -> tuple[Graph, Value]:
-        """What is done to all blocks, and the last value of it."""
-        graph, policy = Graph(), self.policy
+    def _graph(self) -> tuple[Graph, list[int], Value]:
+        """What is done to all blocks, where each begins in it, and the last value of it."""
+        graph, starts, policy = Graph(), list[int](), self.policy
         cells = Value("cells", "input", "i32", ("held",))
-        into = Value("into", "input", "i32", (policy.capacity,))
-        for block, kv_heads in heads.items():
-            keys, values = (self._blocks[block].arguments[name] for name in ("k", "v"))
-            assert isinstance(keys, Value)
-            assert isinstance(values, Value)
-            scores = Value(f"{block}.scores", "input", "f32", (kv_heads, "held"))
+        into = Value("into", "input", "i32", ("kept",))
+        for block, kv_heads in self._heads.items():
+            starts.append(len(graph.nodes))
+            keys, values = self._caches_of(block)
+            scores = Value("scores", "input", "f32", (kv_heads, "held"))
             own = Block(block, keys, cells, scores, kv_heads)
-            slots = Value(f"{block}.kept", "cache", "i32", (kv_heads, policy.capacity))
+            slots = Value("slots", "input", "i32", (kv_heads, "kept"))
             graph(
                 "keep_top",
                 f"{block}.kept",
@@ -159,36 +181,70 @@ class Eviction:
                     into=into,
                     before=cache,
                 )
-        return graph, slots
+        return graph, starts, slots
+
+    def _caches_of(self, block: str) -> tuple[Value, Value]:
+        keys, values = (self._blocks[block].arguments[name] for name in ("k", "v"))
+        assert isinstance(keys, Value)
+        assert isinstance(values, Value)
+        return keys, values
 
     def begin(self, sequence: int, tokens: int) -> None:
         """A prompt of so many tokens will be read into a sequence."""
         if self.policy.observers:
             self._cells.observed_from[sequence] = max(0, tokens - self.policy.observers)
-            for received in self._received.values():
+            for received in self._received:
                 received[sequence] = 0
+
+    def whole(self, sequence: int) -> None:
+        """A text will be read into a sequence whose rows are wanted, and nothing of it goes."""
 
     def wanted(self, sequence: int) -> int:
         """How many free cells `finish` will want."""
-        count = self.policy.capacity
-        evicts = self._cells.lengths[sequence] > count
-        return self._cells.wanted_to_keep(sequence, count) if evicts else 0
+        kept = self._keeping(sequence)
+        return self._cells.wanted_to_keep(sequence, max(kept)) if kept else 0
+
+    def _keeping(self, sequence: int) -> list[int]:
+        """How many cells each block will keep of a text; of one that stays as it is, nothing."""
+        length, blocks = self._cells.lengths[sequence], len(self._blocks)
+        held = [length - begin for begin in self._cells.begins[sequence, :blocks].tolist()]
+        kept = [min(two) for two in zip(held, self.policy.kept(blocks, max(held)), strict=True)]
+        return kept if kept != held else []
 
     def finish(self, sequence: int) -> None:
         """It has been read: what is not kept goes."""
         cells = self._cells
         cells.observed_from[sequence] = NOBODY
-        if (held := cells.lengths[sequence]) <= self.policy.capacity:
+        if not (kept := self._keeping(sequence)):
             return
-        into = cells.room_for_kept(sequence, self.policy.capacity)
-        self._inputs["cells"][:held] = cells.of(sequence)
-        self._inputs["into"][:] = into
-        for block, received in self._received.items():
-            own = received[sequence, :, :held]
-            self._inputs[f"{block}.scores"][: own.size] = own.reshape(-1)
-        self._plan.resize(held=held)
-        self._plan.run()
-        cells.keep(sequence, into)
+        into, own = cells.room_for_kept(sequence, max(kept)), cells.of(sequence).copy()
+        begins, stays = cells.begins[sequence].copy(), into[-1] == own[-1]
+        for i, (block, count) in enumerate(zip(self._heads, kept, strict=True)):
+            held = own[begins[i] :]
+            if stays and len(held) == count:
+                self.kept[block] = np.tile(np.arange(count), (self._heads[block], 1))
+            else:
+                self._move(sequence, i, held, into[len(into) - count :])
+        begins[: len(kept)] = len(into) - np.array(kept)
+        cells.keep(sequence, into, begins)
+        gone = own[cells.positions[own] < 0]
+        for block, begin in zip(self._blocks, begins, strict=False):
+            for cache in self._caches_of(block):
+                release(self._plan.inputs[cache.name], np.append(gone, into[:begin]))
+
+    def _move(self, sequence: int, i: int, held: Array, into: Array) -> None:
+        """Of the cells that block i has of a text, what it keeps goes into these."""
+        block, inputs, count = list(self._heads)[i], self._inputs, len(into)
+        heads, length = self._heads[block], self._cells.lengths[sequence]
+        inputs["cells"][: len(held)] = held
+        inputs["into"][:count] = into
+        if self._received:
+            received = self._received[i][sequence, :, length - len(held) : length]
+            inputs["scores"][: received.size] = received.reshape(-1)
+        self._plan.resize(held=len(held), kept=count)
+        self._plan.set(f"{block}.kept", "kept", count)
+        self._plan.run(i)
+        self.kept[block] = inputs["slots"][: heads * count].reshape(heads, count).copy()
 
 
 def _caches(node: Node) -> list[Value]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from engine.cache.cells import NOBODY
 from engine.generation.reading import Reading
 from engine.generation.timings import Span
 from engine.model import Model
@@ -24,13 +25,13 @@ class HeldText:
         Whoever reads it `beside` has its own rows of them. What a policy does not keep of it is
         evicted then, unless it is a text that was left between two tokens and is gone on with."""
         cells = self._model.cells
-        special = cells.evicted[0] or cells.stretched[0] >= 0
-        left = special and list(prompt) == self.held + self.drawn
+        begun = cells.evicted[0] > 0 or cells.dense_until[0] != NOBODY or cells.stretched[0] >= 0
+        left = begun and list(prompt) == self.held + self.drawn
         eviction = None if left else self._model.eviction
         if eviction:
             eviction.begin(0, len(prompt))
-        first, sparse = beside.first if beside else len(prompt) - 1, cells.stretch and not left
-        for logits in self.rows(prompt, first, span, sparse=bool(sparse)):
+        first = beside.first if beside else len(prompt) - 1
+        for logits in self._rows(prompt, first, span, left=left):
             if beside:
                 beside.take(logits)
         if eviction:
@@ -47,25 +48,36 @@ class HeldText:
             reading.take(rows)
 
     def rows(
+        self, tokens: Sequence[int], first: int, span: Span, hidden: bool = False
+    ) -> Iterator[Array]:
+        """Hold a text, and give its logits [n, vocab] behind each token from `tokens[first]` on, or
+        what they are computed from [n, hidden], in parts that are valid until the next is asked
+        for. What is held of the tokens before is not evaluated anew."""
+        if self._model.eviction:
+            self._model.eviction.whole(0)
+        return self._rows(tokens, first, span, hidden, sparse=False)
+
+    def _rows(
         self,
         tokens: Sequence[int],
         first: int,
         span: Span,
         hidden: bool = False,
-        sparse: bool = False,
+        left: bool = False,
+        sparse: bool = True,
     ) -> Iterator[Array]:
-        """Hold a text, and give its logits [n, vocab] behind each token from `tokens[first]` on, or
-        what they are computed from [n, hidden], in parts that are valid until the next is asked
-        for. What is held of the tokens before is not evaluated anew. A prompt that is `sparse` is
-        read in stretches."""
+        """The same of a text that will be gone on with, or was `left` and is; a prompt's is read in
+        stretches where its attention is `sparse`."""
         model, limits = self._model, self._model.limits
-        step = model.hidden if hidden else model.step
-        reach = model.cells.shares if sparse else model.cells.reach
-        begin = reach(0, min(self._shared(tokens), first))
-        model.cells.remove(0, begin=begin)
+        step, cells = model.hidden if hidden else model.step, model.cells
+        sparse = sparse and not left and cells.stretch > 0
+        begin = min(self._shared(tokens), first)
+        if not left:
+            begin = cells.shares(0, begin) if sparse else cells.reach(0, begin)
+        cells.remove(0, begin=begin)
         if sparse:
-            model.cells.read(0, begin, len(tokens))
-        chunk = model.cells.stretch if sparse else limits["tokens"]
+            cells.read(0, begin, len(tokens))
+        chunk = cells.stretch if sparse else limits["tokens"]
         self.held, self.drawn = self.held[:begin], []
         while begin < len(tokens):
             end = max(first, begin) + limits["outputs"]
@@ -97,6 +109,8 @@ class HeldText:
         forget = max(1, (len(self.held) - keep) // 2)
         kept = self.held[:keep] + self.held[keep + forget :]
         self.clear()
+        if self._model.eviction:
+            self._model.eviction.begin(0, len(kept))
         if kept:
             self._model.evaluate(kept, 0)
         self.held = kept

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.aside import written_aside
+from engine.cache.cells import NOBODY
 from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
-from engine.model import Model
+from engine.model import Model, block_of
 from engine.policies.table import text_of
 from reference.op import Array
 
@@ -61,7 +62,7 @@ def save(engine: "Engine", path: str | Path) -> None:
         for part in (MAGIC, struct.pack("<Q", len(header)), header):
             aside.write(part)
             checksum.update(part)
-        for rows, numbers in _kept(engine.model, cells, slots):
+        for rows, numbers in _kept(engine.model, cells, slots, engine.model.cells.begins[0]):
             part = rows[numbers].tobytes()
             aside.write(part)
             checksum.update(part)
@@ -101,22 +102,25 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
             f" {ours}"
         )
     tokens: list[int] = header["tokens"]
-    count = header.get("cells", len(tokens))
+    count, begins = header.get("cells", len(tokens)), 0 * model.cells.begins[0]
+    begins[:] = header.get("begins", 0)
     if count > model.cells.capacity:
         raise SessionError(f"{path}: it holds {count} tokens, the context {model.cells.capacity}")
     behind: list[int] = header.get("states", [])
-    kept = _kept(model, np.arange(count), np.array(behind))
+    kept = _kept(model, np.arange(count), np.array(behind), begins)
     expected = sum(len(numbers) * rows.shape[1] for rows, numbers in kept)
     if len(body) != expected:
         raise SessionError(f"{path}: {len(body)} bytes of cells, expected {expected}")
     engine.reset()
     cells = model.cells.place(range(len(tokens) - count, len(tokens)), [(0,)] * count)
-    model.cells.evicted[0] = header.get("evicted", 0)
+    model.cells.evicted[0], model.cells.begins[0] = header.get("evicted", 0), begins
+    model.cells.dense_until[0] = dense = header.get("dense_until", NOBODY)
+    model.cells.by_choice[cells[dense:]] = True
     model.cells.stretched[0] = header.get("stretched", -1)
     states, start = model.cells.states, 0
     # where there is no room for all, those of the last tokens are put over those before
     slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
-    for rows, numbers in _kept(model, cells, slots):
+    for rows, numbers in _kept(model, cells, slots, begins):
         size = len(numbers) * rows.shape[1]
         part = np.frombuffer(body, np.uint8, size, start)
         rows[numbers] = part.reshape(len(numbers), rows.shape[1])
@@ -126,9 +130,14 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     return engine.text.held + engine.text.drawn
 
 
-def _kept(model: Model, cells: Array, slots: Array) -> list[tuple[Array | DeviceRows, Array]]:
-    """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session."""
-    found: list[tuple[Array | DeviceRows, Array]] = [(c, cells) for c in model.caches.values()]
+def _kept(
+    model: Model, cells: Array, slots: Array, begins: Array
+) -> list[tuple[Array | DeviceRows, Array]]:
+    """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session, of
+    which blocks have those of the cells from `begins` on."""
+    found: list[tuple[Array | DeviceRows, Array]] = [
+        (cache, cells[begins[block_of(name)] :]) for name, cache in model.caches.items()
+    ]
     for states in model.states.values():
         if not isinstance(states, DeviceRows):
             states = states.reshape(len(states), -1).view(np.uint8)
@@ -137,12 +146,14 @@ def _kept(model: Model, cells: Array, slots: Array) -> list[tuple[Array | Device
 
 
 def _eviction(model: Model, cells: int) -> dict[str, Any]:
-    """Of a model with a policy, which it is, how many cells there are, and up to where cells were
-    evicted."""
+    """Of a model with a policy, which it is, how many cells there are, up to where cells were
+    evicted, from which cell on blocks have any, and from where on tokens chose their pages."""
     if not model.eviction:
         return {}
-    policy = text_of(model.eviction.policy)
-    return {"kv_policy": policy, "cells": cells, "evicted": model.cells.evicted[0]}
+    said = {"kv_policy": text_of(model.eviction.policy), "cells": cells}
+    own, begins = model.cells, model.cells.begins[0].tolist()
+    said |= {"evicted": own.evicted[0], "dense_until": own.dense_until[0]}
+    return said | ({"begins": begins} if any(begins) else {})
 
 
 def _stretches(model: Model) -> dict[str, Any]:

@@ -85,10 +85,18 @@ class Compiler:
         self._pack(steps, built, trial=True)
         return Plan(steps, built.memory, built.limits, built.logits, self.team, tuned=self._knobs())
 
-    def beside(self, graph: Graph, memory: Memory, limits: Mapping[str, int], last: Value) -> Plan:
-        """What runs another graph on the CPU, beside steps; it ends with the value `last`."""
+    def beside(
+        self,
+        graph: Graph,
+        memory: Memory,
+        limits: Mapping[str, int],
+        last: Value,
+        pauses: Sequence[int],
+    ) -> Plan:
+        """What runs another graph on the CPU, beside steps, whole or from pause to pause; it ends
+        with the value `last`."""
         steps = _steps(graph, self._kernels_for(graph.nodes))
-        return Plan(steps, memory, limits, last, self.team)
+        return Plan(steps, memory, limits, last, self.team, pauses=pauses)
 
     def _resident(self, built: Built) -> Executable:
         """Plans with all weights in memory: one, or one for prompts beside it."""

@@ -96,10 +96,16 @@ def stepped(
     try:
         spans = cells.spans(positions, sequences)
         given = {"tokens": tokens, "positions": positions, "cells": chosen, "spans": spans}
-        if "observed_spans" in ready.inputs:
-            given["observed_spans"] = cells.observed(spans, positions)
+        if names := [n for n in ready.inputs if n.startswith(("spans.", "observed_spans"))]:
+            seen = {"spans": spans, "observed_spans": cells.observed(spans, positions)}
+            for name in names:  # of all blocks, or of one
+                kind, _, block = name.partition(".")
+                given[name] = cells.begun(seen[kind], int(block)) if block else seen[kind]
+        if pages := "stale" in ready.inputs:
+            divided = cells.divided(chosen, spans, positions)
+            given["dense_spans"], given["choosing_spans"] = divided
         if "prompt_spans" in ready.inputs:
-            given["prompt_spans"], given["dense_spans"] = cells.divided(spans, positions)
+            given["prompt_spans"], given["dense_spans"] = cells.by_prompt(spans, positions)
         if cells.window:
             given["window_spans"] = cells.windowed(spans, positions)
         if cells.states:
@@ -112,9 +118,13 @@ def stepped(
             given[name] = np.asarray(given["tokens"]) * len(of_blocks) + i
         for name, values in given.items():
             ready.inputs[name][:count] = values
+        if pages:
+            ready.inputs["stale"][:] = cells.stale(read := np.unique(spans[:, 0]).tolist())
         ready.inputs["rows"][:outputs] = wanted
         ready.resize(tokens=count, outputs=outputs)
         ready.run()
+        if pages:
+            cells.sum_up(read)
         yield
     except BaseException:  # Ctrl-C too: what was not computed to its end is not held
         cells.take_back(positions, sequences)

@@ -4,6 +4,7 @@ blocks laid.
 First allocate, then compute: after planning, a step writes its inputs and sizes and runs.
 """
 
+import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
@@ -23,7 +24,7 @@ from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.knob import Values, array_of
 from kernels.tuning import shape_text, starting
-from reference.op import DTYPES, Array
+from reference.op import DTYPES, Argument, Array
 from reference.table import OPS
 
 SCRATCH = "scratch"  # the argument that is a kernel's own memory
@@ -288,7 +289,7 @@ class Plan:
         self.arena = aligned(self.arena_bytes)
         self._arrays = {**arrays, **self.knobs}
         self.inputs = arrays
-        self._scalars: dict[tuple[str, str], int] = {}
+        self._scalars: dict[tuple[str, str], tuple[int, Argument]] = {}
         self._words, self._slots, starts = self._blocks()
         blocks = [self._words[a:b] for a, b in pairwise(starts)]
         self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
@@ -297,6 +298,15 @@ class Plan:
         self._parts = [self._between(*two) for two in bounds] if pauses else [self.program]
         self.logits = self.array(logits)
         self.hidden = self.array(hidden) if hidden else None
+
+    def touch(self) -> None:
+        """Take all the memory that steps will: activations, caches, pages of the mapped file."""
+        for array in (self.arena, *self.inputs.values()):
+            pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
+            if array.flags.writeable:
+                pages[:] = pages
+            else:
+                pages.max(initial=0)
 
     def idle(self) -> Program:
         """The program with shares that do nothing: what waking a team and its barriers cost."""
@@ -341,7 +351,7 @@ class Plan:
                 value = call.arguments[argument.name]
                 if not isinstance(value, Value):
                     label = self.steps[call.step].node.label
-                    self._scalars[label, argument.name] = len(words)
+                    self._scalars[label, argument.name] = len(words), argument
                     words.append(scalar_word(argument, value))
                     continue
                 array = self.array(value)
@@ -366,4 +376,5 @@ class Plan:
     def set(self, label: str, name: str, value: float) -> None:
         """Give the scalar of a node, if it is here, another value from the next step on."""
         if (label, name) in self._scalars:
-            self._words[self._scalars[label, name]] = np.float64(value).view(np.int64)
+            at, argument = self._scalars[label, name]
+            self._words[at] = scalar_word(argument, value)

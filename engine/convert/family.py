@@ -54,7 +54,7 @@ class Family:
     ties         whether the output is the embedding where config.json does not say
     part_turned  the part of a head that rope turns where config.json does not say; None: whole
                  heads, and nothing else runs
-    long_rope    whether long rope runs
+    ropes        the kinds of rope that run; none: the family has none
     head_norms   the field of config.json that says whether queries and keys have norms by head
     """
 
@@ -69,7 +69,7 @@ class Family:
     activation: ClassVar[str]
     ties: ClassVar[bool] = False
     part_turned: ClassVar[float | None] = None
-    long_rope: ClassVar[bool] = False
+    ropes: ClassVar[tuple[str, ...]] = ("default", "linear", "yarn", "llama3")
     head_norms: ClassVar[str] = ""
 
     def usual_words(self, config: Fields) -> Fields:
@@ -95,8 +95,11 @@ class Family:
                 f"{self.activation} is {self.activation_of(config)!r};"
                 f" this family runs {', '.join(known)}"
             )
+        if not self.ropes:
+            return
         if self.part_turned is None and rope_scaling.part_turned(config, 1.0) != 1:
             raise config.error("partial_rotary_factor: this family turns whole heads")
+        rope_scaling.check(config, self.ropes)
 
     def activation_of(self, config: Fields) -> str:
         """The activation as config.json names it, or the other of two names for one."""
@@ -161,8 +164,7 @@ class Family:
 
     def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
         """Vectors of the GGUF file that the checkpoint does not hold."""
-        divisors = rope_scaling.divisors(config, model.rope_dims)
-        return {} if divisors is None else {"rope_freqs.weight": divisors}
+        return rope_scaling.divisors(config, model.rope_dims) if self.ropes else {}
 
     def is_unused(self, name: str, config: Fields) -> bool:
         """Whether a tensor of the checkpoint has no place in the file, and needs none."""

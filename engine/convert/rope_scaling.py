@@ -5,6 +5,7 @@ all in `rope_parameters`.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,13 +47,18 @@ def part_turned(config: Fields, usual: float) -> float:
     return part
 
 
-def keys(config: Fields, long: bool = False) -> gw.Keys:
-    """What GGUF says of the frequencies, divisors apart, by keys without architecture; there may be
-    `long` rope."""
+def check(config: Fields, known: Sequence[str]) -> None:
+    """Refuse a kind that is none of those which a family runs."""
+    rope = parameters(config)
+    if (kind := _kind(rope)) not in known:
+        has = ", ".join(known)
+        raise rope.error(f"rope_type is {kind!r}, which this family has not; it has {has}")
+
+
+def keys(config: Fields) -> gw.Keys:
+    """What GGUF says of the frequencies, divisors apart, by keys without architecture."""
     rope = parameters(config)
     kind = _kind(rope)
-    if kind == "longrope" and not long:
-        raise rope.error("rope_type is 'longrope', which this family has not")
     found = {"freq_base": gw.f32(rope.real("rope_theta", 10000.0))}
     if kind in ("linear", "yarn"):
         factor = _factor(config, rope)
@@ -102,11 +108,15 @@ def notes(config: Fields, gguf: str) -> list[str]:
     return found
 
 
-def divisors(config: Fields, rope_dims: int) -> Floats | None:
-    """The tensor rope_freqs [rope_dims / 2] of Llama 3.1 and later."""
+def divisors(config: Fields, rope_dims: int) -> dict[str, Floats]:
+    """The tensors of a file by which frequencies are divided, each [rope_dims / 2]."""
     rope = parameters(config)
-    if _kind(rope) != "llama3":
-        return None
+    of_kind = {"llama3": _of_llama3, "longrope": _of_contexts}.get(_kind(rope))
+    return of_kind(config, rope, rope_dims) if of_kind else {}
+
+
+def _of_llama3(config: Fields, rope: Fields, rope_dims: int) -> dict[str, Floats]:
+    """Of Llama 3.1 and later."""
     low, high = rope.real("low_freq_factor"), rope.real("high_freq_factor")
     if not 0 < low < high:
         raise rope.error(f"want 0 < low_freq_factor < high_freq_factor, got {low} and {high}")
@@ -114,21 +124,18 @@ def divisors(config: Fields, rope_dims: int) -> Floats | None:
     context = _original_context(config, rope)
     factor = _factor(config, rope)
     found = rope_frequencies.llama3_divisors(frequencies, factor, low, high, context)
-    return found.astype(np.float32)
+    return {"rope_freqs.weight": found.astype(np.float32)}
 
 
-def long_divisors(config: Fields, rope_dims: int) -> dict[str, Floats]:
-    """Those of long rope for `short` and for `long` contexts, each [rope_dims / 2]."""
-    rope = parameters(config)
-    if _kind(rope) != "longrope":
-        return {}
+def _of_contexts(config: Fields, rope: Fields, rope_dims: int) -> dict[str, Floats]:
+    """Of long rope, for short contexts and for long ones."""
     found = {}
     for kind in ("short", "long"):
         told = rope.get(f"{kind}_factor")
         numbers = isinstance(told, list) and all(isinstance(one, int | float) for one in told)
         if not numbers or len(told) != rope_dims // 2 or not min(told) > 0:
             raise rope.error(f"{kind}_factor must be {rope_dims // 2} positive numbers")
-        found[kind] = np.array(told, np.float32)
+        found[f"rope_factors_{kind}.weight"] = np.array(told, np.float32)
     return found
 
 

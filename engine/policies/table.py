@@ -7,19 +7,23 @@ from engine.policies.h2o import H2O
 from engine.policies.keydiff import KeyDiff
 from engine.policies.knorm import Knorm
 from engine.policies.policy import Policy
+from engine.policies.pyramidkv import PyramidKV
+from engine.policies.quest import Quest
 from engine.policies.snapkv import SnapKV
 from engine.policies.streaming_llm import StreamingLLM
 
-POLICIES: dict[str, type[Policy]] = {
+POLICIES: dict[str, type[Policy] | type[Quest]] = {
     "streaming_llm": StreamingLLM,
     "knorm": Knorm,
     "keydiff": KeyDiff,
     "snapkv": SnapKV,
     "h2o": H2O,
+    "pyramidkv": PyramidKV,
+    "quest": Quest,
 }
 
 
-def policy_of(text: str) -> Policy:
+def policy_of(text: str) -> Policy | Quest:
     """The policy of a text such as `snapkv:capacity=1024,window=32`."""
     name, _, given = text.partition(":")
     if name not in POLICIES:
@@ -36,8 +40,14 @@ def policy_of(text: str) -> Policy:
     return POLICIES[name](**numbers)
 
 
-def text_of(policy: Policy) -> str:
-    """The text that `policy_of` makes the same policy of."""
-    name = next(name for name, kind in POLICIES.items() if isinstance(policy, kind))
-    numbers = (f"{f.name}={getattr(policy, f.name)}" for f in fields(POLICIES[name]))
-    return f"{name}:{','.join(numbers)}"
+def text_of(policy: Policy | Quest) -> str:
+    """The text that `policy_of` makes the same policy of; ModelError where there is none."""
+    name = next((name for name, kind in POLICIES.items() if type(policy) is kind), "")
+    if not name:
+        raise ModelError(
+            f"kv_policy {type(policy).__name__} is none of {', '.join(POLICIES)}: there is no text"
+            " that says what it keeps"
+        )
+    numbers = {f.name: getattr(policy, f.name) for f in fields(policy)}
+    told = (f"{key}={value}" for key, value in numbers.items() if key != "beta" or value)
+    return f"{name}:{','.join(told)}"

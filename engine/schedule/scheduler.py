@@ -178,8 +178,8 @@ class Scheduler:
         elif sparse:
             most = min(most, len(request.tokens) - 1) // self._cells.stretch * self._cells.stretch
         if self._eviction and not request.reading:  # what observes is evaluated for this prompt
-            observers = self._eviction.policy.observers
-            most = max(0, min(most, len(request.tokens) - max(1, observers)))
+            observers = max(1, self._eviction.observers)
+            most = max(0, min(most, len(request.tokens) - observers))
         if most and self._soon(text, most):
             return False
         if run is None:
@@ -206,7 +206,9 @@ class Scheduler:
             self._cells.read(slot, held, len(request.tokens))
         else:
             self._cells.read(slot, -1, 0)
-        if self._eviction and not request.reading:
+        if self._eviction and request.reading:
+            self._eviction.whole(slot)
+        elif self._eviction:
             self._eviction.begin(slot, len(request.tokens))
         self._running.append(run)
         self._running.sort(key=lambda one: one.order)

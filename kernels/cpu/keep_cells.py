@@ -1,8 +1,8 @@
 """keep_top and kv_keep on the CPU: heads of keys are shared among threads.
 
 What is kept is found without sorting: the lowest score that is kept is searched for, bit by bit, as
-an integer that orders as scores do. What is kept moves within the cache itself, slot after slot: it
-comes from the same slot or a later one, which nothing was moved to yet.
+an integer that orders as scores do. What is kept moves within the cache itself, from the last slot
+on: it comes from the same slot or an earlier one, which nothing was moved to yet.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def move(format: str) -> Callable[..., None]:
         size = out.shape[1] // heads
         first, last = part(heads, thread, n_threads)
         for g in range(first, last):
-            for j in range(kept):
+            for j in range(kept - 1, -1, -1):
                 source, target = cells[slots[g, j]], into[j]
                 if source != target:
                     for i in range(g * size, (g + 1) * size):

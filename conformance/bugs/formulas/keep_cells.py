@@ -34,10 +34,10 @@ def worse_at_the_edge(scores: Array, kept: int, first: int, last: int) -> Array:
 
 
 def out_of_what_moved(slots: Array, cells: Array, into: Array, before: Array, format: str) -> Array:
-    """From the last slot to the first: what moved first is moved on."""
+    """From the first slot to the last: what moved first is moved on."""
     heads = before.reshape(len(before), len(slots), -1).copy()
     for head, own in enumerate(slots):
-        for j in reversed(range(len(into))):
+        for j in range(len(into)):
             heads[into[j], head] = heads[cells[own[j]], head]
     return heads.reshape(before.shape)
 

@@ -7,10 +7,11 @@ tied, of which any may be kept.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from conformance.llama.peers.checkpoint import CHECKPOINTS
+from conformance.llama.peers.checkpoint import CHECKPOINTS, Checkpoint
 from conformance.llama.peers.goldens import FOLDER
 
 FILE = FOLDER / "presses.json"
@@ -21,11 +22,17 @@ RELATIVE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A press by its class and numbers, and the engine's policy that is to keep the same."""
+    """A press by its class and numbers, and the engine's policy that is to keep the same, of a
+    checkpoint with so many blocks."""
 
     kind: str
-    numbers: dict[str, int]
+    numbers: dict[str, float]
     policy: str
+    blocks: int = 2
+
+    def of(self, name: str) -> Checkpoint:
+        """The checkpoint that is asked about."""
+        return replace(CHECKPOINTS[name], num_hidden_layers=self.blocks)
 
 
 PRESSES = (
@@ -37,6 +44,13 @@ PRESSES = (
         "SnapKVPress",
         {"window_size": 8, "kernel_size": 1},
         "snapkv:capacity=24,window=8,kernel=1",
+    ),
+    # its last block keeps 24 / beta cells, the window among them, and ours 8 + 16 / 20
+    Press(
+        "PyramidKVPress",
+        {"window_size": 8, "kernel_size": 5, "beta": 24 / 8.8},
+        "pyramidkv:capacity=24,window=8",
+        blocks=4,
     ),
 )
 
@@ -55,28 +69,26 @@ def answers() -> dict[str, Any]:
         | {"kvpress": _version()}
     }
     for name in NAMES:
-        checkpoint = CHECKPOINTS[name]
-        tokens = checkpoint.tokens(PROMPT + FOLLOWING)
+        tokens = CHECKPOINTS[name].tokens(PROMPT + FOLLOWING)
         for press in PRESSES:
+            checkpoint = press.of(name)
             model = model_of(checkpoint, checkpoint.weights()).eval()
             made = getattr(kvpress, press.kind)(
                 compression_ratio=1 - KEPT / PROMPT, **press.numbers
             )
             layers: list[dict[str, Any]] = []
-            score = made.score
-
-            def noted(*given: Any, score: Any = score, layers: Any = layers) -> Any:
-                scores = score(*given)
-                layers.append(_chosen(scores[0]))
-                return scores
-
-            made.score = noted
+            made.score = partial(
+                _noted, made.score, getattr(made, "get_layer_budget", None), layers
+            )
             cache, rows = transformers.DynamicCache(), []
             with torch.inference_mode():
                 with made(model):
                     prompt = torch.tensor([tokens[:PROMPT]])
                     model(prompt, past_key_values=cache, use_cache=True)
-                assert cache.layers[0].keys.shape[2] == KEPT
+                lengths = [layer.keys.shape[2] for layer in cache.layers]
+                assert sum(lengths) == KEPT * press.blocks
+                if len(set(lengths)) > 1:  # eager attention has one mask for all layers
+                    model.set_attn_implementation("sdpa")
                 for at in range(PROMPT, PROMPT + FOLLOWING):
                     answer = model(
                         torch.tensor([[tokens[at]]]),
@@ -89,12 +101,21 @@ def answers() -> dict[str, Any]:
     return found
 
 
-def _chosen(scores: Any) -> dict[str, list[list[int]]]:
-    """Of scores [kv_heads, held] what each head keeps for sure, and what is tied for the rest."""
+def _noted(score: Any, budget: Any, layers: list[dict[str, Any]], *given: Any) -> Any:
+    """The scores of a press, which keeps KEPT in every layer, or a `budget`; what it chooses by
+    them is added to `layers`."""
+    scores = score(*given)
+    layers.append(_chosen(scores[0], budget(given[0], PROMPT) if budget else KEPT))
+    return scores
+
+
+def _chosen(scores: Any, count: int) -> dict[str, list[list[int]]]:
+    """Of scores [kv_heads, held] what each head keeps for sure, if it keeps so many cells, and what
+    is tied for the rest."""
     found: dict[str, list[list[int]]] = {"kept": [], "tied": []}
     for own in scores.double():
         ordered = own.sort(descending=True).values
-        edge, below = ordered[KEPT - 1], ordered[KEPT]
+        edge, below = ordered[count - 1], ordered[count]
         near = RELATIVE * edge.abs()
         tied = (own - edge).abs() <= near if edge - below <= near else own > ordered[0]
         kept = (own >= edge) & ~tied

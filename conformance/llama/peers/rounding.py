@@ -38,8 +38,10 @@ def reference_logits(
 
 
 def as_llama_cpp(x: Array, weight: Array, format: str) -> Array:
-    """linear, as llama.cpp's kernels of block formats round activations to int8: in blocks as long
-    as the format's, and those of 32 with a scale in F16."""
+    """linear, as llama.cpp's kernels round activations: to F16 for weights of that; for those in
+    blocks to int8, in blocks as long as the format's, and those of 32 with a scale in F16."""
+    if format in ("F32", "F16"):
+        return linear(x.astype(np.float16) if format == "F16" else x, weight, format)
     if FORMATS[format].block == 32:
         q, scale, _ = quantise_activations(x)
         return linear(dequantise_activations(q, scale.astype(np.float16)), weight, format)

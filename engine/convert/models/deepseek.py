@@ -46,6 +46,7 @@ class DeepSeekV2(Mixture, Family):
     }
     unused = Qwen2.unused
     activation = "hidden_act"
+    ropes = ("default", "linear", "yarn")
     counts: ClassVar = Routed.counts
     words: ClassVar[Mapping[str, str]] = {}
     off: ClassVar[tuple[str, ...]] = ("attention_bias", "mlp_bias", "norm_topk_prob")
@@ -132,7 +133,7 @@ class MiniCPM3(Family):
     unused = Qwen2.unused
     activation = "hidden_act"
     ties = True
-    long_rope = True
+    ropes = ("default", "linear", "longrope")
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -147,7 +148,7 @@ class MiniCPM3(Family):
         heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
         turned, blocks = config.count("qk_rope_head_dim"), config.count("num_hidden_layers")
         vector = config.values.get("q_lora_rank", 768) is not None
-        rope = dict(rope_scaling.keys(config, long=True))
+        rope = dict(rope_scaling.keys(config))
         if rope.pop("rope.scaling.attn_factor", gw.f32(1.0)) != gw.f32(1.0):
             raise config.error("rope of this family leaves sizes as they are: no attention_factor")
         depth = config.real("scale_depth", 1.4 if "scale_depth" not in config.values else None)
@@ -176,10 +177,6 @@ class MiniCPM3(Family):
             said = f"norms of its latent vectors have an eps of {EPS}"
             found.append(f"{said}: llama.cpp, of {self.gguf}, computes with that of the others")
         return found
-
-    def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
-        sets = rope_scaling.long_divisors(config, model.rope_dims)
-        return {f"rope_factors_{kind}.weight": divisors for kind, divisors in sets.items()}
 
 
 class DeepSeekV3(Routed, DeepSeekV2):

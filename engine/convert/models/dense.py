@@ -70,7 +70,7 @@ class Llama(Family):
             "attention.value_length": gw.u32(head_dim),
             "attention.layer_norm_rms_epsilon": gw.f32(config.real("rms_norm_eps", 1e-6)),
             "rope.dimension_count": gw.u32(int(head_dim * part)),
-            **rope_scaling.keys(config, long=self.long_rope),
+            **rope_scaling.keys(config),
         }
 
     def kv_heads(self, config: Fields, heads: int) -> int:
@@ -261,17 +261,13 @@ class Phi3(Qwen2):
     }
     told = ("max_position_embeddings", "rms_norm_eps")
     part_turned = 1.0
-    long_rope = True
+    ropes = ("default", "linear", "yarn", "longrope")
 
     def shape(self, config: Fields) -> gw.Keys:
         return {**super().shape(config), **windows.of_all(config)}
 
     def notes(self, config: Fields) -> list[str]:
         return super().notes(config) + windows.notes(config, self.gguf)
-
-    def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
-        sets = rope_scaling.long_divisors(config, model.rope_dims)
-        return {f"rope_factors_{kind}.weight": divisors for kind, divisors in sets.items()}
 
 
 class Cohere(Qwen2):

@@ -42,6 +42,7 @@ class GPT2(Family):
     base = "transformer."
     unused = r"transformer\.h\.\d+\.attn\.(bias|masked_bias)"
     activation = "activation_function"
+    ropes = ()
     ties = True
 
     def check(self, config: Fields) -> None:
@@ -102,6 +103,7 @@ class Bloom(Family):
     }
     base = "transformer."
     activation = "hidden_act"  # which no config has: it is GELU's tanh form
+    ropes = ()
     ties = True
 
     def check(self, config: Fields) -> None:
@@ -151,6 +153,7 @@ class MPT(Family):
     }
     base = "transformer."
     activation = "hidden_act"  # which no config has: it is GELU
+    ropes = ()
     ties = True
 
     def check(self, config: Fields) -> None:

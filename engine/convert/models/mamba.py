@@ -47,6 +47,7 @@ class Mamba(Family):
     flat = False  # whether what GGUF has as a matrix is a vector in the checkpoint
     base = "backbone."
     activation = "hidden_act"
+    ropes = ()
     ties = True
 
     def check(self, config: Fields) -> None:

@@ -29,6 +29,7 @@ class OPT(Family):
         "ffn_down": "model.decoder.layers.{}.fc2",
     }
     activation = "activation_function"
+    ropes = ()
     ties = True
 
     def check(self, config: Fields) -> None:

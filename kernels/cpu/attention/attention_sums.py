@@ -15,7 +15,7 @@ from kernels.cpu.runtime.closures import inner
 
 QUERIES = 32  # rows of a tile, at most
 CHUNK = 256  # cells of a chunk
-WIDEST = 256  # head_dim, at most
+WIDEST = 576  # head_dim, at most: a latent vector and what is turned (arXiv 2405.04434)
 STAGED = 32  # values on the stack at a time
 # Strides of rows: no power of two, or rows would compete for the same lines of the nearest cache.
 CELL_STRIDE = CHUNK + 16

@@ -115,8 +115,8 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load from global memory: `bytes` a thread of the array of this name, "" if that cannot be
-    told."""
+    """A load from global memory: `bytes` a thread of the array of this name, or of one of several
+    ("weight|weight_1"), "" if that cannot be told."""
 
     instruction: Instruction
     argument: str
@@ -124,6 +124,10 @@ class Load:
     @property
     def bytes(self) -> int:
         return self.instruction.bytes
+
+    def is_of(self, arrays: Collection[str]) -> bool:
+        """Whether it may read one of these."""
+        return any(name in arrays for name in self.argument.split("|"))
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class Loop:
     def cycles(self, turns: int, far: float, near: float, cold: Collection[str]) -> float:
         """That a warp alone takes for so many turns, if loads of `cold` arrays are `far` cycles
         away and all others `near`, and the first turn's own have just been asked for."""
-        away = {x.instruction.address: far if x.argument in cold else near for x in self.loads}
+        away = {x.instruction.address: far if x.is_of(cold) else near for x in self.loads}
         down = [0.0] * SCOREBOARDS  # when each is
         for one in self.instructions:
             if one.sets is not None and away.get(one.address) == far:

@@ -1,0 +1,21 @@
+"""What an engine draws, and from what."""
+
+from dataclasses import replace
+
+from engine import Engine, SamplingParams
+from reference.op import Array
+
+Drawn = list[tuple[int, bytes]]
+
+
+def drawn(engine: Engine, prompt: list[int], params: SamplingParams) -> Drawn:
+    """The tokens drawn, with the bits of the logits that they were drawn from."""
+    seen: list[bytes] = []
+
+    def note(_: list[int], logits: Array) -> Array:
+        seen.append(logits.tobytes())
+        return logits
+
+    asked = replace(params, logits_processors=[note])
+    tokens = [piece.token for piece in engine.stream(prompt, asked)]
+    return list(zip(tokens, seen, strict=True))
