@@ -11,6 +11,7 @@
   tokens.
 - `SnapKV`, `PyramidKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long
   prompt are kept, and `Quest` which of its pages a token reads.
+- `MInference` says what the tokens of a long prompt see.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
 - `judge("rms_norm/cpu/generic")` tries a kernel and returns its certificate.
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from engine.policies.h2o import H2O
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
+    from engine.policies.minference import MInference
     from engine.policies.pyramidkv import PyramidKV
     from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
@@ -71,8 +73,8 @@ if TYPE_CHECKING:
 __all__ = [
     "H2O", "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
     "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
-    "Logprob", "Lookahead", "LookaheadTrie", "ModelError", "NumericalError", "OffloadError",
-    "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
+    "Logprob", "Lookahead", "LookaheadTrie", "MInference", "ModelError", "NumericalError",
+    "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
     "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams", "SessionError",
     "ShapeError",
     "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
@@ -98,6 +100,7 @@ _HOMES = {
     "Logprob": "engine.generation.results:Logprob",
     "Lookahead": "engine.speculation.settings:Lookahead",
     "LookaheadTrie": "engine.speculation.settings:LookaheadTrie",
+    "MInference": "engine.policies.minference:MInference",
     "ModelError": "engine.config:ModelError",
     "NumericalError": "engine.checks:NumericalError",
     "OffloadError": "engine.offload.disk:OffloadError",

@@ -11,6 +11,7 @@ from reference.laws.pattern_attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 BLOCK = 64  # queries that see the same cells, in their order
+LARGEST_MAP = 2**22  # bytes of what is seen in a case: rows are fewer where cells are many
 
 
 def pattern_attention(
@@ -133,7 +134,13 @@ def cost(shape: Shape, format: str | None) -> Cost:
 def fit(shape: Shape, format: str | None) -> Shape:
     """As attention's; head_dim is whole vectors and whole blocks of every format."""
     head_dim = min(256, -(-max(1, shape["head_dim"]) // 32) * 32)
-    return attention.fit({**shape, "head_dim": head_dim, "rows": max(1, shape["rows"])}, format)
+    return with_rows(attention.fit({**shape, "head_dim": head_dim}, format))
+
+
+def with_rows(shape: Shape) -> Shape:
+    """With as many rows as a map has room for."""
+    most = LARGEST_MAP // (shape["heads"] * shape["capacity"])
+    return {**shape, "rows": max(1, min(shape["rows"], most))}
 
 
 def plain(**sizes: int) -> Shape:
@@ -176,6 +183,6 @@ OP = Op(
     ),
     complaint=complaint,
     largest=LARGEST,
-    varying=("tokens", "capacity", "sequences"),
+    varying=("tokens", "capacity", "sequences", "rows"),
     laws=LAWS,
 )

@@ -9,7 +9,7 @@ from reference.bounds import TINY, gamma
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.laws.prompt_patterns import PATTERN_LAWS, SCORE_LAWS, SUM_LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.pattern_attention import AXES, BLOCK, fit, of_one_stretch, plain, stretch
+from reference.pattern_attention import AXES, BLOCK, fit, of_one_stretch, plain, stretch, with_rows
 
 A_SHAPE, VERTICAL_SLASH, BLOCK_SPARSE = 0, 1, 2
 KINDS = (A_SHAPE, VERTICAL_SLASH, BLOCK_SPARSE)
@@ -281,7 +281,7 @@ def fit_scores(shape: Shape, format: str | None) -> Shape:
 
 
 def fit_pattern(shape: Shape, format: str | None) -> Shape:
-    return {**shape, **{a: max(1, shape[a]) for a in ("rows", "parts", "capacity", "heads")}}
+    return with_rows({**shape, **{a: max(1, shape[a]) for a in ("parts", "capacity", "heads")}})
 
 
 SUMS = (
@@ -358,7 +358,7 @@ OPS = (
         ),
         complaint=unfit_keys,
         largest=LARGEST,
-        varying=("tokens", "capacity", "sequences", "parts"),
+        varying=("tokens", "capacity", "sequences", "parts", "rows"),
         laws=SCORE_LAWS,
     ),
     Op(
@@ -378,7 +378,7 @@ OPS = (
             {"tokens": 3, "heads": 3, "capacity": 65600, "rows": 2, "parts": 1025},
         ),
         complaint=unfit_pattern,
-        varying=("tokens", "capacity", "parts"),
+        varying=("tokens", "capacity", "parts", "rows"),
         laws=PATTERN_LAWS,
     ),
 )

@@ -28,7 +28,7 @@ def embed(
         metavar="KIND",
     ),
     normalize: bool = option(True, "Vectors have length 1."),
-    loading: Annotated[o.Loading, Without("kv_policy")],
+    loading: Annotated[o.Loading, Without("kv_policy", "prompt_attention")],
     as_json: o.Json = False,
 ) -> None:
     """Print texts as vectors, a text on each line, of the last norm's results.

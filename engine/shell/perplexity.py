@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 USUAL_CONTEXT = 512
 MOST_OUTPUTS = 256  # rows of logits in memory at once
-READING = Without("context", "kv_policy")  # that of the chunks, which are read whole
+# the context is that of the chunks, which are read whole
+READING = Without("context", "kv_policy", "prompt_attention")
 
 
 def perplexity(
