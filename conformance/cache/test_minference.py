@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.cache.test_policies import text
+from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
 from conformance.support.models.small_recurrent import RECURRENT
@@ -23,6 +23,10 @@ PROMPT = np.random.default_rng(0).integers(3, 60, 150).tolist()
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 FEW = MInference(columns=8, diagonals=6, first=2, recent=3, observers=20, stretch=64)
 PATTERNS = [["stream_llm", 4, 9, 1.0], ["block_sparse", 1, 0, 1.0]]
+
+
+def text(engine: Engine, prompt: list[int]) -> Drawn:
+    return drawn(engine, prompt, GREEDY)
 
 
 @pytest.fixture(scope="module")
