@@ -21,6 +21,7 @@ from kernels.cpu.attention.attention_sums import (
     QUERIES,
     SUM,
     WEIGHT,
+    WIDEST,
     dots,
     query_of,
 )
@@ -42,7 +43,6 @@ from reference.prompt_patterns import A_SHAPE, PATTERN, SCORES, SUMS, VERTICAL_S
 
 OF_SUMS = in_place(SUMS)
 OF_SCORES, OF_PATTERN = in_place(SCORES, "partials"), in_place(PATTERN, "partials")
-WIDEST = 256  # head_dim, at most
 
 
 @inner
