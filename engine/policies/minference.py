@@ -40,7 +40,7 @@ class MInference:
     first: int = 30
     recent: int = 30
     observers: int = 64
-    stretch: int = 2048
+    stretch: int = 4096
     heads: str = ""
 
     def __post_init__(self) -> None:

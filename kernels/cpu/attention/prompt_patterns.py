@@ -208,6 +208,12 @@ def choose(scores, held, count, first, chosen):
     return found
 
 
+@njit(inline="always")
+def fill(row, first, last, value):
+    for j in range(first, last):
+        row[j] = value
+
+
 @share(OF_PATTERN)
 def prompt_pattern(block, thread, n_threads):
     kinds, sizes, sums, scores, spans, first, recent, scratch, out = arguments(block, OF_PATTERN)
@@ -226,10 +232,10 @@ def prompt_pattern(block, thread, n_threads):
                 continue
             b = np.int64(spans[t, 2] - 1) // BLOCK
             begin, end, sees = b * BLOCK, min((b + 1) * BLOCK, held), out[h, b % rows]
-            sees[:] = 0
+            fill(sees, 0, capacity, 0)
             if kinds[h] == A_SHAPE:
-                sees[: min(one, end)] = 1
-                sees[max(0, begin - other + 1) : end] = 1
+                fill(sees, 0, min(one, end), 1)
+                fill(sees, max(0, begin - other + 1), end, 1)
             elif kinds[h] == VERTICAL_SLASH:
                 for i in range(n_upright):
                     if upright[i] < end:
@@ -238,14 +244,13 @@ def prompt_pattern(block, thread, n_threads):
                 for i in range(n_slanted):
                     low = max(0, begin - slanted[i])
                     high = min(begin + BLOCK - slanted[i], above)
-                    for j in range(low, high):
-                        sees[j] = 1
-                    above = min(above, max(low, 0))
+                    fill(sees, low, high, 1)
+                    above = min(above, low)
             else:
                 n = choose(scores[h, b % rows], b + 1, one, 0, upright)
                 for i in range(n):
                     at = upright[i] * BLOCK
-                    sees[at : min(at + BLOCK, end)] = 1
+                    fill(sees, at, min(at + BLOCK, end), 1)
 
 
 OF_CACHE = {name: TAGS[name] for name in FORMATS_OF_CACHE}
