@@ -17,7 +17,7 @@ PROCESSES ?= 2
 # One that crashes or hangs ends the tests: another would only begin again with the same test.
 SEVERAL = -n $(PROCESSES) --max-worker-restart 0
 
-.PHONY: demo test test-all test-arm test-deep test-wheel test-transformers test-peers peer-goldens
+.PHONY: demo test test-all arm test-arm test-deep test-wheel test-transformers test-peers peer-goldens
 .PHONY: bench bench-quick card report browser gpu-check
 .PHONY: lint types docs check goldens mutants clean
 
@@ -39,9 +39,15 @@ test-all: test test-transformers
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m exhaustive $(SEVERAL)
 
 # An aarch64 machine under qemu, in a folder of the user's cache (ASSAY_ARM): docs/guide/arm.md. Where
-# qemu or Debian's packages are out of reach the script says so and the tests skip.
-test-arm: $(VENV)/.installed-dev
+# qemu or Debian's packages are out of reach the script says so and the tests skip. Where it is `make
+# test` tries a sample on it.
+arm: $(VENV)/.installed-dev
+	@command -v qemu-aarch64 >/dev/null && command -v mmdebstrap >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq \
+	&& apt-get install -y -qq --no-install-recommends qemu-user mmdebstrap >/dev/null; } || true
 	bash conformance/arm.sh make $(BIN)/python || [ $$? = 3 ]
+
+test-arm: arm
 	ASSAY_ARM_ALL=1 $(BIN)/pytest conformance/kernel/test_arm.py conformance/kernel/test_linear_neon.py
 
 test-deep: $(VENV)/.installed-dev

@@ -15,8 +15,9 @@ qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64 || true)
 
 absent() { echo "no aarch64: $1" >&2; exit 3; }
 
+[ -n "$qemu" ] || absent "qemu-aarch64 is missing (Debian's qemu-user)"
+
 make() {
-    [ -n "$qemu" ] || absent "qemu-aarch64 is missing (Debian's qemu-user)"
     command -v mmdebstrap >/dev/null || absent "mmdebstrap is missing"
     [ -e "$arm/made" ] && return
     rm -rf "$arm"

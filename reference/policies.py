@@ -9,6 +9,8 @@ heads of a group added up (attention_received.py): kvpress averages them, which 
 SnapKV's own code keeps other cells for each query head.
 """
 
+from fractions import Fraction
+
 import numpy as np
 
 from reference.cell_scores import keydiff, knorm, pool_scores
@@ -26,7 +28,7 @@ def pyramid(capacity: int, always: int, beta: int, blocks: int, held: int) -> li
     always kept among what it divides, so that its last block has 1 / beta of all.
     """
     mean = capacity - always
-    most = min(2 * mean - mean / beta, held - always)
+    most = min(2 * mean - Fraction(mean, beta), Fraction(held - always))
     step = 2 * (most - mean) / max(1, blocks - 1)
     return [always + round(most - i * step) for i in range(blocks)] if blocks > 1 else [capacity]
 

@@ -56,10 +56,11 @@ def _version(name: str) -> str:
 
 
 @cache
-def sources() -> str:
-    """The first digits of sha256 over all sources of the rooms that a worker imports."""
+def sources(folder: Path = ROOT, rooms: tuple[str, ...] = ROOMS) -> str:
+    """The first digits of sha256 over all sources of these rooms, by default of those that a worker
+    imports."""
     digest = hashlib.sha256()
-    for room in ROOMS:
-        for path in sorted(p for p in (ROOT / room).rglob("*") if p.suffix in SOURCES):
-            digest.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    for room in rooms:
+        for path in sorted(p for p in (folder / room).rglob("*") if p.suffix in SOURCES):
+            digest.update(f"\0{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]

@@ -4,23 +4,20 @@ Dask places each share and does it again when its worker dies; here is which wor
 how many shares are under way, and what is said.
 """
 
-import logging
 import queue
 import secrets
-import signal
-import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.fleet.about import About, about
+from bench.fleet.cluster import SOON, FleetError, ask, reached
 from bench.fleet.files import PART, Named, has, keep
 from bench.fleet.sealed import CorruptedError, Sealed
-from bench.fleet.worker import ALONE, WorkerError, do, offer, stop
+from bench.fleet.worker import ALONE, WorkerError, do, end, offer
 from engine.closing import Closing
 
 if TYPE_CHECKING:
@@ -29,19 +26,15 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 Job = Callable[[S, str], Any]
 
-SOON = 5.0  # seconds that a scheduler has to answer, and a worker to hand over a result
-GOODBYE = 30.0  # seconds that workers of this machine have to end
 PATIENCE = 60.0  # seconds without a worker before nothing more is waited for
+ANSWER = 30.0  # seconds that a worker has to say who it is, and what it has of a file
+SLOWEST = 2e7  # bytes a second of the slowest disk or line that a file is read or sent by
 TICK = 0.2  # seconds between two looks at who came and who went
 EACH = 2  # shares under way for each worker: one that it does, one that waits there
 AHEAD = 8  # shares for each worker beyond the oldest that is under way: results wait in memory
 DEATHS = "KilledWorker", "FutureCancelledError", "CancelledError"
 TRIES = 10  # of a share whose workers die or send what is damaged
 STRIKES = 3  # damaged results after which a worker gets no share any more
-
-
-class FleetError(RuntimeError):
-    """What stops a fleet, in one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +73,20 @@ class Fleet(Closing):
     def __init__(
         self, scheduler: str, note: Callable[[str], None], files: Sequence[Named] = ()
     ) -> None:
-        from distributed import Client
-
-        _silence()
         self.asked, self.note, self.files = secrets.token_hex(8), note, tuple(files)
         self.machines: dict[str, Machine] = {}
         self.refused: dict[str, str] = {}  # address: why
-        self._own, self._kinds = about(), set[str]()  # of CPUs whose bits agree; none: any may come
+        self._own, self._kinds = (
+            about(),
+            set[str](),
+        )  # of CPUs that were compared; none: any may come
         self._strikes: dict[str, int] = {}
         self._until = time.monotonic() + PATIENCE  # for a worker to come, where there is none
         self._under_way: dict[Future, _Share] = {}
         self._done: queue.Queue[Future] = queue.Queue()
         self._events: queue.Queue[Mapping[str, Any]] = queue.Queue()
         self._scheduler = scheduler
-        _demand_scheduler(scheduler)
-        try:
-            self._client = Client(scheduler, timeout=SOON, set_as_default=False)
-        except OSError:
-            raise FleetError(f"{scheduler}: who answers there is no Dask scheduler") from None
+        self._client = reached(scheduler)
         try:
             self._client.subscribe_topic("all", lambda event: self._events.put(event[1]))
             self._vet(self._present())
@@ -120,16 +109,18 @@ class Fleet(Closing):
         new = [a for a in present if a not in self.machines and a not in self.refused]
         if not new:
             return
-        told = self._client.run(about, workers=new, on_error="return")
+        told = ask(self._client, new, ANSWER, about)
         for address in new:
             named = str(present[address].get("name", address))
             name = address if named == address else f"{named} at {address}"
-            match found := told.get(address):
+            match found := told[address]:
                 case About() if self._kinds and found.machine not in self._kinds:
                     why = "its bits were not compared: no CPU of its kind was there at first"
                 case About():
                     why = self._own.differs(found)
-                case OSError() | None:
+                case TimeoutError():
+                    why = str(found)
+                case OSError():
                     continue  # it has gone meanwhile
                 case _ if "ModuleNotFoundError" in repr(found):  # as Dask hands it on
                     why = "it has no assay, or one without fleets"
@@ -140,9 +131,17 @@ class Fleet(Closing):
             else:
                 self.machines[address] = Machine(address, name, found)
         self._supply([a for a in new if a in self.machines])
-        accepted = [a for a in new if a in self.machines]
-        if accepted:
-            self._client.run(offer, self.asked, 1, workers=accepted, on_error="return")
+        self._ask([a for a in new if a in self.machines], ANSWER, offer, self.asked)
+
+    def _ask(
+        self, addresses: Sequence[str], seconds: float, function: Callable[..., Any], *args: Any
+    ) -> dict[str, Any]:
+        """What accepted workers return; one that raises something or says nothing is refused."""
+        told = ask(self._client, addresses, seconds, function, *args)
+        for address, error in told.items():
+            if isinstance(error, Exception):
+                self._refuse(address, self.machines[address].name, str(error))
+        return {address: said for address, said in told.items() if address in self.machines}
 
     def _refuse(self, address: str, name: str, why: str) -> None:
         self.refused[address] = f"{name}: {' '.join(why.split())}"
@@ -153,59 +152,49 @@ class Fleet(Closing):
         """A worker that was accepted gets nothing any more."""
         if machine := self.machines.get(address):
             self._refuse(address, machine.name, why)
-            self._client.run(offer, self.asked, 0, workers=[address], on_error="return")
+            ask(self._client, [address], SOON, end, self.asked)
             self._rescue()  # what waits there would wait for ever
 
     def _supply(self, addresses: Sequence[str]) -> None:
         """Send files to each place that lacks them, once."""
-        for file in self.files if addresses else ():
-            there = self._client.run(has, file, workers=[*addresses], on_error="return")
-            lacking = [a for a in addresses if there.get(a) is not True]
+        for file in self.files:
+            seconds = ANSWER + file.size / SLOWEST
+            there = self._ask([a for a in addresses if a in self.machines], seconds, has, file)
+            lacking = [a for a, found in there.items() if not found]
             places = {self.machines[a].place[:2]: a for a in lacking}
-            for address in places.values():
-                if why := self._send(file, address):
-                    place = self.machines[address].place[:2]
-                    for one in [a for a in lacking if self.machines[a].place[:2] == place]:
-                        self._refuse(one, self.machines[one].name, why)
-            rest = [a for a in lacking if a in self.machines]
-            there = self._client.run(has, file, workers=rest, on_error="return") if rest else {}
-            for address in rest:
-                if there.get(address) is not True:
-                    why = f"it cannot read {file.path.name}"
-                    self._refuse(address, self.machines[address].name, why)
-            addresses = [a for a in addresses if a in self.machines]
+            failed = {place: self._send(file, address) for place, address in places.items()}
+            for address, found in self._ask(lacking, seconds, has, file).items():
+                if not found:
+                    machine = self.machines[address]
+                    why = failed[machine.place[:2]] or f"it cannot read {file.path.name}"
+                    self._refuse(address, machine.name, why)
 
     def _send(self, file: Named, address: str) -> str:
         """Why a worker cannot have it, or ""."""
         with file.path.open("rb") as data:
             for offset in range(0, max(file.size, 1), PART):
-                part = data.read(PART)
-                found = self._client.run(
-                    keep, file, offset, part, workers=[address], on_error="return"
-                )
-                if why := found.get(address, "it has gone"):
+                told = ask(self._client, [address], ANSWER, keep, file, offset, data.read(PART))
+                if why := told[address]:
                     return f"{file.path.name} cannot be sent there: {why}"
         return ""
 
     def agree(self, job: Job[S], share: S) -> None:
-        """Where machines are of several kinds, one of each does the same share; a kind whose bits
-        are not those of the most common one gets nothing more."""
-        kinds: dict[str, list[Machine]] = {}
-        for machine in self.machines.values():
-            kinds.setdefault(machine.about.machine, []).append(machine)
-        ordered = sorted(kinds.values(), key=lambda m: (-len(m), m[0].about.machine))
+        """Where there are several machines each does the same share first. One whose bits are not
+        those of most, or of this machine's kind where opinions are even, gets nothing more: its CPU
+        is of another kind, or refused a kernel."""
         self._kinds = {machine.about.machine for machine in self.machines.values()}
-        if len(ordered) < 2:
+        places = {machine.place: machine for machine in self.machines.values()}
+        if len(places) < 2:
             return
-        first = [several[0] for several in ordered]
-        digests = {m.address: sealed.digest for m, sealed, _ in self._at(first, job, share)}
-        wanted = digests.get(first[0].address)
-        for machine in first[1:]:
-            if wanted and digests.get(machine.address, wanted) != wanted:
-                self._kinds.discard(kind := machine.about.machine)
-                for one in kinds[kind]:
-                    why = f"its bits are not those of {first[0].about.device} ({first[0].name})"
-                    self._withdraw(one.address, why)
+        found = [(m, sealed.digest) for m, sealed, _ in self._at([*places.values()], job, share)]
+        found.sort(key=lambda one: (one[0].about.machine != self._own.machine, one[0].address))
+        for usual, _ in Counter(digest for _, digest in found).most_common(1):
+            like = next(machine for machine, digest in found if digest == usual)
+            others = {machine.place for machine, digest in found if digest != usual}
+            for machine in [m for m in self.machines.values() if m.place in others]:
+                why = f"its bits are not those of {like.about.device} ({like.name})"
+                self._withdraw(machine.address, why)
+        self._kinds = {machine.about.machine for machine in self.machines.values()}
 
     # What is under way.
 
@@ -294,7 +283,7 @@ class Fleet(Closing):
             self._rescue()
         if self.machines:
             self._until = time.monotonic() + PATIENCE
-        elif time.monotonic() > self._until:
+        elif time.monotonic() > self._until or self.refused.keys() >= {*self._present()} != set():
             why = next(reversed(self.refused.values()), "all are gone")
             raise FleetError(f"{self._scheduler}: no worker is left: {why}")
 
@@ -376,59 +365,10 @@ class Fleet(Closing):
         with suppress(Exception):
             if self._under_way:
                 self._client.cancel([*self._under_way])
-            if self.machines:
-                self._client.run(stop, self.asked, on_error="ignore")
-                self._client.run(offer, self.asked, 0, on_error="ignore")
+            ask(self._client, [*self._present()], SOON, end, self.asked)
         self._under_way.clear()
         with suppress(Exception):
             self._client.close(timeout=SOON)
-
-
-@contextmanager
-def local(workers: int) -> Iterator[Any]:
-    """A cluster of processes on this machine, which share its cores. Ctrl-C is this process's
-    alone: workers are started with the signal held back, and end with who started them."""
-    from distributed import LocalCluster
-
-    from kernels.cpu.runtime.cores import allowed_cores
-
-    resource_tracker.ensure_running()  # which would let the signal through, were it started later
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    cluster = None
-    try:
-        try:
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=max(1, len(allowed_cores()) // workers),
-                processes=True,
-                dashboard_address="127.0.0.1:0",
-                memory_limit=0,  # a model's pages would count
-                silence_logs=logging.CRITICAL,
-            )
-            _silence()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield cluster
-    finally:
-        if cluster is not None:
-            with suppress(Exception):
-                cluster.close(timeout=GOODBYE)
-
-
-def _demand_scheduler(address: str) -> None:
-    """Raise `FleetError` if nobody listens there: Dask's own client would wait for long."""
-    from distributed.comm.addressing import get_address_host_port
-
-    try:
-        socket.create_connection(get_address_host_port(address), SOON).close()
-    except (OSError, ValueError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise FleetError(f"{address}: no Dask scheduler answers there: {reason}") from None
-
-
-def _silence() -> None:
-    """What Dask says of workers that go is said here, in one line."""
-    logging.getLogger("distributed").handlers[:] = [logging.NullHandler()]
 
 
 def _line(error: BaseException) -> str:

@@ -10,7 +10,9 @@ from kernels.cache import cache_folder, made, ours
 
 PART = 2**24  # bytes that are sent at a time, and in memory
 
-_places: dict[str, Path] = {}
+Stamp = tuple[int, int, int]  # of a file that nobody wrote meanwhile
+
+_places: dict[str, tuple[Path, Stamp]] = {}
 
 
 class FileError(ValueError):
@@ -33,12 +35,13 @@ class Named:
     @property
     def place(self) -> Path:
         """Where this process reads it, once `has` found it."""
-        return _places[self.digest]
+        return _places[self.digest][0]
 
     @property
     def kept(self) -> Path:
-        """Where it is kept on machines that do not share the path; its kind stays in its name."""
-        return cache_folder() / "fleet" / f"{self.digest}{self.path.suffix}"
+        """Where it is kept on machines that do not share the path; its name stays, which results
+        tell."""
+        return cache_folder() / "fleet" / self.digest / self.path.name
 
 
 def digest_of(path: Path) -> str:
@@ -53,15 +56,21 @@ async def has(file: Named) -> bool:
 
 
 def _has(file: Named) -> bool:
-    if file.digest not in _places:
-        for path in (file.path, file.kept):
-            try:
-                if path.stat().st_size == file.size and digest_of(path) == file.digest:
-                    _places[file.digest] = path
-                    break
-            except OSError:
-                continue  # another machine's path, or one that is not ours to read
-    return file.digest in _places
+    for path in (file.path, file.kept):
+        try:
+            stamp = _stamp(path)
+            known = _places.get(file.digest) == (path, stamp)
+            if known or (stamp[0] == file.size and digest_of(path) == file.digest):
+                _places[file.digest] = path, stamp
+                return True
+        except OSError:
+            continue  # another machine's path, or one that is not ours to read
+    return False
+
+
+def _stamp(path: Path) -> Stamp:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 async def keep(file: Named, offset: int, data: bytes) -> str:

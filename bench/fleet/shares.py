@@ -4,6 +4,7 @@ Each calls what the local command calls, so the answers are the same bits.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from engine.generation.embedding import embeddings, texts_of
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score, pairs_of, scores
 from engine.passes.observe import Observed, met, observe
-from engine.perplexity import Passage, Scorer, Scores
+from engine.perplexity import LogitsFile, Passage, Scorer, Scores
 from engine.sampling.params import SamplingParams
 from engine.schedule.many import as_completed
 from engine.schedule.request import Request
@@ -60,29 +61,34 @@ class Model:
 _held: dict[str, Engine] = {}
 
 
+Chunk = tuple[int, Passage]  # of a text, with its number
+
+
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """-ln p of the tokens of passages."""
+    """-ln p of the tokens of chunks, beside a base's if there is one."""
 
     model: Model
+    base: Named | None = None
 
-    def __call__(self, passages: Sequence[Passage], asked: str) -> list[Scores]:
+    def __call__(self, chunks: Sequence[Chunk], asked: str) -> list[Scores]:
         scorer, found = Scorer(self.model.engine()), []
-        for passage in passages:
-            demand_wanted(asked)
-            found.append(scorer.read(passage))
+        with LogitsFile(self.base.place) if self.base else nullcontext() as base:
+            for number, passage in chunks:
+                demand_wanted(asked)
+                found.append(scorer.read(passage, base.of_chunk(number) if base else None))
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Imatrix:
-    """What each matrix meets in passages, each by itself."""
+    """What each matrix meets in chunks, each by itself."""
 
     model: Model
 
-    def __call__(self, passages: Sequence[Passage], asked: str) -> list[dict[str, Observed]]:
+    def __call__(self, chunks: Sequence[Chunk], asked: str) -> list[dict[str, Observed]]:
         engine, found = self.model.engine(), []
-        for passage in passages:
+        for _, passage in chunks:
             demand_wanted(asked)
             found.append(met(engine, passage))
         return found

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.fleet.about import sources
 from bench.fleet.worker import WorkerError, address, child, last_line
 
 TOLD = "ASSAY_FLEET_TOLD"
@@ -68,6 +69,28 @@ def shares(tests: Sequence[str], most: int) -> Iterator[list[str]]:
         share.append(test)
     if share:
         yield share
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The suite's tests, whose sources have this digest."""
+
+    sources: str
+
+    @classmethod
+    def of_here(cls) -> "Suite":
+        return cls(sources(root(), ("conformance",)))
+
+    def __call__(self, tests: Sequence[str], asked: str) -> list[Case]:
+        """What became of these tests here. Raises `WorkerError` where the suite is another."""
+        try:
+            here = self.of_here()
+        except ValueError as error:
+            raise WorkerError(address(), str(error)) from None
+        if here != self:
+            why = f"conformance's sources {here.sources} instead of {self.sources}"
+            raise WorkerError(address(), why)
+        return run(tests, asked)
 
 
 def run(tests: Sequence[str], asked: str) -> list[Case]:

@@ -31,9 +31,15 @@ class WorkerError(RuntimeError):
         self.address, self.reason = address, reason
 
 
-async def offer(asked: str, shares: int, dask_worker: Any) -> None:
-    """Take shares of what is asked under this name from here on; none if `shares` is 0."""
-    await dask_worker.set_resources(**{ALONE: 1, asked: shares})
+async def offer(asked: str, dask_worker: Any) -> None:
+    """Take shares of what is asked under this name, one at a time."""
+    await dask_worker.set_resources(**{ALONE: 1, asked: 1})
+
+
+async def end(asked: str, dask_worker: Any) -> None:
+    """Take none any more; those that run end."""
+    stop(asked)
+    await dask_worker.set_resources(**{asked: 0})
 
 
 def stop(asked: str) -> None:

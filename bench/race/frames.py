@@ -16,8 +16,8 @@ import pandas as pd
 from bench.race.results import Run, read_folder, results_folder
 
 KEYS = (
-    "run", "when", "commit", "device", "bench", "test", "contender", "target", "variant", "format",
-    "shape", "model", "threads", "cache", "phase", "settings", "rivals",
+    "run", "when", "commit", "device", "machine", "bench", "test", "contender", "target", "variant",
+    "format", "shape", "model", "threads", "cache", "phase", "settings", "rivals",
 )  # fmt: skip
 FACTS = (
     "tokens", "bytes", "operations", "limit", "limit_seconds", "limit_spread", "kernel", "checked",
@@ -49,8 +49,9 @@ def measured(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         about = {"run": run.run, "when": run.when}
         about |= {"commit": run.conditions.commit[:12], "device": run.conditions.device}
+        about["machine"] = run.conditions.machine
         for m in run.measurements:
-            facts = {name: getattr(m, name) for name in (*KEYS[4:], *FACTS, *MADE)}
+            facts = {name: getattr(m, name) for name in (*KEYS[5:], *FACTS, *MADE)}
             rows.append(about | facts)
     frame = pd.DataFrame(rows, columns=[*KEYS, *FACTS, *MADE])
     quartiles = [np.quantile(s or (np.nan,), (0.25, 0.75)) for s in frame["samples"]]

@@ -8,6 +8,7 @@ from bench.race.results import Run
 from bench.report.lookup import (
     Measured,
     duels,
+    kind_of,
     largest,
     main_duels,
     mark,
@@ -32,8 +33,7 @@ LEAD = (
 
 def section(run: Run, rows: pd.DataFrame, runs: Sequence[Run]) -> Section:
     """The key measurements of this run, whose rows these are, in all earlier ones of this CPU."""
-    device = run.conditions.device
-    past = [r for r in runs if r.conditions.device == device and r.when <= run.when][-SHOWN:]
+    past = [r for r in runs if kind_of(r) == kind_of(run) and r.when <= run.when][-SHOWN:]
     known = present(rows_of(past))
     known = known.assign(x=known["run"].map({r.run: float(i) for i, r in enumerate(past)}))
     by_key = dict(list(known.groupby("key", sort=False)))

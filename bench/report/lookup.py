@@ -30,6 +30,11 @@ def rows_of(runs: Sequence[Run]) -> pd.DataFrame:
     return rows[rows["impossible"] == ""]
 
 
+def kind_of(run: Run) -> tuple[str, str]:
+    """What machines of one kind have in common: the CPU's name, and kernels.provenance's key."""
+    return run.conditions.device, run.conditions.machine
+
+
 def present(rows: pd.DataFrame, **wanted: object) -> pd.DataFrame:
     """Those with samples whose fields have these values."""
     found = rows["median"].notna()

@@ -44,7 +44,7 @@ MATMUL_LEAD = (
 def roofline_section(rows: pd.DataFrame, probed: Mapping[str, Any]) -> Section:
     """Every op against what the machine allows, as far as that was probed."""
     found = our_ops(rows)
-    limits, problem = _limits(probed)
+    limits, problem = limits_of(probed)
     linear, others = found[found["test"] == "linear"], found[found["test"] != "linear"]
     plots = list[Plot]()
     for name, title, part in (("linear", "Linear", linear), ("others", OTHERS, others)):
@@ -66,7 +66,7 @@ def roofline_section(rows: pd.DataFrame, probed: Mapping[str, Any]) -> Section:
     return Section("rooflines", "Rooflines", LEAD, plots, tables, notes)
 
 
-def _limits(probed: Mapping[str, Any]) -> tuple[Limits | None, str]:
+def limits_of(probed: Mapping[str, Any]) -> tuple[Limits | None, str]:
     """The machine's, or why there are none."""
     if not probed:
         return None, "this run has none of the machine's limits"

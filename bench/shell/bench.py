@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from bench.engine.engine_tests import EngineTest
-    from bench.race.results import Measurement
+    from bench.race.results import Measurement, Results
 
-
+DEPTH = 128  # tokens before the decode that is profiled
 OF_A_RACE = Only("batch", "kv_format", "sparse", "threshold", "union", "ram_budget")
 
 
@@ -54,14 +54,18 @@ def bench(
             " program with llama-bench's options."
         ),
     ] = "llama.cpp,transformers",
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Profile a step of each kind, too: see assay profile.")
+    ] = False,
     results: Annotated[Path | None, typer.Option(help="The folder of stored runs.")] = None,
     as_json: o.Json = False,
 ) -> None:
     """Time a model's prompts (pp) and generation (tg), peers in turns.
 
     Figures are tokens/s; tokens are random and nothing is sampled, as in llama-bench. What is
-    measured is also kept as a run (see `assay report`). Within a --ram-budget Assay runs alone:
-    `python -m bench.offload_speed` has peers under the same limit of memory.
+    measured is also kept as a run (see `assay report`), with --steps how near a decode and a prompt
+    come to the machine's limits. Within a --ram-budget Assay runs alone: `python -m
+    bench.offload_speed` has peers under the same limit of memory.
     """
     from bench.contenders.contender import Setup
     from bench.contenders.racer import named
@@ -77,6 +81,8 @@ def bench(
         raise typer.BadParameter(f"--repetitions is at least 1, got {repeats}")
     if not seconds >= 0:
         raise typer.BadParameter(f"--seconds is 0 or more, got {seconds:g}")
+    if steps and loading.ram_budget:
+        raise typer.BadParameter("--steps and --ram-budget exclude each other")
     others = () if peers == "none" else names(peers)
     try:
         for peer in others:
@@ -124,6 +130,9 @@ def bench(
                     kept.add(*found)
                     rows += found
                     bar.update(task, advance=1)
+    if steps and kept:
+        for count in counts:
+            _profile(model, replace(loading, threads=count), kept)
     if as_json:
         print(json.dumps([to_json(row) for row in rows]))
         return
@@ -132,6 +141,19 @@ def bench(
         stdout().print(f"{row.contender}: {row.settings}", highlight=False, soft_wrap=True)
     for row in {row.contender: row for row in rows if not row.samples}.values():
         stdout().print(f"{row.contender} is absent: {row.note}", highlight=False, soft_wrap=True)
+
+
+def _profile(model: str, loading: o.Loading, kept: "Results") -> None:
+    """Add what a decode and a prompt's step take, node by node, against the machine's limits."""
+    from bench.shell.profile import against_limits
+    from engine.shell.show import loaded
+
+    with loaded(model, loading, quiet=True) as engine:
+        cells = engine.model.cells.capacity
+        for tokens, depth in ((1, min(DEPTH, cells - 1)), (min(loading.batch, cells), 0)):
+            found, limits = against_limits(engine, tokens, depth)
+            kept.raise_limits(limits.to_json())
+            kept.add(*found.measurements())
 
 
 def _demand_context(path: Path, tests: "Sequence[EngineTest]") -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from bench.engine.profile import Profile
+    from bench.machine.limits import Limits
     from bench.race.results import Measurement
     from engine.engine import Engine
     from engine.passes.count import Counted
@@ -105,6 +106,14 @@ def profile(
 
 def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Measurement]]":
     """The step's profile against the machine's limits, and what a step of nothing takes."""
+    from bench.engine.profile import empty_steps
+
+    found, _ = against_limits(engine, tokens, depth)
+    return found, empty_steps(engine.model)
+
+
+def against_limits(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, Limits]":
+    """The step's profile, and the machine's limits that it is set against."""
     from bench.engine import profile as room
     from bench.machine.limits import limits
 
@@ -115,7 +124,7 @@ def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Mea
         if any(node.share > 1 for node in found.nodes):  # it is faster than it was
             machine = limits(threads, teller(bar, "probing the machine again"), again=True)
             found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
-    return found, room.empty_steps(engine.model)
+    return found, machine
 
 
 def as_dict(found: "Profile") -> dict[str, Any]:

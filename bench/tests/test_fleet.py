@@ -29,7 +29,8 @@ from kernels.certificates import Certificate
 
 pytest.importorskip("distributed", reason="no Dask: pip install 'assay[fleet]'")
 
-from bench.fleet.dealing import Fleet, FleetError, local
+from bench.fleet.cluster import FleetError, local
+from bench.fleet.dealing import Fleet
 from bench.fleet.shares import Model, Perplexity
 from engine.embedded import resolve
 from engine.shell.command_line.options import Loading
@@ -109,10 +110,13 @@ def cached_in(folder=None):
 
 def restored():
     from bench.fleet import about
+    from kernels import provenance
 
     if hasattr(Sealed, "usual"):
         Sealed.of = Sealed.usual
     about.sources = getattr(about, "usual", about.sources)
+    provenance.machine = getattr(provenance, "usual", provenance.machine)
+    os.environ.pop("ASSAY_BITS", None)
 
 
 def test_what_is_found_is_what_is_found_here(cluster, files, tmp_path):
@@ -124,6 +128,12 @@ def test_what_is_found_is_what_is_found_here(cluster, files, tmp_path):
     there = json.loads(asked(cluster, "perplexity", *words, "--json").output)
     assert here.pop("seconds") != there.pop("seconds")
     assert here == there
+
+    kept = str(tmp_path / "base")
+    shell(perplexity.perplexity, *words, "--save-logits", kept, "--kv", "Q4_0")
+    here = shell(perplexity.perplexity, *words, "--base", kept).output
+    assert asked(cluster, "perplexity", *words, "--base", kept).output == here
+    assert "mean KL divergence" in here
 
     out = [tmp_path / name for name in ("a.gguf", "b.gguf")]
     assert not shell(imatrix.imatrix, *words, "-o", str(out[0])).exit_code
@@ -142,7 +152,12 @@ def test_what_is_found_is_what_is_found_here(cluster, files, tmp_path):
     assert here.stderr == there.stderr
     assert "prompts:5: " in there.stderr
 
-    assert not asked(cluster, "score", "story", files / "pairs", "-o", tmp_path / "s").exit_code
+    words = "score", "story", files / "pairs", "-o", tmp_path / "s"
+    assert not asked(cluster, *words).exit_code
+    lines = (tmp_path / "s").read_text()
+    (tmp_path / "s").write_text(lines[:-9])  # as a killed program leaves it
+    assert asked(cluster, *words).output.endswith("1 scores, and 1 from before\n")
+    assert (tmp_path / "s").read_text() == lines
     from engine import Engine
 
     with Engine.load("story", threads=1) as engine:
@@ -170,9 +185,9 @@ class Dying(RuleBasedStateMachine):
     def read(self, after, which):
         """All chunks, in order, and bits that are always the same; who died is told."""
         revived(self.cluster)
-        passages = [[passage] for passage in self.text.passages()]
+        chunks = [[chunk] for chunk in enumerate(self.text.passages())]
         before, digest = len(self.notes), hashlib.sha256()
-        for number, (scores,) in self.fleet.deal(self.job, passages):
+        for number, (scores,) in self.fleet.deal(self.job, chunks):
             digest.update(number.to_bytes(4, "little") + scores.nll.tobytes())
             if number == after:
                 there = sorted(self.fleet._client.run(os.getpid, on_error="ignore").values())
@@ -193,15 +208,67 @@ def revived(cluster):
     cluster.wait_for_workers(2, timeout=30)
 
 
-def test_a_damaged_result_is_told_and_done_again(cluster, workers, files):
-    """Its worker is named, and after some gets no share any more; the figures are right."""
-    known = asked(cluster, "perplexity", "story", files / "text", "-c", CONTEXT, "--json")
+def test_a_damaged_result_is_told_and_done_again(workers):
+    """Its worker is named, and after three gets no share any more; the others do its shares."""
     bad = next(iter(workers.scheduler_info()["workers"]))
     workers.run(spoil, workers=[bad])
-    found = asked(cluster, "perplexity", "story", files / "text", "-c", CONTEXT, "--json")
-    running = [json.loads(one.stdout)["running"] for one in (known, found)]
-    assert running[0] == running[1]
-    assert f"at {bad}: its result is not what it sent" in found.stderr.replace("\n", "")
+    notes = []
+    with Fleet(workers.scheduler.address, notes.append) as fleet:
+        assert [*fleet.deal(doubled, range(40))] == [(n, 2 * n) for n in range(40)]
+        assert bad not in fleet.machines
+    *damaged, last = notes
+    assert len(damaged) == 3
+    assert all(f"at {bad}: its result is not what it sent" in note for note in damaged)
+    assert last.endswith(f"at {bad}: too many results were damaged: it gets no share")
+
+
+def doubled(share, _):
+    time.sleep(0.02)  # so that both have some
+    return 2 * share
+
+
+def test_a_worker_whose_bits_are_others_gets_no_share(workers):
+    """A CPU of another kind takes part if it finds the same bits, and is told by name if not."""
+    other, usual = sorted(workers.scheduler_info()["workers"])
+    for bits, accepted in (("these", {usual, other}), ("those", {usual})):
+        workers.run(on_another_cpu, bits, workers=[other])
+        notes = []
+        with Fleet(workers.scheduler.address, notes.append) as fleet:
+            fleet.agree(bits_here, None)
+            assert {*fleet.machines} == accepted
+            assert len([*fleet.deal(bits_here, range(9))]) == 9
+        told = [f"at {other}: its bits are not those of" in note for note in notes]
+        assert told == [True] * (bits == "those")
+
+
+def bits_here(*_):
+    return os.environ.get("ASSAY_BITS", "these")
+
+
+def on_another_cpu(bits):
+    """The worker's CPU is of a kind that is compared with the usual one, and has these bits."""
+    from kernels import provenance
+
+    provenance.usual = getattr(provenance, "usual", provenance.machine)
+    provenance.machine = lambda: "z/another/0"
+    os.environ["ASSAY_BITS"] = bits
+
+
+def test_a_worker_that_hangs_is_left_out(workers, monkeypatch):
+    """It is named, within seconds; the others go on, and closing waits for it no longer."""
+    monkeypatch.setattr("bench.fleet.dealing.ANSWER", 1.0)
+    (hung, pid), _ = sorted(workers.run(os.getpid).items())
+    os.kill(pid, signal.SIGSTOP)
+    notes, begun = [], time.monotonic()
+    try:
+        with Fleet(workers.scheduler.address, notes.append) as fleet:
+            assert hung not in fleet.machines
+            assert [*fleet.deal(doubled, range(4))] == [(n, 2 * n) for n in range(4)]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert time.monotonic() - begun < 15
+    assert len(notes) == 1
+    assert notes[0].endswith(f"at {hung}: it has not answered for 1 seconds: it gets no share")
 
 
 def test_who_cannot_take_part_is_named(cluster, workers, tmp_path):

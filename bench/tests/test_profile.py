@@ -13,6 +13,7 @@ from bench.engine.node_cost import cost_of
 from bench.engine.profile import ProfileError, profile
 from bench.machine.clock import Stamped
 from bench.race.results import Limit
+from bench.shell.profile import as_dict, kept_table
 from bench.shell.profile import profile as command
 from bench.tests.support.programs import shell as shell_of
 from bench.tests.support.synthetic import QUICK, limits
@@ -94,6 +95,10 @@ def test_what_a_policy_keeps_is_what_attention_reads():
     read = {n.shape.rpartition(".")[0]: n.bytes for n in found.nodes if n.test == "attention"}
     beside = {read[block] - 2 * row * (cells + 1) for block, cells in found.kept.items()}
     assert len(beside) == 1, "queries and what comes of them"
+    assert as_dict(found)["kept"][0] == {
+        "block": "blk.0", "cells": found.kept["blk.0"], "attention_bytes": read["blk.0"]
+    }  # fmt: skip
+    assert kept_table(found).row_count == blocks + 1
     assert not found.rejected()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.race import frames
 from bench.race.results import Measurement, find, read_folder
-from bench.report import history, ops, peers, plots, table
+from bench.report import history, machines, ops, peers, plots, table
 from bench.report.certified import (
     Standing,
     passed,
@@ -307,6 +307,32 @@ def test_history_needs_two_runs(tables, folder):
     runs, _ = read_folder(folder)
     other = replace(runs[0], conditions=replace(runs[0].conditions, device="Another CPU"))
     assert not history.section(runs[-1], rows_of(runs[-1:]), [other, runs[-1]]).plots
+
+
+def test_machines_are_set_against_their_own_limits(latest, sections):
+    """Another kind of machine, whose limits are twice as high, reaches half the share with the same
+    speed; of a kind its last run counts, and one kind alone is no section."""
+    assert "machines" not in sections
+    theirs = [replace(m, limit_seconds=m.limit_seconds / 2) for m in latest.measurements]
+    about = replace(latest.conditions, machine="aarch64/neoverse-v2/0")
+    old = replace(latest, run="old", conditions=about)
+    other = replace(old, run="other", measurements=tuple(theirs))
+    found = machines.section(latest, [old, other, latest])
+    kinds, figures = (text_of(one.cells) for one in found.tables)
+    name = f"{about.device} (neoverse-v2)"
+    assert name in set(kinds["Machine"]) & set(figures["Machine"])
+    shares = found.tables[1].cells.assign(
+        what=figures["Measurement"], other=figures["Machine"] == name
+    )
+    pairs = [
+        [cell.value for cell in pair.sort_values("other")["Of its limit"]]
+        for _, pair in shares.groupby("what")
+        if table.NONE not in pair["Of its limit"].tolist()
+    ]
+    assert len(pairs) > 20
+    assert all(half == pytest.approx(share / 2, rel=0.03) for share, half in pairs)
+    assert found.plots
+    assert machines.section(latest, [replace(other, measurements=())]).notes
 
 
 def of_kernels(cells, variant):

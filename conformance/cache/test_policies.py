@@ -5,6 +5,7 @@ import mmap
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,19 @@ def test_what_is_kept_is_the_references(load, policy):
                 ours = model.caches[f"{block}.{part}"][held[-count:]].reshape(count, 2, -1)
                 for head in range(2):
                     assert (ours[:, head] == whole[slots[head], head]).all()
+
+
+def test_a_pyramid_is_as_large_as_what_is_even():
+    """Blocks keep `capacity` cells in the mean, from the first on fewer and fewer, none below what
+    is always kept, and the last 1 / beta of the mean, where the first has room for so many."""
+    for capacity, always, beta, blocks in product((20, 33, 1024), (0, 16), (1, 7, 20), (1, 2, 22)):
+        for held in (capacity + 1, 3 * capacity):
+            kept = policies.pyramid(capacity, always, beta, blocks, held)
+            assert sum(kept) == capacity * blocks
+            assert kept == sorted(kept, reverse=True)
+            assert always <= kept[-1] <= kept[0] <= held
+            if blocks > 1 and held > 2 * capacity:
+                assert kept[-1] == always + round((capacity - always) / beta)
 
 
 @pytest.mark.parametrize("name", ["snapkv", "pyramidkv"])

@@ -13,7 +13,6 @@ import pytest
 from conformance.support.child import started
 from conformance.support.program import PROGRAM, answer, assay, complaints, fault
 from engine.aside import OutputError
-from engine.generation.results import CompletionOutput, RequestOutput
 from engine.shell.jsonl import Answers
 
 WORDS = ("-n", "8", "--temp", "0", "-t", "1", "-np", "3")
@@ -194,7 +193,7 @@ def test_files_that_will_not_do(inside, tmp_path):
     for text in ('{"a": 1}\n', "a diary", '{"id": 1}\n\n'):
         out.write_text(text)
         line = fault(_asked(inside, tmp_path, out))
-        assert "is no answer of assay batch, so nothing is written here" in line
+        assert "is no answer of this command, so nothing is written here" in line
         assert out.read_text() == text
     line = fault(_asked(inside, tmp_path, tmp_path / "in.jsonl"))
     assert "in.jsonl" in line
@@ -213,7 +212,7 @@ def _asked(inside, folder, out):
 
 def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
     """What was written of a line that does not fit is taken back."""
-    result = RequestOutput("1", "a", (1,), (CompletionOutput(0, "b", (2,), 0.0, None, "stop"),))
+    result = {"text": "b", "tokens": [2], "finish_reason": "stop"}
     path = tmp_path / "out"
     with Answers(path) as found:
         found.append(1, result)

@@ -19,9 +19,10 @@ def release(rows: Array, numbers: Array) -> None:
     ends = np.flatnonzero(np.diff(numbers) > 1)
     firsts, lasts = numbers[[0, *ends + 1]], numbers[[*ends, -1]]
     page, size, start = mmap.PAGESIZE, rows.shape[1], rows.ctypes.data
-    advise = ctypes.CDLL(None).madvise
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-        begin = -(-(start + first * size) // page) * page
-        end = (start + (last + 1) * size) // page * page
-        if begin < end:
-            advise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
+    begins = -(-(start + firsts.astype(np.int64) * size) // page) * page
+    sizes = (start + (lasts.astype(np.int64) + 1) * size) // page * page - begins
+    whole = sizes > 0
+    if whole.any():
+        advise = ctypes.CDLL(None).madvise
+        for begin, length in zip(begins[whole].tolist(), sizes[whole].tolist(), strict=True):
+            advise(ctypes.c_void_p(begin), ctypes.c_size_t(length), mmap.MADV_DONTNEED)

@@ -114,14 +114,18 @@ class LogitsFile(Closing):
 
     def coded(self) -> Iterator[Coded]:
         """What the base said of each chunk, in order."""
+        return map(self.of_chunk, range(self.count))
+
+    def of_chunk(self, number: int) -> Coded:
+        """What it said of one, counted from 0."""
         row, scored = row_of(self.vocab), scored_of(self.context)
-        self._file.seek(HEADER.size + self.chunks.nbytes)
-        for number in range(self.count):
-            data = self._file.read(scored * row.itemsize)
-            if len(data) < scored * row.itemsize:
-                raise PerplexityError(f"{self.path}: chunk {number + 1} was cut off meanwhile")
-            rows = np.frombuffer(data, row)
-            yield Coded(rows["codes"], rows["line"])
+        size = scored * row.itemsize
+        self._file.seek(HEADER.size + self.chunks.nbytes + number * size)
+        data = self._file.read(size)
+        if len(data) < size:
+            raise PerplexityError(f"{self.path}: chunk {number + 1} was cut off meanwhile")
+        rows = np.frombuffer(data, row)
+        return Coded(rows["codes"], rows["line"])
 
     def close(self) -> None:
         self._file.close()

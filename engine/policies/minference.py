@@ -5,13 +5,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from engine.errors import ModelError
+from engine.policies.policy import demand_numbers
 from reference.op import Array
 from reference.pattern_attention import BLOCK
 from reference.prompt_patterns import A_SHAPE, BLOCK_SPARSE, VERTICAL_SLASH
@@ -45,14 +45,7 @@ class MInference:
 
     def __post_init__(self) -> None:
         """Raise ModelError for what are no numbers of cells."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "heads":
-                continue
-            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
-                raise ModelError(
-                    f"MInference: {field.name} is {value!r}: want a whole number from 0 up"
-                )
+        demand_numbers(self)
         if self.recent < 1 or self.observers < 1:
             raise ModelError("MInference: want a recent diagonal, a token's own, and an observer")
         if self.stretch < BLOCK or self.stretch % BLOCK:

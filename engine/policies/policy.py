@@ -79,9 +79,11 @@ class Policy(ABC):
 
 
 def demand_numbers(policy: Any) -> None:
-    """Raise ModelError for a field of a policy that is no whole number from 0 up."""
+    """Raise ModelError for a field of a policy that is no whole number from 0 up, nor a text."""
     for number in fields(policy):
         value = getattr(policy, number.name)
+        if number.type in (str, "str"):
+            continue
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
             name = type(policy).__name__
             raise ModelError(f"{name}: {number.name} is {value!r}: want a whole number from 0 up")

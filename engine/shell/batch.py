@@ -39,7 +39,7 @@ def batch(
     """
     from engine.chat_templates import named
     from engine.schedule.many import as_completed
-    from engine.shell.jsonl import Answers, Questions, opened
+    from engine.shell.jsonl import Answers, Questions, answer_of, opened
     from engine.shell.show import loaded, progress_bar, silence
 
     if quiet:
@@ -71,7 +71,8 @@ def batch(
                 if request.error:
                     questions.fails(int(request.id), request.error)
                 else:
-                    answers.append(questions.ids.pop(request.id), request.result(engine.tokenizer))
+                    answer = answer_of(request.result(engine.tokenizer))
+                    answers.append(questions.ids.pop(request.id), answer)
                     answered += 1
                 tell()
                 bar.update(task, completed=before + answered + len(told))

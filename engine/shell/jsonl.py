@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from engine.aside import OutputError, check
 from engine.closing import Closing
 from engine.faults import unwritable
-from engine.generation.results import CompletionOutput, RequestOutput
+from engine.generation.results import RequestOutput
 from engine.sampling.params import SamplingParams
 from engine.sampling.structured_params import StructuredOutputsParams
 from engine.schedule.request import Request
@@ -115,15 +115,16 @@ def _whole(token: str) -> int:
 
 
 class Answers(Closing):
-    """A file of answers that grows by whole lines, and by one process at a time.
+    """A file of answers that grows by whole lines, and by one process at a time. A line has an
+    "id" and, whatever else, what is called `has`.
 
     What a killed process left of a line is dropped. Raises OutputError where the file cannot be
     written, or has what is no answer.
     """
 
-    def __init__(self, path: Path, reads: Path | None = None) -> None:
+    def __init__(self, path: Path, reads: Path | None = None, has: str = "finish_reason") -> None:
         check(path, reads)
-        self.path = path
+        self.path, self._has = path, has
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -151,18 +152,20 @@ class Answers(Closing):
                 if not line.endswith(b"\n") and (line[:7] == BEGIN[: len(line)]):
                     break
                 try:
-                    ids.add(json.dumps(json.loads(line)["id"]))
+                    found = json.loads(line)
+                    _, own = found[self._has], found["id"]
+                    ids.add(json.dumps(own))
                 except (ValueError, KeyError, TypeError, RecursionError):
                     raise OutputError(
-                        f"{self.path}: line {number} is no answer of assay batch, so nothing is"
+                        f"{self.path}: line {number} is no answer of this command, so nothing is"
                         " written here"
                     ) from None
                 size += len(line)
         return ids, size
 
-    def append(self, own: Any, result: RequestOutput) -> None:
+    def append(self, own: Any, told: Mapping[str, Any]) -> None:
         """Write an answer, all of its line or nothing."""
-        line = (json.dumps({"id": own, **_told(result.outputs[0])}) + "\n").encode()
+        line = (json.dumps({"id": own, **told}) + "\n").encode()
         try:
             done = os.pwrite(self._fd, line, self._size)
             if done < len(line):  # the disk is full: the rest says so
@@ -176,7 +179,9 @@ class Answers(Closing):
         os.close(self._fd)
 
 
-def _told(output: CompletionOutput) -> dict[str, Any]:
+def answer_of(result: RequestOutput) -> dict[str, Any]:
+    """An answer as a line tells it."""
+    output = result.outputs[0]
     found: dict[str, Any] = {
         "text": output.text,
         "tokens": list(output.token_ids),

@@ -29,12 +29,13 @@ def test_one_row_a_sample(folder):
     who is absent has one, without seconds, with its note."""
     frame, run = frames.load(str(folder)), read_folder(folder)[0][0]
     assert len(frame) == 3 + 2 + 1
-    about = [run.run, CONDITIONS.commit[:12], CONDITIONS.device]
-    assert [set(frame[name]) for name in ("run", "commit", "device")] == [{one} for one in about]
+    names = ("run", "commit", "device", "machine")
+    about = [run.run, CONDITIONS.commit[:12], CONDITIONS.device, CONDITIONS.machine]
+    assert [set(frame[name]) for name in names] == [{one} for one in about]
     assert str(frame.when.dt.tz) == "UTC"
     for row in ROWS:
         found = frame[(frame.test == row.test) & (frame.contender == row.contender)]
-        for name in frames.KEYS[4:] + frames.FACTS:
+        for name in frames.KEYS[5:] + frames.FACTS:
             assert set(found[name]) == {getattr(row, name)}, name
         if row.samples:
             assert tuple(found.seconds) == row.samples

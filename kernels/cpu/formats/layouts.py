@@ -72,7 +72,7 @@ def _table(values: Array) -> tuple[int, ...]:
     return tuple(map(int, values))
 
 
-# Only the portable variant reads these: codes are what an index names, a byte each.
+# Codes are what an index names, a byte each.
 EIGHTHS = Layout((8,), 128, 8, integers=True)
 LATTICES = {
     "IQ1_S": EIGHTHS,

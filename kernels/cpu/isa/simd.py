@@ -199,12 +199,15 @@ def prefetch_to_write(typing, array, index):
 
 @intrinsic
 def splat(typing, kind, scalar):
-    """Every lane the same scalar."""
+    """Every lane the same scalar, of which a byte is the lowest one."""
     result = kind.instance_type
     element = types.float32 if result.element == "f32" else types.int32
 
     def codegen(context, builder, signature, values):
-        return broadcast(builder, result, values[1])
+        scalar = values[1]
+        if result.element == "i8":
+            scalar = builder.trunc(scalar, result.ir.element)
+        return broadcast(builder, result, scalar)
 
     return result(kind, element), codegen
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
@@ -16,11 +16,14 @@ from kernels.cpu.isa.simd import (
     call_llvm,
     f32x16,
     first_lanes_mask,
+    load,
     shuffle,
     suffix,
 )
 from kernels.cpu.isa.tiles import zeros
 from kernels.cpu.runtime.closures import inner
+
+LANES = 16
 
 
 @intrinsic(prefer_literal=True)
@@ -185,6 +188,17 @@ def first_lanes(typing, v, count, rest):
     return v(v, types.intp, v), codegen
 
 
+@njit(inline="always")
+def store_columns(a, b, c, d, target, start, step):
+    """The sixteen columns of squares that transpose_quarters gave, in order, `step` apart."""
+    e, f = gather_quarters(a[0], b[0], c[0], d[0]), gather_quarters(a[1], b[1], c[1], d[1])
+    g, h = gather_quarters(a[2], b[2], c[2], d[2]), gather_quarters(a[3], b[3], c[3], d[3])
+    store_rows(target, start, step, (e[0], f[0], g[0], h[0]))
+    store_rows(target, start + 4 * step, step, (e[1], f[1], g[1], h[1]))
+    store_rows(target, start + 8 * step, step, (e[2], f[2], g[2], h[2]))
+    store_rows(target, start + 12 * step, step, (e[3], f[3], g[3], h[3]))
+
+
 @inner
 def transpose(source, offset, stride, target, start):
     """Sixteen rows of sixteen words of four bytes, `stride` elements apart from source[offset:] on:
@@ -194,7 +208,27 @@ def transpose(source, offset, stride, target, start):
     b = transpose_quarters(*load_rows(like, source, offset + 4 * stride, stride))
     c = transpose_quarters(*load_rows(like, source, offset + 8 * stride, stride))
     d = transpose_quarters(*load_rows(like, source, offset + 12 * stride, stride))
-    store_rows(target, start, 64, gather_quarters(a[0], b[0], c[0], d[0]))
-    store_rows(target, start + 16, 64, gather_quarters(a[1], b[1], c[1], d[1]))
-    store_rows(target, start + 32, 64, gather_quarters(a[2], b[2], c[2], d[2]))
-    store_rows(target, start + 48, 64, gather_quarters(a[3], b[3], c[3], d[3]))
+    store_columns(a, b, c, d, target, start, LANES)
+
+
+@njit(inline="always")
+def four_rows(source, offset, stride, first, last):
+    """Four of an array's rows, from `first` on; beyond the last it stands for them."""
+    return (
+        load(f32x16, source, offset + min(first, last) * stride),
+        load(f32x16, source, offset + min(first + 1, last) * stride),
+        load(f32x16, source, offset + min(first + 2, last) * stride),
+        load(f32x16, source, offset + min(first + 3, last) * stride),
+    )
+
+
+@inner
+def transpose_first(source, offset, stride, rows, target, start):
+    """The same of fewer rows, whose columns lie as close. Each is stored as sixteen words, of which
+    the next one covers what is beyond its rows, and nothing what is beyond the last one's."""
+    last = rows - 1
+    a = transpose_quarters(*four_rows(source, offset, stride, 0, last))
+    b = transpose_quarters(*four_rows(source, offset, stride, 4, last))
+    c = transpose_quarters(*four_rows(source, offset, stride, 8, last))
+    d = transpose_quarters(*four_rows(source, offset, stride, 12, last))
+    store_columns(a, b, c, d, target, start, rows)

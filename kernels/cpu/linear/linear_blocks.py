@@ -21,11 +21,24 @@ from numba import njit
 from kernels.cpu.formats.block_scales import beginning, scales_of, unit_offset, unit_scale
 from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, Layout
-from kernels.cpu.isa.simd import Vector
-from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.isa.simd import (
+    Vector,
+    convert,
+    f32x16,
+    i8x64,
+    i32x16,
+    less,
+    load,
+    mul,
+    splat,
+    store,
+    zero,
+)
+from kernels.cpu.isa.simd_shuffle import stack, transpose_first
 from kernels.cpu.isa.tiles import add_scaled, fma_outer, load_tile, store_tile, zeros
 from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import FIRST, LANES, Blocking, asking, named, product
+from kernels.cpu.linear.linear_pairs import WORDS
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, part
 
@@ -33,6 +46,8 @@ SIGNATURE = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
     " weight: u8[packed], tuning: i64[knobs] -> out: f32[tokens out]"
 )
+
+LEAST_IN_VECTORS = 4  # tokens of a tile whose panel is filled so
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,11 @@ class Meeting:
         """For each part of a block, (dots, weight, at, panel, offset, size) -> dots with the part's
         added; `at` is the block's first byte of these lanes."""
         raise NotImplementedError
+
+    def dot_of_bytes(self) -> Any | None:
+        """(sums, unsigned, signed) -> sums with the dots of each lane's four bytes, by which panels
+        are filled in vectors, where the variant lays words as they are."""
+        return None
 
     def pair(self, layout: Layout) -> tuple[Any, Any] | None:  # noqa: ARG002
         """What linear_pairs.py needs for prompts in this layout, where that is faster."""
@@ -237,7 +257,57 @@ def fill(meeting: Meeting, layout: Layout) -> Any:
                         extras[at] = taken_off * found
             spread(word[row], 8 * block, 8 * count, target, size, t)
 
+    dot = meeting.dot_of_bytes()
+    return in_vectors(layout, taken_off, dot, fill_tile) if dot else fill_tile
+
+
+def in_vectors(layout: Layout, taken_off: int, dot: Any, fill_few: Any) -> Any:
+    """`fill` with the tokens of a tile side by side in a vector, where words are laid as they are:
+    sixteen of each token are transposed at a time, and totals are dots of what is laid with ones.
+    Vectors are stored whole, each over what the one before it has beyond the tile."""
+    per_unit, parts, has_m, width = layout.blocks, layout.parts, layout.m, WORDS
+    each, ones = WORDS // layout.parts, 1 if layout.m else -taken_off
+
+    @inner
+    def fill_tile(token, size, arguments):
+        if size < LEAST_IN_VECTORS:
+            fill_few(token, size, arguments)
+            return
+        (_, word, scale, _), (panel, scales, extras), first, unit, depth = arguments
+        block, count, row = unit * per_unit, depth * per_unit, first + token
+        begin, hidden, blocks = token * count, word.shape[1], scale.shape[1]
+        whole, of_scales = width * count // LANES * LANES, count // LANES * LANES
+        target = begin * width
+        for k in range(0, whole, LANES):
+            at = row * hidden + width * block + k
+            transpose_first(word, at, hidden, size, panel, target + k * size)
+        for k in range(whole, width * count):
+            for t in range(size):
+                panel[target + k * size + t] = word[row + t, width * block + k]
+        for b in range(0, of_scales, LANES):
+            at = row * blocks + block + b
+            transpose_first(scale, at, blocks, size, scales, begin + b * size)
+        for b in range(of_scales, count):
+            for t in range(size):
+                scales[begin + b * size + t] = scale[row + t, block + b]
+        for b in range(count):
+            for p in range(parts):
+                found, where = zero(i32x16), target + (b * width + p * each) * size
+                for w in range(each):
+                    found = dot(found, splat(i8x64, ones), load(i8x64, panel, where + w * size))
+                place = (begin + b * size) * parts + p * size
+                if has_m:
+                    own = load(f32x16, scales, begin + b * size)
+                    store(extras, place, mul(own, convert(f32x16, found)))
+                else:
+                    store(extras, place, less(zero(i32x16), found))
+
     return fill_tile
+
+
+def panel_sizes(meeting: Meeting, layout: Layout, size: int) -> tuple[int, int, int]:
+    """Words, scales and extras of a panel of so many blocks, and a vector beyond for `fill`."""
+    return 8 * meeting.words * size + LANES, size + LANES, layout.parts * size + LANES
 
 
 def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., None]:
@@ -249,13 +319,13 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     many = product(blocking, *tile)
     if pair := meeting.pair(layout):
         many, size = linear_pairs.for_prompts(many, layout, factor, pair, *tile)
-    words, extras = 8 * meeting.words * size, layout.parts * size
+    words, scales, extras = panel_sizes(meeting, layout, size)
     extra = np.float32 if layout.m else np.int32
     fill_one, one, most = tile[0], single(meeting, layout, factor), size // blocks
 
     def kernel(block, thread, n_threads):
         q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
-        panel = stack(np.int32, words), stack(np.float32, size), stack(extra, extras)
+        panel = stack(np.int32, words), stack(np.float32, scales), stack(extra, extras)
         source = q, q.view(np.int32), scale, total
         units = scale.shape[1] // blocks
         if out.shape[0] == 1 and units <= most:

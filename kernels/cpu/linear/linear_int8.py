@@ -78,7 +78,7 @@ class Multiplying(Meeting):
     has to.
 
     Without `tables` codes are laid out as what they name. `any_of_two` is `any` of two groups of
-    rows at once.
+    rows at once, `dot` what panels are filled with (Meeting.dot_of_bytes).
     """
 
     small: Any
@@ -86,6 +86,7 @@ class Multiplying(Meeting):
     lowers: bool = False
     tables: bool = True
     any_of_two: Any = None
+    dot: Any = None
 
     def layout(self, format: str) -> Layout:
         return LAYOUTS[format] if self.tables else LAYOUTS[format].spread()
@@ -117,6 +118,9 @@ class Multiplying(Meeting):
             return second(dots, weight, at, q, where, size)
 
         return (first, second) if layout.parts == 2 else (whole,)
+
+    def dot_of_bytes(self) -> Any | None:
+        return self.dot
 
     def pair(self, layout: Layout) -> tuple[Any, Any] | None:
         # With two parts to a block a tile of one group has no registers left for all it needs.
@@ -179,10 +183,10 @@ NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 6, 5, 4, 2, 1), 
 GENERIC = Multiplying(8, 2, lay_halves, NARROW, by_pairs, by_pairs, tables=False)
 AVX2 = Multiplying(8, 1, lay_word, NARROW, by_small, by_signed, lowers=True)
 TWO = outer_of_two(dot4)
-AVX512_VNNI = Multiplying(16, 1, lay_word, WIDE, by_bytes, by_bytes, any_of_two=TWO)
+AVX512_VNNI = Multiplying(16, 1, lay_word, WIDE, by_bytes, by_bytes, any_of_two=TWO, dot=dot4)
 
 
 OWN_CODES = tuple(f for f in LAYOUTS if f not in LATTICES)
 GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
 AVX2_SHARES = shares(AVX2, "avx2", OWN_CODES)
-AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", OWN_CODES)
+AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", LAYOUTS)

@@ -182,7 +182,7 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     blocking = fewer(meeting.blocking.over(layout.blocks))
     blocks, size = layout.blocks, blocking.size * layout.blocks
     words, parts = 8 * meeting.words, layout.parts
-    all_words, all_parts = words * size, parts * size
+    all_words, all_scales, all_parts = linear_blocks.panel_sizes(meeting, layout, size)
     extra = np.float32 if layout.m else np.int32
 
     @njit(inline="always")
@@ -199,7 +199,7 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
         if count[0] == 0:
             put_zeros(out, thread, n_threads)
             return
-        panel = stack(np.int32, all_words), stack(np.float32, size), stack(extra, all_parts)
+        panel = stack(np.int32, all_words), stack(np.float32, all_scales), stack(extra, all_parts)
         source, units = (q, q.view(np.int32), scale, total), scale.shape[1] // blocks
         chosen = rows, slots, count[0], tuning[0]
         many(source, panel, weight, units, mask, *chosen, out, thread, n_threads)

@@ -1,0 +1,106 @@
+"""A Dask cluster: reaching its scheduler, asking its workers, starting one here."""
+
+import asyncio
+import logging
+import signal
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+SOON = 5.0  # seconds that a scheduler has to answer, and a worker to hand over a result
+GOODBYE = 30.0  # seconds that workers of this machine have to end
+
+
+class FleetError(RuntimeError):
+    """What stops a fleet, in one plain line."""
+
+
+def reached(scheduler: str) -> "Client":
+    """A client of who answers there. Raises `FleetError`, at once if nobody listens, and soon if it
+    is somebody else: Dask's own client would wait for ever."""
+    from distributed import Client, rpc
+    from distributed.comm.addressing import get_address_host_port
+
+    async def answers() -> None:
+        async with asyncio.timeout(SOON), rpc(scheduler) as remote:
+            await remote.identity(n_workers=0)
+
+    silence()
+    try:
+        socket.create_connection(get_address_host_port(scheduler), SOON).close()
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise FleetError(f"{scheduler}: no Dask scheduler answers there: {reason}") from None
+    try:
+        asyncio.run(answers())
+        return Client(scheduler, timeout=SOON, set_as_default=False)
+    except OSError:
+        raise FleetError(f"{scheduler}: who answers there is no Dask scheduler") from None
+
+
+def ask(
+    client: "Client",
+    workers: Sequence[str],
+    seconds: float,
+    function: Callable[..., Any],
+    *args: Any,
+) -> dict[str, Any]:
+    """What each worker returns, or the exception that it raises: OSError if it has gone,
+    TimeoutError if it says nothing for so long, as one that hangs."""
+
+    async def one(worker: str) -> Any:
+        answer = client.run(function, *args, workers=[worker], on_error="return")
+        try:
+            return (await asyncio.wait_for(answer, seconds)).get(worker, OSError("it has gone"))
+        except TimeoutError:
+            return TimeoutError(f"it has not answered for {seconds:g} seconds")
+
+    async def every() -> list[Any]:
+        return await asyncio.gather(*map(one, workers))
+
+    return dict(zip(workers, client.sync(every), strict=True))
+
+
+@contextmanager
+def local(workers: int) -> Iterator[Any]:
+    """A cluster of processes on this machine, which share its cores. Ctrl-C is this process's
+    alone: workers are started with the signal held back, and end with who started them."""
+    from distributed import LocalCluster
+
+    from kernels.cpu.runtime.cores import allowed_cores
+
+    resource_tracker.ensure_running()  # which would let the signal through, were it started later
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    cluster = None
+    try:
+        try:
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=max(1, len(allowed_cores()) // workers),
+                processes=True,
+                dashboard_address="127.0.0.1:0",
+                memory_limit=0,  # a model's pages would count
+                silence_logs=logging.CRITICAL,
+            )
+            silence()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield cluster
+    finally:
+        if cluster is not None:
+            with suppress(Exception):
+                cluster.close(timeout=GOODBYE)
+
+
+def silence() -> None:
+    """What Dask says of workers that go, and of versions, is said here, in one line."""
+    from distributed.versions import VersionMismatchWarning
+
+    warnings.simplefilter("ignore", VersionMismatchWarning)
+    logging.getLogger("distributed").handlers[:] = [logging.NullHandler()]
