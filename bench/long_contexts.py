@@ -67,7 +67,8 @@ def bookkeeping(model: Model, held: int) -> float:
 
 
 def _is_bookkeeping(node: Node) -> bool:
-    return node.op in OPS or node.label.endswith((".attention_all", ".attention"))
+    joining = node.op == "add" and node.label.endswith(".attention")
+    return node.op in OPS or joining or node.label.endswith(".attention_all")
 
 
 def main() -> None:
