@@ -10,7 +10,6 @@ import argparse
 import time
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -73,7 +72,7 @@ def _is_bookkeeping(node: Node) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.long_contexts", description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model")
     parser.add_argument("--held", type=int, default=16384, help="tokens of the text (%(default)s)")
     parser.add_argument("--context", type=int, default=32768, help="cells (%(default)s)")
     parser.add_argument("--threads", type=int, default=0, help="0: one per core")
