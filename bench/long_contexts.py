@@ -10,7 +10,6 @@ import argparse
 import time
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -67,12 +66,13 @@ def bookkeeping(model: Model, held: int) -> float:
 
 
 def _is_bookkeeping(node: Node) -> bool:
-    return node.op in OPS or node.label.endswith((".attention_all", ".attention"))
+    joining = node.op == "add" and node.label.endswith(".attention")
+    return node.op in OPS or joining or node.label.endswith(".attention_all")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.long_contexts", description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model")
     parser.add_argument("--held", type=int, default=16384, help="tokens of the text (%(default)s)")
     parser.add_argument("--context", type=int, default=32768, help="cells (%(default)s)")
     parser.add_argument("--threads", type=int, default=0, help="0: one per core")
