@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from gguf import GGML_QUANT_VERSION, LlamaFileType, TokenType
 
-from data.shapes import ModelShape, read
+from data.shapes import FILE, ModelShape, read
 from engine.aside import OutputError
 from engine.config import ModelConfig
 from engine.gguf import writer as gw
@@ -61,9 +61,7 @@ SHAPES = {  # of data/shapes.toml, those that are of the plain `llama` architect
     for name, shape in read().models.items()
     if shape.rope == "rope_norm" and shape.gate in ("swiglu", "reglu")
 }
-OTHERS: Mapping[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("families.toml").read_text()
-)
+OTHERS: dict[str, dict[str, Any]] = tomllib.loads(FILE.with_name("families.toml").read_text())
 EPS, ROPE_BASE = 1e-5, 10000.0
 
 

@@ -44,6 +44,7 @@ from conformance.support.models.small_families import (
 from conformance.support.models.small_models import tampered
 from conformance.support.models.steps import loaded, rows
 from conformance.support.refusals import refusal
+from data import random_model
 from engine import Engine
 from engine.cache.session import SessionError, restore, save
 from engine.config import ModelConfig, ModelError
@@ -53,6 +54,7 @@ from engine.passes.observe import observe, observed
 from engine.quantise import Recipe, quantise
 from engine.sampling.params import SamplingParams
 from reference.activations import gelu, gelu_erf, relu
+from reference.formats import FORMATS
 from reference.gated_activations import reglu
 from reference.linear import linear
 from reference.models.transformer import Weight
@@ -486,3 +488,22 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
 def test_keys_that_are_refused(small, keys, line, tmp_path):
     path = small.write(tmp_path / "bad.gguf", **keys)
     assert refusal(ModelError, path, Model, path).startswith(line)
+
+
+SMALLER = {"block_count": 4, "embedding_length": 64, "feed_forward_length": 64,
+           "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 32}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", random_model.OTHERS)
+def test_random_models_of_real_shapes_run(name, tmp_path, monkeypatch):
+    """The file has all that the engine asks for, at heads, states and experts of the real shape; of
+    its tokens' logits no two rows are alike, and all are numbers."""
+    whole = random_model.OTHERS[name]
+    sizes = whole | {key: min(whole[key], SMALLER[key]) for key in SMALLER.keys() & whole.keys()}
+    monkeypatch.setitem(random_model.OTHERS, name, sizes)
+    vocabulary, form = random_model.made_up_vocabulary(300), FORMATS["Q8_0"]
+    none = random_model.Predictors(32, 0.1)
+    random_model.write(tmp_path / "m.gguf", name, vocabulary, form, none, 0, lambda *_: None)
+    logits = engine_logits(tmp_path / "m.gguf", [1, 5, 9])
+    assert np.isfinite(logits).all()
+    assert len(np.unique(logits, axis=0)) == 3
