@@ -46,7 +46,7 @@ class Effort:
     budgets: Sequence[float]
 
 
-THOROUGH = Effort(2, 3700, 6, 200, (0.05, 0.1, 0.2, 0.5))
+THOROUGH = Effort(5, 3700, 6, 200, (0.05, 0.1, 0.2, 0.5))
 QUICK = Effort(1, 300, 2, 30, (0.3,))
 
 
