@@ -26,20 +26,26 @@ Tell = Callable[[str], None]  # is told what is done now
 
 
 def parsed(parser: ArgumentParser, full: Rule, quick: Rule) -> Namespace:
-    """The options of a program, with those of all: where the page goes, threads (one per core that
-    it may use unless said), for whom, and the `rule` by which races end."""
-    parser.add_argument("-o", "--out", type=Path, help="a page in Markdown; plots go beside it")
-    parser.add_argument(
-        "-t", "--threads", type=int, default=0, help="0: one per core that it may use"
-    )
+    """The options of a program that races: those of all, and the `rule` by which races end."""
     parser.add_argument(
         "-s", "--seconds", type=float, default=full.cap_seconds,
         help=f"a race ends after these ({full.cap_seconds:g}), once it has 5 samples",
     )  # fmt: skip
+    options = common(parser)
+    options.rule = quick if options.quick else replace(full, cap_seconds=options.seconds)
+    return options
+
+
+def common(parser: ArgumentParser) -> Namespace:
+    """The options of a program, with those of all: where the page goes, threads (one per core that
+    it may use unless said), for whom."""
+    parser.add_argument("-o", "--out", type=Path, help="a page in Markdown; plots go beside it")
+    parser.add_argument(
+        "-t", "--threads", type=int, default=0, help="0: one per core that it may use"
+    )
     parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args()
-    options.rule = quick if options.quick else replace(full, cap_seconds=options.seconds)
     options.threads = options.threads or physical_cores()
     return options
 

@@ -233,6 +233,44 @@ def panels(
     return drawn(anchor, caption, draw)
 
 
+def grids(anchor: str, caption: str, marks: Marks, across: str, down: str) -> list[Plot]:
+    """A small grid for each `title`: fields by `x` and `y`, the first `y` on top, each as full of
+    colour as its `value`, a share, and with it in per cent; none, no plot. `across` and `down` say
+    what x and y are."""
+    marks = pd.DataFrame(marks)
+    if not len(marks):
+        return []
+    xs, ys = (list(marks[axis].unique()) for axis in ("x", "y"))
+
+    def draw(sheet: Sheet) -> float:
+        beside = 3 if sheet.wide else 1
+        right, inner = sheet.width / beside, ROW * len(ys)
+        for i, (title, many) in enumerate(marks.groupby("title", sort=False)):
+            top = LABEL + GAP + (inner + 68) * (i // beside)
+            axes = sheet.axes(right * (i % beside) + MARGIN + 12, top, right - MARGIN - 24, inner)
+            for x, y, value in many[["x", "y", "value"]].itertuples(index=False):
+                place = xs.index(x), ys.index(y)
+                axes.add_patch(_field(place, value))
+                axes.annotate(f"{100 * value:.0f}", place, ha="center", va="center", fontsize=10)
+            axes.set_title(title, fontweight="bold", fontsize=11)
+            axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(len(ys) - 0.5, -0.5), xlabel=across)
+            axes.set_xticks(range(len(xs)), xs)
+            axes.set_yticks(range(len(ys)), ys)
+            axes.set_ylabel("" if i % beside else down)
+            axes.tick_params(length=0)
+        return top + inner + 56
+
+    return drawn(anchor, caption, draw)
+
+
+def _field(place: tuple[int, int], value: float) -> Any:
+    """A square of a grid around a place; colours are pale enough for ink on them."""
+    from matplotlib.patches import Rectangle
+
+    corner = place[0] - 0.48, place[1] - 0.46
+    return Rectangle(corner, 0.96, 0.92, color=look("assay")[0], alpha=0.65 * value, linewidth=0)
+
+
 def distances(anchor: str, caption: str, marks: Marks, axis: str) -> list[Plot]:
     """A row for each `group`, in which each `name` has marks at its `value`s, on a scale of powers
     of ten with a line at 1; those that are not `full` are hollow. What is too small or too large

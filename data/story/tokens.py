@@ -1,6 +1,6 @@
 """The byte-level BPE vocabulary of the story models, and their endless training text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,9 @@ VOCABULARY_SEED, VOCABULARY_STORIES = 11, 30_000
 IGNORE = -1  # a target that counts for nothing
 
 
-def vocabulary(file: Path) -> Tokenizer:
-    """The tokeniser in `file`, learned from sampled stories first if there is none."""
+def vocabulary(file: Path, texts: Iterable[str] | None = None) -> Tokenizer:
+    """The tokeniser in `file`, learned first if there is none: from these texts, or from sampled
+    stories."""
     if file.exists():
         return Tokenizer.from_file(str(file))
     tokenizer = Tokenizer(models.BPE())
@@ -29,7 +30,8 @@ def vocabulary(file: Path) -> Tokenizer:
         show_progress=False,
     )
     rng = np.random.default_rng(VOCABULARY_SEED)
-    tokenizer.train_from_iterator((sample(rng).text for _ in range(VOCABULARY_STORIES)), trainer)
+    stories = (sample(rng).text for _ in range(VOCABULARY_STORIES))
+    tokenizer.train_from_iterator(stories if texts is None else texts, trainer)
     assert tokenizer.get_vocab_size() == SIZE
     tokenizer.save(str(file))
     return tokenizer

@@ -1,0 +1,202 @@
+"""Whether what a policy keeps holds the answer: facts told at every depth of a long text and asked
+for at its end, by the share of the text that is kept.
+
+`python -m bench.needle [MODEL] [-o PAGE.md]` reads tales like those that `story-long` was trained
+on (data/story/tales.py). Each question ends a prompt of its own and is answered greedily; right is
+the fact word for word. Perplexity is of what a tale goes on to ask, behind a prompt that was read
+before any of it was known; no model can beat the grammar's own.
+"""
+
+import math
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from bench.quality import figure
+from bench.race.program import Tell, common, report
+from bench.race.results import Measurement
+from bench.report.needle import ANSWERED, BENCH, FLOOR, FULL, PERPLEXITY, section
+from data.story.tales import Fact, Tale
+from engine import Engine, SamplingParams
+from engine.embedded import resolve
+from engine.gguf.file import GGUFFile
+from engine.policies.table import POLICIES, policy_of
+from engine.sampling.params import Logits
+from engine.tokenizer import Tokenizer
+
+MODEL = "story-long"
+SEED = 25_001  # of tales that no training drew
+STORIES = 0.1  # of a tale's parts
+RECENT = 0.5  # of what H2O keeps, as in its paper
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """So many `tales` of `tokens` tokens, each asked at so many `depths`; and of how many tokens
+    more, at least, there is a perplexity."""
+
+    tales: int
+    tokens: int
+    depths: int
+    following: int
+    budgets: Sequence[float]
+
+
+THOROUGH = Effort(5, 3700, 6, 200, (0.05, 0.1, 0.2, 0.5))
+QUICK = Effort(1, 300, 2, 30, (0.3,))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt that ends with the question for a fact, and the number of its depth, 0 the
+    earliest."""
+
+    prompt: Sequence[int]
+    fact: Fact
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """What follows a prompt, and its log probability (nats) by the grammar."""
+
+    prompt: Sequence[int]
+    following: Sequence[int]
+    log_probability: float
+
+
+@dataclass(slots=True)
+class Foretold:
+    """A logits processor that lets no tokens be drawn but these, and notes what each costs: -ln p
+    in nats."""
+
+    tokens: Sequence[int]
+    nll: list[float] = field(default_factory=list)
+
+    def __call__(self, _: list[int], logits: Logits) -> Logits:
+        token = self.tokens[len(self.nll)]
+        self.nll.append(float(np.logaddexp.reduce(logits.astype(np.float64)) - logits[token]))
+        forced = np.full_like(logits, -np.inf)
+        forced[token] = 0
+        return forced
+
+
+def cases(
+    tokenizer: Tokenizer, effort: Effort, seed: int = SEED
+) -> tuple[list[Asked], list[Continued]]:
+    """Questions for the facts nearest to the middle of each stretch of a tale, and what the tale
+    itself goes on to ask."""
+    asked, continued = list[Asked](), list[Continued]()
+    for number in range(effort.tales):
+        tale = Tale(np.random.default_rng([seed, number]), STORIES)
+        prompt, told = list[int](), dict[Fact, int]()
+        while len(prompt) < effort.tokens:
+            part = tale.tell()
+            if part.fact:
+                told[part.fact] = len(prompt)
+            prompt += _encoded(tokenizer, part.text, begins=not prompt)
+        facts, places = list(told), np.array(list(told.values()))
+        for depth in range(effort.depths):
+            middle = (depth + 0.5) / effort.depths * len(prompt)
+            fact = facts[int(np.abs(places - middle).argmin())]
+            asked.append(Asked([*prompt, *_encoded(tokenizer, fact.question)], fact, depth))
+        following, log_probability = list[int](), 0.0
+        while len(following) < effort.following:
+            part = tale.ask()
+            following += _encoded(tokenizer, part.text)
+            log_probability += part.log_probability
+        continued.append(Continued(prompt, following, log_probability))
+    return asked, continued
+
+
+def _encoded(tokenizer: Tokenizer, text: str, begins: bool = False) -> list[int]:
+    """A part's tokens, behind BOS or behind a space."""
+    return tokenizer.encode(text if begins else f" {text}", add_special=begins)
+
+
+def answers(engine: Engine, asked: Asked) -> bool:
+    """Whether the engine goes on with the fact."""
+    right = _encoded(engine.tokenizer, asked.fact.told)
+    params = SamplingParams(temperature=0, max_tokens=len(right))
+    return engine.generate(asked.prompt, params).text.strip() == asked.fact.told
+
+
+def nats(engine: Engine, continued: Continued) -> list[float]:
+    """What each token that follows costs, -ln p, behind what a policy has kept of the prompt."""
+    foretold = Foretold(continued.following)
+    most = len(continued.following)
+    params = SamplingParams(temperature=0, max_tokens=most, logits_processors=[foretold])
+    engine.generate(continued.prompt, params)
+    return foretold.nll
+
+
+def text_of(name: str, cells: int) -> str:
+    """A policy that keeps so many cells, in the shell's words."""
+    return f"{name}:capacity={cells}" + (f",recent={int(RECENT * cells)}" if name == "h2o" else "")
+
+
+def ways(effort: Effort, longest: int) -> Iterator[tuple[str, float, str]]:
+    """A policy's name, its budget, and its text: all cells first, then each policy by budget."""
+    yield FULL, 1.0, ""
+    for name in POLICIES:
+        for budget in effort.budgets:
+            yield name, budget, text_of(name, round(budget * longest))
+
+
+def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
+    """Rows of the grammar's own perplexity, then of each way to keep cells."""
+    path, effort = resolve(asked.model), QUICK if asked.quick else THOROUGH
+    effort = replace(effort, tales=asked.tales or effort.tales)
+    if effort.tales < 1:
+        raise ValueError(f"--tales is {effort.tales}: want one at least")
+    with GGUFFile(path) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+    questions, tales = cases(tokenizer, effort)
+    longest = max(len(question.prompt) for question in questions)
+    context = longest + max(len(tale.following) for tale in tales)
+    base = Measurement(
+        BENCH, "", variant=FULL, model=path.name, threads=asked.threads, unit="share",
+        settings=f"tokens={longest},tales={effort.tales}",
+    )  # fmt: skip
+    floor = -sum(tale.log_probability for tale in tales)
+    tokens = sum(len(tale.following) for tale in tales)
+    yield [figure(base, FLOOR, math.exp(floor / tokens), "perplexity")]
+    for name, budget, text in ways(effort, longest):
+        tell(f"{path.stem}, {name}, {budget:.0%}")
+        row = replace(base, variant=name, shape=f"budget={budget:g}")
+        policy = policy_of(text) if text else None
+        with Engine.load(path, threads=asked.threads, context=context, kv_policy=policy) as engine:
+            right = [(question.depth, answers(engine, question)) for question in questions]
+            costs = [nll for tale in tales for nll in nats(engine, tale)]
+        by_depth = [[found for at, found in right if at == depth] for depth in range(effort.depths)]
+        yield [
+            *(
+                figure(
+                    row, f"{ANSWERED} {depth + 1}/{effort.depths}", float(np.mean(found)), "share"
+                )
+                for depth, found in enumerate(by_depth)
+            ),
+            figure(row, PERPLEXITY, math.exp(float(np.mean(costs))), "perplexity"),
+        ]
+
+
+def main() -> int:
+    parser = ArgumentParser(prog="python -m bench.needle", description=__doc__)
+    parser.add_argument(
+        "model", nargs="?", default=MODEL, metavar="MODEL",
+        help="a GGUF file, or an embedded model, that learned tales (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tales", type=int, default=0,
+        help=f"so many, with {THOROUGH.depths} questions each ({THOROUGH.tales})",
+    )  # fmt: skip
+    options = common(parser)
+    return report(options, section, partial(measured, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

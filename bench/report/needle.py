@@ -1,0 +1,86 @@
+"""The section on facts found again: shares of questions answered, by policy, budget and depth."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from bench.report.lookup import present
+from bench.report.plots import grids
+from bench.report.table import Cell, Column, Plot, Section, Table, percent, table, text
+
+BENCH = "needle"
+ANSWERED, PERPLEXITY, FLOOR = "answered", "perplexity", "floor"
+FULL = "all cells"
+BUDGET = "budget"
+TITLE = "What a policy keeps of a long text"
+LEAD = (
+    "Facts are told at every depth of a text, among others like them and little stories, and one is"
+    " asked for at its end: the share of questions answered with the fact, word for word."
+    " Perplexity is of questions, answers and stories that follow a text whose cells were chosen"
+    " before; no model can beat the grammar's own. Budgets are shares of the text's tokens. Nothing"
+    " here is timed."
+)
+CAPTION = (
+    "Per cent of questions answered, by the depth of the fact and how much of the text is kept"
+)
+
+
+def section(rows: pd.DataFrame) -> Section:
+    """A table of answers and one of perplexities, policies down and budgets across, and a plot of
+    answers by depth as well."""
+    mine = present(rows, bench=BENCH)
+    if not len(mine):
+        return Section("needle", TITLE, LEAD)
+    (floor,) = mine[mine["test"] == FLOOR]["median"]
+    mine = mine[mine["test"] != FLOOR]
+    mine = mine.assign(
+        budget=mine["shape"].str.removeprefix(f"{BUDGET}=").astype(float),
+        depth=mine["test"].str.extract(r" (\d+)/", expand=False).astype(float),
+    )
+    told, perplexities = mine[mine["depth"].notna()], mine[mine["test"] == PERPLEXITY]
+    about = dict(pair.split("=") for pair in mine["settings"].iloc[0].split(","))
+    asked, model = int(about["tales"]) * told["depth"].nunique(), mine["model"].iloc[0]
+    of_answers = f"{model}: of {asked} questions behind {int(about['tokens']):,} tokens answered"
+    of_text = f"{model}: perplexity of what follows; the grammar's own is {floor:.4f}"
+    tables = (
+        _table("needle-answers", of_answers, told, percent),
+        _table("needle-perplexity", of_text, perplexities, _places),
+    )
+    return Section("needle", TITLE, LEAD, _plots(told), tables)
+
+
+def _places(perplexity: float) -> Cell:
+    return Cell(f"{perplexity:.4f}", perplexity)
+
+
+def _table(anchor: str, caption: str, found: pd.DataFrame, cell: Callable[[float], Cell]) -> Table:
+    """Means of what was found, policies down and budgets across; all cells are the last column."""
+    wide = found.groupby(["variant", "budget"], sort=False)["median"].mean().unstack()
+    every, budgets = cell(wide.loc[FULL, 1.0]), sorted(wide.columns.difference([1.0]))
+    columns: dict[str, Column] = {"Policy": lambda row: text(row["variant"])}
+    columns |= {f"{budget:.0%}": partial(_at, budget, cell) for budget in budgets}
+    columns["100%"] = lambda _: every
+    rows = wide.drop(index=FULL).reset_index().to_dict("records")
+    return table(anchor, caption, rows, columns, top=0)
+
+
+def _at(budget: float, cell: Callable[[float], Cell], row: Mapping[Any, Any]) -> Cell:
+    return cell(row[budget])
+
+
+def _plots(told: pd.DataFrame) -> list[Plot]:
+    """A grid for each policy; all cells are the last column of each."""
+    full, depths = told["variant"] == FULL, told["depth"].max()
+    marks = [
+        {
+            "title": name,
+            "x": f"{row['budget']:.0%}",
+            "y": f"{(row['depth'] - 0.5) / depths:.0%}",
+            "value": row["median"],
+        }
+        for name, part in told[~full].groupby("variant", sort=False)
+        for row in pd.concat([part, told[full]]).sort_values(["budget", "depth"]).to_dict("records")
+    ]
+    return grids("plot-depths", CAPTION, marks, "kept of the text", "depth of the fact")
