@@ -103,4 +103,5 @@ def silence() -> None:
     from distributed.versions import VersionMismatchWarning
 
     warnings.simplefilter("ignore", VersionMismatchWarning)
-    logging.getLogger("distributed").handlers[:] = [logging.NullHandler()]
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).handlers[:] = [logging.NullHandler()]

@@ -211,10 +211,10 @@ class Fleet(Closing):
 
     def _finished(self) -> Iterator[tuple[_Share, Sealed, Any]]:
         """What is done, after a moment at most; shares that came to nothing begin again."""
-        self._look()
         try:
+            self._look()
             future = self._done.get(timeout=TICK)
-        except queue.Empty:
+        except (queue.Empty, OSError):  # a scheduler that hangs up is soon known to be gone
             return
         if (one := self._under_way.get(future)) is None:
             return
@@ -224,7 +224,7 @@ class Fleet(Closing):
             return
         try:
             sealed = future.result(timeout=SOON)
-        except TimeoutError:  # who had it is gone, and it is done again
+        except OSError:  # who had it is gone, and it is done again
             future.add_done_callback(self._done.put)
             return
         self._under_way.pop(future)
@@ -363,9 +363,9 @@ class Fleet(Closing):
     def close(self) -> None:
         """End what is under way, here and on the workers."""
         with suppress(Exception):
-            if self._under_way:
+            if self._client.status == "running":
                 self._client.cancel([*self._under_way])
-            ask(self._client, [*self._present()], SOON, end, self.asked)
+                ask(self._client, [*self._present()], SOON, end, self.asked)
         self._under_way.clear()
         with suppress(Exception):
             self._client.close(timeout=SOON)

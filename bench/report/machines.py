@@ -1,11 +1,11 @@
 """The section on several machines: each against its own limits."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 
 from bench.contenders.contender import OURS
-from bench.machine.limits import Limits, Rate
 from bench.race.results import Run
 from bench.report.lookup import Measured, kind_of, mark, present, rows_of, sizes
 from bench.report.ops import limits_of
@@ -127,36 +127,31 @@ def _marks(rows: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def _machines(runs: Sequence[Run], names: dict[Kind, str]) -> Table:
-    """A row for each kind: the last limits that it has, on most threads."""
+    """A row for each kind: the last limits that it has."""
     probed = sorted(runs, key=lambda run: not run.limits)  # the last one first, as they are
-    last = [next(run for run in probed if kind_of(run) == kind) for kind in names]
-
-    def rate(unit: str, of: Callable[[Limits], Iterable[Rate]]) -> Callable[[Run], Cell]:
-        def best(run: Run) -> Cell:
-            limits, problem = limits_of(run.limits)
-            rates = [found.per_second / 1e9 for found in of(limits)] if limits else []
-            told = f"{digits(max(rates))} {unit}" if rates else ""
-            return Cell(told, max(rates)) if rates else Cell("—", note=problem, tone="quiet")
-
-        return best
-
-    def memory(limits: Limits) -> Iterable[Rate]:
-        return [limits.bandwidth(count) for count in {b.threads for b in limits.bandwidths}]
-
-    def peak(kind: str) -> Callable[[Limits], Iterable[Rate]]:
-        return lambda limits: [found for found in limits.peaks if found.kind == kind]
-
     return table(
         "kinds",
         "Kinds of machines, and what each does at best",
-        last,
+        [next(run for run in probed if kind_of(run) == kind) for kind in names],
         {
             "Machine": lambda run: text(names[kind_of(run)], note=run.conditions.machine),
             "Measured": lambda run: text(run.when[:10]),
             "Cores": lambda run: count(run.conditions.cores),
-            "Memory": rate("GB/s", memory),
-            "float32": rate("GFLOP/s", peak("f32")),
-            "int8": rate("GOP/s", peak("int8")),
+            "Memory": partial(_best, "", "GB/s"),
+            "float32": partial(_best, "f32", "GFLOP/s"),
+            "int8": partial(_best, "int8", "GOP/s"),
         },
         top=0,
     )
+
+
+def _best(arithmetic: str, unit: str, run: Run) -> Cell:
+    """The peak of an arithmetic, or memory's, on the threads that reach most."""
+    limits, problem = limits_of(run.limits)
+    rates = [rate.per_second for rate in limits.peaks if rate.kind == arithmetic] if limits else []
+    if limits and not arithmetic:
+        counts = {rate.threads for rate in limits.bandwidths}
+        rates = [limits.bandwidth(threads).per_second for threads in counts]
+    if not rates:
+        return Cell("—", note=problem, tone="quiet")
+    return Cell(f"{digits(max(rates) / 1e9)} {unit}", max(rates))
