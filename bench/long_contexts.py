@@ -16,6 +16,7 @@ import numpy as np
 from bench.machine.clock import Stamped
 from bench.race.ratio import ratio
 from bench.race.timing import Rule, race
+from engine.cache.pages import Pages
 from engine.engine import Engine
 from engine.graph import Node
 from engine.model import Model
@@ -38,9 +39,8 @@ def fill(model: Model, held: int) -> float:
         cache[:] = np.resize(rows, cache.shape)
     model.cells.place(range(held), [(0,)] * held)
     started = time.perf_counter()
-    if model.eviction:
-        model.eviction.begin(0, held)
-        model.eviction.finish(0)
+    model.method.begin(0, held)
+    model.method.finish(0)
     return time.perf_counter() - started
 
 
@@ -100,7 +100,7 @@ def main() -> None:
                 f"{name}: {1e3 * np.median(own):.1f} ms, {ratio(whole, own, together=3)} times as"
                 f" fast; to evict took {1e3 * evicting[name]:.0f} ms"
             )
-            if model.cells.page:
+            if isinstance(model.method, Pages):
                 print(f"  bookkeeping {bookkeeping(model, held):.1%} of a step")
 
 

@@ -236,7 +236,7 @@ class Engine(Closing):
         self._check(tokens)
         most = min(self.model.options.sequences, self.model.limits["outputs"])
         check_generation(params, most, self.model.cells.capacity, context_shift, keep, resume)
-        if context_shift and self.model.eviction and self.model.eviction.evicts:
+        if context_shift and self.model.method.evicts:
             raise PromptError(
                 "context_shift evaluates anew what a kv_policy has evicted: have one or the other"
             )
@@ -248,7 +248,7 @@ class Engine(Closing):
 
     def _check_sparse(self, params: SamplingParams, context_shift: bool = False) -> None:
         """PromptError for what cannot be of prompts that are read by sparse attention."""
-        if self.model.cells.stretch and (context_shift or params.prompt_logprobs is not None):
+        if self.model.method.stretch and (context_shift or params.prompt_logprobs is not None):
             what = "context_shift" if context_shift else "prompt_logprobs"
             raise PromptError(
                 f"{what} is of texts whose tokens see all: load the engine without prompt_attention"

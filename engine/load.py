@@ -8,8 +8,10 @@ import numpy as np
 
 from engine.cache.cells import Cells
 from engine.cache.eviction import Eviction, receiving
+from engine.cache.method import Method
 from engine.cache.pages import Pages, paging
 from engine.cache.states import States
+from engine.cache.stretches import Stretches
 from engine.checks import check_memory
 from engine.compile.build import Built, build, build_further
 from engine.compile.compiler import Compiler
@@ -24,6 +26,7 @@ from engine.passes.count import count_predicted
 from engine.passes.keep_hidden import keep_hidden
 from engine.passes.sparse_prompts import sparse_prompts
 from engine.placement.applied import placed
+from engine.policies.minference import MInference
 from engine.policies.policy import Policy
 from engine.policies.quest import Quest
 from engine.sparsity import dense_where_faster
@@ -47,7 +50,6 @@ class Loaded:
     device: Device | None
     limits: Mapping[str, int]
     cells: Cells
-    eviction: Eviction | Pages | None
     chooser: Chooser
     team: Team
     built: Built
@@ -76,9 +78,8 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    policy, stretch = options.kv_policy, sparse.stretch if sparse else 0
-    page = policy.page if isinstance(policy, Quest) else 0
-    cells = Cells(context, options.sequences, config.window, states, config.blocks, page, stretch)
+    method = _method_of(options, context, config.blocks)
+    cells = Cells(context, options.sequences, config.window, states, method)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
         {"tokens": max(limits.values()), "held": context, "kept": context}, options.compiles_apart,
@@ -101,31 +102,43 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
-    observing = [_pass_of(policy, options.sequences, context)] if policy else []
     foretelling = [keep_hidden] if options.foretells else []
-    reading = [sparse_prompts(sparse, context)] if sparse else []
-    whole, ahead = built([*options.passes, *observing, *reading, *foretelling]), None
+    reading = _passes_of(options, context)
+    whole, ahead = built([*options.passes, *reading, *foretelling]), None
     ready = compiler.compile(whole)
-    eviction: Eviction | Pages | None = None
-    if isinstance(policy, Quest):
-        eviction = Pages(policy, cells)
-    elif policy:
-        eviction = Eviction(policy, whole.graph, whole.memory, cells, compiler)
+    if isinstance(method, Eviction):
+        method.compile(whole.graph, whole.memory, compiler)
     if options.foretells:
         ahead = compiler.trial(build_further(file, said, cells, options, whole))
     if options.background:
         resources.enter_context(closing(Background(chooser.serving)))
     notes = [*compiler.notes, *notes]
-    return Loaded(
-        config, device, limits, cells, eviction, chooser, compiler.team, whole, ready, ahead, notes
-    )
+    return Loaded(config, device, limits, cells, chooser, compiler.team, whole, ready, ahead, notes)
 
 
-def _pass_of(policy: Policy | Quest, sequences: int, context: int) -> Pass:
-    """What a policy does to the graph of a step."""
-    if isinstance(policy, Quest):
-        return paging(policy, sequences, context)
-    return receiving(policy, sequences, context)
+def _method_of(options: Options, context: int, blocks: int) -> Method:
+    """How texts are kept and read."""
+    sequences = options.sequences
+    match options.kv_policy or options.prompt_attention:
+        case Quest() as policy:
+            return Pages(policy, sequences, context)
+        case Policy() as policy:
+            return Eviction(policy, sequences, blocks)
+        case MInference() as policy:
+            return Stretches(policy, sequences)
+    return Method()
+
+
+def _passes_of(options: Options, context: int) -> list[Pass]:
+    """What that is in the graph of a step."""
+    match options.kv_policy or options.prompt_attention:
+        case Quest() as policy:
+            return [paging(policy, options.sequences, context)]
+        case Policy() as policy:
+            return [receiving(policy, options.sequences, context)]
+        case MInference() as policy:
+            return [sparse_prompts(policy, context)]
+    return []
 
 
 def _shares_named(

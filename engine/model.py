@@ -50,7 +50,7 @@ class Model:
             self._resources = resources.pop_all()
         self.metadata, self.config, self.device = self.file.metadata, loaded.config, loaded.device
         self.limits, self.cells, self.team = loaded.limits, loaded.cells, loaded.team
-        self.chooser, self._notes, self.eviction = loaded.chooser, loaded.notes, loaded.eviction
+        self.chooser, self._notes, self.method = loaded.chooser, loaded.notes, loaded.cells.method
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.ready: Executable | None = loaded.ready
@@ -91,8 +91,8 @@ class Model:
     @property
     def cache_bytes(self) -> int:
         """What the cells take that hold keys and values, in all blocks."""
-        held = self.cells.held().tolist()
-        return sum(held[block_of(n)] * cache.shape[1] for n, cache in self.caches.items())
+        caches = self.caches.items()
+        return sum(self.method.held(block_of(name)) * cache.shape[1] for name, cache in caches)
 
     @property
     def offload(self) -> Offload | None:

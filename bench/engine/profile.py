@@ -110,7 +110,7 @@ def profile(
     What a policy does not keep of these is evicted before. `watch` is told how many repeats are
     done, at first none. The engine's cache is emptied.
     """
-    model, eviction = engine.model, engine.model.eviction
+    model, method = engine.model, engine.model.method
     check(engine, tokens, depth)
     if watch:
         watch(0)
@@ -136,14 +136,13 @@ def profile(
 
     engine.reset()
     try:
-        if depth and eviction:
-            eviction.begin(0, depth)
         if depth:
+            method.begin(0, depth)
             model.evaluate(ids[:depth], 0)
-        if depth and eviction:
-            eviction.finish(0)
+            method.finish(0)
         attending = [step.node.label for step in plan.steps if step.node.op == "attention"]
-        held = (model.cells.lengths[0] - model.cells.begins[0]).tolist()
+        own = model.cells.lengths[0]
+        held = [own - method.first(0, block) for block in range(len(attending))]
         before = dict(zip(attending, held, strict=False))
         run()
         logits = plan.logits[:1].copy()
@@ -194,7 +193,7 @@ def profile(
         context=depth + tokens,
         interruptions=float(np.median(taken.sum(axis=1)) - np.median(taken, axis=0).sum()),
         overhead_seconds=stamp * len(plan.calls),
-        kept={label.rpartition(".")[0]: n for label, n in before.items()} if eviction else {},
+        kept={x.rpartition(".")[0]: n for x, n in before.items() if model.options.kv_policy},
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from engine import (
     StreamingLLM,
 )
 from engine.cache.cells import Cells, ContextFullError
+from engine.cache.eviction import Eviction
 from engine.cache.freed import release
 from engine.cache.session import SessionError
 from engine.errors import EngineError, ModelError
@@ -106,7 +107,7 @@ def test_what_is_kept_is_the_references(load, policy):
         assert (len(cells), len(held)) == (len(PROMPT), max(counts))
         assert model.cells.free == model.cells.capacity - max(counts)
         assert engine.timings.cache * len(cells) * len(counts) == plain.timings.cache * sum(counts)
-        for (block, slots), count in zip(model.eviction.kept.items(), counts, strict=True):
+        for (block, slots), count in zip(model.method.kept.items(), counts, strict=True):
             received = memory.get(f"{block}.received")
             own = None if received is None else received[0, :, : len(PROMPT)]
             keys = plain.model.caches[f"{block}.k_cache"][cells]
@@ -142,7 +143,7 @@ def test_evicted_cells_never_matter(load, name):
             found = [drawn(engine, PROMPT, replace(GREEDY, max_tokens=1))]
             for rest in ([], more):
                 cells = engine.model.cells
-                for block, begin in enumerate(cells.begins[0]):
+                for block, begin in enumerate(engine.model.method.begins[0]):
                     for part in ("k_cache", "v_cache") if spoilt else ():
                         cache = engine.model.caches[f"blk.{block}.{part}"]
                         cache[np.setdiff1d(np.arange(len(cache)), cells.of(0)[begin:])] = 0xFF
@@ -175,7 +176,7 @@ def test_kvpress_keeps_the_same(tmp_path, checkpoint):
         with Engine.load(path, threads=1, kv_format="F32", kv_policy=policy) as engine:
             engine.text.read(tokens[: presses.PROMPT], engine.timings.prompt)
             for slots, theirs in zip(
-                engine.model.eviction.kept.values(), told["layers"], strict=True
+                engine.model.method.kept.values(), told["layers"], strict=True
             ):
                 for own, kept, tied in zip(slots.tolist(), *theirs.values(), strict=True):
                     assert set(kept) <= set(own) <= {*kept, *tied}, press
@@ -195,7 +196,7 @@ def test_a_text_within_the_capacity_is_as_without(load, name):
     short = PROMPT[:KEPT]
     with load() as plain, load(kv_policy=EACH[name]) as engine:
         assert text(engine, short) == text(plain, short)
-        assert engine.model.cells.evicted == [0, 0, 0]
+        assert engine.model.method.evicted == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["keydiff", "snapkv", "h2o", "pyramidkv"])
@@ -283,14 +284,15 @@ def test_scores_are_of_whole_texts(load):
 def test_what_is_shared_moves_elsewhere():
     """What another sequence has stays where it is, and what is kept moves into free cells, if there
     are any; a text that was evicted is not gone on with inside."""
-    cells = Cells(20, 3)
+    eviction = Eviction(Knorm(5), 3, blocks=1)
+    cells = Cells(20, 3, method=eviction)
     cells.place(range(8), [(0,)] * 8)
     cells.copy(0, 1)
     before = cells.of(0).tolist()
     assert (cells.wanted_to_keep(0, 5), cells.wanted_to_keep(1, 5)) == (5, 5)
     into = cells.room_for_kept(1, 5)
     assert not set(before) & set(into.tolist())
-    cells.keep(1, into)
+    eviction.keep(1, into)
     assert (cells.of(0).tolist(), cells.of(1).tolist(), cells.free) == (before, into.tolist(), 7)
     assert (cells.next_position(1), cells.positions_of(1).tolist()) == (8, [3, 4, 5, 6, 7])
     assert (cells.reach(1, 7), cells.reach(1, 8), cells.reach(0, 7)) == (0, 8, 7)
@@ -301,10 +303,14 @@ def test_what_is_shared_moves_elsewhere():
         cells.room_for_kept(2, 8)
     cells.remove(0)
     cells.remove(2)
-    cells.keep(1, cells.room_for_kept(1, 2))
-    assert (cells.of(1).tolist(), cells.free, cells.evicted) == (into.tolist()[-2:], 18, [0, 8, 0])
+    eviction.keep(1, cells.room_for_kept(1, 2))
+    assert (cells.of(1).tolist(), cells.free, eviction.evicted) == (
+        into.tolist()[-2:],
+        18,
+        [0, 8, 0],
+    )
     cells.clear()
-    assert (cells.free, cells.evicted) == (20, [0, 0, 0])
+    assert (cells.free, eviction.evicted) == (20, [0, 0, 0])
 
 
 def test_policies_have_texts():

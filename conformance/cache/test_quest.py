@@ -149,9 +149,9 @@ def test_sessions_and_shifts_go_on(load, tmp_path):
         more = replace(GREEDY, max_tokens=60)
         shifted = [p.token for p in other.stream(PROMPT, more, context_shift=True)]
         assert len(shifted) == 60
-        assert other.model.cells.by_choice.any()
+        assert other.model.method.by_choice.any()
         last = other.text.held[:]
-        assert other.model.cells.dense_until[0] < len(last)
+        assert other.model.method.dense_until[0] < len(last)
     with load() as other, pytest.raises(SessionError, match="kept by the kv_policy quest:"):
         other.restore(path)
 
@@ -159,13 +159,13 @@ def test_sessions_and_shifts_go_on(load, tmp_path):
 def test_a_fork_and_a_removal_make_pages_anew(load):
     """Extremes are those of the keys that a sequence has now, whatever stood there before."""
     with load(kv_policy=QUEST) as engine:
-        cells = engine.model.cells
+        cells, pages = engine.model.cells, engine.model.method
         text(engine)
         cells.copy(0, 1, end=30)
-        assert cells.stale([0, 1]).tolist() == [[14, 14], [0, 7], [0, 0]]
+        assert pages.stale([0, 1]).tolist() == [[14, 14], [0, 7], [0, 0]]
         cells.remove(0, begin=22)
-        assert cells.stale([0]).tolist() == [[5, 5], [0, 0], [0, 0]]
-        assert (cells.dense_until[1], cells.by_choice[cells.of(1)].any()) == (50, False)
+        assert pages.stale([0]).tolist() == [[5, 5], [0, 0], [0, 0]]
+        assert (pages.dense_until[1], pages.by_choice[cells.of(1)].any()) == (50, False)
 
 
 REFUSING: dict[str, tuple[Small, str]] = {

@@ -6,16 +6,16 @@ cell lies never matters. Cells are freed when the last sequence drops them. Wher
 recurrent, some have the state behind their token (states.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from engine.cache.method import Method
 from engine.cache.states import States
 from engine.errors import EngineError
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
-NOBODY = 2**31 - 1  # no position of a sequence that is not observed
 
 
 class ContextFullError(EngineError, RuntimeError):
@@ -26,16 +26,7 @@ class Cells:
     """`capacity` cells for up to `n_sequences` sequences. Where blocks have a `window`, they see so
     many tokens, the last itself included. Where they are recurrent, the model has `states`.
 
-    Of a sequence whose cells a policy has evicted (engine/cache/eviction.py) all positions below
-    `evicted` have gone or moved together; block i has what it keeps from slot `begins[sequence, i]`
-    of the list on, so that blocks which keep fewer begin later. Tokens from `observed_from` on say
-    what is kept. Where tokens choose among pages of `page` cells (engine/cache/pages.py) those from
-    `dense_until` on do, whose cells are `by_choice`; pages of the first `summed` slots of a
-    sequence have extremes.
-
-    Where prompts are read by sparse attention, in steps of a `stretch`, those are tokens of a
-    sequence up to `prompt_to`; of `stretched` tokens, or -1 where not all were read so, cells are
-    what any prompt has that begins alike.
+    A `method` (method.py) hears of what becomes of sequences, where not all is kept or read.
     """
 
     def __init__(
@@ -44,24 +35,14 @@ class Cells:
         n_sequences: int,
         window: int = 0,
         states: States | None = None,
-        blocks: int = 1,
-        page: int = 0,
-        stretch: int = 0,
+        method: Method | None = None,
     ) -> None:
         self.capacity, self.n_sequences, self.window = capacity, n_sequences, window
-        self.page = page
-        self.states = states
+        self.states, self.method = states, method or Method()
+        self.method.cells = self
         self.positions = np.full(capacity, -1, np.int32)
         self.lists = np.zeros((n_sequences, capacity), np.int32)
         self.lengths = [0] * n_sequences
-        self.evicted = [0] * n_sequences
-        self.begins = np.zeros((n_sequences, blocks), np.int32)
-        self.observed_from = [NOBODY] * n_sequences
-        self.dense_until = [NOBODY] * n_sequences
-        self.summed = [0] * n_sequences
-        self.by_choice = np.zeros(capacity, np.bool_)
-        self.stretch, self.prompt_to = stretch, [0] * n_sequences
-        self.stretched = [-1] * n_sequences
         self._owners = np.zeros(capacity, np.int32)
         self.free = capacity
         self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are free
@@ -93,7 +74,6 @@ class Cells:
         self.free -= count
         cells = self._stack[self.free : self.free + count][::-1].copy()
         self.positions[cells] = positions
-        self.by_choice[cells] = False
         for cell, position, owners in zip(cells, positions, sequences, strict=True):
             for sequence in owners:
                 self._enter(sequence, int(cell), position)
@@ -135,7 +115,7 @@ class Cells:
         if length and self.positions[row[length - 1]] >= position:
             at = int(np.searchsorted(self.positions_of(sequence), position))
             row[at + 1 : length + 1] = row[at:length].copy()
-            self.summed[sequence] = min(self.summed[sequence], at)
+            self.method.moved(sequence, at)
         row[at] = cell
         self.lengths[sequence] = length + 1
         self._owners[cell] += 1
@@ -160,76 +140,6 @@ class Cells:
         last = [int(self.of(s)[-1]) for s in range(self.n_sequences) if self.lengths[s]]
         return self.states.routes(cells.tolist(), before.tolist(), last)
 
-    def observed(self, spans: Array, positions: Sequence[int]) -> Array:
-        """int32 [tokens, 3]: the spans of tokens at these positions that observe, and for others
-        empty ones."""
-        seen = spans.copy()
-        first = np.array(self.observed_from)[spans[:, 0]]
-        seen[np.asarray(positions) < first, 2] = 0
-        return seen
-
-    def begun(self, spans: Array, block: int) -> Array:
-        """int32 [tokens, 3]: of these spans what the block has."""
-        seen = spans.copy()
-        seen[:, 1] = np.minimum(self.begins[spans[:, 0], block], spans[:, 2])
-        return seen
-
-    def held(self) -> Array:
-        """How many cells hold something, in each block [blocks]."""
-        counts = np.full(self.begins.shape[1], self.capacity - self.free, np.int32)
-        for block, begins in enumerate(self.begins.T):
-            if begins.any():
-                empty = [self.of(s)[:begin] for s, begin in enumerate(begins)]
-                counts[block] -= len(np.unique(np.concatenate(empty)))
-        return counts
-
-    def divided(self, cells: Array, spans: Array, positions: Sequence[int]) -> tuple[Array, Array]:
-        """int32 [tokens, 3] twice: the spans of tokens that read all, and of those that choose, for
-        others empty ones. `cells` are theirs."""
-        dense, choosing = spans.copy(), spans.copy()
-        chooses = np.asarray(positions) >= np.array(self.dense_until)[spans[:, 0]]
-        self.by_choice[cells] = chooses
-        dense[chooses, 2] = choosing[~chooses, 2] = 0
-        return dense, choosing
-
-    def stale(self, sequences: Iterable[int]) -> Array:
-        """int32 [n_sequences, 2]: of these sequences the whole pages that have no extremes yet, the
-        first and the end."""
-        found = np.zeros((self.n_sequences, 2), np.int32)
-        for s in sequences:
-            found[s] = self.summed[s] // self.page, self.lengths[s] // self.page
-        return found
-
-    def sum_up(self, sequences: Iterable[int]) -> None:
-        """All whole pages of these have their extremes."""
-        for s in sequences:
-            self.summed[s] = self.lengths[s]
-
-    def read(self, sequence: int, begin: int, prompt: int) -> None:
-        """Of a prompt of so many tokens, `begin` of which the sequence holds, the others will be
-        read by sparse attention, a stretch in each step."""
-        self.prompt_to[sequence], self.stretched[sequence] = prompt, begin
-
-    def by_prompt(self, spans: Array, positions: Sequence[int]) -> tuple[Array, Array]:
-        """The spans of tokens at these positions that are a prompt's, and of the others; both are
-        int32 [tokens, 3], and empty where they are not concerned."""
-        prompt, dense = spans.copy(), spans.copy()
-        ends = np.array(self.prompt_to)[spans[:, 0]]
-        sparse = np.asarray(positions) < ends
-        prompt[~sparse, 2] = dense[sparse, 2] = 0
-        if sparse.any():
-            sequence, end = int(spans[sparse, 0][-1]), int(spans[sparse, 2][-1])
-            if sparse.sum() == self.stretch and end == self.stretched[sequence] + self.stretch:
-                self.stretched[sequence] = end
-        return prompt, dense
-
-    def shares(self, sequence: int, end: int) -> int:
-        """The last position up to `end` from which another text can go on with the sequence's
-        cells, as they are what it would have computed."""
-        if not self.stretch:
-            return self.reach(sequence, end)
-        return max(0, min(end, self.stretched[sequence])) // self.stretch * self.stretch
-
     def wanted_to_keep(self, sequence: int, count: int) -> int:
         """How many free cells it takes to move `count` of a sequence's cells together."""
         return count if (self._owners[self.of(sequence)[-count:]] > 1).any() else 0
@@ -246,9 +156,9 @@ class Cells:
             )
         return self._stack[self.free - count : self.free][::-1].copy()
 
-    def keep(self, sequence: int, into: Array, begins: Array | int = 0) -> None:
+    def keep(self, sequence: int, into: Array) -> None:
         """Let the sequence have these cells of `room_for_kept` alone, into which what it keeps has
-        moved; they stand just below its next position. Blocks have theirs from `begins` on."""
+        moved; they stand just below its next position."""
         cells, end = self.of(sequence).copy(), self.next_position(sequence)
         if into[-1] != cells[-1]:
             self.free -= len(into)
@@ -258,18 +168,12 @@ class Cells:
         self.lists[sequence, : len(into)] = into
         self.lengths[sequence] = len(into)
         self.positions[into] = np.arange(end - len(into), end)
-        self.evicted[sequence], self.begins[sequence] = end, begins
 
     def reach(self, sequence: int, end: int) -> int:
         """The last position up to `end` from which the sequence can be gone on with: `end` itself,
-        or none within what was evicted, what has to be observed or what chose its pages, or where a
-        model is recurrent that behind the last token before it whose state is kept."""
-        if self.evicted[sequence]:
-            return end if end >= self.evicted[sequence] else 0
-        end = min(end, self.observed_from[sequence])
-        chose = self.by_choice[self.of(sequence)]
-        if chose.any():
-            end = min(end, int(self.positions_of(sequence)[chose.argmax()]))
+        or what the method says, or where a model is recurrent that behind the last token before it
+        whose state is kept."""
+        end = self.method.reach(sequence, end)
         if not self.states:
             return end
         for cell in self.of(sequence)[::-1].tolist():
@@ -296,9 +200,7 @@ class Cells:
             cells = cells[self.positions[cells] < end]
         self.lists[target, : len(cells)] = cells
         self.lengths[target] = len(cells)
-        self.evicted[target], self.begins[target] = self.evicted[source], self.begins[source]
-        self.dense_until[target], self.summed[target] = self.dense_until[source], 0
-        self.stretched[target] = min(self.stretched[source], len(cells))
+        self.method.copied(source, target, len(cells))
         self._owners[cells] += 1
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -309,22 +211,12 @@ class Cells:
         if end is not None:
             gone &= positions < end
         dropped, kept = cells[gone].copy(), cells[~gone].copy()
-        if gone.any() and begin < self.evicted[sequence] and len(kept):
-            raise ValueError(
-                f"positions from {begin} on cannot be dropped alone: up to"
-                f" {self.evicted[sequence]} cells were evicted"
-            )
-        self.stretched[sequence] = min(self.stretched[sequence], begin)
-        if not len(kept):
-            self.evicted[sequence], self.begins[sequence] = 0, 0
-            self.prompt_to[sequence], self.stretched[sequence] = 0, -1
-        if gone.any():
-            self.summed[sequence] = min(self.summed[sequence], int(gone.argmax()))
         if self.states and gone.any() and gone.argmax() + len(dropped) < len(cells):
             raise ValueError(
                 f"positions from {begin} on cannot be dropped without those after them, which a"
                 " recurrent model has read with them"
             )
+        self.method.removed(sequence, begin, gone)
         self.lists[sequence, : len(kept)] = kept
         self.lengths[sequence] = len(kept)
         self._owners[dropped] -= 1
@@ -336,6 +228,7 @@ class Cells:
         self.positions[freed] = -1
         if self.states:
             self.states.drop(freed.tolist())
+        self.method.freed(freed)
         self._stack[self.free : self.free + len(freed)] = freed
         self.free += len(freed)
 
@@ -343,4 +236,4 @@ class Cells:
         """Forget every sequence."""
         for sequence in range(self.n_sequences):
             self.remove(sequence)
-            self.dense_until[sequence] = NOBODY
+        self.method.cleared()

@@ -6,18 +6,21 @@ While a prompt is read, `receiving` has its last tokens say what they look at. T
 own scores, chooses and moves, by certified kernels like a step's.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from engine.cache.cells import NOBODY, Cells
 from engine.cache.freed import release
+from engine.cache.method import NEVER, Method, Step
 from engine.compile.compiler import Compiler
 from engine.compile.plan import Plan
 from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
 from engine.policies.policy import Block, Policy
+from engine.policies.table import text_of
 from reference.op import Array
 
 OBSERVED = "observed_spans"  # the input that says which tokens observe, and what each sees
@@ -119,25 +122,32 @@ def kv_heads_of(node: Node) -> int:
     return width // head_dim
 
 
-class Eviction:
-    """What a policy does to the texts of one model: `begin` before a prompt is read, `finish` when
-    it has been.
+class Eviction(Method):
+    """What a policy does to the texts of one model, once it is compiled.
+
+    Of a sequence that was evicted all positions below `evicted` have gone or moved together; block
+    i has what it keeps from slot `begins[sequence, i]` of the list on, so that blocks which keep
+    fewer begin later. Tokens from `observed_from` on say what is kept.
 
     `kept` has the slots that heads kept of the text before they moved, int32 [kv_heads, kept], by
     block, of the text that was evicted last: slots of what the block had of it.
     """
 
-    evicts = True
+    evicts = ends = True
 
-    def __init__(
-        self, policy: Policy, graph: Graph, memory: Memory, cells: Cells, compiler: Compiler
-    ) -> None:
-        self.policy, self._cells, self._blocks = policy, cells, attending(graph)
-        self.observers = policy.observers
+    def __init__(self, policy: Policy, n_sequences: int, blocks: int) -> None:
+        self.policy, self.observers = policy, policy.observers
+        self.evicted = [0] * n_sequences
+        self.begins = np.zeros((n_sequences, blocks), np.int32)
+        self.observed_from = [NEVER] * n_sequences
+
+    def compile(self, graph: Graph, memory: Memory, compiler: Compiler) -> None:
+        """Of a model's step, beside which it runs."""
+        policy, self._blocks = self.policy, attending(graph)
         self._heads = {block: kv_heads_of(node) for block, node in self._blocks.items()}
         self._received = [memory[f"{b}.received"] for b in self._heads if policy.observers]
         self.kept: dict[str, Array] = {}
-        most, capacity = max(self._heads.values()), cells.capacity
+        most, capacity = max(self._heads.values()), self.cells.capacity
         self._inputs: Memory = {
             "cells": np.zeros(capacity, np.int32),
             "into": np.zeros(capacity, np.int32),
@@ -192,33 +202,29 @@ class Eviction:
     def begin(self, sequence: int, tokens: int) -> None:
         """A prompt of so many tokens will be read into a sequence."""
         if self.policy.observers:
-            self._cells.observed_from[sequence] = max(0, tokens - self.policy.observers)
+            self.observed_from[sequence] = max(0, tokens - self.policy.observers)
             for received in self._received:
                 received[sequence] = 0
 
-    def whole(self, sequence: int) -> None:
-        """A text will be read into a sequence whose rows are wanted, and nothing of it goes."""
-
     def wanted(self, sequence: int) -> int:
-        """How many free cells `finish` will want."""
         kept = self._keeping(sequence)
-        return self._cells.wanted_to_keep(sequence, max(kept)) if kept else 0
+        return self.cells.wanted_to_keep(sequence, max(kept)) if kept else 0
 
     def _keeping(self, sequence: int) -> list[int]:
         """How many cells each block will keep of a text; of one that stays as it is, nothing."""
-        length, blocks = self._cells.lengths[sequence], len(self._blocks)
-        held = [length - begin for begin in self._cells.begins[sequence, :blocks].tolist()]
+        length, blocks = self.cells.lengths[sequence], len(self._blocks)
+        held = [length - begin for begin in self.begins[sequence, :blocks].tolist()]
         kept = [min(two) for two in zip(held, self.policy.kept(blocks, max(held)), strict=True)]
         return kept if kept != held else []
 
     def finish(self, sequence: int) -> None:
-        """It has been read: what is not kept goes."""
-        cells = self._cells
-        cells.observed_from[sequence] = NOBODY
+        """What is not kept goes."""
+        cells = self.cells
+        self.observed_from[sequence] = NEVER
         if not (kept := self._keeping(sequence)):
             return
         into, own = cells.room_for_kept(sequence, max(kept)), cells.of(sequence).copy()
-        begins, stays = cells.begins[sequence].copy(), into[-1] == own[-1]
+        begins, stays = self.begins[sequence].copy(), into[-1] == own[-1]
         for i, (block, count) in enumerate(zip(self._heads, kept, strict=True)):
             held = own[begins[i] :]
             if stays and len(held) == count:
@@ -226,16 +232,88 @@ class Eviction:
             else:
                 self._move(sequence, i, held, into[len(into) - count :])
         begins[: len(kept)] = len(into) - np.array(kept)
-        cells.keep(sequence, into, begins)
+        self.keep(sequence, into, begins)
         gone = own[cells.positions[own] < 0]
         for block, begin in zip(self._blocks, begins, strict=False):
             for cache in self._caches_of(block):
                 release(self._plan.inputs[cache.name], np.append(gone, into[:begin]))
 
+    def keep(self, sequence: int, into: Array, begins: Array | int = 0) -> None:
+        """Let the sequence have these cells alone, and blocks theirs from `begins` on."""
+        self.cells.keep(sequence, into)
+        self.evicted[sequence] = self.cells.next_position(sequence)
+        self.begins[sequence] = begins
+
+    def copied(self, source: int, target: int, count: int) -> None:  # noqa: ARG002
+        self.evicted[target], self.begins[target] = self.evicted[source], self.begins[source]
+
+    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+        if gone.all():
+            self.evicted[sequence], self.begins[sequence] = 0, 0
+        elif gone.any() and begin < self.evicted[sequence]:
+            raise ValueError(
+                f"positions from {begin} on cannot be dropped alone: up to"
+                f" {self.evicted[sequence]} cells were evicted"
+            )
+
+    def first(self, sequence: int, block: int) -> int:
+        return int(self.begins[sequence, block])
+
+    def held(self, block: int) -> int:
+        cells, begins = self.cells, self.begins[:, block]
+        empty = np.concatenate([cells.of(s)[:begin] for s, begin in enumerate(begins)])
+        return cells.capacity - cells.free - len(np.unique(empty))
+
+    def reach(self, sequence: int, end: int) -> int:
+        """None within what was evicted or what has to be observed."""
+        if self.evicted[sequence]:
+            return end if end >= self.evicted[sequence] else 0
+        return min(end, self.observed_from[sequence])
+
+    def shares(self, sequence: int, end: int) -> int:
+        """Nothing of what was evicted, which is not all of it."""
+        return 0 if self.evicted[sequence] else super().shares(sequence, end)
+
+    def most(self, count: int, tokens: int) -> int:
+        return max(0, min(count, tokens - max(1, self.observers)))
+
+    def is_begun(self, sequence: int) -> bool:
+        return self.evicted[sequence] > 0
+
+    def is_spoilt(self, sequence: int) -> bool:
+        return self.evicted[sequence] > 0
+
+    def inputs(self, step: Step) -> dict[str, Array]:
+        """Spans of all blocks, or of one, which may have but the end of a list; those of tokens
+        that observe, which for others are empty."""
+        observed = step.spans.copy()
+        first = np.array(self.observed_from)[step.spans[:, 0]]
+        observed[step.positions < first, 2] = 0
+        found, seen = {}, {SPANS: step.spans, OBSERVED: observed}
+        for name in step.inputs:
+            kind, _, block = name.partition(".")
+            if kind in seen:
+                found[name] = self._begun(seen[kind], int(block)) if block else seen[kind]
+        return found
+
+    def _begun(self, spans: Array, block: int) -> Array:
+        """Of these spans what the block has."""
+        seen = spans.copy()
+        seen[:, 1] = np.minimum(self.begins[spans[:, 0], block], spans[:, 2])
+        return seen
+
+    def told(self) -> dict[str, Any]:
+        said = {"kv_policy": text_of(self.policy), "evicted": self.evicted[0]}
+        begins = self.begins[0].tolist()
+        return said | ({"begins": begins} if any(begins) else {})
+
+    def restore(self, cells: Array, header: Mapping[str, Any]) -> None:  # noqa: ARG002
+        self.evicted[0], self.begins[0] = header["evicted"], header.get("begins", 0)
+
     def _move(self, sequence: int, i: int, held: Array, into: Array) -> None:
         """Of the cells that block i has of a text, what it keeps goes into these."""
         block, inputs, count = list(self._heads)[i], self._inputs, len(into)
-        heads, length = self._heads[block], self._cells.lengths[sequence]
+        heads, length = self._heads[block], self.cells.lengths[sequence]
         inputs["cells"][: len(held)] = held
         inputs["into"][:count] = into
         if self._received:

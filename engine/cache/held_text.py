@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from engine.cache.cells import NOBODY
 from engine.generation.reading import Reading
 from engine.generation.timings import Span
 from engine.model import Model
@@ -24,26 +23,21 @@ class HeldText:
         """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab].
         Whoever reads it `beside` has its own rows of them. What a policy does not keep of it is
         evicted then, unless it is a text that was left between two tokens and is gone on with."""
-        cells = self._model.cells
-        begun = cells.evicted[0] > 0 or cells.dense_until[0] != NOBODY or cells.stretched[0] >= 0
-        left = begun and list(prompt) == self.held + self.drawn
-        eviction = None if left else self._model.eviction
-        if eviction:
-            eviction.begin(0, len(prompt))
+        method = self._model.method
+        left = method.is_begun(0) and list(prompt) == self.held + self.drawn
+        if not left:
+            method.begin(0, len(prompt))
         first = beside.first if beside else len(prompt) - 1
         for logits in self._rows(prompt, first, span, left=left):
             if beside:
                 beside.take(logits)
-        if eviction:
+        if not left:
             with span.measure(0):
-                eviction.finish(0)
+                method.finish(0)
         return np.array(logits[-1])
 
     def take(self, reading: Reading, span: Span) -> None:
-        """Hold the text of a reading, which gets its rows: those of all of it, whatever a policy
-        has evicted of a text before, or a prompt's tokens have not seen."""
-        if self._model.cells.evicted[0] or self._model.cells.stretched[0] >= 0:
-            self.clear()
+        """Hold the text of a reading, which gets its rows."""
         for rows in self.rows(reading.tokens, reading.first, span, reading.hidden):
             reading.take(rows)
 
@@ -52,9 +46,11 @@ class HeldText:
     ) -> Iterator[Array]:
         """Hold a text, and give its logits [n, vocab] behind each token from `tokens[first]` on, or
         what they are computed from [n, hidden], in parts that are valid until the next is asked
-        for. What is held of the tokens before is not evaluated anew."""
-        if self._model.eviction:
-            self._model.eviction.whole(0)
+        for. What is held of the tokens before is not evaluated anew, unless a policy has evicted
+        some of it, or its tokens have not seen all."""
+        if self._model.method.is_spoilt(0):
+            self.clear()
+        self._model.method.whole(0)
         return self._rows(tokens, first, span, hidden, sparse=False)
 
     def _rows(
@@ -69,15 +65,15 @@ class HeldText:
         """The same of a text that will be gone on with, or was `left` and is; a prompt's is read in
         stretches where its attention is `sparse`."""
         model, limits = self._model, self._model.limits
-        step, cells = model.hidden if hidden else model.step, model.cells
-        sparse = sparse and not left and cells.stretch > 0
+        step, cells, method = model.hidden if hidden else model.step, model.cells, model.method
+        sparse = sparse and not left and method.stretch > 0
         begin = min(self._shared(tokens), first)
         if not left:
-            begin = cells.shares(0, begin) if sparse else cells.reach(0, begin)
+            begin = method.shares(0, begin) if sparse else cells.reach(0, begin)
         cells.remove(0, begin=begin)
         if sparse:
-            cells.read(0, begin, len(tokens))
-        chunk = cells.stretch if sparse else limits["tokens"]
+            method.reads(0, begin, len(tokens))
+        chunk = method.stretch if sparse else limits["tokens"]
         self.held, self.drawn = self.held[:begin], []
         while begin < len(tokens):
             end = max(first, begin) + limits["outputs"]
@@ -109,8 +105,7 @@ class HeldText:
         forget = max(1, (len(self.held) - keep) // 2)
         kept = self.held[:keep] + self.held[keep + forget :]
         self.clear()
-        if self._model.eviction:
-            self._model.eviction.begin(0, len(kept))
+        self._model.method.begin(0, len(kept))
         if kept:
             self._model.evaluate(kept, 0)
         self.held = kept

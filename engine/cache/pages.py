@@ -6,44 +6,99 @@ lists of these in which heads stand as rows (docs/decisions/039): a head of a ce
 own. Tokens of a prompt read all, by the node that they have without a policy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from engine.cache.cells import NOBODY, Cells
 from engine.cache.eviction import attending, check_blocks, kv_heads_of
+from engine.cache.method import NEVER, Method, Step
 from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
 from engine.policies.quest import Quest
+from engine.policies.table import text_of
+from reference.op import Array
 from reference.pages import FORMATS_OF_PAGES
 
 
-class Pages:
-    """What a policy's tokens are told of the texts of one model, as an Eviction (eviction.py) is:
-    from where on they choose."""
+class Pages(Method):
+    """From where on the tokens of texts choose: those from `dense_until` on, whose cells are
+    `by_choice`. Pages of the first `summed` slots of a sequence have extremes."""
 
-    evicts = False
-    observers = 0  # tokens of a prompt that have to be evaluated for it
+    ends = True
 
-    def __init__(self, policy: Quest, cells: Cells) -> None:
-        self.policy, self._cells = policy, cells
+    def __init__(self, policy: Quest, n_sequences: int, capacity: int) -> None:
+        self.policy = policy
+        self.dense_until = [NEVER] * n_sequences
+        self.summed = [0] * n_sequences
+        self.by_choice = np.zeros(capacity, np.bool_)
+        self._read: list[int] = []  # sequences of the step that runs
 
     def begin(self, sequence: int, tokens: int) -> None:
-        """A prompt of so many tokens will be read into a sequence."""
-        self._cells.dense_until[sequence] = tokens
+        self.dense_until[sequence] = tokens
 
     def whole(self, sequence: int) -> None:
-        """A text will be read into a sequence whose rows are wanted, by all of its tokens."""
-        self._cells.dense_until[sequence] = NOBODY
+        self.dense_until[sequence] = NEVER
 
-    def wanted(self, sequence: int) -> int:  # noqa: ARG002
-        """No free cells, for nothing moves."""
-        return 0
+    def copied(self, source: int, target: int, count: int) -> None:  # noqa: ARG002
+        self.dense_until[target], self.summed[target] = self.dense_until[source], 0
 
-    def finish(self, sequence: int) -> None:
-        """The prompt has been read: its tokens stay."""
+    def moved(self, sequence: int, slot: int) -> None:
+        self.summed[sequence] = min(self.summed[sequence], slot)
+
+    def removed(self, sequence: int, begin: int, gone: Array) -> None:  # noqa: ARG002
+        if gone.any():
+            self.moved(sequence, int(gone.argmax()))
+
+    def freed(self, cells: Array) -> None:
+        self.by_choice[cells] = False
+
+    def cleared(self) -> None:
+        self.dense_until[:] = [NEVER] * len(self.dense_until)
+
+    def reach(self, sequence: int, end: int) -> int:
+        """None within what chose its pages."""
+        chose = self.by_choice[self.cells.of(sequence)]
+        if not chose.any():
+            return end
+        return min(end, int(self.cells.positions_of(sequence)[chose.argmax()]))
+
+    def most(self, count: int, tokens: int) -> int:
+        return max(0, min(count, tokens - 1))
+
+    def is_begun(self, sequence: int) -> bool:
+        return self.dense_until[sequence] != NEVER
+
+    def inputs(self, step: Step) -> dict[str, Array]:
+        """Spans of tokens that read all and of those that choose, for others empty ones; of each
+        sequence the whole pages that have no extremes yet, the first and the end."""
+        dense, choosing = step.spans.copy(), step.spans.copy()
+        chooses = step.positions >= np.array(self.dense_until)[step.spans[:, 0]]
+        self.by_choice[step.cells] = chooses
+        dense[chooses, 2] = choosing[~chooses, 2] = 0
+        self._read = np.unique(step.spans[:, 0]).tolist()
+        stale = self.stale(self._read)
+        return {"dense_spans": dense, "choosing_spans": choosing, "stale": stale}
+
+    def stale(self, sequences: Iterable[int]) -> Array:
+        """int32 [n_sequences, 2]: of these the whole pages that have no extremes yet."""
+        found, page = np.zeros((len(self.summed), 2), np.int32), self.policy.page
+        for s in sequences:
+            found[s] = self.summed[s] // page, self.cells.lengths[s] // page
+        return found
+
+    def ran(self) -> None:
+        for s in self._read:
+            self.summed[s] = self.cells.lengths[s]
+
+    def told(self) -> dict[str, Any]:
+        return {"kv_policy": text_of(self.policy), "dense_until": self.dense_until[0]}
+
+    def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
+        self.dense_until[0] = dense = header["dense_until"]
+        self.by_choice[cells[dense:]] = True
 
 
 def paging(policy: Quest, sequences: int, context: int) -> Pass:

@@ -9,18 +9,17 @@ file as it was.
 import hashlib
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.aside import written_aside
-from engine.cache.cells import NOBODY
 from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
 from engine.model import Model, block_of
-from engine.policies.table import text_of
 from reference.op import Array
 
 if TYPE_CHECKING:
@@ -44,13 +43,14 @@ def save(engine: "Engine", path: str | Path) -> None:
     states = engine.model.cells.states
     behind = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
     slots = np.array([states[int(cells[t])] for t in behind if states], np.int64)
+    told = engine.model.method.told()
     header = json.dumps(
         {
             "model": model_digest(engine.model.file),
             "kv_format": engine.model.options.kv_format,
             "rope": _rope(engine.model),
-            **_eviction(engine.model, len(cells)),
-            **_stretches(engine.model),
+            **told,
+            **({"cells": len(cells)} if told else {}),
             "tokens": engine.text.held,
             "drawn": engine.text.drawn,
             "sampler": engine.sampler_state,
@@ -62,7 +62,7 @@ def save(engine: "Engine", path: str | Path) -> None:
         for part in (MAGIC, struct.pack("<Q", len(header)), header):
             aside.write(part)
             checksum.update(part)
-        for rows, numbers in _kept(engine.model, cells, slots, engine.model.cells.begins[0]):
+        for rows, numbers in _kept(engine.model, cells, slots, told):
             part = rows[numbers].tobytes()
             aside.write(part)
             checksum.update(part)
@@ -89,38 +89,35 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
         )
     if header.get("rope", "") != _rope(model):
         raise SessionError(f"{path}: its keys are turned as those of another context's length")
-    ours, theirs = _eviction(model, 0).get("kv_policy"), header.get("kv_policy")
+    told = model.method.told()
+    ours, theirs = told.get("kv_policy"), header.get("kv_policy")
     if ours != theirs:
         raise SessionError(
             f"{path}: its cells were kept by the kv_policy {theirs or 'none'}, the engine's is"
             f" {ours or 'none'}"
         )
-    ours, theirs = (h.get("prompt_attention", "none") for h in (_stretches(model), header))
+    ours, theirs = (h.get("prompt_attention", "none") for h in (told, header))
     if ours != theirs:
         raise SessionError(
             f"{path}: its prompts were read by the prompt_attention {theirs}, the engine's is"
             f" {ours}"
         )
     tokens: list[int] = header["tokens"]
-    count, begins = header.get("cells", len(tokens)), 0 * model.cells.begins[0]
-    begins[:] = header.get("begins", 0)
+    count = header.get("cells", len(tokens))
     if count > model.cells.capacity:
         raise SessionError(f"{path}: it holds {count} tokens, the context {model.cells.capacity}")
     behind: list[int] = header.get("states", [])
-    kept = _kept(model, np.arange(count), np.array(behind), begins)
+    kept = _kept(model, np.arange(count), np.array(behind), header)
     expected = sum(len(numbers) * rows.shape[1] for rows, numbers in kept)
     if len(body) != expected:
         raise SessionError(f"{path}: {len(body)} bytes of cells, expected {expected}")
     engine.reset()
     cells = model.cells.place(range(len(tokens) - count, len(tokens)), [(0,)] * count)
-    model.cells.evicted[0], model.cells.begins[0] = header.get("evicted", 0), begins
-    model.cells.dense_until[0] = dense = header.get("dense_until", NOBODY)
-    model.cells.by_choice[cells[dense:]] = True
-    model.cells.stretched[0] = header.get("stretched", -1)
+    model.method.restore(cells, header)
     states, start = model.cells.states, 0
     # where there is no room for all, those of the last tokens are put over those before
     slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
-    for rows, numbers in _kept(model, cells, slots, begins):
+    for rows, numbers in _kept(model, cells, slots, header):
         size = len(numbers) * rows.shape[1]
         part = np.frombuffer(body, np.uint8, size, start)
         rows[numbers] = part.reshape(len(numbers), rows.shape[1])
@@ -131,10 +128,11 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
 
 
 def _kept(
-    model: Model, cells: Array, slots: Array, begins: Array
+    model: Model, cells: Array, slots: Array, told: Mapping[str, Any]
 ) -> list[tuple[Array | DeviceRows, Array]]:
     """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session, of
-    which blocks have those of the cells from `begins` on."""
+    which blocks have those of the cells from their number in `begins` on, if that is told."""
+    begins = told.get("begins") or [0] * model.config.blocks
     found: list[tuple[Array | DeviceRows, Array]] = [
         (cache, cells[begins[block_of(name)] :]) for name, cache in model.caches.items()
     ]
@@ -143,25 +141,6 @@ def _kept(
             states = states.reshape(len(states), -1).view(np.uint8)
         found.append((states, slots))
     return found
-
-
-def _eviction(model: Model, cells: int) -> dict[str, Any]:
-    """Of a model with a policy, which it is, how many cells there are, up to where cells were
-    evicted, from which cell on blocks have any, and from where on tokens chose their pages."""
-    if not model.eviction:
-        return {}
-    said = {"kv_policy": text_of(model.eviction.policy), "cells": cells}
-    own, begins = model.cells, model.cells.begins[0].tolist()
-    said |= {"evicted": own.evicted[0], "dense_until": own.dense_until[0]}
-    return said | ({"begins": begins} if any(begins) else {})
-
-
-def _stretches(model: Model) -> dict[str, Any]:
-    """Of a model whose prompts are read by sparse attention, how, and how far they were."""
-    method = model.options.prompt_attention
-    return {
-        "prompt_attention": str(method), "stretched": model.cells.stretched[0]
-    } if method else {}  # fmt: skip
 
 
 def _rope(model: Model) -> str:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from engine.cache.cells import Cells
+from engine.cache.method import Step
 from engine.compile.plan import CpuStep, Plan
 from engine.gpu.greedy import Greedy
 from engine.passes.fuse import GpuStep
@@ -95,17 +96,13 @@ def stepped(
     chosen = cells.place(positions, sequences)
     try:
         spans = cells.spans(positions, sequences)
-        given = {"tokens": tokens, "positions": positions, "cells": chosen, "spans": spans}
-        if names := [n for n in ready.inputs if n.startswith(("spans.", "observed_spans"))]:
-            seen = {"spans": spans, "observed_spans": cells.observed(spans, positions)}
-            for name in names:  # of all blocks, or of one
-                kind, _, block = name.partition(".")
-                given[name] = cells.begun(seen[kind], int(block)) if block else seen[kind]
-        if pages := "stale" in ready.inputs:
-            divided = cells.divided(chosen, spans, positions)
-            given["dense_spans"], given["choosing_spans"] = divided
-        if "prompt_spans" in ready.inputs:
-            given["prompt_spans"], given["dense_spans"] = cells.by_prompt(spans, positions)
+        given: dict[str, Any] = {
+            "tokens": tokens,
+            "positions": positions,
+            "cells": chosen,
+            "spans": spans,
+        }
+        given |= cells.method.inputs(Step(ready.inputs, chosen, spans, np.asarray(positions)))
         if cells.window:
             given["window_spans"] = cells.windowed(spans, positions)
         if cells.states:
@@ -117,14 +114,11 @@ def stepped(
         for i, name in enumerate(of_blocks):  # rows of embeddings that blocks have of their own
             given[name] = np.asarray(given["tokens"]) * len(of_blocks) + i
         for name, values in given.items():
-            ready.inputs[name][:count] = values
-        if pages:
-            ready.inputs["stale"][:] = cells.stale(read := np.unique(spans[:, 0]).tolist())
+            ready.inputs[name][: len(values)] = values
         ready.inputs["rows"][:outputs] = wanted
         ready.resize(tokens=count, outputs=outputs)
         ready.run()
-        if pages:
-            cells.sum_up(read)
+        cells.method.ran()
         yield
     except BaseException:  # Ctrl-C too: what was not computed to its end is not held
         cells.take_back(positions, sequences)

@@ -64,7 +64,7 @@ class Scheduler:
 
     def __init__(self, serving: Serving, held: Sequence[int] = ()) -> None:
         self._serving, self._model = serving, serving.model
-        self._cells, self._eviction = serving.model.cells, serving.model.eviction
+        self._cells, self._method = serving.model.cells, serving.model.method
         self._slots, self._pace = Slots(self._cells, held), Pace()
         self._most = min(self._cells.n_sequences, self._model.limits["outputs"])
         self._waiting: dict[Order, tuple[Request, Run | None]] = {}
@@ -170,16 +170,12 @@ class Scheduler:
             most = request.reading.first
         else:
             most = 0 if scored else len(text) - 1
-        sparse = bool(self._cells.stretch) and not request.reading
-        if sparse and scored:
+        if self._method.stretch and scored:
             raise PromptError("prompt_logprobs exclude prompt_attention: such tokens see all")
-        if self._cells.stretch and request.reading:  # whose tokens see all
+        if not request.reading:
+            most = self._method.most(most, len(request.tokens))
+        elif self._method.stretch:  # its tokens see all
             most = 0
-        elif sparse:
-            most = min(most, len(request.tokens) - 1) // self._cells.stretch * self._cells.stretch
-        if self._eviction and not request.reading:  # what observes is evaluated for this prompt
-            observers = max(1, self._eviction.observers)
-            most = max(0, min(most, len(request.tokens) - observers))
         if most and self._soon(text, most):
             return False
         if run is None:
@@ -202,14 +198,11 @@ class Scheduler:
         if not request.begun:
             request.begun, request.cached = time.perf_counter(), held
         run.slot, run.held = slot, held
-        if sparse:
-            self._cells.read(slot, held, len(request.tokens))
+        if request.reading:
+            self._method.whole(slot)
         else:
-            self._cells.read(slot, -1, 0)
-        if self._eviction and request.reading:
-            self._eviction.whole(slot)
-        elif self._eviction:
-            self._eviction.begin(slot, len(request.tokens))
+            self._method.begin(slot, len(request.tokens))
+            self._method.reads(slot, held, len(request.tokens))
         self._running.append(run)
         self._running.sort(key=lambda one: one.order)
         return True
@@ -279,8 +272,8 @@ class Scheduler:
                 continue
             begin = max(0, run.first - run.held)  # of which nothing is wanted
             count = min(run.length - run.held, left, begin + 1 + spare)
-            if self._eviction and run.held < (prompt := len(run.request.tokens)):
-                count = min(count, prompt - run.held)  # behind it cells are evicted
+            if self._method.ends and run.held < (prompt := len(run.request.tokens)):
+                count = min(count, prompt - run.held)
             if count := self._room(run, parts, count):
                 wanted = max(0, count - begin)
                 spare -= max(0, wanted - 1)
@@ -290,7 +283,7 @@ class Scheduler:
 
     def _stretch(self, run: Run) -> int:
         """How many tokens a step has to read next of a prompt that is read by sparse attention."""
-        prompt, stretch = len(run.request.tokens), self._cells.stretch
+        prompt, stretch = len(run.request.tokens), self._method.stretch
         if not stretch or run.request.reading or run.held >= prompt:
             return 0
         return min(prompt, run.held // stretch * stretch + stretch) - run.held
@@ -358,21 +351,20 @@ class Scheduler:
             part.run.held += part.count
             self._slots.texts[part.run.slot] += tokens[at : at + part.count]
             at += part.count
-        for part in parts if self._eviction else ():
-            self._evict(part.run)
+        for part in parts if self._method.ends else ():
+            self._finish(part.run)
         self.evaluated += len(tokens)
         return found
 
-    def _evict(self, run: Run) -> None:
+    def _finish(self, run: Run) -> None:
         """Where its prompt has just been read, what a policy does not keep goes. What others share
         with it wants cells of its own: if there are none, those that came last are put back."""
-        assert self._eviction
         if run.slot < 0 or run.request.reading or run.held != len(run.request.tokens):
             return
         others = [other for other in self._running if other is not run]
-        while not self._slots.make_room(self._eviction.wanted(run.slot)) and others:
+        while not self._slots.make_room(self._method.wanted(run.slot)) and others:
             self._put_back(others.pop())
-        self._eviction.finish(run.slot)
+        self._method.finish(run.slot)
 
     def _count(self, parts: list[Part], seconds: float) -> None:
         """Where a step's time went: what answers and prompts share is divided by their tokens."""

@@ -37,9 +37,7 @@ class Slots:
         giver, shared = 0, 0
         for sequence, held in enumerate(self.texts):
             found = min(common(held, text), most)
-            if self._cells.evicted[sequence]:  # which has not all of it
-                continue
-            if found > shared and (found := self._cells.shares(sequence, found)) > shared:
+            if found > shared and (found := self._cells.method.shares(sequence, found)) > shared:
                 giver, shared = sequence, found
         empty = (s for s in self._idle if not self.texts[s])
         others = (s for s in self._idle if s != giver or not shared)

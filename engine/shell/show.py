@@ -180,7 +180,7 @@ def print_timings(engine: Engine) -> None:
             each = f"{1000 * span.seconds / span.tokens:8.2f} ms per token"
             line += f" / {span.tokens:5d} tokens ({each}, {span.rate:9.2f} tokens/s)"
         print(line, file=sys.stderr)
-    if engine.model.eviction:
+    if engine.model.options.kv_policy:
         print(f"{'cache':>12} {engine.timings.cache:,} bytes", file=sys.stderr)
     if drafts:
         print(
@@ -200,7 +200,7 @@ def timings_json(engine: Engine) -> dict[str, dict[str, Any]]:
         }
         for name, span in _spans(engine).items()
     }
-    if engine.model.eviction:
+    if engine.model.options.kv_policy:
         found["cache"] = {"bytes": engine.timings.cache}
     if drafts := engine.timings.speculation:
         found["speculation"] = {

@@ -1,0 +1,66 @@
+"""Stretches: prompts that are read by sparse attention, a stretch in each step, so that what tokens
+see depends on their prompt alone (docs/decisions/045)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.cache.method import Method, Step
+from engine.passes.sparse_prompts import DENSE, PROMPT
+from engine.policies.minference import MInference
+from reference.op import Array
+
+
+class Stretches(Method):
+    """Tokens of a sequence up to `prompt_to` are read so; of `stretched` tokens, or -1 where not
+    all were read so, cells are what any prompt has that begins alike."""
+
+    def __init__(self, policy: MInference, n_sequences: int) -> None:
+        self.policy, self.stretch = policy, policy.stretch
+        self.prompt_to = [0] * n_sequences
+        self.stretched = [-1] * n_sequences
+
+    def reads(self, sequence: int, held: int, tokens: int) -> None:
+        self.prompt_to[sequence], self.stretched[sequence] = tokens, held
+
+    def whole(self, sequence: int) -> None:
+        self.prompt_to[sequence], self.stretched[sequence] = 0, -1
+
+    def copied(self, source: int, target: int, count: int) -> None:
+        self.stretched[target] = min(self.stretched[source], count)
+
+    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+        self.stretched[sequence] = min(self.stretched[sequence], begin)
+        if gone.all():
+            self.whole(sequence)
+
+    def shares(self, sequence: int, end: int) -> int:
+        """Whole stretches."""
+        return max(0, min(end, self.stretched[sequence])) // self.stretch * self.stretch
+
+    def most(self, count: int, tokens: int) -> int:
+        return min(count, tokens - 1) // self.stretch * self.stretch
+
+    def is_begun(self, sequence: int) -> bool:
+        return self.stretched[sequence] >= 0
+
+    def is_spoilt(self, sequence: int) -> bool:
+        return self.stretched[sequence] >= 0
+
+    def inputs(self, step: Step) -> dict[str, Array]:
+        """Spans of tokens that are a prompt's and of the others, empty where they are not meant."""
+        spans, prompt, dense = step.spans, step.spans.copy(), step.spans.copy()
+        sparse = step.positions < np.array(self.prompt_to)[spans[:, 0]]
+        prompt[~sparse, 2] = dense[sparse, 2] = 0
+        if sparse.any():
+            sequence, end = int(spans[sparse, 0][-1]), int(spans[sparse, 2][-1])
+            if sparse.sum() == self.stretch and end == self.stretched[sequence] + self.stretch:
+                self.stretched[sequence] = end
+        return {PROMPT: prompt, DENSE: dense}
+
+    def told(self) -> dict[str, Any]:
+        return {"prompt_attention": str(self.policy), "stretched": self.stretched[0]}
+
+    def restore(self, cells: Array, header: Mapping[str, Any]) -> None:  # noqa: ARG002
+        self.stretched[0] = header["stretched"]
