@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.cache.cells import Cells
 from engine.cache.eviction import Eviction, receiving
+from engine.cache.pages import Pages
 from engine.cache.states import States
 from engine.checks import check_memory
 from engine.compile.build import Built, build, build_further
@@ -21,6 +22,7 @@ from engine.options import Options
 from engine.passes import Pass
 from engine.passes.count import count_predicted
 from engine.passes.keep_hidden import keep_hidden
+from engine.passes.pack import packing
 from engine.placement.applied import placed
 from engine.sparsity import dense_where_faster
 from kernels.background import Background
@@ -70,7 +72,10 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    cells = Cells(context, options.sequences, config.window, states)
+    pages = None
+    if options.packs:
+        pages = Pages(context, options.sequences, limits["tokens"], options.kv_residual)
+    cells = Cells(context, options.sequences, config.window, states, pages)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
         {"tokens": max(limits.values()), "held": context}, options.compiles_apart,
@@ -80,7 +85,8 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     compiler = Compiler(file, said, options, chooser, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
-        return build(file, said, config, cells, limits, options, passes)
+        own = [*passes, packing(pages)] if pages else passes
+        return build(file, said, config, cells, limits, options, own)
 
     if options.vram_budget:
         config, found = placed(config, file, options, context, device)

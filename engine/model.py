@@ -50,8 +50,10 @@ class Model:
         self.chooser, self._notes, self.eviction = loaded.chooser, loaded.notes, loaded.eviction
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
+        self.pages = loaded.built.pages
         self.ready: Executable | None = loaded.ready
         self._cell_bytes = sum(cache.shape[1] for cache in self.caches.values())
+        self._page_bytes = sum(int(pages.shape[1]) for pages in self.pages.values())
         self.ahead = loaded.ahead
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
@@ -73,7 +75,7 @@ class Model:
         with self._stepping:
             self._resources.close()
             self.ready = self.ahead = None
-            for name in ("caches", "states", "memory"):
+            for name in ("caches", "states", "pages", "memory"):
                 self.__dict__.pop(name, None)
 
     def touch(self) -> None:
@@ -100,6 +102,9 @@ class Model:
     @property
     def cache_bytes(self) -> int:
         """What the cells take that hold keys and values, in all blocks."""
+        if self.cells.pages:
+            rows, pages = self.cells.pages.used
+            return rows * self._cell_bytes + pages * self._page_bytes
         return (self.cells.capacity - self.cells.free) * self._cell_bytes
 
     @property

@@ -15,6 +15,7 @@ from reference.table import OPS
 TOKENS = (1, 8, 512)
 CACHES = ("cold", "hot")
 CONTEXT = 512  # cells that attention sees, itself included
+RESIDUAL = 128  # of these cells, beside pages of two bits
 GROUP = 128  # elements that share a scale, where not a row does
 LATENT = 192, 128, 512, 576  # of DeepSeek-V2's heads: all, apart, latent, latent and turned
 EXPERTS, USED = 8, 2  # of a mixture, and for each token
@@ -87,6 +88,20 @@ def _received(m: ModelShape, _: int) -> Iterator[Sizes]:
     yield heads | {"capacity": CONTEXT, "sequences": 1, "softcapped": 0}
 
 
+def _pages(m: ModelShape) -> Sizes:
+    """Of a text of which all but the latest tokens are in two bits."""
+    slots = (CONTEXT - RESIDUAL) // 32
+    sizes = {"capacity": RESIDUAL, "sequences": 1, "pages": slots}
+    return {**sizes, "kv_heads": m.kv_heads, "head_dim": m.head_dim}
+
+
+def _kivi(m: ModelShape, _: int) -> Iterator[Sizes]:
+    plain = {"alibi": 0, "softcapped": 0}
+    pages = _pages(m)
+    if m.head_dim % 32 == 0:
+        yield {**pages, "heads": m.heads, "slots": pages["pages"], **plain}
+
+
 def _cells(m: ModelShape) -> Sizes:
     """Of a text that fills the cache."""
     held = {"capacity": CONTEXT, "held": CONTEXT}
@@ -139,6 +154,9 @@ BY_NAME: Mapping[str, Asked] = {
     "kv_write": lambda m, _: [{"capacity": CONTEXT, "width": m.kv_heads * m.head_dim}],
     "attention": _attention,
     "attention_received": _received,
+    "attention_kivi": _kivi,
+    "kivi_keys": lambda m, _: [_pages(m)] if m.head_dim % 32 == 0 else [],
+    "kivi_values": lambda m, _: [_pages(m)] if m.head_dim % 32 == 0 else [],
     "knorm": _for_few(lambda m, _: _cells(m)),
     "keydiff": _for_few(lambda m, _: _cells(m)),
     "pool_scores": _for_few(lambda m, _: {"kv_heads": m.kv_heads, "held": CONTEXT}),

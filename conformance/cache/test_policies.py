@@ -12,6 +12,7 @@ from conformance.llama.peers import presses
 from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.compare import EXACT, demand_near
 from conformance.llama.peers.export import export
+from conformance.support.drawn import drawn
 from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
 from conformance.support.models.small_recurrent import RECURRENT
@@ -60,16 +61,7 @@ def load(model):
 
 
 def text(engine: Engine, prompt: list[int] = PROMPT, params: SamplingParams = GREEDY) -> Any:
-    """The tokens drawn, with the bits of the logits that they were drawn from."""
-    seen: list[bytes] = []
-
-    def note(_: list[int], logits: Array) -> Array:
-        seen.append(logits.tobytes())
-        return logits
-
-    asked = replace(params, logits_processors=[note])
-    tokens = [piece.token for piece in engine.stream(prompt, asked)]
-    return list(zip(tokens, seen, strict=True))
+    return drawn(engine, prompt, params)
 
 
 def in_numpy(policy: Policy, keys: Array, received: Array | None) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.cache.pages import Pages
 from engine.cache.states import States
 from engine.errors import EngineError
 
@@ -24,17 +25,23 @@ class ContextFullError(EngineError, RuntimeError):
 
 class Cells:
     """`capacity` cells for up to `n_sequences` sequences. Where blocks have a `window`, they see so
-    many tokens, the last itself included. Where they are recurrent, the model has `states`.
+    many tokens, the last itself included. Where they are recurrent, the model has `states`; where
+    keys and values are in two bits, `pages`.
 
     Of a sequence whose cells a policy has evicted (engine/cache/eviction.py) all positions below
     `evicted` have gone or moved together; tokens from `observed_from` on say what is kept.
     """
 
     def __init__(
-        self, capacity: int, n_sequences: int, window: int = 0, states: States | None = None
+        self,
+        capacity: int,
+        n_sequences: int,
+        window: int = 0,
+        states: States | None = None,
+        pages: Pages | None = None,
     ) -> None:
         self.capacity, self.n_sequences, self.window = capacity, n_sequences, window
-        self.states = states
+        self.states, self.pages = states, pages
         self.positions = np.full(capacity, -1, np.int32)
         self.lists = np.zeros((n_sequences, capacity), np.int32)
         self.lengths = [0] * n_sequences
@@ -55,6 +62,19 @@ class Cells:
         """The position after the sequence's last."""
         length = self.lengths[sequence]
         return int(self.positions[self.lists[sequence, length - 1]]) + 1 if length else 0
+
+    @property
+    def given(self) -> dict[str, Array]:
+        """What a step finds cells by, and their positions, as long as the model lasts; of a cache
+        in two bits those of rows, and pages."""
+        if self.pages:
+            return {"lists": self.pages.lists, "cell_positions": self.pages.positions}
+        return {"lists": self.lists, "cell_positions": self.positions}
+
+    @property
+    def rows(self) -> int:
+        """Those of a cache of keys or values."""
+        return self.pages.rows if self.pages else self.capacity
 
     def place(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
         """Cells int32 [tokens] for new tokens, each entered into all its sequences.
@@ -180,6 +200,8 @@ class Cells:
         that behind the last token before it whose state is kept."""
         if self.evicted[sequence]:
             return end if end >= self.evicted[sequence] else 0
+        if self.pages:
+            return end if self.pages.can_go_on(self.of(sequence)[:end]) else 0
         end = min(end, self.observed_from[sequence])
         if not self.states:
             return end
@@ -225,10 +247,12 @@ class Cells:
             )
         if not len(kept):
             self.evicted[sequence] = 0
-        if self.states and gone.any() and gone.argmax() + len(dropped) < len(cells):
+        inside = gone.any() and gone.argmax() + len(dropped) < len(cells)
+        if (self.states or self.pages) and inside:
+            why = "a recurrent model has read" if self.states else "are packed"
             raise ValueError(
-                f"positions from {begin} on cannot be dropped without those after them, which a"
-                " recurrent model has read with them"
+                f"positions from {begin} on cannot be dropped without those after them, which {why}"
+                " with them"
             )
         self.lists[sequence, : len(kept)] = kept
         self.lengths[sequence] = len(kept)
@@ -241,6 +265,8 @@ class Cells:
         self.positions[freed] = -1
         if self.states:
             self.states.drop(freed.tolist())
+        if self.pages:
+            self.pages.drop(freed)
         self._stack[self.free : self.free + len(freed)] = freed
         self.free += len(freed)
 

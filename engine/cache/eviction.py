@@ -29,23 +29,14 @@ def attending(graph: Graph) -> dict[str, Node]:
 
 def check(policy: Policy, graph: Graph, memory: Memory, context: int) -> None:
     """Raise ModelError where a policy does not go with a model."""
-    name, blocks = type(policy).__name__, attending(graph)
+    name = type(policy).__name__
     if policy.capacity >= context:
         raise ModelError(
             f"kv_policy {name} keeps {policy.capacity} cells, which is all of a context of"
             f" {context}: nothing would be evicted"
         )
-    recurrent = [v for n in graph.nodes for v in n.arguments.values() if _name(v) == "sources"]
-    if recurrent or not blocks:
-        raise ModelError(f"kv_policy {name}: blocks of this model are recurrent, not cells of keys")
-    for block, node in blocks.items():
+    for block, node in demand_own_cells(f"kv_policy {name}", graph).items():
         given = node.arguments
-        if (_name(given["k"]), _name(given["v"])) != (f"{block}.k_cache", f"{block}.v_cache"):
-            raise ModelError(
-                f"kv_policy {name}: {block} has no keys and values of its own to choose among"
-            )
-        if _name(given["spans"]) != "spans":
-            raise ModelError(f"kv_policy {name}: {block} sees a window of the text as it is")
         if memory[_name(given["slopes"])].any():
             raise ModelError(
                 f"kv_policy {name}: scores of {block} go by distance (ALiBi), which cells that"
@@ -53,6 +44,22 @@ def check(policy: Policy, graph: Graph, memory: Memory, context: int) -> None:
             )
         if policy.observers and (memory[_name(given["sinks"])] != -np.inf).any():
             raise ModelError(f"kv_policy {name}: {block} has sinks, which take a part of attention")
+
+
+def demand_own_cells(what: str, graph: Graph) -> dict[str, Node]:
+    """The nodes that attend, by block, if each sees all cells of its own text and these are its
+    own; ModelError about `what` needs that where it is not so."""
+    blocks = attending(graph)
+    recurrent = [v for n in graph.nodes for v in n.arguments.values() if _name(v) == "sources"]
+    if recurrent or not blocks:
+        raise ModelError(f"{what}: blocks of this model are recurrent, not cells of keys")
+    for block, node in blocks.items():
+        given = node.arguments
+        if (_name(given["k"]), _name(given["v"])) != (f"{block}.k_cache", f"{block}.v_cache"):
+            raise ModelError(f"{what}: {block} has no keys and values of its own to choose among")
+        if _name(given["spans"]) != "spans":
+            raise ModelError(f"{what}: {block} sees a window of the text as it is")
+    return blocks
 
 
 def _name(value: Value | float) -> str:

@@ -43,12 +43,17 @@ def save(engine: "Engine", path: str | Path) -> None:
     states = engine.model.cells.states
     behind = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
     slots = np.array([states[int(cells[t])] for t in behind if states], np.int64)
+    first, rows_of, pages_of = 0, cells, cells[:0]
+    if pages := engine.model.cells.pages:
+        pages.tidy(engine.model.cells)
+        first, rows_of, pages_of = pages.kept(cells)
     header = json.dumps(
         {
             "model": model_digest(engine.model.file),
-            "kv_format": engine.model.options.kv_format,
+            "kv_format": _format(engine.model),
             "rope": _rope(engine.model),
             **_eviction(engine.model, len(cells)),
+            **({"first": first} if pages else {}),
             "tokens": engine.text.held,
             "drawn": engine.text.drawn,
             "sampler": engine.sampler_state,
@@ -60,7 +65,7 @@ def save(engine: "Engine", path: str | Path) -> None:
         for part in (MAGIC, struct.pack("<Q", len(header)), header):
             aside.write(part)
             checksum.update(part)
-        for rows, numbers in _kept(engine.model, cells, slots):
+        for rows, numbers in _kept(engine.model, rows_of, slots, pages_of):
             part = rows[numbers].tobytes()
             aside.write(part)
             checksum.update(part)
@@ -80,10 +85,9 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     model = engine.model
     if header["model"] != model_digest(model.file):
         raise SessionError(f"{path}: this session is of another model")
-    if header["kv_format"] != model.options.kv_format:
+    if header["kv_format"] != _format(model):
         raise SessionError(
-            f"{path}: its cache is in {header['kv_format']}, the engine's in"
-            f" {model.options.kv_format}"
+            f"{path}: its cache is in {header['kv_format']}, the engine's in {_format(model)}"
         )
     if header.get("rope", "") != _rope(model):
         raise SessionError(f"{path}: its keys are turned as those of another context's length")
@@ -98,7 +102,10 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     if count > model.cells.capacity:
         raise SessionError(f"{path}: it holds {count} tokens, the context {model.cells.capacity}")
     behind: list[int] = header.get("states", [])
-    kept = _kept(model, np.arange(count), np.array(behind))
+    first, packed = header.get("first", 0), 0
+    if pages := model.cells.pages:
+        packed = int(pages.packed(count))
+    kept = _kept(model, np.arange(first, count), np.array(behind), np.arange(packed))
     expected = sum(len(numbers) * rows.shape[1] for rows, numbers in kept)
     if len(body) != expected:
         raise SessionError(f"{path}: {len(body)} bytes of cells, expected {expected}")
@@ -108,7 +115,8 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     states, start = model.cells.states, 0
     # where there is no room for all, those of the last tokens are put over those before
     slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
-    for rows, numbers in _kept(model, cells, slots):
+    rows_of, pages_of = pages.restore(cells, first) if pages else (cells, cells[:0])
+    for rows, numbers in _kept(model, rows_of, slots, pages_of):
         size = len(numbers) * rows.shape[1]
         part = np.frombuffer(body, np.uint8, size, start)
         rows[numbers] = part.reshape(len(numbers), rows.shape[1])
@@ -118,9 +126,12 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     return engine.text.held + engine.text.drawn
 
 
-def _kept(model: Model, cells: Array, slots: Array) -> list[tuple[Array | DeviceRows, Array]]:
+def _kept(
+    model: Model, cells: Array, slots: Array, pages: Array
+) -> list[tuple[Array | DeviceRows, Array]]:
     """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session."""
     found: list[tuple[Array | DeviceRows, Array]] = [(c, cells) for c in model.caches.values()]
+    found += [(of_block, pages) for of_block in model.pages.values()]
     for states in model.states.values():
         if not isinstance(states, DeviceRows):
             states = states.reshape(len(states), -1).view(np.uint8)
@@ -135,6 +146,12 @@ def _eviction(model: Model, cells: int) -> dict[str, Any]:
         return {}
     policy = text_of(model.eviction.policy)
     return {"kv_policy": policy, "cells": cells, "evicted": model.cells.evicted[0]}
+
+
+def _format(model: Model) -> str:
+    """Of the cache; of one in two bits with how many tokens are not."""
+    residual = f":residual={model.options.kv_residual}" if model.options.packs else ""
+    return model.options.kv_format + residual
 
 
 def _rope(model: Model) -> str:

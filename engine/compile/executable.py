@@ -92,6 +92,8 @@ def stepped(
 ) -> Iterator[None]:
     """A step that has run; its tokens are held if nothing goes wrong until its end."""
     count, outputs = len(tokens), len(wanted)
+    if cells.pages:
+        cells.pages.tidy(cells)
     chosen = cells.place(positions, sequences)
     try:
         spans = cells.spans(positions, sequences)
@@ -100,6 +102,8 @@ def stepped(
             given["observed_spans"] = cells.observed(spans, positions)
         if cells.window:
             given["window_spans"] = cells.windowed(spans, positions)
+        if cells.pages:
+            given |= cells.pages.step(cells, chosen, spans)
         if cells.states:
             order, sources, targets = cells.routes(chosen, spans)
             given = {name: np.asarray(values)[order] for name, values in given.items()}
@@ -115,5 +119,7 @@ def stepped(
         ready.run()
         yield
     except BaseException:  # Ctrl-C too: what was not computed to its end is not held
+        if cells.pages:
+            cells.pages.undo()
         cells.take_back(positions, sequences)
         raise

@@ -1,0 +1,20 @@
+"""What an engine draws, bit for bit."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine import Engine, SamplingParams
+from reference.op import Array
+
+
+def drawn(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> list[tuple[int, bytes]]:
+    """The tokens that follow, with the bits of the logits that they were drawn from."""
+    seen: list[bytes] = []
+
+    def note(_: list[int], logits: Array) -> Array:
+        seen.append(logits.tobytes())
+        return logits
+
+    asked = replace(params, logits_processors=[note])
+    tokens = [piece.token for piece in engine.stream(list(prompt), asked)]
+    return list(zip(tokens, seen, strict=True))
