@@ -55,7 +55,9 @@ class Pages:
         return np.maximum(0, np.asarray(ends) - self.residual) // GROUP
 
     def tidy(self, cells: "Cells") -> None:
-        """Let rows go that no text needs to go on, or to be taken back by GROUP tokens."""
+        """Let rows go that no text needs to go on, or to be taken back by GROUP tokens; what the
+        step before packed stays."""
+        self._fresh = []
         needed = np.zeros(len(self.row_of), bool)
         for sequence, length in enumerate(cells.lengths):
             if length:
@@ -68,7 +70,6 @@ class Pages:
         """What a step is given whose tokens have these cells and see these spans: the new cells'
         rows, the spans as parts of `lists`, how many pages each token sees, and the page into which
         the group before its span is to be packed. Rows and lists are written."""
-        self._fresh = []
         sequences, _, ends = spans.T
         if (strange := cells.positions[chosen] != ends - 1).any():
             at = int(strange.argmax())
@@ -86,8 +87,7 @@ class Pages:
             rows = self.row_of[cells.lists[sequence, start:last]]
             for t in own[packed[own] > before[own]].tolist():
                 into[t] = self._page(int(cells.lists[sequence, GROUP * packed[t] - 1]))
-            pages = self.page_of[cells.lists[sequence, : GROUP * int(self.packed(last))]]
-            pages = pages[GROUP - 1 :: GROUP]
+            pages = self.page_of[self._ends(cells.lists[sequence, :last])]
             if (rows < 0).any() or (pages < 0).any():
                 raise PackedError(
                     f"position {first - 1} goes on from tokens that are in two bits: read the text"
@@ -115,16 +115,19 @@ class Pages:
         """Rows for the cells of a text from `first` on, and pages for those before them that are in
         two bits."""
         self._hold(listed[first:], np.arange(first, len(listed), dtype=np.int32))
-        ends = listed[: GROUP * int(self.packed(len(listed)))][GROUP - 1 :: GROUP]
-        return self.row_of[listed[first:]], np.array([self._page(int(c)) for c in ends], np.int32)
+        pages = [self._page(cell) for cell in self._ends(listed).tolist()]
+        return self.row_of[listed[first:]], np.array(pages, np.int32)
 
     def kept(self, listed: Array) -> tuple[int, Array, Array]:
         """Of a text's cells the first that has a row, as all behind it do; these rows, and the
         pages of those before."""
         lacking = np.flatnonzero(self.row_of[listed] < 0)
         first = int(lacking[-1]) + 1 if len(lacking) else 0
-        ends = listed[: GROUP * int(self.packed(len(listed)))][GROUP - 1 :: GROUP]
-        return first, self.row_of[listed[first:]], self.page_of[ends]
+        return first, self.row_of[listed[first:]], self.page_of[self._ends(listed)]
+
+    def _ends(self, listed: Array) -> Array:
+        """Of a text's cells those of the last tokens of its pages."""
+        return listed[GROUP - 1 : GROUP * int(self.packed(len(listed))) : GROUP]
 
     def drop(self, freed: Array) -> None:
         """These cells are free, and what they held with them."""
