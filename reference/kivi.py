@@ -38,7 +38,7 @@ def kivi_keys(
 def kivi_values(
     x: Array, lists: Array, spans: Array, into: Array, before: Array, format: str
 ) -> Array:
-    """The same of values, whose pages are others."""
+    """The same of values, whose pages are others: shapes as for kivi_keys."""
     return _written(page_of_values, x, lists, spans, into, before, format)
 
 
