@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 
 from engine.cache.states import slots_for
+from engine.cache.two_bits import pages_for, rows_for
 from engine.config import ModelConfig, ModelError
 from engine.errors import EngineError
 from engine.gguf.cursor import shown
@@ -18,6 +19,7 @@ from engine.models.family import Family
 from engine.options import Options
 from engine.sampling.params import SamplingParams
 from reference.formats import FORMATS
+from reference.formats.kivi import PAGE_BYTES
 from reference.op import Array
 
 # Frequencies that old checkpoints store and that are computed here; predictors, without which a
@@ -108,7 +110,7 @@ def further_tensors(tensors: Iterable[str], config: ModelConfig) -> set[str]:
 
 def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     """A cache of `context` cells is whole blocks of its format, and fits what is free."""
-    layout = FORMATS[options.kv_format]
+    layout = FORMATS[options.cell_format]
     blocks = range(options.cpu_blocks(config.blocks))
     widths = [config.cell(i) for i in range(config.blocks)]
     for width in widths:
@@ -119,7 +121,12 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
             )
     rows = sum(layout.row_bytes(widths[i]) for i in blocks)
     each = 1 if config.latent else 2
-    wanted = each * context * rows + 4 * options.sequences * context
+    held, tokens = context, min(options.batch, context)
+    if options.packs:
+        held = rows_for(context, options.sequences, tokens, options.kv_residual)
+        page = PAGE_BYTES * sum(widths[i] for i in blocks)
+        rows += page * pages_for(context, options.sequences) // held
+    wanted = each * held * rows + 4 * options.sequences * context
     slots = slots_for(options.sequences, options.states)
     if options.foretells:
         wanted += context * (4 * config.hidden + each * max(map(layout.row_bytes, widths)))

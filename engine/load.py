@@ -12,6 +12,7 @@ from engine.cache.method import Method
 from engine.cache.pages import Pages, paging
 from engine.cache.states import States
 from engine.cache.stretches import Stretches
+from engine.cache.two_bits import TwoBits
 from engine.checks import check_memory
 from engine.compile.build import Built, build, build_further
 from engine.compile.compiler import Compiler
@@ -24,6 +25,7 @@ from engine.options import Options
 from engine.passes import Pass
 from engine.passes.count import count_predicted
 from engine.passes.keep_hidden import keep_hidden
+from engine.passes.pack import packing
 from engine.passes.sparse_prompts import sparse_prompts
 from engine.placement.applied import placed
 from engine.policies.minference import MInference
@@ -78,7 +80,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    method = _method_of(options, context, config.blocks)
+    method = _method_of(options, context, config.blocks, limits["tokens"])
     cells = Cells(context, options.sequences, config.window, states, method)
     chooser = Chooser(
         Store(), options.strict, options.variant, options.numerics,
@@ -89,7 +91,8 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     compiler = Compiler(file, said, options, chooser, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
-        return build(file, said, config, cells, limits, options, passes)
+        own = [*passes, packing(method)] if isinstance(method, TwoBits) else passes
+        return build(file, said, config, cells, limits, options, own)
 
     if options.vram_budget:
         config, found = placed(config, file, options, context, device)
@@ -116,9 +119,11 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     return Loaded(config, device, limits, cells, chooser, compiler.team, whole, ready, ahead, notes)
 
 
-def _method_of(options: Options, context: int, blocks: int) -> Method:
-    """How texts are kept and read."""
+def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Method:
+    """How texts are kept and read, in steps of at most so many tokens."""
     sequences = options.sequences
+    if options.packs:
+        return TwoBits(context, sequences, tokens, options.kv_residual)
     match options.kv_policy or options.prompt_attention:
         case Quest() as policy:
             return Pages(policy, sequences, context)

@@ -53,8 +53,8 @@ class Model:
         self.chooser, self._notes, self.method = loaded.chooser, loaded.notes, loaded.cells.method
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
+        self.ahead, self.pages = loaded.ahead, loaded.built.pages
         self.ready: Executable | None = loaded.ready
-        self.ahead = loaded.ahead
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def set_threshold(self, threshold: float) -> None:
@@ -74,7 +74,7 @@ class Model:
         with self._stepping:
             self._resources.close()
             self.ready = self.ahead = None
-            for name in ("caches", "states", "memory"):
+            for name in ("caches", "states", "pages", "memory"):
                 self.__dict__.pop(name, None)
 
     @property
@@ -91,8 +91,8 @@ class Model:
     @property
     def cache_bytes(self) -> int:
         """What the cells take that hold keys and values, in all blocks."""
-        caches = self.caches.items()
-        return sum(self.method.held(block_of(name)) * cache.shape[1] for name, cache in caches)
+        cells = sum(self.method.held(block_of(n)) * c.shape[1] for n, c in self.caches.items())
+        return int(cells + self.method.packed * sum(p.shape[1] for p in self.pages.values()))
 
     @property
     def offload(self) -> Offload | None:
@@ -101,8 +101,7 @@ class Model:
 
     @property
     def steps(self) -> Sequence[CpuStep | GpuStep]:
-        """The nodes of a step with their kernels, in the order in which they run; then those of a
-        prompt's step, if they are others."""
+        """The nodes of a step with their kernels, in order; then those of a prompt's, if others."""
         return self.ready.steps if self.ready else []
 
     @property

@@ -18,6 +18,7 @@ from engine.watch import Watch
 from kernels.certify import Certified
 from kernels.cpu.runtime.team import MOST_THREADS
 from kernels.kernel import NUMERICS
+from reference.formats.kivi import KIVI
 from reference.kv_write import FORMATS_OF_CACHE
 
 MOST_SEQUENCES = 2**10
@@ -144,7 +145,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
     - `states`: of a recurrent model, how many states are kept beside those that sequences end with,
       so that the last tokens of a text can be dropped; drafts have one token less at most.
-    - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
+    - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE, or KIVI2: two bits
+      for all but the latest tokens of a text, `kv_residual` of them and up to 31 more.
     - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024);
       or which are read by each token, Quest(budget=1024).
     - `prompt_attention`: prompts are read by sparse attention, such as MInference(columns=1000).
@@ -168,6 +170,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     outputs: int = 32
     states: int = 8
     kv_format: str = "F16"
+    kv_residual: int = 128
     kv_policy: Policy | Quest | None = None
     prompt_attention: MInference | None = None
     numerics: str = "exact"
@@ -183,14 +186,21 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     def __post_init__(self) -> None:
         _check_whole(
             self,
-            {"context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0},
+            {"context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0, "kv_residual": 1},
             {"context": 2**24, "batch": 2**16, "sequences": MOST_SEQUENCES, "states": 2**24},
         )
         self.check_device()
         self.check_sparse()
         self.check_offload()
-        if self.kv_format not in FORMATS_OF_CACHE:
-            raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
+        if self.kv_format not in (known := (*FORMATS_OF_CACHE, KIVI)):
+            raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(known)}")
+        if self.packs:
+            self._without(
+                f"kv_format {KIVI}", "ram_budget", "vram_budget", "kv_policy", "foretells",
+                "prompt_attention",
+            )  # fmt: skip
+            if self.device != "cpu":
+                raise ModelError(f"kv_format {KIVI} is the CPU's: load without a GPU")
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
         if self.device != "cpu":
@@ -221,14 +231,24 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if getattr(self, name):
                 raise ModelError(f"{what} and {name} exclude each other")
 
+    @property
+    def packs(self) -> bool:
+        """Whether all but the latest keys and values are in two bits."""
+        return self.kv_format == KIVI
+
+    @property
+    def cell_format(self) -> str:
+        """The format of a cell of its own."""
+        return "F16" if self.packs else self.kv_format
+
     def of_a_draft(self) -> "Options":
         """For the draft model beside this one: without what is said of a file's neurons, of the
         process's memory and of a graph."""
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, n_cpu_moe=0,
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
-            activation=None, passes=(), kv_policy=None, prompt_attention=None,
-            foretells=False,
+            activation=None, passes=(), kv_policy=None, prompt_attention=None, foretells=False,
+            kv_format=self.cell_format,
         )  # fmt: skip
 
 
@@ -259,6 +279,7 @@ class Fields(TypedDict, total=False):
     n_cpu_moe: int
     cpu_moe: bool
     kv_format: str
+    kv_residual: int
     kv_policy: Policy | Quest | None
     prompt_attention: MInference | None
     numerics: str

@@ -16,6 +16,7 @@ from kernels.cpu import (
     gated_activations,
     heads,
     keep_cells,
+    kivi,
     kv_write,
     layer_norm,
     log_probabilities,
@@ -30,6 +31,7 @@ from kernels.cpu import (
 from kernels.cpu.attention import (
     attention,
     attention_amx,
+    attention_kivi,
     attention_received,
     attention_scalar,
     pattern_attention,
@@ -161,6 +163,12 @@ def attention_of(variant: str, shares: Mapping[str, Share], **rest: Any) -> list
     ]
 
 
+def of_kivi(variant: str, share: Share, **rest: Any) -> list[Kernel]:
+    """A variant of attention over pages."""
+    own = {"takes": attention_kivi.whole_groups, "scratch": attention_kivi.partials, **rest}
+    return [Kernel("attention_kivi", variant, share, "F16", then=attention_kivi.MERGE, **own)]
+
+
 def scan(op: str, share: Share, scratch: Callable[[Shape], int]) -> Kernel:
     """An op that goes through tokens in order and updates states where they are."""
     return Kernel(op, "generic", share, in_place=STATES, scratch=scratch)
@@ -257,6 +265,10 @@ KERNELS: tuple[Kernel, ...] = (
         scratch=prompt_patterns.lists_of_stripes,
     ),
     *of_formats("pattern_attention", "generic", pattern_attention.SHARES, in_place=ONTO),
+    *of_kivi("avx512", attention_kivi.AVX512, requires=AVX512),
+    *of_kivi("generic", attention_kivi.GENERIC),
+    *of_formats("kivi_keys", "generic", kivi.KEYS, in_place=ONTO),
+    *of_formats("kivi_values", "generic", kivi.VALUES, in_place=ONTO),
     *of_formats("knorm", "generic", cell_scores.KNORM_SHARES),
     *of_formats("keydiff", "generic", cell_scores.KEYDIFF_SHARES, scratch=cell_scores.directions),
     Kernel("pool_scores", "generic", cell_scores.pool_scores),

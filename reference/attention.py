@@ -117,7 +117,7 @@ def make(case: Case) -> Arguments:
         sought = rows_of(k[lists[sequence, end - 1 : end]], head_dim, case.format)[0]
         q[-1] += np.repeat(sought, heads // len(sought), axis=0)
     return {
-        "q": _tamed(q, scale, rows_of(k[seen][:MERGED], head_dim, case.format), case),
+        "q": tamed(q, scale, rows_of(k[seen][:MERGED], head_dim, case.format), case),
         "k": k,
         "v": v,
         "lists": lists.astype(np.int32),
@@ -165,7 +165,7 @@ def _cache(rng: np.random.Generator, case: Case, seen: Array) -> Array:
     return cache
 
 
-def _tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
+def tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
     """Queries whose scores stay within softmax's reach, or the largest takes all and nothing else
     is tried, and are not so small that keys do not matter; where the domain ends, the scores of
     every other head reach that far."""
@@ -218,8 +218,9 @@ def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
 
 
 def errors(
-    inputs: Arguments, expected: Array, of_scores: float, of_weights: float, lost: float = 0.0
-) -> Array:
+    inputs: Arguments, expected: Array, of_scores: float, of_weights: float, lost: float = 0.0,
+    parts: int = 1,
+) -> Array:  # fmt: skip
     """The rounding of scores, through softmax, into the weighted sum of values -> [tokens, heads,
     head_dim].
 
@@ -234,6 +235,7 @@ def errors(
     and so may the sum. A sink is exact and merged last. A quantised cache is exact: it is what it
     holds. What else a weight, or the value that it meets, is off by is `of_weights`. Elements of a
     query may lose `lost` of its largest, and weights half as much of theirs, where both are finite.
+    Where cells lie in `parts`, each is taken so by itself.
     """
     q, slopes, scale = (inputs[name] for name in ("q", "slopes", "scale"))
     keys = rows_of(inputs["k"], q.shape[2], inputs["format"])
@@ -246,7 +248,7 @@ def errors(
         distance = inputs["positions"][t] - inputs["cell_positions"][cells]
         bias, cap = slopes[:, None] * distance, inputs["softcap"]
         weights, growth = weight_errors(
-            q[t], keys[cells], bias, inputs["sinks"], scale, cap, of_scores, lost
+            q[t], keys[cells], bias, inputs["sinks"], scale, cap, of_scores, lost, parts
         )
         growth += of_weights
         out[t] = _sums((weights * growth)[:, :-1] + TINY + lost / 2, np.abs(values[cells]))
@@ -256,7 +258,7 @@ def errors(
 
 def weight_errors(
     q: Array, keys: Array, bias: Array, sinks: Array, scale: float, softcap: float,
-    of_scores: float, lost: float = 0.0,
+    of_scores: float, lost: float = 0.0, parts: int = 1,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Of one token, q [heads head_dim], over its cells, keys [cells kv_heads head_dim]: the largest
     weights that `errors` allows, and by which part of itself each is off, sums over all of them
@@ -275,7 +277,7 @@ def weight_errors(
     scores = np.column_stack([scores - bias, sinks])
     error = np.column_stack([error, np.zeros(len(sinks))])
     depth = scores.max(axis=1, keepdims=True) - scores
-    merges = (len(keys) - 1) // MERGED + (sinks[:, None] != -np.inf)
+    merges = (len(keys) - 1) // MERGED + parts - 1 + (sinks[:, None] != -np.inf)
     own = error + U * np.minimum(depth, 104) + EXP * (1 + merges)
     # the largest weights that these errors allow
     low = np.exp(-(depth + own)).sum(axis=1, keepdims=True)

@@ -16,6 +16,7 @@ TOKENS = (1, 8, 512)
 CACHES = ("cold", "hot")
 CONTEXT = 512  # cells that attention sees, itself included
 PAGE = 16  # cells
+RESIDUAL = 128  # of these cells, beside pages of two bits
 GROUP = 128  # elements that share a scale, where not a row does
 LATENT = 192, 128, 512, 576  # of DeepSeek-V2's heads: all, apart, latent, latent and turned
 EXPERTS, USED = 8, 2  # of a mixture, and for each token
@@ -98,6 +99,20 @@ def _prompt(m: ModelShape, *more: str) -> Sizes:
 OF_HEADS = "kv_heads", "head_dim", "sequences"
 
 
+def _packed(m: ModelShape) -> Sizes:
+    """Of a text of which all but the latest tokens are in two bits."""
+    slots = (CONTEXT - RESIDUAL) // 32
+    sizes = {"capacity": RESIDUAL, "sequences": 1, "pages": slots}
+    return {**sizes, "kv_heads": m.kv_heads, "head_dim": m.head_dim}
+
+
+def _kivi(m: ModelShape, _: int) -> Iterator[Sizes]:
+    plain = {"alibi": 0, "softcapped": 0}
+    pages = _packed(m)
+    if m.head_dim % 32 == 0:
+        yield {**pages, "heads": m.heads, "slots": pages["pages"], **plain}
+
+
 def _cells(m: ModelShape) -> Sizes:
     """Of a text that fills the cache."""
     held = {"capacity": CONTEXT, "held": CONTEXT}
@@ -167,6 +182,9 @@ BY_NAME: Mapping[str, Asked] = {
     "block_scores": lambda m, _: [_prompt(m, *OF_HEADS, "rows", "parts")],
     "prompt_pattern": lambda m, _: [_prompt(m, "rows", "parts")],
     "pattern_attention": lambda m, _: [_prompt(m, *OF_HEADS, "softcapped", "rows")],
+    "attention_kivi": _kivi,
+    "kivi_keys": lambda m, _: [_packed(m)] if m.head_dim % 32 == 0 else [],
+    "kivi_values": lambda m, _: [_packed(m)] if m.head_dim % 32 == 0 else [],
     "knorm": _for_few(lambda m, _: _cells(m)),
     "keydiff": _for_few(lambda m, _: _cells(m)),
     "pool_scores": _for_few(lambda m, _: {"kv_heads": m.kv_heads, "held": CONTEXT}),

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from engine.passes.count import Counted
 
 OF_A_STEP = Only(
-    "threads", "context", "kv_format", "numerics", "variant", "strict", "sparse", "threshold",
-    "union", "ram_budget", "activation", "kv_policy",
+    "threads", "context", "kv_format", "kv_residual", "numerics", "variant", "strict", "sparse",
+    "threshold", "union", "ram_budget", "activation", "kv_policy",
 )  # fmt: skip
 SLOW_BARRIER = 1e-6  # seconds: ten times one between two cores
 MILLISECONDS_FROM = 0.1  # a step of so many seconds is told in ms, a shorter one in us

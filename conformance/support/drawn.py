@@ -1,5 +1,6 @@
-"""What an engine draws, and from what."""
+"""What an engine draws, bit for bit."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine import Engine, SamplingParams
@@ -8,7 +9,7 @@ from reference.op import Array
 Drawn = list[tuple[int, bytes]]
 
 
-def drawn(engine: Engine, prompt: list[int], params: SamplingParams) -> Drawn:
+def drawn(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> Drawn:
     """The tokens drawn, with the bits of the logits that they were drawn from."""
     seen: list[bytes] = []
 
@@ -17,5 +18,5 @@ def drawn(engine: Engine, prompt: list[int], params: SamplingParams) -> Drawn:
         return logits
 
     asked = replace(params, logits_processors=[note])
-    tokens = [piece.token for piece in engine.stream(prompt, asked)]
+    tokens = [piece.token for piece in engine.stream(list(prompt), asked)]
     return list(zip(tokens, seen, strict=True))

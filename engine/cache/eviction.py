@@ -47,18 +47,8 @@ def check(policy: Policy, graph: Graph, memory: Memory, context: int) -> None:
 def check_blocks(name: str, graph: Graph, memory: Memory, sinks: bool) -> None:
     """Raise ModelError where the policy of this name does not go with a model's blocks, of which
     some may have sinks."""
-    blocks = attending(graph)
-    recurrent = [v for n in graph.nodes for v in n.arguments.values() if _name(v) == "sources"]
-    if recurrent or not blocks:
-        raise ModelError(f"kv_policy {name}: blocks of this model are recurrent, not cells of keys")
-    for block, node in blocks.items():
+    for block, node in demand_own_cells(f"kv_policy {name}", graph).items():
         given = node.arguments
-        if (_name(given["k"]), _name(given["v"])) != (f"{block}.k_cache", f"{block}.v_cache"):
-            raise ModelError(
-                f"kv_policy {name}: {block} has no keys and values of its own to choose among"
-            )
-        if _name(given["spans"]) != "spans":
-            raise ModelError(f"kv_policy {name}: {block} sees a window of the text as it is")
         if memory[_name(given["slopes"])].any():
             raise ModelError(
                 f"kv_policy {name}: scores of {block} go by distance (ALiBi), which cells that"
@@ -66,6 +56,22 @@ def check_blocks(name: str, graph: Graph, memory: Memory, sinks: bool) -> None:
             )
         if not sinks and (memory[_name(given["sinks"])] != -np.inf).any():
             raise ModelError(f"kv_policy {name}: {block} has sinks, which take a part of attention")
+
+
+def demand_own_cells(what: str, graph: Graph) -> dict[str, Node]:
+    """The nodes that attend, by block, if each sees all cells of its own text and these are its
+    own; ModelError about `what` needs that where it is not so."""
+    blocks = attending(graph)
+    recurrent = [v for n in graph.nodes for v in n.arguments.values() if _name(v) == "sources"]
+    if recurrent or not blocks:
+        raise ModelError(f"{what}: blocks of this model are recurrent, not cells of keys")
+    for block, node in blocks.items():
+        given = node.arguments
+        if (_name(given["k"]), _name(given["v"])) != (f"{block}.k_cache", f"{block}.v_cache"):
+            raise ModelError(f"{what}: {block} has no keys and values of its own to choose among")
+        if _name(given["spans"]) != "spans":
+            raise ModelError(f"{what}: {block} sees a window of the text as it is")
+    return blocks
 
 
 def _name(value: Value | float) -> str:
@@ -302,10 +308,14 @@ class Eviction(Method):
         seen[:, 1] = np.minimum(self.begins[spans[:, 0], block], spans[:, 2])
         return seen
 
-    def told(self) -> dict[str, Any]:
+    def told(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
         said = {"kv_policy": text_of(self.policy), "evicted": self.evicted[0]}
         begins = self.begins[0].tolist()
         return said | ({"begins": begins} if any(begins) else {})
+
+    def rows_of(self, cells: Array, block: int, told: Mapping[str, Any]) -> Array:
+        begins = told.get("begins")
+        return cells[begins[block] :] if begins else cells
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:  # noqa: ARG002
         self.evicted[0], self.begins[0] = header["evicted"], header.get("begins", 0)

@@ -86,6 +86,16 @@ class Method:
         """How many cells hold something in a block."""
         return self.cells.capacity - self.cells.free
 
+    @property
+    def rows(self) -> int:
+        """Those of a cache of keys or values."""
+        return self.cells.capacity
+
+    @property
+    def packed(self) -> int:
+        """How many pages of a block hold what has no rows."""
+        return 0
+
     def reach(self, sequence: int, end: int) -> int:  # noqa: ARG002
         """The last position up to `end` from which the sequence can be gone on with."""
         return end
@@ -109,6 +119,14 @@ class Method:
 
     # Of a step
 
+    @property
+    def given(self) -> dict[str, Array]:
+        """What a step finds cells by, and their positions, as long as the model lasts."""
+        return {"lists": self.cells.lists, "cell_positions": self.cells.positions}
+
+    def before(self) -> None:
+        """A step is next, whose tokens have no cells yet."""
+
     def inputs(self, step: Step) -> Mapping[str, Array]:  # noqa: ARG002
         """Of what a step is told those values that are the method's."""
         return {}
@@ -116,12 +134,23 @@ class Method:
     def ran(self) -> None:
         """The step has run."""
 
+    def undo(self) -> None:
+        """It failed."""
+
     # Of a session
 
-    def told(self) -> dict[str, Any]:
-        """What a session says of sequence 0: `kv_policy` or `prompt_attention`, which name the
-        method, and what belongs to them."""
+    def told(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
+        """What a session says of sequence 0, of which it keeps these cells: `kv_policy` or
+        `prompt_attention`, which name the method, and what belongs to them."""
         return {}
+
+    def rows_of(self, cells: Array, block: int, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
+        """The rows of a block's cache that a session keeps of these cells."""
+        return cells
+
+    def pages_of(self, cells: Array) -> Array:
+        """And the pages."""
+        return cells[:0]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
         """Sequence 0 has these cells, and this was told of it."""

@@ -43,11 +43,11 @@ def save(engine: "Engine", path: str | Path) -> None:
     states = engine.model.cells.states
     behind = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
     slots = np.array([states[int(cells[t])] for t in behind if states], np.int64)
-    told = engine.model.method.told()
+    told = engine.model.method.told(cells)
     header = json.dumps(
         {
             "model": model_digest(engine.model.file),
-            "kv_format": engine.model.options.kv_format,
+            "kv_format": _format(engine.model),
             "rope": _rope(engine.model),
             **told,
             **({"cells": len(cells)} if told else {}),
@@ -82,14 +82,13 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     model = engine.model
     if header["model"] != model_digest(model.file):
         raise SessionError(f"{path}: this session is of another model")
-    if header["kv_format"] != model.options.kv_format:
+    if header["kv_format"] != _format(model):
         raise SessionError(
-            f"{path}: its cache is in {header['kv_format']}, the engine's in"
-            f" {model.options.kv_format}"
+            f"{path}: its cache is in {header['kv_format']}, the engine's in {_format(model)}"
         )
     if header.get("rope", "") != _rope(model):
         raise SessionError(f"{path}: its keys are turned as those of another context's length")
-    told = model.method.told()
+    told = model.method.told(np.zeros(0, np.int32))
     ours, theirs = told.get("kv_policy"), header.get("kv_policy")
     if ours != theirs:
         raise SessionError(
@@ -130,17 +129,23 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
 def _kept(
     model: Model, cells: Array, slots: Array, told: Mapping[str, Any]
 ) -> list[tuple[Array | DeviceRows, Array]]:
-    """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session, of
-    which blocks have those of the cells from their number in `begins` on, if that is told."""
-    begins = told.get("begins") or [0] * model.config.blocks
+    """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session."""
+    method = model.method
     found: list[tuple[Array | DeviceRows, Array]] = [
-        (cache, cells[begins[block_of(name)] :]) for name, cache in model.caches.items()
+        (cache, method.rows_of(cells, block_of(name), told)) for name, cache in model.caches.items()
     ]
+    found += [(pages, method.pages_of(cells)) for pages in model.pages.values()]
     for states in model.states.values():
         if not isinstance(states, DeviceRows):
             states = states.reshape(len(states), -1).view(np.uint8)
         found.append((states, slots))
     return found
+
+
+def _format(model: Model) -> str:
+    """Of the cache; of one in two bits with how many tokens are not."""
+    residual = f":residual={model.options.kv_residual}" if model.options.packs else ""
+    return model.options.kv_format + residual
 
 
 def _rope(model: Model) -> str:

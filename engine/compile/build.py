@@ -1,7 +1,7 @@
 """From a file to the graph of a step: what a family builds, as the passes leave it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
@@ -31,7 +31,8 @@ Kept = dict[str, Array | DeviceRows]
 class Built:
     """A model's step as a graph, the memory of its values by name, and the value it ends with.
     `inputs` are written to before a step; `caches` keep keys and values from step to step, and
-    `states` the states of recurrent blocks, in the memory of whatever device their block is on."""
+    `states` the states of recurrent blocks, in the memory of whatever device their block is on;
+    `pages` keep what is in two bits, a row each."""
 
     config: ModelConfig
     graph: Graph
@@ -40,6 +41,7 @@ class Built:
     caches: Kept
     states: Kept
     logits: Value
+    pages: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def limits(self) -> dict[str, int]:
@@ -66,7 +68,7 @@ def build(
     family, given = described.family, _inputs_of(cells)
     own = {f"tokens.{i}": given["tokens"] for i in range(config.blocks) if config.per_layer}
     own = {name: replace(value, name=name) for name, value in own.items()}
-    lasting = {"lists": cells.lists, "cell_positions": cells.positions}
+    lasting = cells.method.given
     inputs = {
         name: lasting[name] if name in lasting else np.zeros(value.sizes(limits), np.int32)
         for name, value in (given | own).items()
@@ -74,7 +76,7 @@ def build(
     memory = dict(inputs)
     known = family.expected_tensors(config) | family.optional_tensors(config)
     weights = _weights_of(file, family, config, memory, cells.capacity, known)
-    caches = _caches_of(config, options.kv_format, cells.capacity)
+    caches = _caches_of(config, options.cell_format, cells.method.rows)
     states = _states_of(config, cells)
     for name, cache in (caches | states).items():
         # zeroed, so that untouched cells cost no memory until they are used
@@ -87,7 +89,8 @@ def build(
     for apply in (sparse(config, weights), *passes):
         graph, memory = apply(graph, memory)
     cells_of, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
-    return Built(config, graph, memory, inputs, cells_of, kept, logits)
+    inputs |= {n: memory[n] for n in ("into", "packed", "page_lists") if n in memory}
+    return Built(config, graph, memory, inputs, cells_of, kept, logits, _pages_of(graph, memory))
 
 
 def build_further(
@@ -125,8 +128,7 @@ def _inputs_of(cells: Cells) -> dict[str, Value]:
         "cells": ("tokens",),
         "spans": ("tokens", 3),
         "rows": ("outputs",),
-        "lists": cells.lists.shape,
-        "cell_positions": cells.positions.shape,
+        **{name: array.shape for name, array in cells.method.given.items()},
     }
     if cells.window:
         dims["window_spans"] = dims["spans"]
@@ -197,6 +199,13 @@ def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, V
         for part in ("k" if config.latent else "kv")
     }
     return {n: Value(n, "cache", "u8", (context, w), kv_format) for n, w in names.items()}
+
+
+def _pages_of(graph: Graph, memory: Memory) -> dict[str, Array]:
+    """uint8 [pages, bytes] of each block's keys and values, by name."""
+    values = (n.arguments["before"] for n in graph.nodes if n.op in ("kivi_keys", "kivi_values"))
+    names = [value.name for value in values if isinstance(value, Value)]
+    return {name: memory[name].reshape(len(memory[name]), -1) for name in names}
 
 
 def _word(array: Array) -> str:

@@ -93,6 +93,7 @@ def stepped(
 ) -> Iterator[None]:
     """A step that has run; its tokens are held if nothing goes wrong until its end."""
     count, outputs = len(tokens), len(wanted)
+    cells.method.before()
     chosen = cells.place(positions, sequences)
     try:
         spans = cells.spans(positions, sequences)
@@ -121,5 +122,6 @@ def stepped(
         cells.method.ran()
         yield
     except BaseException:  # Ctrl-C too: what was not computed to its end is not held
+        cells.method.undo()
         cells.take_back(positions, sequences)
         raise

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from engine.model import Model
 
 OF_THE_GRAPH = Only(
-    "context", "batch", "kv_format", "numerics", "device", "gpu_layers", "n_cpu_moe", "cpu_moe",
-    "variant", "strict", "sparse", "threshold", "union",
+    "context", "batch", "kv_format", "kv_residual", "numerics", "device", "gpu_layers", "n_cpu_moe",
+    "cpu_moe", "variant", "strict", "sparse", "threshold", "union",
 )  # fmt: skip
 
 

@@ -55,12 +55,13 @@ class Loading:
     )
     kv_format: str = option(
         "F16",
-        "Format of the cache: F32, F16, Q8_0 or Q4_0.",
+        "Format of the cache: F32, F16, Q8_0, Q4_0, or KIVI2: two bits but for the latest tokens.",
         "--kv",
         reads=_one_format,
         also="-ctk --cache-type-k -ctv --cache-type-v",
         metavar="FORMAT",
     )
+    kv_residual: int = option(128, "With KIVI2, so many tokens at least stay in F16.")
     kv_policy: str = option(
         "",
         "Which cells are kept once a prompt is read, e.g. snapkv:capacity=1024; or streaming_llm,"

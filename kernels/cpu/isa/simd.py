@@ -432,6 +432,18 @@ def less(builder, kind, a, b):
     return builder.sub(a, b)
 
 
+@intrinsic
+def two_bits(typing, v, shift):
+    """The two bits from `shift` on of each word, as a float."""
+
+    def codegen(context, builder, signature, values):
+        moved = broadcast(builder, v, builder.trunc(values[1], I32))
+        code = builder.and_(builder.lshr(values[0], moved), constant(v.ir, 3))
+        return builder.sitofp(code, v.of("f32").ir)
+
+    return v.of("f32")(v, types.intp), codegen
+
+
 def _has_half_conversion() -> bool:
     """Whether float16 widens in hardware; x86-64 without F16C would call a missing function."""
     x86 = llvm.get_process_triple().startswith("x86")
@@ -506,6 +518,19 @@ def convert(typing, kind, v):
         raise TypeError(f"no conversion from {v} to {result}")
 
     return result(kind, v), codegen
+
+
+@intrinsic
+def of_upper_bits(typing, v):
+    """Each byte as the eight bits behind the sign of a float16 whose others are zero, as f32."""
+
+    def codegen(context, builder, signature, values):
+        halves = v.of("f16")
+        words = builder.zext(values[0], v.of("i16").ir)
+        bits = builder.shl(words, constant(words.type, 7))
+        return widened(builder, halves, builder.bitcast(bits, halves.ir))
+
+    return v.of("f32")(v), codegen
 
 
 @intrinsic

@@ -37,13 +37,14 @@ def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
 
 @intrinsic
 def picked(typing, table, codes, shift):
-    """f32x16: of a table of sixteen, the one that each byte's four bits from `shift` on name
-    (AVX-512)."""
+    """f32x16: of a table of sixteen, the one that each byte's or word's four bits from `shift` on
+    name (AVX-512)."""
 
     def codegen(context, builder, signature, values):
         words = ir.VectorType(I32, table.lanes)
         moved = broadcast(builder, table.of("i32"), builder.trunc(values[2], I32))
-        index = builder.lshr(builder.zext(values[1], words), moved)
+        wide = values[1] if codes.element == "i32" else builder.zext(values[1], words)
+        index = builder.lshr(wide, moved)
         name = "llvm.x86.avx512.permvar.sf.512"
         return call_llvm(builder, name, table.ir, [values[0], index])
 

@@ -1,0 +1,319 @@
+"""attention_kivi on the CPU: attention.py's tiles over chunks of pages, and then of cells.
+
+A page's codes lie so that a vector of words is sixteen cells of its keys, or sixteen channels of
+its values, with a number more in every two bits. One is zero + step * code, exactly the float32
+that the page holds: with AVX-512 a look-up in a table of the four, made once for a group. Nothing
+is decoded to memory; queries beyond what fits into registers decode again.
+
+The first arguments are attention's own, so that its code for cells reads them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.attention.attention import FEW, copy, finish, merge
+from kernels.cpu.attention.attention_sums import (
+    BASES,
+    CELL_STRIDE,
+    CHUNK,
+    DESK,
+    DIM_STRIDE,
+    KEY,
+    MERGED,
+    QUERIES,
+    SUM,
+    WEIGHT,
+    WIDEST,
+    query_of,
+)
+from kernels.cpu.attention.attention_tile import (
+    attend,
+    bring_queries,
+    chunks_of,
+    dividing,
+    weigh,
+)
+from kernels.cpu.formats.columns import CODES
+from kernels.cpu.formats.decoding import TAGS
+from kernels.cpu.isa.simd import (
+    add,
+    convert,
+    f16x16,
+    f32x16,
+    i8x16,
+    i32x16,
+    load,
+    mul,
+    of_upper_bits,
+    prefetch,
+    splat,
+    store,
+    two_bits,
+    zero,
+)
+from kernels.cpu.isa.simd_shuffle import fma_rows, load_rows, stack, store_rows
+from kernels.cpu.isa.simd_x86 import picked
+from kernels.cpu.isa.tiles import zeros
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, part
+from reference.attention_kivi import OP
+from reference.formats.kivi import GROUP, LARGEST_CODE, PAGE_BYTES
+from reference.op import Shape
+
+SIGNATURE = OP.signature.replace(" -> ", ", scratch: f32[partials] -> ")
+MERGE_SIGNATURE = (
+    "lists: i32[sequences capacity], spans: i32[tokens 3], sinks: f32[heads],"
+    " page_lists: i32[sequences slots], packed: i32[tokens], scratch: f32[partials]"
+    " -> out: f32[tokens heads head_dim]"
+)
+F16 = TAGS["F16"]
+PAGES = CHUNK // GROUP  # of a chunk
+LEVELS = CODES % (LARGEST_CODE + 1)  # of four bits the lower two
+STEP = KEY + WIDEST  # where steps stand, as float32, behind the zero points at KEY
+
+
+def whole_groups(shape: Shape) -> bool:
+    """Heads are whole groups of channels, up to the widest."""
+    return shape["head_dim"] % GROUP == 0 and shape["head_dim"] <= WIDEST
+
+
+def partials(shape: Shape) -> int:
+    """Floats of scratch."""
+    chunks = -(-shape["capacity"] // CHUNK) - (-shape["slots"] // PAGES)
+    return min(shape["tokens"], FEW) * shape["heads"] * chunks * (shape["head_dim"] + 2)
+
+
+@njit(inline="always")
+def by_arithmetic(low, step, codes, shift):
+    return add(mul(step, two_bits(codes, shift)), low)
+
+
+@njit(inline="always")
+def by_table(low, step, codes, shift):
+    return picked(add(mul(step, load(f32x16, LEVELS, 0)), low), codes, shift)
+
+
+@inner
+def bring_groups(pages, first, head_dim, desk, place, count):
+    """Zero points and steps of `count` groups, from `place` on, of the page of a head at
+    pages[first:], as float32 to KEY and STEP."""
+    for i in range(0, count, 16):
+        lows = load(f16x16, pages, first + 8 * head_dim + 2 * (place + i))
+        store(desk, KEY + i, convert(f32x16, lows))
+        steps = load(i8x16, pages, first + 10 * head_dim + place + i)
+        store(desk, STEP + i, of_upper_bits(steps))
+
+
+@njit(inline="always")
+def ask_for(pages, first, size):
+    for byte in range(0, size, 64):
+        prefetch(pages, first + byte, 2)
+
+
+def attending(number: Any) -> Any:
+    """attend_pages, with number(zero, step, codes, shift): the one that two bits stand for."""
+
+    @inner
+    def dots_of_page(none, pages, first, desk, head_dim, row, cell):
+        """q k^T of rows from `row` on, as many as `none` is long, with the 32 cells of a page."""
+        early, late, queries = none, none, query_of(row)
+        for b in range(0, head_dim, 16):
+            codes = load(i32x16, pages, first + 8 * b)
+            more = load(i32x16, pages, first + 8 * b + 64)
+            for j in range(16):
+                low, step = (
+                    splat(f32x16, desk[KEY + b + j]),
+                    splat(f32x16, desk[STEP + b + j]),
+                )
+                query = queries + 8 * (b + j)
+                early = fma_rows(early, number(low, step, codes, 2 * j), desk, query, 1)
+                late = fma_rows(late, number(low, step, more, 2 * j), desk, query, 1)
+        scores = WEIGHT + row * CELL_STRIDE + cell
+        store_rows(desk, scores, CELL_STRIDE, early)
+        store_rows(desk, scores + 16, CELL_STRIDE, late)
+
+    @inner
+    def values_of_page(like, pages, first, desk, head_dim, row, cell):
+        """Add the values of a page's 32 cells, times their weights, to rows from `row` on."""
+        for d in range(0, head_dim, GROUP):
+            bring_groups(pages, first, head_dim, desk, d, GROUP)
+            at = SUM + row * DIM_STRIDE + d
+            left = load_rows(like, desk, at, DIM_STRIDE)
+            right = load_rows(like, desk, at + 16, DIM_STRIDE)
+            for t in range(0, GROUP, 16):
+                codes = load(i32x16, pages, first + 8 * d + 4 * t)
+                more = load(i32x16, pages, first + 8 * d + 4 * t + 128)
+                for j in range(16):
+                    low, step = (
+                        splat(f32x16, desk[KEY + t + j]),
+                        splat(f32x16, desk[STEP + t + j]),
+                    )
+                    weight = WEIGHT + row * CELL_STRIDE + cell + t + j
+                    value = number(low, step, codes, 2 * j)
+                    left = fma_rows(left, value, desk, weight, CELL_STRIDE)
+                    value = number(low, step, more, 2 * j)
+                    right = fma_rows(right, value, desk, weight, CELL_STRIDE)
+            store_rows(desk, at, DIM_STRIDE, left)
+            store_rows(desk, at + 16, DIM_STRIDE, right)
+
+    @njit(inline="always")
+    def by_rows(keys, pages, first, desk, head_dim, rows, cell):
+        """Either of them for all rows: eight or four at a time, or one."""
+        row = 0
+        while row < rows:
+            left = rows - row
+            if keys:
+                if left >= 8:
+                    dots_of_page(zeros(f32x16, 8), pages, first, desk, head_dim, row, cell)
+                elif left >= 4:
+                    dots_of_page(zeros(f32x16, 4), pages, first, desk, head_dim, row, cell)
+                else:
+                    dots_of_page(zeros(f32x16, 1), pages, first, desk, head_dim, row, cell)
+            elif left >= 8:
+                values_of_page(zeros(f32x16, 8), pages, first, desk, head_dim, row, cell)
+            elif left >= 4:
+                values_of_page(zeros(f32x16, 4), pages, first, desk, head_dim, row, cell)
+            else:
+                values_of_page(zeros(f32x16, 1), pages, first, desk, head_dim, row, cell)
+            row += 8 if left >= 8 else 4 if left >= 4 else 1
+
+    @inner
+    def attend_pages(block, desk, bases, places, t0, t1, h0, h1, kv_head, chunk):
+        """What attend is, over a chunk of pages, which tokens t0 to t1 see alike."""
+        (
+            q, _, _, _, spans, positions, _, slopes, _, scale, softcap, k_pages, v_pages,
+            page_lists, packed, _, _,
+        ) = arguments(block, SIGNATURE)  # fmt: skip
+        head_dim, width, begin = q.shape[2], h1 - h0, chunk * PAGES
+        rows, count = (t1 - t0) * width, min(np.int64(packed[t0]) - begin, PAGES)
+        size = head_dim * PAGE_BYTES
+        for p in range(count):
+            page = np.int64(page_lists[spans[t0, 0], begin + p])
+            bases[p] = (page * k_pages.shape[1] + kv_head) * size
+            for i in range(GROUP):
+                places[p * GROUP + i] = (begin + p) * GROUP + i
+        for p in range(count):
+            if p + 1 < count:
+                ask_for(k_pages, bases[p + 1], size)
+            else:
+                ask_for(v_pages, bases[0], size)
+            bring_groups(k_pages, bases[p], head_dim, desk, 0, head_dim)
+            by_rows(True, k_pages, bases[p], desk, head_dim, rows, p * GROUP)
+        for t in range(t0, t1):
+            for h in range(h0, h1):
+                row, cells = (t - t0) * width + h - h0, count * GROUP
+                highest, total = weigh(
+                    desk, row, cells, scale, softcap, slopes[h], positions[t], places
+                )
+                at = SUM + row * DIM_STRIDE
+                for d in range(0, head_dim, 16):
+                    store(desk, at + d, zero(f32x16))
+                desk[at + head_dim], desk[at + head_dim + 1] = highest, total
+        for p in range(count):
+            if p + 1 < count:
+                ask_for(v_pages, bases[p + 1], size)
+            by_rows(False, v_pages, bases[p], desk, head_dim, rows, p * GROUP)
+
+    return attend_pages
+
+
+@njit(inline="always")
+def chunks_of_pages(pages):
+    return (np.int64(pages) + PAGES - 1) // PAGES
+
+
+@njit(inline="always")
+def end_of_run(spans, packed, first, last):
+    """The end of the tokens from `first` on that see as many pages, and whose cells begin alike."""
+    t = first + 1
+    while (
+        t < last
+        and packed[t] == packed[first]
+        and spans[t, 0] == spans[first, 0]
+        and spans[t, 1] == spans[first, 1]
+    ):
+        t += 1
+    return t
+
+
+def flash(number: Any) -> Callable[..., None]:
+    sizes_of, place_of = dividing(F16, QUERIES)
+    attend_pages = attending(number)
+
+    def generic(block, thread, n_threads):
+        (
+            q, k, _, lists, spans, _, _, _, sinks, _, _, _, _, page_lists, packed, scratch, out,
+        ) = arguments(block, SIGNATURE)  # fmt: skip
+        desk = stack(np.float32, DESK)
+        bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
+        tokens, heads, head_dim = q.shape
+        units, sizes = sizes_of(q, k)
+        split = tokens <= FEW
+        chunks = chunks_of_pages(page_lists.shape[1]) + chunks_of(lists.shape[1])
+        most = np.int64(0)  # chunks of one of few tokens
+        for t in range(tokens if split else 0):
+            own = chunks_of_pages(packed[t]) + chunks_of(spans[t, 2] - spans[t, 1])
+            most = max(most, own)
+        for item in range(thread, units * (most if split else 1), n_threads):
+            h0, h1, column, t1, last_token = place_of(item % units, sizes)
+            kv_head = column // (2 * head_dim)
+            while t1 < last_token:
+                t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
+                of_pages = chunks_of_pages(packed[t0])
+                first = np.int64(0)
+                last = of_pages + chunks_of(bring_queries(block, desk, t0, t1, h0, h1))
+                if split:
+                    first = item // units
+                    last = min(last, first + 1)
+                for chunk in range(first, last):
+                    if chunk < of_pages:
+                        attend_pages(block, desk, bases, places, t0, t1, h0, h1, kv_head, chunk)
+                    else:
+                        of_cells = chunk - of_pages
+                        attend(
+                            F16, block, desk, bases, places, t0, t1, h0, h1, column, of_cells
+                        )  # fmt: skip
+                    for t in range(t0, t1):
+                        seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])
+                        for h in range(h0, h1 if chunk < seen else h0):
+                            row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
+                            if split:
+                                slot = ((t * heads + h) * chunks + chunk) * (head_dim + 2)
+                                copy(scratch, slot, desk, SUM + row, head_dim)
+                            elif chunk == 0:
+                                copy(desk, MERGED + row, desk, SUM + row, head_dim)
+                            else:
+                                merge(desk, MERGED + row, desk, SUM + row, head_dim)
+                if not split:
+                    for t in range(t0, t1):
+                        cells = packed[t] + spans[t, 2] - spans[t, 1]
+                        for h in range(h0, h1):
+                            row = MERGED + ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
+                            at = (t * heads + h) * head_dim
+                            finish(out, at, cells, sinks[h], desk, row, head_dim)
+
+    return generic
+
+
+def merge_chunks(block, thread, n_threads):
+    """The second share: what chunks of few tokens gave, merged."""
+    lists, spans, sinks, page_lists, packed, scratch, out = arguments(block, MERGE_SIGNATURE)
+    tokens, heads, head_dim = out.shape
+    chunks = chunks_of_pages(page_lists.shape[1]) + chunks_of(lists.shape[1])
+    first, last = part(tokens * heads, thread, n_threads)
+    if tokens <= FEW:
+        for item in range(first, last):
+            t, slot = item // heads, item * chunks * (head_dim + 2)
+            cells = spans[t, 2] - spans[t, 1]
+            for chunk in range(1, chunks_of_pages(packed[t]) + chunks_of(cells)):
+                merge(scratch, slot, scratch, slot + chunk * (head_dim + 2), head_dim)
+            at = item * head_dim
+            finish(out, at, cells + packed[t], sinks[item % heads], scratch, slot, head_dim)
+
+
+GENERIC = Share(lambda: flash(by_arithmetic), SIGNATURE, "F16")
+AVX512 = Share(lambda: flash(by_table), SIGNATURE, "F16")
+MERGE = Share(lambda: merge_chunks, MERGE_SIGNATURE)
