@@ -74,6 +74,8 @@ class Pages(Method):
     def inputs(self, step: Step) -> dict[str, Array]:
         """Spans of tokens that read all and of those that choose, for others empty ones; of each
         sequence the whole pages that have no extremes yet, the first and the end."""
+        if "stale" not in step.inputs:  # no block of the step chooses
+            return {}
         dense, choosing = step.spans.copy(), step.spans.copy()
         chooses = step.positions >= np.array(self.dense_until)[step.spans[:, 0]]
         self.by_choice[step.cells] = chooses

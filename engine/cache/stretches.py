@@ -50,6 +50,8 @@ class Stretches(Method):
 
     def inputs(self, step: Step) -> dict[str, Array]:
         """Spans of tokens that are a prompt's and of the others, empty where they are not meant."""
+        if PROMPT not in step.inputs:
+            return {}
         spans, prompt, dense = step.spans, step.spans.copy(), step.spans.copy()
         sparse = step.positions < np.array(self.prompt_to)[spans[:, 0]]
         prompt[~sparse, 2] = dense[sparse, 2] = 0
