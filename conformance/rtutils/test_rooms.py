@@ -31,13 +31,13 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 14_000,
-    "kernels": 22_850,
-    "engine": 30_800,
-    "conformance": 40_550,
-    "bench": 27_300,
-    "data": 2_350,
-    "assay": 310,
+    "reference": 16_300,
+    "kernels": 24_200,
+    "engine": 32_300,
+    "conformance": 41_900,
+    "bench": 28_600,
+    "data": 2_800,
+    "assay": 320,
 }
 TEST_IMPORTED = re.compile(
     r"^\s*(?:from|import) (?:conformance|bench)(?!\.support\.).*\btest_", re.MULTILINE
