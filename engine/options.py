@@ -18,8 +18,8 @@ from engine.watch import Watch
 from kernels.certify import Certified
 from kernels.cpu.runtime.team import MOST_THREADS
 from kernels.kernel import NUMERICS
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats.kivi import KIVI
-from reference.kv_write import FORMATS_OF_CACHE
 
 MOST_SEQUENCES = 2**10
 DEVICES = ("cpu", "cuda")
@@ -145,8 +145,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
     - `states`: of a recurrent model, how many states are kept beside those that sequences end with,
       so that the last tokens of a text can be dropped; drafts have one token less at most.
-    - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE, or KIVI2: two bits
-      for all but the latest tokens of a text, `kv_residual` of them and up to 31 more.
+    - `kv_format`: of the KV cache, one of kv_write's FORMATS_OF_CACHE, or KIVI2: two bits for all
+      but the latest tokens of a text, `kv_residual` of them and up to 31 more.
     - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024);
       or which are read by each token, Quest(budget=1024).
     - `prompt_attention`: prompts are read by sparse attention, such as MInference(columns=1000).

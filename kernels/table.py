@@ -10,17 +10,12 @@ from kernels.cpu import (
     activations,
     add_squares,
     arithmetic,
-    cell_scores,
     embedding,
     experts,
     gated_activations,
     heads,
-    keep_cells,
-    kivi,
-    kv_write,
     layer_norm,
     log_probabilities,
-    pages,
     quantise_activations,
     rms_norm,
     rope,
@@ -37,6 +32,7 @@ from kernels.cpu.attention import (
     pattern_attention,
     prompt_patterns,
 )
+from kernels.cpu.cache import cell_scores, keep_cells, kivi, kv_write, pages
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.formats.packing import (
     BF16_PACKINGS,

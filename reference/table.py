@@ -6,24 +6,14 @@ from reference import (
     activations,
     add_squares,
     arithmetic,
-    attention,
-    attention_kivi,
-    attention_received,
-    cell_scores,
     embedding,
     experts,
     gated_activations,
     heads,
-    keep_cells,
-    kivi,
-    kv_write,
     layer_norm,
     linear,
     linear_experts,
     log_probabilities,
-    pages,
-    pattern_attention,
-    prompt_patterns,
     quantise_activations,
     rms_norm,
     rope,
@@ -31,6 +21,9 @@ from reference import (
     verification,
     weight_formats,
 )
+from reference.attention import attention, attention_kivi, attention_received, pattern_attention
+from reference.cache import (cell_scores, keep_cells, kivi, kv_write, pages)
+from reference.attention import prompt_patterns
 from reference.op import Op
 from reference.packages import Package, ops_beside
 from reference.recurrent import causal_conv1d, gated_delta_net, ssm_scan

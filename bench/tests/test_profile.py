@@ -24,7 +24,7 @@ from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, u32, write_gguf
 from kernels.cpu.runtime.share import arguments, pack_words, share
 from kernels.cpu.runtime.team import Team
-from reference.policies import pyramid
+from reference.cache.policies import pyramid
 
 SMALL = "story-draft-q8_0"  # its linear nodes read quantised activations
 SPIN = "count: i64 -> out: f64[one]"

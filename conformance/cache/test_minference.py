@@ -16,7 +16,7 @@ from engine import Engine, Knorm, Lookahead, MInference, PromptError, SamplingPa
 from engine.cache.session import SessionError
 from engine.errors import ModelError
 from engine.policies.minference import prompts_of
-from reference.prompt_patterns import prompt_pattern
+from reference.attention.prompt_patterns import prompt_pattern
 
 SMALL = Small(head_dim=32, context=256, seed=9)
 PROMPT = np.random.default_rng(0).integers(3, 60, 150).tolist()

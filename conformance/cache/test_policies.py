@@ -40,7 +40,7 @@ from engine.cache.session import SessionError
 from engine.errors import EngineError, ModelError
 from engine.policies.policy import Policy
 from engine.policies.table import POLICIES, policy_of, text_of
-from reference import policies
+from reference.cache import policies
 from reference.op import Array
 
 SMALL = Small(kv_heads=2, seed=3, blocks=3)

@@ -18,7 +18,7 @@ from engine.errors import EngineError, ModelError
 from engine.graph import Value
 from engine.model import Model
 from kernels.cpu.runtime.team import Program
-from reference import policies
+from reference.cache import policies
 from reference.formats import FORMATS
 from reference.op import Array
 

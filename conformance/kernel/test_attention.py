@@ -11,7 +11,7 @@ from kernels.cuda.attention import attention as cuda
 from kernels.judge import compare
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError
-from reference.attention import MERGED, OP
+from reference.attention.attention import MERGED, OP
 from reference.laws.attention import LONG, MANY, scene
 from reference.op import Arguments, Case
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from reference import rope_frequencies
-from reference.alibi import alibi_slopes
+from reference.attention.alibi import alibi_slopes
 
 DIMS = 128
 

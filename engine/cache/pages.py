@@ -19,8 +19,8 @@ from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
 from engine.policies.quest import Quest
 from engine.policies.table import text_of
+from reference.cache.pages import FORMATS_OF_PAGES
 from reference.op import Array
-from reference.pages import FORMATS_OF_PAGES
 
 
 class Pages(Method):

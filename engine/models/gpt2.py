@@ -27,7 +27,7 @@ from engine.models.layers import (
     no_sinks,
     with_biases,
 )
-from reference.alibi import alibi_slopes
+from reference.attention.alibi import alibi_slopes
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:

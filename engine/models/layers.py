@@ -13,7 +13,7 @@ from reference import rope_frequencies
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What the engine writes before each step (see reference/attention.py for lists and spans);
+    """What the engine writes before each step (of lists and spans see reference/attention);
     `window_spans` where blocks have a window, `sources` and `targets` where they are recurrent (see
     reference/recurrent/state.py), `of_blocks` the rows of tokens' embeddings where each block has
     its own."""

@@ -8,9 +8,9 @@ from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
 from engine.policies.minference import MInference
+from reference.attention.pattern_attention import BLOCK
+from reference.attention.prompt_patterns import BLOCK_SPARSE, VERTICAL_SLASH
 from reference.op import Array
-from reference.pattern_attention import BLOCK
-from reference.prompt_patterns import BLOCK_SPARSE, VERTICAL_SLASH
 
 PROMPT, DENSE = "prompt_spans", "dense_spans"  # what tokens see who are read so, and the others
 

@@ -4,5 +4,5 @@
 
 Each is a file with a frozen dataclass and a function that appends what scores a block's cells to a
 graph; `table.py` lists them. Quest, which keeps all, has its pages in engine/cache/pages.py. What
-they are in NumPy is in reference/policies.py.
+they are in NumPy is in reference/cache/policies.py.
 """

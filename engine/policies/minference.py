@@ -12,9 +12,9 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.policies.policy import demand_numbers
+from reference.attention.pattern_attention import BLOCK
+from reference.attention.prompt_patterns import A_SHAPE, BLOCK_SPARSE, VERTICAL_SLASH
 from reference.op import Array
-from reference.pattern_attention import BLOCK
-from reference.prompt_patterns import A_SHAPE, BLOCK_SPARSE, VERTICAL_SLASH
 
 # of the authors' files, with how many numbers follow
 PATTERNS = {

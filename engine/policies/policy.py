@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.errors import ModelError
 from engine.graph import Graph, Value
-from reference.policies import pyramid
+from reference.cache.policies import pyramid
 
 EVERY = 2**31 - 1  # tokens: all of a prompt
 

@@ -15,8 +15,8 @@ from kernels.cuda.runtime.launch import (
 )
 from kernels.shapes import in_place
 from reference import activations, gated_activations
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Op, Shape
 from reference.table import OPS
 

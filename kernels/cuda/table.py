@@ -11,7 +11,7 @@ from kernels.cuda.runtime.launch import Launch
 from kernels.cuda.runtime.product import Stage
 from kernels.cuda.samplers import choice
 from kernels.cuda.sparse import sparse_axpy, sparse_linear
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
 ONTO = (("out", "before"),)  # what was there before

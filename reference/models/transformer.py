@@ -9,7 +9,7 @@ import numpy as np
 
 from reference.activations import relu
 from reference.arithmetic import add, add_bias, scale
-from reference.attention import attention
+from reference.attention.attention import attention
 from reference.embedding import embedding
 from reference.formats import FORMATS
 from reference.gated_activations import reglu, swiglu

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.attention import attention
+from reference.attention.attention import attention
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Array
 
 Inputs = dict[str, Any]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.attention_kivi import attention_kivi
+from reference.attention.attention_kivi import attention_kivi
 from reference.op import Array
 
 

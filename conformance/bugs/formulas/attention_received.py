@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.attention_received import attention_received
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.attention.attention_received import attention_received
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Array
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.cell_scores import keydiff, knorm, pool_scores
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.cache.cell_scores import keydiff, knorm, pool_scores
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Array
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.keep_cells import keep_top, kv_keep
+from reference.cache.keep_cells import keep_top, kv_keep
 from reference.op import Array
 
 

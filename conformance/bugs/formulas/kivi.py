@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
+from reference.cache.kivi import kivi_keys, kivi_values
 from reference.formats.kivi import GROUP, STEPS
-from reference.kivi import kivi_keys, kivi_values
 from reference.op import Array
 
 

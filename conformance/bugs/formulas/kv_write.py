@@ -3,7 +3,7 @@
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.kv_write import kv_write
+from reference.cache.kv_write import kv_write
 from reference.op import Array
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
+from reference.cache.pages import choose_pages, page_extremes, page_scores
 from reference.formats import FORMATS
 from reference.op import Array
-from reference.pages import choose_pages, page_extremes, page_scores
 
 
 def swapped(**given: Any) -> Array:

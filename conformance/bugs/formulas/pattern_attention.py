@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.attention.pattern_attention import pattern_attention
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Array
-from reference.pattern_attention import pattern_attention
 
 
 def by_place(**given: Any) -> Array:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.cache.kv_write import FORMATS_OF_CACHE
+from reference.attention.prompt_patterns import block_scores, prompt_pattern, stripe_sums
 from reference.op import Array
-from reference.prompt_patterns import block_scores, prompt_pattern, stripe_sums
 
 
 def diagonals_from_the_beginning(**given: Any) -> Array:

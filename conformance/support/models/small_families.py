@@ -13,7 +13,7 @@ import pytest
 from conformance.support.models.small_models import Listed, Small, Tensors, tampered
 from reference import rope_frequencies
 from reference.activations import gelu, gelu_erf, squared_relu
-from reference.alibi import alibi_slopes
+from reference.attention.alibi import alibi_slopes
 from reference.gated_activations import swiglu
 from reference.linear import linear
 from reference.models.command_r import command_r

@@ -41,8 +41,8 @@ from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, part
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
 FEW = 8  # tokens

@@ -61,8 +61,8 @@ from kernels.cpu.linear.linear import named
 from kernels.cpu.linear.linear_amx import ROW, ROWS, TileShare
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments
-from reference.attention import OP
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.attention.attention import OP
+from reference.cache.kv_write import FORMATS_OF_CACHE
 
 SIGNATURE = OP.signature
 LANES, DEEP = 16, 32  # rows of a vector; elements of a tile's row

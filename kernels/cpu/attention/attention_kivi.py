@@ -59,7 +59,7 @@ from kernels.cpu.isa.simd_x86 import picked
 from kernels.cpu.isa.tiles import zeros
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, part
-from reference.attention_kivi import OP
+from reference.attention.attention_kivi import OP
 from reference.formats.kivi import GROUP, LARGEST_CODE, PAGE_BYTES
 from reference.op import Shape
 

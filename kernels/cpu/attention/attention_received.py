@@ -32,9 +32,9 @@ from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments, by_format, part
 from kernels.shapes import in_place
-from reference.attention_received import OP
+from reference.attention.attention_received import OP
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
 SIGNATURE = in_place(OP.signature, "partials")

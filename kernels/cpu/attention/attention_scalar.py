@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from kernels.cpu.formats.decoding import TAGS, FormatTag, element
 from kernels.cpu.runtime.share import arguments, by_format, part
-from reference.attention import OP
+from reference.attention.attention import OP
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 
 SIGNATURE = OP.signature
 

@@ -48,7 +48,7 @@ from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.simd_shuffle import first_lanes
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments
-from reference.attention import OP
+from reference.attention.attention import OP
 from reference.formats import FORMATS
 
 SIGNATURE = OP.signature.replace(" -> ", ", scratch: f32[partials] -> ")

@@ -35,9 +35,9 @@ from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments, by_format
 from kernels.shapes import in_place
+from reference.attention.pattern_attention import BLOCK, OP
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
-from reference.pattern_attention import BLOCK, OP
 
 SIGNATURE = in_place(OP.signature)
 

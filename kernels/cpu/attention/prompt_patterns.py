@@ -26,20 +26,20 @@ from kernels.cpu.attention.attention_sums import (
     query_of,
 )
 from kernels.cpu.attention.attention_tile import chunks_of, weigh
+from kernels.cpu.cache.keep_cells import reaching
 from kernels.cpu.formats.cache_rows import sixteen
 from kernels.cpu.formats.decoding import TAGS, FormatTag
 from kernels.cpu.isa.simd import add, f32x16, fma, load, mul, splat, store, sum_lanes, zero
 from kernels.cpu.isa.simd_shuffle import stack
-from kernels.cpu.keep_cells import reaching
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, share
 from kernels.cpu.samplers.prefix import key_of
 from kernels.shapes import in_place
+from reference.attention.pattern_attention import BLOCK
+from reference.cache.kv_write import FORMATS_OF_CACHE
+from reference.attention.prompt_patterns import A_SHAPE, PATTERN, SCORES, SUMS, VERTICAL_SLASH
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
-from reference.pattern_attention import BLOCK
-from reference.prompt_patterns import A_SHAPE, PATTERN, SCORES, SUMS, VERTICAL_SLASH
 
 OF_SUMS = in_place(SUMS)
 OF_SCORES, OF_PATTERN = in_place(SCORES, "partials"), in_place(PATTERN, "partials")

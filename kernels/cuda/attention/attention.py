@@ -8,9 +8,9 @@ What is not of use for the number of tokens is launched with no block.
 """
 
 from kernels.cuda.runtime.launch import Grid, Launch
-from reference.attention import OP
+from reference.attention.attention import OP
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
 # As attention.cuh, attention_tile.cuh, attention_few.cu and attention_many.cu have them.

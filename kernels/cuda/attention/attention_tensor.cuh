@@ -3,7 +3,7 @@
 // Queries and weights are sums of two float16, which keep 22 of their bits: two multiplications for
 // each of float32. A row of queries is made smaller than 2^15 by a power of 2, and weights are 2^15
 // times as large as e^(score - highest); what is lost below has its place in the bound
-// (bound_f16x2 in reference/attention.py).
+// (bound_f16x2 in reference/attention/attention.py).
 //
 // A warp has 16 rows. What the tensor cores give for a row is the same in any company, and so the
 // same whether with few tokens a chunk of some rows is dealt out to warps, for scores by quarters

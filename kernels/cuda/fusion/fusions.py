@@ -9,10 +9,10 @@ from kernels.cuda.linear import linear
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.launch import THREADS, Grid, Launch, fours, items
 from kernels.cuda.table import CUDA_KERNELS
-from reference.attention import OP as ATTENTION
+from reference.attention.attention import OP as ATTENTION
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.gated_activations import OPS as GATED
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape, same_shape
 from reference.quantise_activations import BLOCK
 from reference.quantise_activations import fit as whole_blocks

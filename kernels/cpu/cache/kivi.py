@@ -12,8 +12,8 @@ from kernels.cpu.formats.decoding import TAGS, element
 from kernels.cpu.isa.bits import put_half
 from kernels.cpu.runtime.share import Share, arguments
 from kernels.shapes import in_place
+from reference.cache.kivi import SIGNATURE
 from reference.formats.kivi import GROUP, LARGEST_CODE, PAGE_BYTES
-from reference.kivi import SIGNATURE
 
 IN_PLACE = in_place(SIGNATURE)
 F16 = TAGS["F16"]

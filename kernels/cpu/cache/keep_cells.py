@@ -12,8 +12,8 @@ from numba import njit
 from kernels.cpu.runtime.share import Share, arguments, by_format, part, share
 from kernels.cpu.samplers.prefix import key_of
 from kernels.shapes import in_place
-from reference.keep_cells import MOVED, TOP
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.cache.keep_cells import MOVED, TOP
+from reference.cache.kv_write import FORMATS_OF_CACHE
 
 IN_PLACE = in_place(MOVED)
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.laws.common import alone
 from reference.laws.keep_cells import MOVE_LAWS, TOP_LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range

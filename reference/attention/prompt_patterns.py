@@ -3,13 +3,21 @@ estimates of a head's attention, three patterns, and the op that writes down wha
 
 import numpy as np
 
-from reference import attention
-from reference.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention import attention
+from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention.pattern_attention import (
+    AXES,
+    BLOCK,
+    fit,
+    of_one_stretch,
+    plain,
+    stretch,
+    with_rows,
+)
 from reference.bounds import TINY, gamma
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.laws.prompt_patterns import PATTERN_LAWS, SCORE_LAWS, SUM_LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.pattern_attention import AXES, BLOCK, fit, of_one_stretch, plain, stretch, with_rows
 
 A_SHAPE, VERTICAL_SLASH, BLOCK_SPARSE = 0, 1, 2
 KINDS = (A_SHAPE, VERTICAL_SLASH, BLOCK_SPARSE)

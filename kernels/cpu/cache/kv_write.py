@@ -7,7 +7,7 @@ from kernels.cpu.formats.encoding import encode
 from kernels.cpu.isa.sweep import over_rows
 from kernels.cpu.runtime.share import by_format
 from kernels.shapes import in_place
-from reference.kv_write import FORMATS_OF_CACHE, OP
+from reference.cache.kv_write import FORMATS_OF_CACHE, OP
 
 SIGNATURE = in_place(OP.signature)
 

@@ -3,9 +3,10 @@ values, and then cells (Liu et al., KIVI, arXiv 2402.02750)."""
 
 import numpy as np
 
-from reference import attention as of_cells
-from reference.attention import LARGEST, attention, errors, rows_of, tamed
+from reference.attention import attention as of_cells
+from reference.attention.attention import LARGEST, attention, errors, rows_of, tamed
 from reference.bounds import gamma
+from reference.cache.kivi import LARGEST_HALF
 from reference.formats.kivi import (
     GROUP,
     PAGE_BYTES,
@@ -14,7 +15,6 @@ from reference.formats.kivi import (
     page_of_values,
     values_of,
 )  # fmt: skip
-from reference.kivi import LARGEST_HALF
 from reference.laws.attention_kivi import LAWS
 from reference.laws.common import alone, contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range

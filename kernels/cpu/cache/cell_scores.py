@@ -12,9 +12,9 @@ from numba import njit
 
 from kernels.cpu.formats.decoding import TAGS, FormatTag, element
 from kernels.cpu.runtime.share import arguments, by_format, part, share
-from reference.cell_scores import KEYS, POOLED
+from reference.cache.cell_scores import KEYS, POOLED
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
 WITH_SCRATCH = KEYS.replace(" -> ", ", scratch: f32[partials] -> ")

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from reference.bounds import EXP, TINY, U, gamma, truncating
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.kv_write import FORMATS_OF_CACHE
 from reference.laws.attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from reference.attention import HELD, rows_of
+from reference.attention.attention import HELD, rows_of
 from reference.bounds import TINY, gamma
 from reference.formats import FORMATS
 from reference.laws.common import alone

@@ -36,9 +36,9 @@ from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments, by_format, part, share
 from kernels.shapes import in_place
+from reference.cache.pages import CHOICE, EXTREMES, FORMATS_OF_PAGES, SCORES
 from reference.formats import FORMATS
 from reference.op import Shape
-from reference.pages import CHOICE, EXTREMES, FORMATS_OF_PAGES, SCORES
 
 EXTREMES_ONTO, SCORES_ONTO, CHOICE_ONTO = map(in_place, (EXTREMES, SCORES, CHOICE))
 LANES = {"F32": f32x16, "F16": f16x16}

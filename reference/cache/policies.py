@@ -13,8 +13,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from reference.cell_scores import keydiff, knorm, pool_scores
-from reference.keep_cells import keep_top
+from reference.cache.cell_scores import keydiff, knorm, pool_scores
+from reference.cache.keep_cells import keep_top
 from reference.op import Array
 
 

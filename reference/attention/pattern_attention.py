@@ -3,10 +3,10 @@ Jiang et al., arXiv 2407.02490)."""
 
 import numpy as np
 
-from reference import attention
-from reference.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention import attention
+from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
 from reference.bounds import TINY, gamma
-from reference.kv_write import FORMATS_OF_CACHE
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.laws.pattern_attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
