@@ -21,9 +21,14 @@ from reference import (
     verification,
     weight_formats,
 )
-from reference.attention import attention, attention_kivi, attention_received, pattern_attention
-from reference.cache import (cell_scores, keep_cells, kivi, kv_write, pages)
-from reference.attention import prompt_patterns
+from reference.attention import (
+    attention,
+    attention_kivi,
+    attention_received,
+    pattern_attention,
+    prompt_patterns,
+)
+from reference.cache import cell_scores, keep_cells, kivi, kv_write, pages
 from reference.op import Op
 from reference.packages import Package, ops_beside
 from reference.recurrent import causal_conv1d, gated_delta_net, ssm_scan

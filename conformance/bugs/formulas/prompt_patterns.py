@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
-from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.attention.prompt_patterns import block_scores, prompt_pattern, stripe_sums
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Array
 
 

@@ -36,8 +36,8 @@ from kernels.cpu.runtime.share import Share, arguments, by_format, share
 from kernels.cpu.samplers.prefix import key_of
 from kernels.shapes import in_place
 from reference.attention.pattern_attention import BLOCK
-from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.attention.prompt_patterns import A_SHAPE, PATTERN, SCORES, SUMS, VERTICAL_SLASH
+from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.op import Shape
 
