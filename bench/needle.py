@@ -135,7 +135,9 @@ def nats(engine: Engine, continued: Continued) -> list[float]:
 
 
 def text_of(name: str, cells: int) -> str:
-    """A policy that keeps so many cells, in the shell's words."""
+    """A policy that keeps, or has each token read, so many cells, in the shell's words."""
+    if name == "quest":
+        return f"{name}:budget={cells},dense=0"
     return f"{name}:capacity={cells}" + (f",recent={int(RECENT * cells)}" if name == "h2o" else "")
 
 

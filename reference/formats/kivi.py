@@ -36,7 +36,7 @@ def quantised(x: Array) -> tuple[Array, Array, Array]:
     than half a step. All is float32, so that every kernel finds the same codes.
     """
     zeros = x.min(axis=-1) + np.float32(0)  # of -0, too, +0
-    steps = np.searchsorted(STEPS, (x.max(axis=-1) - zeros) / np.float32(LARGEST_CODE))
+    steps = np.searchsorted(STEPS[:-1], (x.max(axis=-1) - zeros) / np.float32(LARGEST_CODE))
     sizes = np.maximum(STEPS[steps], LEAST_STEP)
     codes = np.rint((x - zeros[..., None]) / sizes[..., None])
     return codes.astype(np.uint8), zeros.astype(np.float16), steps.astype(np.uint8)
