@@ -151,6 +151,7 @@ OP = Op(
         {"tokens": 0, "groups": 1, "heads": 2, "head_dim": 17, "state": 16, "slots": 3},
         {"tokens": 65, "groups": 2, "heads": 4, "head_dim": 33, "state": 16, "slots": 9},
         {"tokens": 513, "groups": 1, "heads": 1, "head_dim": 17, "state": 3, "slots": 3},
+        {"tokens": 4, "groups": 1, "heads": 2, "head_dim": 147, "state": 17, "slots": 3},
         {"tokens": 3, "groups": 16, "heads": 32, "head_dim": 128, "state": 128, "slots": 2},
         {"tokens": 2, "groups": 16, "heads": 48, "head_dim": 128, "state": 128, "slots": 2},
     ),
