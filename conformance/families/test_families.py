@@ -494,6 +494,7 @@ SMALLER = {"block_count": 4, "embedding_length": 64, "feed_forward_length": 64,
            "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 32}  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", random_model.OTHERS)
 def test_random_models_of_real_shapes_run(name, tmp_path, monkeypatch):
     """The file has all that the engine asks for, at heads, states and experts of the real shape; of
