@@ -60,8 +60,10 @@ class Asked(Workload):
 def _beyond_models(case: Case) -> bool:
     """Whether it is an attention such as no benchmark has: theirs is plain, over one sequence."""
     s = case.shape
+    if not {"tokens", "capacity", "sequences"} <= s.keys():
+        return False
     special = s.get("windowed") or s.get("alibi") or s.get("softcapped")
-    return "sequences" in s and bool(special or s["sequences"] > 1 or s["tokens"] > s["capacity"])
+    return bool(special or s["sequences"] > 1 or s["tokens"] > s["capacity"])
 
 
 def compile_all(kernels: Sequence[Kernel], teller: Callable[[str], Teller]) -> None:

@@ -24,7 +24,10 @@ TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an ax
 ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8"}  # by what activations become
 GGML = {"F32": "f32", "F16": "f32", "BF16": "bf16"}  # of its products by the weight, or int8
 # axes along which outputs depend on each other
-TOGETHER = dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",))
+TOGETHER = {
+    **dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",)),
+    **dict.fromkeys(("block_scores", "prompt_pattern"), ("rows",)),  # each is a block of tokens'
+}
 COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
 
 Picks = Mapping[str, Array]
