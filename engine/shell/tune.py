@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from engine.options import Progress
     from kernels.tuning import Tuned
 
+NOTHING = "nothing new: all is known (--again), the weights are few, or the machine is busy"
+
 
 def tune(
     model: o.ModelName,
@@ -35,8 +37,7 @@ def tune(
         raise typer.BadParameter(f"--seconds is more than 0, got {seconds:g}")
     with loading("packing weights (MB)") as watcher:
         found = tuned(model, threads, seconds, again, watcher)
-    nothing = "nothing new: all is known (--again), the weights are few, or the machine is busy"
-    show_tuned(found, as_json, nothing)
+    show_tuned(found, as_json, NOTHING)
 
 
 def tuned(

@@ -91,6 +91,7 @@ def tune(
     from engine.aside import check
     from engine.embedded import resolve
     from engine.shell.show import print_table
+    from engine.shell.tune import NOTHING
 
     if not seconds > 0:
         raise typer.BadParameter(f"--seconds is more than 0, got {seconds:g}")
@@ -102,6 +103,9 @@ def tune(
             append_line(out, rows[-1])
     if as_json:
         print(json.dumps(rows))
+        return
+    if not rows:
+        print(NOTHING)
         return
     print_table(
         ("machine", "kernel", "threads", "sizes", "chosen", "gain"),
