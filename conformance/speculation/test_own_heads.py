@@ -12,7 +12,7 @@ from conformance.support.models.small_models import Small, tampered
 from conformance.support.models.small_recurrent import SmallQwen3Next
 from conformance.support.refusals import refusal
 from conformance.support.speculation.speculating import demand_settled, pieces, unmarked
-from engine import Engine
+from engine import Engine, SamplingParams
 from engine.cache.session import restore, save
 from engine.config import ModelError
 from engine.speculation.own_heads import OwnHeads
@@ -161,7 +161,7 @@ def test_what_is_foretold_rightly_is_taken(tmp_path):
         drafts = engine.timings.speculation
         assert drafts.acceptance == 1
         assert drafts.tokens_per_step > 3.5
-        stopped = engine.stream([3, 4, 5, 6])
+        stopped = engine.stream([3, 4, 5, 6], SamplingParams(ignore_eos=True))
         next(stopped)
         engine.cancel()
         assert list(stopped)[-1].finish_reason == "cancelled"
