@@ -266,9 +266,11 @@ class Eviction(Method):
         return int(self.begins[sequence, block])
 
     def held(self, block: int) -> int:
-        cells, begins = self.cells, self.begins[:, block]
-        empty = np.concatenate([cells.of(s)[:begin] for s, begin in enumerate(begins)])
-        return cells.capacity - cells.free - len(np.unique(empty))
+        own = np.flatnonzero(self.begins[:, block])
+        if not len(own):  # asked for each token: nothing is looked through where nothing is empty
+            return super().held(block)
+        empty = np.concatenate([self.cells.of(s)[: self.begins[s, block]] for s in own])
+        return super().held(block) - len(np.unique(empty))
 
     def reach(self, sequence: int, end: int) -> int:
         """None within what was evicted or what has to be observed."""
