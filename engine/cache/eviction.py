@@ -266,8 +266,8 @@ class Eviction(Method):
         return int(self.begins[sequence, block])
 
     def held(self, block: int) -> int:
-        own = np.flatnonzero(self.begins[:, block])
-        if not len(own):  # asked for each token: nothing is looked through where nothing is empty
+        own = np.flatnonzero(self.begins[:, block]).tolist()
+        if not own:  # asked for each token: nothing is looked through where nothing is empty
             return super().held(block)
         empty = np.concatenate([self.cells.of(s)[: self.begins[s, block]] for s in own])
         return super().held(block) - len(np.unique(empty))
