@@ -22,6 +22,8 @@ from bench.race.experiment import Contender, Sample
 from bench.race.results import Measurement
 from kernels.call import stages
 from kernels.certificates import Key
+from kernels.cpu.formats.packing import aligned_zeros
+from kernels.cpu.isa.simd import CACHE_LINE
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
@@ -138,7 +140,7 @@ class Bound:
     @classmethod
     def of(cls, work: Workload, inputs: Arguments, packed: Array | None) -> "Bound":
         kernel = work.bench.kernel
-        outputs = empty_outputs(kernel.spec, work.bench.shape, kernel.format)
+        outputs = _placed(empty_outputs(kernel.spec, work.bench.shape, kernel.format))
         parts = stages(kernel, inputs, outputs, packed, tuning=starting(kernel))
         entries = [(share, block) for share, block, _ in parts]
         return cls(inputs, outputs, entries, [memory for _, _, memory in parts])
@@ -173,6 +175,8 @@ class OpRun:
         kernel = work.bench.kernel
         inputs = work.inputs()
         packed = lab.packed(kernel, inputs["weight"]) if kernel.pack else None
+        leave = () if packed is None else ("weight",)  # of which no kernel reads
+        inputs = _placed(inputs, leave)
         first = Bound.of(work, inputs, packed)
         self._bounds = [first]
         lab.team.run(Program(first.entries))  # compiles, and touches every page
@@ -182,7 +186,8 @@ class OpRun:
         calls = max(1, int(SAMPLE_SECONDS / max(seconds, 1e-7)))
         self.copies = 1  # so that a peer may do alike
         if cache == "hot":
-            self._bounds += [Bound.of(work, work.again(inputs, i), packed) for i in range(1, SETS)]
+            further = (_placed(work.again(inputs, i), leave) for i in range(1, SETS))
+            self._bounds += [Bound.of(work, own, packed) for own in further]
             repeats = min(calls, ENTRIES // len(first.entries))
             self._programs = [Program(b.entries * repeats) for b in self._bounds]
             self.calls = repeats
@@ -191,7 +196,7 @@ class OpRun:
             fit = max(1, COPIES_BYTES // max(1, size))
             for i in range(1, min(calls, COPIES, fit)):
                 own = None if packed is None else packed.copy()
-                copies = _copied(work.again(inputs, i), leave=() if own is None else ("weight",))
+                copies = _placed(work.again(inputs, i), leave, anew=True)
                 self._bounds.append(Bound.of(work, copies, own))
             self._programs = [Program([e for b in self._bounds for e in b.entries])]
             self.calls = len(self._bounds)
@@ -269,11 +274,23 @@ class OpRun:
         return limit.of(row) if limit else row
 
 
-def _copied(inputs: Arguments, leave: tuple[str, ...]) -> Arguments:
+def _placed(arguments: Arguments, leave: tuple[str, ...] = (), anew: bool = False) -> Arguments:
+    """With arrays that begin where a cache line does, as an engine's do: copies of those that do
+    not, or `anew` of all."""
     return {
-        name: value.copy() if isinstance(value, np.ndarray) and name not in leave else value
-        for name, value in inputs.items()
+        name: _copy(value)
+        if isinstance(value, np.ndarray)
+        and name not in leave
+        and (anew or value.ctypes.data % CACHE_LINE)
+        else value
+        for name, value in arguments.items()
     }
+
+
+def _copy(array: Array) -> Array:
+    copy = aligned_zeros(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def _bytes(inputs: Arguments, outputs: Mapping[str, Array], packed: Array | None) -> int:

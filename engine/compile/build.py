@@ -21,6 +21,7 @@ from engine.options import Options
 from engine.passes import Memory, Pass, limits_of
 from engine.passes.sparse import sparse
 from engine.recurrent import as_ops_take_it, is_small
+from kernels.cpu.formats.packing import aligned_zeros
 from reference.formats import FORMATS
 from reference.op import DTYPES, Array
 
@@ -79,8 +80,7 @@ def build(
     caches = _caches_of(config, options.cell_format, cells.method.rows)
     states = _states_of(config, cells)
     for name, cache in (caches | states).items():
-        # zeroed, so that untouched cells cost no memory until they are used
-        memory[name] = np.zeros(cache.sizes({}), DTYPES[cache.dtype])
+        memory[name] = aligned_zeros(cache.sizes({}), DTYPES[cache.dtype])
     try:
         said = StepInputs(**given, of_blocks=tuple(own.values()))
         graph, logits = family.build(config, weights, said, caches | states)
@@ -112,7 +112,7 @@ def build_further(
     weights = _weights_of(file, family, one, memory, cells.capacity, known, at)
     caches = _caches_of(one, options.kv_format, cells.capacity)
     for name, cache in caches.items():
-        memory[name] = np.zeros(cache.sizes({}), DTYPES[cache.dtype])
+        memory[name] = aligned_zeros(cache.sizes({}), DTYPES[cache.dtype])
     hidden = Value(further.HIDDEN, "cache", "u8", (cells.capacity, config.hidden), "F32")
     memory[hidden.name] = model.memory[hidden.name]
     said = StepInputs(**given, of_blocks=())

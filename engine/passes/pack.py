@@ -9,6 +9,7 @@ from engine.cache.two_bits import TwoBits
 from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
+from kernels.cpu.formats.packing import aligned_zeros
 from reference.formats.kivi import GROUP, KIVI, PAGE_BYTES
 
 
@@ -42,7 +43,7 @@ def packing(pages: TwoBits) -> Pass:
             for part, op in (("k", "kivi_keys"), ("v", "kivi_values")):
                 name, dims = f"{block}.{part}_pages", (kv_heads_of(node), q.dims[2], PAGE_BYTES)
                 own[f"{part}_pages"] = page = Value(name, "cache", "u8", (pages.count, *dims))
-                added[name] = np.zeros(page.dims, np.uint8)
+                added[name] = aligned_zeros(page.dims, np.uint8)
                 given = {"x": node.arguments[part], "into": into, "before": page, "out": page}
                 given |= {name: node.arguments[name] for name in ("lists", "spans")}
                 nodes.append(Node(op, given, node.format, name))

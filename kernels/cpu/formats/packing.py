@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numba import types
+from numpy.typing import DTypeLike
 
 from kernels.cpu.formats.decoding import CODINGS, TAGS, code_at, element
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
@@ -260,9 +261,18 @@ class Packing:
 
 def aligned(size: int, boundary: int = CACHE_LINE) -> Array:
     """Uninitialised bytes on a boundary: a cache line's, or 4096 for what a disk fills."""
-    memory = np.empty(size + boundary, np.uint8)
-    start = -memory.ctypes.data % boundary
-    return memory[start : start + size]
+    return _from_boundary(np.empty(size + boundary, np.uint8), boundary)[:size]
+
+
+def aligned_zeros(shape: tuple[Any, ...], dtype: DTypeLike) -> Array:
+    """Zeros that begin where a cache line does, and take no memory until they are used."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = _from_boundary(np.zeros(size + CACHE_LINE, np.uint8), CACHE_LINE)
+    return memory[:size].view(dtype).reshape(shape)
+
+
+def _from_boundary(memory: Array, boundary: int) -> Array:
+    return memory[-memory.ctypes.data % boundary :]
 
 
 _words8 = Share(partial(words_packer, WORDS8), WORDS8, "u8")
