@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flashinfer_bench.data import Definition, RandomInput, TensorSpec, Workload
 
-from bench.exchange.schema import Definition, ExchangeError, Tensor, Workload
+from bench.exchange.dataset import ExchangeError
 from reference.op import DTYPES, Arguments, Array, Case, Cost, Op, Shape
 
 TOLERANCE = 1e-2  # absolute, and relative: rtol and atol of flashinfer-bench's BenchmarkConfig
@@ -31,23 +32,24 @@ USUAL = (1, 2, 5, 16, 33)  # sizes of an axis beside those of workloads
 def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> Op:
     """The op: at the workloads' sizes, and, where all inputs may be anything, at others too."""
     for name, tensor in (*definition.inputs.items(), *definition.outputs.items()):
-        if tensor.dtype not in HELD:
-            raise ExchangeError(f"{definition.name}, {name}: {tensor.dtype} is not judged here")
+        if (dtype := tensor.dtype.value) not in HELD:
+            raise ExchangeError(f"{definition.name}, {name}: {dtype} is not judged here")
     run = _run_of(definition)
+    fixed = definition.const_axes
     axes = {
-        axis: (size,) if size is not None
+        axis: (fixed[axis],) if axis in fixed
         else tuple(sorted({w.axes[axis] for w in workloads if axis in w.axes} | {*USUAL}))
-        for axis, size in definition.axes.items()
+        for axis in definition.axes
     }  # fmt: skip
 
     def fit(shape: Shape, _: str | None) -> Shape:
-        sizes = {a: n if (n := definition.axes[a]) is not None else shape[a] for a in shape}
+        sizes = {**shape, **fixed}
         return sizes if _anywhere(definition) else _nearest(definition, workloads, sizes)
 
     def make(case: Case) -> Arguments:
         rng, given = case.rng(), _inputs(workloads, case.shape)
         return {
-            name: _made(name, tensor, given.get(name, {"type": "random"}), case.shape, rng, root)
+            name: _made(name, tensor, given.get(name, RandomInput()), case.shape, rng, root)
             for name, tensor in definition.inputs.items()
         }
 
@@ -55,7 +57,8 @@ def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> 
         """Each array moves once; what is computed is not known."""
         tensors = [*definition.inputs.values(), *definition.outputs.values()]
         moved = [
-            math.prod(shape[axis] for axis in t.shape) * np.dtype(DTYPES[HELD[t.dtype]]).itemsize
+            math.prod(shape[axis] for axis in t.shape)
+            * np.dtype(DTYPES[HELD[t.dtype.value]]).itemsize
             for t in tensors
             if t.shape
         ]
@@ -78,9 +81,9 @@ def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> 
 
 def signature_of(definition: Definition) -> str:
     """Its inputs and outputs in the words of an op; outputs that are floats come as float32."""
-    inputs = ", ".join(_argument(n, t, HELD[t.dtype]) for n, t in definition.inputs.items())
+    inputs = ", ".join(_argument(n, t, HELD[t.dtype.value]) for n, t in definition.inputs.items())
     outputs = ", ".join(
-        _argument(n, t, given_as(t.dtype), output=True) for n, t in definition.outputs.items()
+        _argument(n, t, given_as(t.dtype.value), output=True) for n, t in definition.outputs.items()
     )
     return f"{inputs} -> {outputs}"
 
@@ -90,7 +93,7 @@ def given_as(dtype: str) -> str:
     return "f32" if "float" in dtype else {"int64": "i64", "bool": "u8"}.get(dtype, "i32")
 
 
-def _argument(name: str, tensor: Tensor, held: str, output: bool = False) -> str:
+def _argument(name: str, tensor: TensorSpec, held: str, output: bool = False) -> str:
     if tensor.shape:
         return f"{name}: {held}[{' '.join(tensor.shape)}]"
     if output:
@@ -120,45 +123,44 @@ def _inputs(workloads: Sequence[Workload], shape: Shape) -> Mapping[str, Any]:
     """What a workload of these sizes says of inputs, or else the scalars of the first."""
     for workload in workloads:
         if workload.axes.items() <= shape.items():
-            return workload.inputs
+            return dict(workload.inputs)
     first = workloads[0].inputs if workloads else {}
-    return {name: said for name, said in first.items() if said["type"] == "scalar"}
+    return {name: said for name, said in first.items() if said.type == "scalar"}
 
 
-def _made(
-    name: str, tensor: Tensor, said: Mapping[str, Any], shape: Shape, rng: Any, root: Path
-) -> Any:
+def _made(name: str, tensor: TensorSpec, said: Any, shape: Shape, rng: Any, root: Path) -> Any:
     """An input as NumPy holds it, or a scalar."""
-    if said["type"] == "scalar":
-        return said["value"]
-    if said["type"] == "safetensors":
+    dtype = tensor.dtype.value
+    if said.type == "scalar":
+        return said.value
+    if said.type == "safetensors":
         return _read(root, said, tensor, name, shape)
     if tensor.shape is None:
         return float(rng.standard_normal())
     dims = tuple(shape[axis] for axis in tensor.shape)
-    if "float" in tensor.dtype:
+    if "float" in dtype:
         values = rng.standard_normal(dims).astype(np.float32)
-        return values if tensor.dtype == "float32" else _bits(values, tensor.dtype)
-    if tensor.dtype == "bool":
+        return values if dtype == "float32" else _bits(values, dtype)
+    if dtype == "bool":
         return rng.integers(0, 2, dims).astype(np.uint8)
-    most = WHOLE[tensor.dtype]
-    drawn = rng.integers(-most, most, dims).astype(tensor.dtype)
-    return drawn.view(DTYPES[HELD[tensor.dtype]])
+    most = WHOLE[dtype]
+    drawn = rng.integers(-most, most, dims).astype(dtype)
+    return drawn.view(DTYPES[HELD[dtype]])
 
 
-def _read(root: Path, said: Mapping[str, Any], tensor: Tensor, name: str, shape: Shape) -> Array:
+def _read(root: Path, said: Any, tensor: TensorSpec, name: str, shape: Shape) -> Array:
     from safetensors import SafetensorError, safe_open
 
-    path = root / said["path"]
+    path = root / said.path
     try:
         with safe_open(path, "pt") as file:
-            found = file.get_tensor(said["tensor_key"])
+            found = file.get_tensor(said.tensor_key)
     except (OSError, SafetensorError) as error:
         raise ExchangeError(f"{path}, {name}: {error}") from None
     wanted = [shape[axis] for axis in tensor.shape or ()]
     if list(found.shape) != wanted:
         raise ExchangeError(f"{path}, {name}: shape {list(found.shape)}, want {wanted}")
-    return _held(found.contiguous(), tensor.dtype)
+    return _held(found.contiguous(), tensor.dtype.value)
 
 
 def _bits(values: Array, dtype: str) -> Array:
@@ -202,7 +204,7 @@ def _computed(definition: Definition, run: Any, inputs: Mapping[str, Any]) -> An
     """The reference's outputs, floats as float64."""
     import torch
 
-    given = [tensor_of(inputs[n], tensor.dtype) for n, tensor in definition.inputs.items()]
+    given = [tensor_of(inputs[n], tensor.dtype.value) for n, tensor in definition.inputs.items()]
     try:
         with torch.no_grad():
             result = run(*given)

@@ -34,18 +34,18 @@ def exchange(
     References are PyTorch and run in this process; solutions run in children that may do little.
     Bounds of definitions are not derived. Exit 1 if a solution failed.
     """
-    from bench.exchange.dataset import Dataset
-    from bench.exchange.evaluate import evaluate
-    from bench.exchange.schema import ExchangeError
-    from bench.machine.limits import limits
     from bench.packages import lacking
+
+    if missing := lacking(["torch", "flashinfer_bench"]):
+        raise RuntimeError(f"assay exchange needs {missing[0]}: pip install 'assay[exchange]'")
+    from bench.exchange.dataset import Dataset, ExchangeError
+    from bench.exchange.evaluate import evaluate
+    from bench.machine.limits import limits
     from bench.race.timing import Rule
     from engine.shell.show import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS
 
-    if missing := lacking(["torch"]):
-        raise RuntimeError(f"assay exchange needs {missing[0]}: pip install 'assay[exchange]'")
     if level not in LEVELS:
         raise typer.BadParameter(f"--level is one of {', '.join(LEVELS)}, got {level!r}")
     if not seconds > 0:
@@ -93,7 +93,7 @@ def to_json(one: "Evaluated") -> dict[str, Any]:
         "solution": one.solution.name,
         "definition": one.solution.definition,
         "report": one.report.json(),
-        "traces": [trace.json() for trace in one.traces],
+        "traces": [json.loads(t.model_dump_json(exclude_unset=True)) for t in one.traces],
     }
 
 
@@ -103,16 +103,16 @@ def _show(found: "list[Evaluated]") -> None:
     rows = []
     for one in found:
         for trace in one.traces:
-            evaluation = trace.evaluation or {}
-            speed = evaluation.get("performance", {})
-            extra = evaluation.get("correctness", {}).get("extra", {})
+            evaluation = trace.evaluation
+            speed, errors = evaluation.performance, evaluation.correctness
+            extra = errors.extra if errors else None
             rows.append((
                 one.solution.name,
                 trace.definition,
                 " ".join(f"{axis}={size}" for axis, size in trace.workload.axes.items()),
-                evaluation["status"],
-                f"{speed['latency_ms']:.4f}" if speed else "",
-                f"{speed['speedup_factor']:.2f}" if speed else "",
+                evaluation.status.value,
+                f"{speed.latency_ms:.4f}" if speed else "",
+                f"{speed.speedup_factor:.2f}" if speed else "",
                 f"{extra['sol_score']:.2f}" if extra else "",
                 one.report.reason or "the bound is not derived",
             ))  # fmt: skip

@@ -73,11 +73,12 @@ def judge(
         raise typer.BadParameter("which file? Or --template OP --for c to begin with one")
     bounds = Limits(seconds, memory=int(memory * 2**30), threads=threads, processes=processes)
     if file.endswith(".json"):
-        from bench.exchange.evaluate import judged as solved
         from bench.packages import lacking
 
-        if missing := lacking(["torch"]):
+        if missing := lacking(["torch", "flashinfer_bench"]):
             raise RuntimeError(f"a solution needs {missing[0]}: pip install 'assay[exchange]'")
+        from bench.exchange.evaluate import judged as solved
+
         if time:
             raise typer.BadParameter("--time: assay exchange FOLDER times solutions")
         with progress_bar() as bar:
