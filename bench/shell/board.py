@@ -50,6 +50,7 @@ def board(
     from bench.board.run import board as ranked
     from bench.machine.conditions import conditions
     from bench.machine.limits import Limits, limits
+    from bench.race.program import show
     from bench.race.timing import Rule
     from bench.report.markdown import write_page
     from bench.report.page import page
@@ -87,7 +88,9 @@ def board(
     if as_json:
         print(json.dumps([row.json() for row in rows]))
     else:
-        _show(rows)
+        for section in report(rows).sections:
+            stdout().print(section.title, style="bold", highlight=False, markup=False)
+            show(section)
     if html:
         html.write_text(page(report(rows, complaints)), encoding="utf-8")
     if markdown:
@@ -108,27 +111,3 @@ def _read(path: Path) -> "list[Row]":
         return [Row.of(row) for row in (said if isinstance(said, list) else [said])]
     except (BoardError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _show(rows: "list[Row]") -> None:
-    from bench.report.table import duration
-    from engine.shell.show import print_table
-
-    ranks = [(*row.race, row.rank) for row in rows]
-    shown = [
-        (
-            " ".join(filter(None, (row.op, row.format))),
-            row.shape.replace(",", " "),
-            f"{row.rank}{'=' if ranks.count((*row.race, row.rank)) > 1 else ''}"
-            if row.rank
-            else "",
-            row.name,
-            duration(row.seconds) if row.rank else "",
-            f"{row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}]" if row.rank else row.verdict,
-            f"{100 * row.share:.0f}%" if row.share else "",
-            ", ".join(row.broken) or row.why,
-        )
-        for row in rows
-    ]
-    columns = "op", "shape", "rank", "solution", "time", "over the fastest", "of limit", "breaks"
-    print_table(columns, shown)

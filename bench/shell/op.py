@@ -159,7 +159,7 @@ def _figures(time: "Measurement") -> dict[str, Any]:
 
 
 def title(case: "Case", name: str, threads: int) -> str:
-    from bench.report.table import plural
+    from bench.report.words import plural
 
     sizes = ",".join(f"{axis}={size}" for axis, size in case.shape.items())
     op_name = " ".join(filter(None, (name, case.format)))

@@ -231,7 +231,7 @@ def table(found: "Profile", rows: "Sequence[tuple[str, int, Measurement]]") -> "
 
 def of_nothing(empty: "Sequence[Measurement]") -> str:
     """What the step costs without its nodes."""
-    from bench.report.table import plural
+    from bench.report.words import plural
 
     calls, stages = (axis.partition("=")[2] for axis in empty[0].shape.split(","))
     times = ", ".join(
