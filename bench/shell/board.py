@@ -11,6 +11,7 @@ import typer
 from bench.shell.op import parse_shape
 from bench.shell.telling import teller
 from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from bench.board.rows import Row
@@ -20,23 +21,15 @@ def board(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="OP/FILE, or files that say op.")
     ],
-    op: Annotated[str, typer.Option(help="Of these ops only, e.g. linear,attention.")] = "",
-    shape: Annotated[
-        str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048; by default TinyLlama's.")
-    ] = "",
-    level: Annotated[str, typer.Option(help="quick, full (laws, too) or deep.")] = "full",
+    op: str = option("", "Of these ops only, e.g. linear,attention."),
+    shape: str = option("", "Sizes, e.g. tokens=1,hidden=2048; by default TinyLlama's."),
+    level: str = option("full", "quick, full (laws, too) or deep."),
     threads: o.Threads = 1,
-    seconds: Annotated[
-        float, typer.Option(help="Of each race, at most; 0: none, who is right and how.")
-    ] = 6.0,
-    own: Annotated[bool, typer.Option("--ours", help="Our own kernels among them.")] = False,
-    beside: Annotated[
-        list[Path] | None, typer.Option("--with", help="What --json said elsewhere.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
-    markdown: Annotated[
-        Path | None, typer.Option(help="Write who keeps what to this file, a picture beside it.")
-    ] = None,
+    seconds: float = option(6.0, "Of each race, at most; 0: none, who is right and how."),
+    own: bool = option(False, "Our own kernels among them.", "--ours"),
+    beside: list[Path] | None = option(None, "What --json said elsewhere.", "--with"),
+    html: Path | None = option(None, "Write the page to this file."),
+    markdown: Path | None = option(None, "Write who keeps what to this file, a picture beside it."),
     as_json: o.Json = False,
 ) -> None:
     """Rank kernels that are not ours by op, shape and machine.

@@ -10,6 +10,7 @@ import typer
 from bench.shell.lists import names
 from bench.shell.telling import teller
 from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from bench.exchange.evaluate import Evaluated
@@ -19,14 +20,12 @@ def exchange(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A dataset: definitions/, solutions/, …")
     ],
-    definition: Annotated[str, typer.Option(help="Of this definition only.")] = "",
-    solution: Annotated[str, typer.Option(help="Names with commas; all by default.")] = "",
-    level: Annotated[str, typer.Option(help="quick or deep.")] = "quick",
+    definition: str = option("", "Of this definition only."),
+    solution: str = option("", "Names with commas; all by default."),
+    level: str = option("quick", "quick or deep."),
     threads: o.Threads = 1,
-    seconds: Annotated[float, typer.Option(help="Of timing at each workload, at most.")] = 2.0,
-    traces: Annotated[
-        bool, typer.Option("--traces", help="Append what was found to the folder's traces/.")
-    ] = False,
+    seconds: float = option(2.0, "Of timing at each workload, at most."),
+    traces: bool = option(False, "Append what was found to the folder's traces/."),
     as_json: o.Json = False,
 ) -> None:
     """Judge solutions of flashinfer-bench's format against their definitions' references.
