@@ -144,6 +144,7 @@ $(VENV)/.installed-transformers: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet '$(TRANSFORMERS)'
 	-$(BIN)/pip install --quiet 'triton>=3.2'  # for Linux; elsewhere its tests skip
+	-$(BIN)/pip install --quiet 'flashinfer-bench>=0.1.2,<0.2'  # its classes read what it wrote
 	touch $@
 
 # GCC 12 miscompiles llama.cpp's AMX code.

@@ -6,9 +6,7 @@ Each measurement is on disk as soon as it is made: see bench/race/results.py.
 from collections.abc import Iterator
 
 import pytest
-from rich.console import Console
 
-from bench.compare import Comparison, measured, stored
 from bench.engine.engine_race import Field, field_of
 from bench.machine.conditions import conditions
 from bench.machine.limits import Limits, limits
@@ -16,21 +14,16 @@ from bench.ops.cases import CACHES
 from bench.ops.op_run import Lab
 from bench.race.benchmarking import CLOCK, Recorder
 from bench.race.plan import Plan
-from bench.race.results import Results, ResultsError, Run, find, is_stored, read
+from bench.race.results import Results, ResultsError, find, read
 from bench.report import card, quality
 from bench.report.lookup import rows_of
 from bench.report.markdown import table_lines
-from bench.shell.compare import remarks, table
 from bench.shell.telling import teller
-from bench.trees import TreeError, side
 from engine.shell.show import progress_bar
 from kernels.cpu.runtime.team import Team
 
 PLAN = pytest.StashKey[Plan]()
 RECORDER = pytest.StashKey[Recorder]()
-COMPARISON = pytest.StashKey[Comparison]()
-BASE = pytest.StashKey[Run]()
-INCOMPARABLE = pytest.StashKey[str]()  # why there is none
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,11 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine-model", metavar="MODEL", action="append", help="for the engine's; may repeat"
     )
     group.addoption("--peers", help="names with commas between, or none; all by default")
-    group.addoption(
-        "--compare",
-        metavar="BASE",
-        help="a stored run, or a commit to run in turns with; 1 if slower",
-    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark looks at its options
@@ -60,19 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     plan = config.stash[PLAN] = Plan.of(config)
     if not plan.measuring:
         config.option.benchmark_disable = True
-    base = config.getoption("--compare")
-    stored_base = base is not None and is_stored(base, plan.folder)
-    if stored_base and not plan.measuring:
-        raise pytest.UsageError(f"{base} is a stored run: comparing with it takes --benchmark")
     now = conditions()  # before this run makes itself felt
     try:
         going_on = Results.into(find(plan.into, plan.folder), now) if plan.into else None
-        if stored_base:
-            config.stash[BASE] = find(base, plan.folder)  # before this run is the latest
-        elif base is not None:
-            with side(base):
-                pass
-    except (ResultsError, TreeError) as error:
+    except ResultsError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[RECORDER] = Recorder(plan.folder, now, Limits.unprobed(), going_on)
 
@@ -150,46 +129,9 @@ def engine_field(request: pytest.FixtureRequest, plan: Plan) -> Iterator[Field]:
         yield opened
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With --compare: against a stored run what was measured, else the base in turns with here."""
-    base = session.config.getoption("--compare")
-    if base is None or session.exitstatus:
-        return
-    plan, recorder = session.config.stash[PLAN], session.config.stash[RECORDER]
-    if before_run := session.config.stash.get(BASE, None):
-        if recorder.results is None:
-            return  # nothing was measured
-        found = stored(before_run, read(recorder.results.path))
-    else:
-        chosen = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
-        cases = [(p["case"], p["cache"]) for p in chosen if "case" in p]
-        try:
-            with side(base) as before, side(".") as now:
-                found = measured(before, now, cases, plan.threads)
-        except (ValueError, RuntimeError, OSError) as error:
-            session.config.stash[INCOMPARABLE] = str(error)
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            return
-    session.config.stash[COMPARISON] = found
-    if found.slower:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Where the results are, and what to make of them."""
     config = terminalreporter.config
-    if comparison := config.stash.get(COMPARISON, None):
-        terminalreporter.section("comparison")
-        if comparison.rows:
-            console = Console(width=200)
-            with console.capture() as captured:
-                console.print(table(comparison))
-            terminalreporter.write(captured.get())
-        for line in remarks(comparison):
-            terminalreporter.line(line)
-    if reason := config.stash.get(INCOMPARABLE, ""):
-        terminalreporter.section("comparison")
-        terminalreporter.line(f"not compared: {reason}", red=True)
     recorder = config.stash[RECORDER]
     if recorder.results is None:
         return

@@ -17,14 +17,13 @@ from bench.report.table import (
     Section,
     Table,
     count,
-    listed,
     number,
     percent,
-    plural,
     table,
     text,
     time,
 )
+from bench.report.words import listed, plural
 from kernels.foreign.laws import THREADS
 from kernels.trial import COMPANY
 

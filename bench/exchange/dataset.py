@@ -1,14 +1,21 @@
-"""A folder as flashinfer-bench lays it out: definitions/ and solutions/ with a JSON file for each,
-workloads/ and traces/ with a line for each."""
+"""A folder as flashinfer-bench lays it out, read and written by that package's own classes:
+definitions/ and solutions/ with a JSON file for each, workloads/ and traces/ with a line for each.
+"""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from bench.exchange.schema import Definition, ExchangeError, Solution, Trace, Workload
+from flashinfer_bench.data import Definition, Solution, Trace, Workload, append_jsonl_file
+from pydantic import BaseModel, ValidationError
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+class ExchangeError(ValueError):
+    """JSON that is not what it should be; the message says where."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +30,12 @@ class Dataset:
 
     @cached_property
     def definitions(self) -> dict[str, Definition]:
-        found = [Definition.of(said, str(path)) for path, said in self._files("definitions")]
+        found = [parsed(Definition, path) for path in self._files("definitions", "json")]
         return {definition.name: definition for definition in found}
 
     @cached_property
     def solutions(self) -> list[Solution]:
-        found = [Solution.of(said, str(path)) for path, said in self._files("solutions")]
+        found = [parsed(Solution, path) for path in self._files("solutions", "json")]
         names = [solution.name for solution in found]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ExchangeError(f"{self.root}: two solutions are called {twice[0]}")
@@ -41,39 +48,41 @@ class Dataset:
 
     def workloads(self, definition: str) -> list[Workload]:
         """Those of a definition, in the order of their file."""
-        found = (Trace.of(said, where) for where, said in self._lines("workloads"))
-        return [trace.workload for trace in found if trace.definition == definition]
+        return [t.workload for t in self._lines("workloads") if t.definition == definition]
 
     def traces(self) -> list[Trace]:
         """What was evaluated."""
-        return [Trace.of(said, where) for where, said in self._lines("traces")]
+        return [*self._lines("traces")]
 
     def add(self, traces: Sequence[Trace]) -> list[Path]:
         """Append traces, a file for each definition; the files."""
         paths = []
         for trace in traces:
             definition = self.definitions[trace.definition]
-            path = self.root / "traces" / definition.op_type / f"{definition.name}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(trace.json()) + "\n")
-            paths.append(path)
+            paths.append(self.root / "traces" / definition.op_type / f"{definition.name}.jsonl")
+            append_jsonl_file([trace], paths[-1])
         return list(dict.fromkeys(paths))
 
-    def _files(self, folder: str) -> Iterator[tuple[Path, Any]]:
-        for path in sorted((self.root / folder).rglob("*.json")):
-            yield path, parsed(path.read_text(encoding="utf-8"), str(path))
+    def _files(self, folder: str, ending: str) -> list[Path]:
+        return sorted((self.root / folder).rglob(f"*.{ending}"))
 
-    def _lines(self, folder: str) -> Iterator[tuple[str, Any]]:
-        for path in sorted((self.root / folder).rglob("*.jsonl")):
+    def _lines(self, folder: str) -> Iterator[Trace]:
+        for path in self._files(folder, "jsonl"):
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if line.strip():
-                    where = f"{path}:{number}"
-                    yield where, parsed(line, where)
+                    yield _valid(Trace, line, f"{path}:{number}")
 
 
-def parsed(text: str, where: str) -> Any:
+def parsed(kind: type[Kind], path: Path) -> Kind:
+    """The object of a file."""
+    return _valid(kind, path.read_text(encoding="utf-8"), str(path))
+
+
+def _valid(kind: type[Kind], text: str, where: str) -> Kind:
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ExchangeError(f"{where}: {error}") from None
+        found: Kind = kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ExchangeError(": ".join(filter(None, (where, place, first["msg"])))) from None
+    return found

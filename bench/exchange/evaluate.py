@@ -1,6 +1,5 @@
 """Solutions judged and timed, as traces: how far off, and how fast beside the reference."""
 
-import math
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile, Trace, Workload
 
 from bench.board.run import MOST_CALLS
-from bench.exchange.dataset import Dataset, parsed
+from bench.exchange.dataset import Dataset, ExchangeError, parsed
 from bench.exchange.ops import NOT_DERIVED, op_of
-from bench.exchange.schema import Definition, ExchangeError, Solution, Trace, Workload
 from bench.exchange.solutions import candidate_of
 from bench.machine.conditions import Conditions, conditions
 from bench.machine.limits import Limits
@@ -78,7 +77,10 @@ def _evaluated(
     reference = candidate_of(_reference(definition), definition, folder / "reference")
     clock = _Clock(op, candidate, reference, found_here, threads, rule)
     found = ((workload, clock.evaluation(report, workload, about)) for workload in workloads)
-    traces = tuple(Trace(definition.name, w, solution.name, said) for w, said in found)
+    traces = tuple(
+        Trace(definition=definition.name, workload=w, solution=solution.name, evaluation=said)
+        for w, said in found
+    )
     return Evaluated(solution, report, traces)
 
 
@@ -93,7 +95,7 @@ def judged(
         raise ExchangeError(f"{path}: no folder above it has definitions/, which a solution needs")
     if not path.is_file():
         raise ExchangeError(f"there is no file {path}")
-    dataset, solution = Dataset(root), Solution.of(parsed(path.read_text(), str(path)), str(path))
+    dataset, solution = Dataset(root), parsed(Solution, path)
     if solution.definition not in dataset.definitions:
         raise ExchangeError(f"{path}: {root} has no definition {solution.definition}")
     definition = dataset.definitions[solution.definition]
@@ -119,10 +121,14 @@ def judged(
 
 def _reference(definition: Definition) -> Solution:
     """The definition's own formula as a solution."""
-    return Solution(
-        "reference", definition.name, "", "python", "reference.py", "run", False,
-        {"reference.py": definition.reference}, {},
+    spec = BuildSpec(
+        language="python", target_hardware=["cpu"], entry_point="reference.py::run",
+        destination_passing_style=False,
     )  # fmt: skip
+    source = SourceFile(path="reference.py", content=definition.reference)
+    return Solution(
+        name="reference", definition=definition.name, author="itself", spec=spec, sources=[source]
+    )
 
 
 def sol_score(seconds: float, base: float, light: float) -> float:
@@ -177,7 +183,7 @@ class _Clock:
             error = np.abs(outputs[name].astype(np.float64) - want)
             absolute = float(np.max(error, initial=absolute))  # a NaN stays one
             relative = float(np.max(error / (np.abs(want) + SMALLEST), initial=relative))
-        return {"max_absolute_error": _json(absolute), "max_relative_error": _json(relative)}
+        return {"max_absolute_error": absolute, "max_relative_error": relative}
 
     def _performance(self, case: Case, errors: dict[str, Any]) -> dict[str, Any]:
         with ExitStack() as stack:
@@ -202,13 +208,6 @@ class _Clock:
                 "speedup_factor": before / seconds,
             }
         }
-
-
-def _json(number: float) -> float | str:
-    """What is not finite is a word, as flashinfer-bench writes it."""
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else "Infinity"
 
 
 def status(report: Report) -> str:

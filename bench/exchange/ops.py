@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from flashinfer_bench.bench.utils import gen_inputs, load_safetensors, normalize_outputs
+from flashinfer_bench.data import Definition, TensorSpec, Workload
+from safetensors import SafetensorError
 
-from bench.exchange.schema import Definition, ExchangeError, Tensor, Workload
+from bench.exchange.dataset import ExchangeError
 from reference.op import DTYPES, Arguments, Array, Case, Cost, Op, Shape
 
 TOLERANCE = 1e-2  # absolute, and relative: rtol and atol of flashinfer-bench's BenchmarkConfig
@@ -24,38 +28,46 @@ HELD = {
     "float32": "f32", "float16": "u16", "bfloat16": "u16", "float8_e4m3fn": "u8",
     "float8_e5m2": "u8", "int64": "i64", "int32": "i32", "int16": "u16", "int8": "i8", "bool": "u8",
 }  # fmt: skip
-WHOLE = {"int8": 128, "int16": 1024, "int32": 1024, "int64": 1024}  # random ones are below
 USUAL = (1, 2, 5, 16, 33)  # sizes of an axis beside those of workloads
 
 
 def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> Op:
     """The op: at the workloads' sizes, and, where all inputs may be anything, at others too."""
     for name, tensor in (*definition.inputs.items(), *definition.outputs.items()):
-        if tensor.dtype not in HELD:
-            raise ExchangeError(f"{definition.name}, {name}: {tensor.dtype} is not judged here")
+        if (dtype := tensor.dtype.value) not in HELD:
+            raise ExchangeError(f"{definition.name}, {name}: {dtype} is not judged here")
     run = _run_of(definition)
+    fixed = definition.const_axes
     axes = {
-        axis: (size,) if size is not None
+        axis: (fixed[axis],) if axis in fixed
         else tuple(sorted({w.axes[axis] for w in workloads if axis in w.axes} | {*USUAL}))
-        for axis, size in definition.axes.items()
+        for axis in definition.axes
     }  # fmt: skip
 
     def fit(shape: Shape, _: str | None) -> Shape:
-        sizes = {a: n if (n := definition.axes[a]) is not None else shape[a] for a in shape}
+        sizes = {**shape, **fixed}
         return sizes if _anywhere(definition) else _nearest(definition, workloads, sizes)
 
     def make(case: Case) -> Arguments:
-        rng, given = case.rng(), _inputs(workloads, case.shape)
+        workload = _workload(definition, workloads, case.shape)
+        try:
+            tensors = load_safetensors(definition, workload, root)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ExchangeError(f"{definition.name}: {error}") from None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(case.rng().integers(2**31)))
+            made = gen_inputs(definition, workload, "cpu", tensors)
         return {
-            name: _made(name, tensor, given.get(name, {"type": "random"}), case.shape, rng, root)
-            for name, tensor in definition.inputs.items()
+            name: _held(value, tensor.dtype.value)
+            for (name, tensor), value in zip(definition.inputs.items(), made, strict=True)
         }
 
     def cost(shape: Shape, _: str | None) -> Cost:
         """Each array moves once; what is computed is not known."""
         tensors = [*definition.inputs.values(), *definition.outputs.values()]
         moved = [
-            math.prod(shape[axis] for axis in t.shape) * np.dtype(DTYPES[HELD[t.dtype]]).itemsize
+            math.prod(shape[axis] for axis in t.shape)
+            * np.dtype(DTYPES[HELD[t.dtype.value]]).itemsize
             for t in tensors
             if t.shape
         ]
@@ -78,9 +90,9 @@ def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> 
 
 def signature_of(definition: Definition) -> str:
     """Its inputs and outputs in the words of an op; outputs that are floats come as float32."""
-    inputs = ", ".join(_argument(n, t, HELD[t.dtype]) for n, t in definition.inputs.items())
+    inputs = ", ".join(_argument(n, t, HELD[t.dtype.value]) for n, t in definition.inputs.items())
     outputs = ", ".join(
-        _argument(n, t, given_as(t.dtype), output=True) for n, t in definition.outputs.items()
+        _argument(n, t, given_as(t.dtype.value), output=True) for n, t in definition.outputs.items()
     )
     return f"{inputs} -> {outputs}"
 
@@ -90,7 +102,7 @@ def given_as(dtype: str) -> str:
     return "f32" if "float" in dtype else {"int64": "i64", "bool": "u8"}.get(dtype, "i32")
 
 
-def _argument(name: str, tensor: Tensor, held: str, output: bool = False) -> str:
+def _argument(name: str, tensor: TensorSpec, held: str, output: bool = False) -> str:
     if tensor.shape:
         return f"{name}: {held}[{' '.join(tensor.shape)}]"
     if output:
@@ -116,61 +128,21 @@ def _nearest(definition: Definition, workloads: Sequence[Workload], sizes: Shape
     return {**sizes, **min(workloads, key=far).axes}
 
 
-def _inputs(workloads: Sequence[Workload], shape: Shape) -> Mapping[str, Any]:
-    """What a workload of these sizes says of inputs, or else the scalars of the first."""
+def _workload(definition: Definition, workloads: Sequence[Workload], shape: Shape) -> Workload:
+    """That of these sizes, or else one of random inputs with the scalars of the first."""
     for workload in workloads:
         if workload.axes.items() <= shape.items():
-            return workload.inputs
+            return workload
     first = workloads[0].inputs if workloads else {}
-    return {name: said for name, said in first.items() if said["type"] == "scalar"}
+    scalars = {name: said for name, said in first.items() if said.type == "scalar"}
+    axes = {axis: shape[axis] for axis in definition.var_axes}
+    return Workload(axes=axes, inputs=scalars, uuid="random")
 
 
-def _made(
-    name: str, tensor: Tensor, said: Mapping[str, Any], shape: Shape, rng: Any, root: Path
-) -> Any:
-    """An input as NumPy holds it, or a scalar."""
-    if said["type"] == "scalar":
-        return said["value"]
-    if said["type"] == "safetensors":
-        return _read(root, said, tensor, name, shape)
-    if tensor.shape is None:
-        return float(rng.standard_normal())
-    dims = tuple(shape[axis] for axis in tensor.shape)
-    if "float" in tensor.dtype:
-        values = rng.standard_normal(dims).astype(np.float32)
-        return values if tensor.dtype == "float32" else _bits(values, tensor.dtype)
-    if tensor.dtype == "bool":
-        return rng.integers(0, 2, dims).astype(np.uint8)
-    most = WHOLE[tensor.dtype]
-    drawn = rng.integers(-most, most, dims).astype(tensor.dtype)
-    return drawn.view(DTYPES[HELD[tensor.dtype]])
-
-
-def _read(root: Path, said: Mapping[str, Any], tensor: Tensor, name: str, shape: Shape) -> Array:
-    from safetensors import SafetensorError, safe_open
-
-    path = root / said["path"]
-    try:
-        with safe_open(path, "pt") as file:
-            found = file.get_tensor(said["tensor_key"])
-    except (OSError, SafetensorError) as error:
-        raise ExchangeError(f"{path}, {name}: {error}") from None
-    wanted = [shape[axis] for axis in tensor.shape or ()]
-    if list(found.shape) != wanted:
-        raise ExchangeError(f"{path}, {name}: shape {list(found.shape)}, want {wanted}")
-    return _held(found.contiguous(), tensor.dtype)
-
-
-def _bits(values: Array, dtype: str) -> Array:
-    import torch
-
-    return _held(torch.from_numpy(values).to(getattr(torch, dtype)), dtype)
-
-
-def _held(tensor: Any, dtype: str) -> Array:
-    """A tensor of PyTorch as NumPy holds it."""
-    import torch
-
+def _held(tensor: Any, dtype: str) -> Any:
+    """A tensor of PyTorch as NumPy holds it; a scalar is one in Python."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
     wanted = DTYPES[HELD[dtype]]
     if "float" in dtype and dtype != "float32":  # NumPy has none, or holds its bits all the same
         tensor = tensor.view(torch.int16 if np.dtype(wanted).itemsize == 2 else torch.uint8)
@@ -180,8 +152,6 @@ def _held(tensor: Any, dtype: str) -> Array:
 
 def tensor_of(array: Any, dtype: str) -> Any:
     """The tensor of PyTorch that an array holds; a scalar is one in Python."""
-    import torch
-
     if not isinstance(array, np.ndarray):
         return array
     signed = array.view(np.int16) if array.dtype == np.uint16 else array
@@ -200,26 +170,23 @@ def _run_of(definition: Definition) -> Any:
 
 def _computed(definition: Definition, run: Any, inputs: Mapping[str, Any]) -> Any:
     """The reference's outputs, floats as float64."""
-    import torch
-
-    given = [tensor_of(inputs[n], tensor.dtype) for n, tensor in definition.inputs.items()]
+    given = [tensor_of(inputs[n], tensor.dtype.value) for n, tensor in definition.inputs.items()]
+    names, dtypes = [*definition.outputs], definition.torch_output_dtypes
     try:
         with torch.no_grad():
-            result = run(*given)
+            found = normalize_outputs(
+                run(*given), device=torch.device("cpu"), output_names=names,
+                output_dtypes=dict(zip(names, dtypes, strict=True)),
+            )  # fmt: skip
+        outputs = [found[name] for name in names]
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ExchangeError(f"the reference of {definition.name}: {why}") from None
-    if isinstance(result, dict):
-        result = [result[name] for name in definition.outputs]
-    results = list(result) if isinstance(result, tuple | list) else [result]
-    if len(results) != len(definition.outputs):
-        raise ExchangeError(f"the reference of {definition.name} gives {len(results)} outputs")
-    found = []
-    for value, tensor in zip(results, definition.outputs.values(), strict=True):
-        array = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-        array = array.double() if "float" in tensor.dtype else array
-        found.append(array.numpy().reshape(1 if not tensor.shape else array.shape))
-    return tuple(found) if len(found) > 1 else found[0]
+    arrays = [
+        (value.double() if value.is_floating_point() else value).numpy().reshape(value.shape or 1)
+        for value in outputs
+    ]
+    return tuple(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def _tolerated(definition: Definition, expected: Mapping[str, Array]) -> dict[str, Array]:

@@ -3,8 +3,10 @@ function of the definition's inputs, which hands them on as tensors."""
 
 from pathlib import Path
 
+from flashinfer_bench.data import Definition, Solution
+
+from bench.exchange.dataset import ExchangeError
 from bench.exchange.ops import given_as
-from bench.exchange.schema import Definition, ExchangeError, Solution
 from kernels.foreign.candidate import Candidate
 
 HERE = ("python", "triton")  # languages whose solutions are called from Python
@@ -68,30 +70,33 @@ TORCH = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8"}
 
 def candidate_of(solution: Solution, definition: Definition, folder: Path) -> Candidate:
     """Write it to a new folder; ExchangeError for a language that is not run here."""
-    if solution.language not in HERE:
+    if (language := solution.spec.language.value) not in HERE:
         raise ExchangeError(
-            f"solution {solution.name}: {solution.language} is not run here, {', '.join(HERE)} are"
+            f"solution {solution.name}: {language} is not run here, {', '.join(HERE)} are"
         )
-    for path, content in solution.sources.items():
-        where = folder / "sources" / path
+    for source in solution.sources:
+        where = folder / "sources" / source.path
         where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_text(content, encoding="utf-8")
+        where.write_text(source.content, encoding="utf-8")
     inputs, outputs = definition.inputs, definition.outputs
     function = definition.name if definition.name.isidentifier() else "run"
     (folder / "candidate.py").write_text(
         WRAPPER.format(
             name=solution.name,
             definition=definition.name,
-            file=solution.file,
-            function=solution.function,
+            file=str(solution.get_entry_path()),
+            function=solution.get_entry_symbol(),
             call=function,
             parameters=", ".join(inputs),
-            inputs=[t.dtype for t in inputs.values()],
-            outputs=[(t.shape or (), t.dtype, TORCH[given_as(t.dtype)]) for t in outputs.values()],
+            inputs=[t.dtype.value for t in inputs.values()],
+            outputs=[
+                (t.shape or (), t.dtype.value, TORCH[given_as(t.dtype.value)])
+                for t in outputs.values()
+            ],
             shapes=[(name, tensor.shape) for name, tensor in inputs.items()],
-            constants={axis: size for axis, size in definition.axes.items() if size is not None},
+            constants=definition.const_axes,
             names=list(outputs),
-            into=solution.into_outputs,
+            into=solution.spec.destination_passing_style,
         ),
         encoding="utf-8",
     )

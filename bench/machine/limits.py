@@ -6,14 +6,13 @@ kernel seems to exceed is an error of its cost, of the clock or of the probe.
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,7 +20,7 @@ import psutil
 from bench.machine.probe import UNITS
 from bench.machine.trials import Arena, peak_trials, read_caches, working_sets
 from bench.machine.trials import Cache as Cache
-from bench.race.results import Limit
+from bench.race.results import Limit, checked
 from kernels.cache import cache_folder
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
@@ -148,33 +147,15 @@ class Limits:
         """What `to_json` gave; a ValueError of one line for anything else."""
         try:
             date.fromisoformat(data["when"])
-            return cls(
-                caches=tuple(_row(Cache, row) for row in data["caches"]),
-                rates=tuple(_row(Rate, row) for row in data["rates"]),
-                when=data["when"],
-            )
+            caches = tuple(checked(Cache(**row)) for row in data["caches"])
+            rates = tuple(checked(Rate(**row)) for row in data["rates"])
+            if wrong := [rate for rate in rates if rate.per_second <= 0 or rate.spread < 0]:
+                raise ValueError(f"no machine does {wrong[0]}")
+            return cls(caches, rates, data["when"])
         except KeyError as error:
             raise ValueError(f"damaged limits: {error.args[0]} is missing") from None
         except (TypeError, ValueError) as error:
             raise ValueError(f"damaged limits: {error}") from None
-
-
-Row = TypeVar("Row", Cache, Rate)
-
-
-def _row(kind: type[Row], data: Any) -> Row:
-    row = kind(**data)
-    for field in fields(kind):
-        value = getattr(row, field.name)
-        if field.type is str:
-            sound = isinstance(value, str)
-        else:
-            number = type(value) is int or (field.type is float and type(value) is float)
-            least = 0 if field.name in ("spread", "working_set") else math.ulp(0)
-            sound = number and least <= value < math.inf
-        if not sound:
-            raise ValueError(f"{kind.__name__} has {field.name} {value!r}")
-    return row
 
 
 def probe(

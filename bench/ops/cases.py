@@ -163,6 +163,7 @@ def _for_few(sizes: Callable[[ModelShape, int], Sizes], most: int = 1) -> Asked:
     return lambda m, tokens: [sizes(m, tokens)] if tokens <= most else []
 
 
+OF_WIDTH = ("add", "add_bias", "mul", "mul_columns", "softplus", "sigmoid", "scale")
 BY_NAME: Mapping[str, Asked] = {
     "linear": _linear,
     "linear_w8a8": _linear_w8a8,
@@ -196,12 +197,7 @@ BY_NAME: Mapping[str, Asked] = {
     "page_scores": lambda m, _: [{**_pages(m), "heads": m.heads, "choosers": m.kv_heads}],
     "choose_pages": _choice,
     "softmax": lambda *_: [{"width": CONTEXT}],
-    "add": lambda m, _: [{"width": m.hidden}],
-    "add_bias": lambda m, _: [{"width": m.hidden}],
-    "mul": lambda m, _: [{"width": m.hidden}],
-    "mul_columns": lambda m, _: [{"width": m.hidden}],
-    "softplus": lambda m, _: [{"width": m.hidden}],
-    "sigmoid": lambda m, _: [{"width": m.hidden}],
+    **dict.fromkeys(OF_WIDTH, lambda m, _: [{"width": m.hidden}]),
     "causal_conv1d": lambda m, _: [_recurrent({"width": 2 * m.hidden, "taps": 4, "kept": 3})],
     "ssm_scan": lambda m, _: [_recurrent({"inner": 2 * m.hidden, "state": 16})],
     "ssm_scan_heads": lambda m, _: [
@@ -210,7 +206,6 @@ BY_NAME: Mapping[str, Asked] = {
     "gated_delta_net": lambda m, _: [
         _recurrent({"groups": 16, "heads": m.hidden // 64, "head_dim": 128, "state": 128})
     ],
-    "scale": lambda m, _: [{"width": m.hidden}],
     "softcap": lambda m, _: [{"width": m.vocab}],
     "swiglu": _gated("swiglu"),
     "reglu": _gated("reglu"),

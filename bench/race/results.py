@@ -146,7 +146,7 @@ class Measurement:
         samples = data["samples"]
         if not isinstance(samples, list) or not all(_finite(s) and s >= 0 for s in samples):
             raise ValueError("samples are finite and not negative")
-        return _checked(cls(**{**data, "samples": tuple(map(float, samples))}))
+        return checked(cls(**{**data, "samples": tuple(map(float, samples))}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +257,12 @@ def read(path: Path) -> Run:
             data = json.loads(line)
             kind = data.pop("kind")
             if kind == "run" and run is None:
-                known = _checked(Conditions.from_json(data["conditions"]))
-                run = _checked(Run(data["run"], data["when"], known, data["limits"], (), path))
+                known = checked(Conditions.from_json(data["conditions"]))
+                run = checked(Run(data["run"], data["when"], known, data["limits"], (), path))
                 if datetime.fromisoformat(run.when).tzinfo is None:
                     raise ValueError(f"{run.when} has no time zone")
             elif kind == "limits" and run is not None:
-                run = _checked(replace(run, limits=data["limits"]))
+                run = checked(replace(run, limits=data["limits"]))
             elif kind == "measurement" and run is not None:
                 measurements.append(Measurement.from_json(data))
             else:
@@ -275,12 +275,12 @@ def read(path: Path) -> Run:
     return replace(run, measurements=tuple(measurements))
 
 
-T = TypeVar("T", Conditions, Run, Measurement)
+T = TypeVar("T")
 
 
-def _checked(record: T) -> T:
+def checked(record: T) -> T:
     """Itself, if its fields are what they are said to be, and numbers finite."""
-    for known in fields(record):
+    for known in fields(record):  # type: ignore[arg-type]
         value = getattr(record, known.name)
         kind: Any = get_origin(known.type) or known.type
         if not (_finite(value) if kind is float else isinstance(value, kind)):

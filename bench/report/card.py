@@ -11,19 +11,8 @@ from bench.race.ratio import Ratio, quotient, ratio
 from bench.report.lookup import Measured, family, faster, present, sizes, times
 from bench.report.plots import label
 from bench.report.steps import WHOLE, of_phase
-from bench.report.table import (
-    NONE,
-    Cell,
-    Section,
-    Table,
-    digits,
-    duration,
-    field,
-    percent,
-    plural,
-    table,
-    text,
-)
+from bench.report.table import NONE, Cell, Section, Table, field, percent, table, text
+from bench.report.words import digits, duration, plural
 from bench.targets import Target, target, targets
 
 BENCHES = ("engine", "stream", "scaling", "memory", "gap", "empty step")

@@ -20,7 +20,8 @@ from bench.offload.way import (
 from bench.race.ratio import Ratio, ratio
 from bench.report.lookup import share, times
 from bench.report.plots import panels
-from bench.report.table import Column, Plot, Section, Table, number, percent, plural, table, text
+from bench.report.table import Column, Plot, Section, Table, number, percent, table, text
+from bench.report.words import plural
 
 DISKS = {IN_A_ROW: "in a row", SCATTERED: "a neuron at a time"}
 TOGETHER = 3  # rounds that are drawn as one

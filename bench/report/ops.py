@@ -17,15 +17,14 @@ from bench.report.table import (
     Plot,
     Section,
     Table,
-    duration,
     field,
     number,
     percent,
-    plural,
     table,
     text,
     time,
 )
+from bench.report.words import duration, plural
 
 OTHERS = "All other ops"
 BEFORE = {"compile": "Compile", "certify": "Certify", "pack": "Pack"}

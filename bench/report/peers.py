@@ -23,8 +23,6 @@ from bench.report.table import (
     Section,
     Table,
     count,
-    digits,
-    duration,
     field,
     number,
     percent,
@@ -32,6 +30,7 @@ from bench.report.table import (
     text,
     time,
 )
+from bench.report.words import digits, duration
 
 KINDS = {"tg": "Generation", "pp": "Prompt"}
 BATCHED = r"pp(?P<npp>\d+)\+tg(?P<ntg>\d+) x(?P<npl>\d+)(?: (?P<part>prompt|generation))?"

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from bench.report.table import Plot, digits
+from bench.report.table import Plot
+from bench.report.words import digits
 
 FOLDER = Path(__file__).parent
 WIDE, NARROW = 900, 340  # CSS pixels, a unit of the SVG each

@@ -24,7 +24,8 @@ from bench.quality import (
 )
 from bench.report.lookup import present
 from bench.report.plots import panels
-from bench.report.table import NONE, Cell, Column, Plot, Section, Table, digits, listed, table, text
+from bench.report.table import NONE, Cell, Column, Plot, Section, Table, table, text
+from bench.report.words import digits, listed
 from bench.sparsity import ALL, FIRED, PRECISION, PREDICTED, RECALL, SHARE, THRESHOLD
 
 TERNARY = "ternary"

@@ -22,17 +22,8 @@ from bench.report import (
 from bench.report.certified import Standings, on_emulator, passed
 from bench.report.lookup import duels, faster_cell, main_duels, our_ops, rows_of
 from bench.report.peers import DEFAULT_PEER
-from bench.report.table import (
-    KeyFigure,
-    Report,
-    Section,
-    digits,
-    listed,
-    percent,
-    plural,
-    table,
-    text,
-)
+from bench.report.table import KeyFigure, Report, Section, percent, table, text
+from bench.report.words import digits, listed, plural
 from kernels.planted import Planted
 from kernels.tuning import Tuned
 

@@ -9,17 +9,8 @@ import pandas as pd
 from bench.contenders.contender import OURS
 from bench.race.ratio import Ratio, ratio
 from bench.report.lookup import Measured, faster, sizes, times
-from bench.report.table import (
-    Cell,
-    Column,
-    Section,
-    Table,
-    digits,
-    field,
-    plural,
-    table,
-    text,
-)
+from bench.report.table import Cell, Column, Section, Table, field, table, text
+from bench.report.words import digits, plural
 
 BENCH, PEER = "serving", "llama.cpp"
 ARRIVING, STEP, OWN, MIXED, PREFIX = "arriving", "step", "own share", "mixed", "prefix"

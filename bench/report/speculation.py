@@ -19,10 +19,10 @@ from bench.report.table import (
     field,
     number,
     percent,
-    plural,
     table,
     text,
 )
+from bench.report.words import plural
 from bench.speculation.races import (
     A_STEP,
     ALIKE,

@@ -6,7 +6,8 @@ import pandas as pd
 
 from bench.report.lookup import present
 from bench.report.plots import bars
-from bench.report.table import NONE, Column, Section, duration, field, percent, table, time
+from bench.report.table import NONE, Column, Section, field, percent, table, time
+from bench.report.words import duration
 
 WHOLE, REST = "step", "remainder"
 MOST = 9  # bars a model

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.report.words import digits, duration, plural
+
 TOP = 12  # rows of a long table that are open to view
 
 
@@ -148,19 +150,6 @@ def field(name: str, make: Callable[[Any], Cell] | None = None) -> Callable[[Any
     return lambda row: (make or plain)(getattr(row, name))
 
 
-def digits(value: float, count: int = 3) -> str:
-    """So many significant digits, with thousands set apart: 12.3, 1,234, 0.00123."""
-    if not math.isfinite(value):
-        return "—"
-    if value == 0:
-        return "0"
-    rounded = float(f"{value:.{count - 1}e}")  # first, for 9.996 has other digits than 10.0
-    places = count - 1 - math.floor(math.log10(abs(rounded)))
-    if abs(rounded) < 1e-4:
-        return f"{value:.{count - 1}e}"
-    return f"{rounded:,.{max(0, places)}f}"
-
-
 def number(value: float, note: str = "") -> Cell:
     """A figure in three digits, or a dash where there is none."""
     return Cell(digits(value), value, note) if math.isfinite(value) else NONE
@@ -174,14 +163,6 @@ def text(words: str, tone: str = "", note: str = "") -> Cell:
     return Cell(words, None, note, tone) if words else NONE
 
 
-def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them: 1.23 ms."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if float(f"{seconds:.2e}") >= size:
-            return f"{digits(seconds / size)} {unit}"
-    return f"{digits(seconds / 1e-9)} ns"
-
-
 def time(seconds: float, note: str = "") -> Cell:
     """A duration whose value is in seconds."""
     return Cell(duration(seconds), seconds, note) if math.isfinite(seconds) else NONE
@@ -192,15 +173,3 @@ def percent(share: float, note: str = "") -> Cell:
     if not math.isfinite(share):
         return NONE
     return Cell(f"{100 * share:.{0 if share >= 0.1 else 1}f}%", share, note)
-
-
-def plural(number: int, noun: str) -> str:
-    """1 kernel, 2 kernels."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def listed(words: Sequence[str], most: int = 6) -> str:
-    """a, b, c and 4 more."""
-    if len(words) <= most:
-        return ", ".join(words)
-    return f"{', '.join(words[:most])} and {len(words) - most} more"

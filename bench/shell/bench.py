@@ -10,7 +10,7 @@ import typer
 
 from bench.shell.lists import names, numbers
 from engine.shell.command_line import options as o
-from engine.shell.command_line.groups import Only
+from engine.shell.command_line.groups import Only, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,37 +27,21 @@ OF_A_RACE = Only("batch", "kv_format", "sparse", "threshold", "union", "ram_budg
 def bench(
     model: o.ModelName,
     *,
-    prompt: Annotated[
-        str, typer.Option("-p", "--prompt", help="Prompt tokens, with commas; 0: none.")
-    ] = "512",
-    generate: Annotated[
-        str, typer.Option("-n", "--generate", help="Generated tokens, with commas; 0: none.")
-    ] = "128",
-    depth: Annotated[
-        str, typer.Option("-d", "--depth", help="Tokens in the cache before, with commas.")
-    ] = "0",
-    parallel: Annotated[
-        str, typer.Option("--npl", help="Sequences at once, e.g. 1,2,4: the batched table.")
-    ] = "",
-    threads: Annotated[
-        str, typer.Option("-t", "--threads", help="With commas; 0: one per core that it may use.")
-    ] = "0",
-    repeats: Annotated[int, typer.Option("-r", "--repetitions", help="At least so many.")] = 5,
-    seconds: Annotated[
-        float, typer.Option(help="Go on so long while the median is not within 1%.")
-    ] = 10.0,
+    prompt: str = option("512", "Prompt tokens, with commas; 0: none.", "-p"),
+    generate: str = option("128", "Generated tokens, with commas; 0: none.", "-n"),
+    depth: str = option("0", "Tokens in the cache before, with commas.", "-d"),
+    parallel: str = option("", "Sequences at once, e.g. 1,2,4: the batched table.", "--npl"),
+    threads: str = option("0", "With commas; 0: one per core that it may use.", "-t"),
+    repeats: int = option(5, "At least so many.", "-r", "--repetitions"),
+    seconds: float = option(10.0, "Go on so long while the median is not within 1%."),
     loading: Annotated[o.Loading, OF_A_RACE],
-    peers: Annotated[
-        str,
-        typer.Option(
-            help="Who else runs, where installed: names with commas, or none; NAME=PROGRAM is a"
-            " program with llama-bench's options."
-        ),
-    ] = "llama.cpp,transformers",
-    steps: Annotated[
-        bool, typer.Option("--steps", help="Profile a step of each kind, too: see assay profile.")
-    ] = False,
-    results: Annotated[Path | None, typer.Option(help="The folder of stored runs.")] = None,
+    peers: str = option(
+        "llama.cpp,transformers",
+        "Who else runs, where installed: names with commas, or none; NAME=PROGRAM is a"
+        " program with llama-bench's options.",
+    ),
+    steps: bool = option(False, "Profile a step of each kind, too: see assay profile."),
+    results: Path | None = option(None, "The folder of stored runs."),
     as_json: o.Json = False,
 ) -> None:
     """Time a model's prompts (pp) and generation (tg), peers in turns.

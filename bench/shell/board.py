@@ -11,6 +11,7 @@ import typer
 from bench.shell.op import parse_shape
 from bench.shell.telling import teller
 from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from bench.board.rows import Row
@@ -20,23 +21,15 @@ def board(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="OP/FILE, or files that say op.")
     ],
-    op: Annotated[str, typer.Option(help="Of these ops only, e.g. linear,attention.")] = "",
-    shape: Annotated[
-        str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048; by default TinyLlama's.")
-    ] = "",
-    level: Annotated[str, typer.Option(help="quick, full (laws, too) or deep.")] = "full",
+    op: str = option("", "Of these ops only, e.g. linear,attention."),
+    shape: str = option("", "Sizes, e.g. tokens=1,hidden=2048; by default TinyLlama's."),
+    level: str = option("full", "quick, full (laws, too) or deep."),
     threads: o.Threads = 1,
-    seconds: Annotated[
-        float, typer.Option(help="Of each race, at most; 0: none, who is right and how.")
-    ] = 6.0,
-    own: Annotated[bool, typer.Option("--ours", help="Our own kernels among them.")] = False,
-    beside: Annotated[
-        list[Path] | None, typer.Option("--with", help="What --json said elsewhere.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
-    markdown: Annotated[
-        Path | None, typer.Option(help="Write who keeps what to this file, a picture beside it.")
-    ] = None,
+    seconds: float = option(6.0, "Of each race, at most; 0: none, who is right and how."),
+    own: bool = option(False, "Our own kernels among them.", "--ours"),
+    beside: list[Path] | None = option(None, "What --json said elsewhere.", "--with"),
+    html: Path | None = option(None, "Write the page to this file."),
+    markdown: Path | None = option(None, "Write who keeps what to this file, a picture beside it."),
     as_json: o.Json = False,
 ) -> None:
     """Rank kernels that are not ours by op, shape and machine.
@@ -50,6 +43,7 @@ def board(
     from bench.board.run import board as ranked
     from bench.machine.conditions import conditions
     from bench.machine.limits import Limits, limits
+    from bench.race.program import show
     from bench.race.timing import Rule
     from bench.report.markdown import write_page
     from bench.report.page import page
@@ -87,7 +81,9 @@ def board(
     if as_json:
         print(json.dumps([row.json() for row in rows]))
     else:
-        _show(rows)
+        for section in report(rows).sections:
+            stdout().print(section.title, style="bold", highlight=False, markup=False)
+            show(section)
     if html:
         html.write_text(page(report(rows, complaints)), encoding="utf-8")
     if markdown:
@@ -108,27 +104,3 @@ def _read(path: Path) -> "list[Row]":
         return [Row.of(row) for row in (said if isinstance(said, list) else [said])]
     except (BoardError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _show(rows: "list[Row]") -> None:
-    from bench.report.table import duration
-    from engine.shell.show import print_table
-
-    ranks = [(*row.race, row.rank) for row in rows]
-    shown = [
-        (
-            " ".join(filter(None, (row.op, row.format))),
-            row.shape.replace(",", " "),
-            f"{row.rank}{'=' if ranks.count((*row.race, row.rank)) > 1 else ''}"
-            if row.rank
-            else "",
-            row.name,
-            duration(row.seconds) if row.rank else "",
-            f"{row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}]" if row.rank else row.verdict,
-            f"{100 * row.share:.0f}%" if row.share else "",
-            ", ".join(row.broken) or row.why,
-        )
-        for row in rows
-    ]
-    columns = "op", "shape", "rank", "solution", "time", "over the fastest", "of limit", "breaks"
-    print_table(columns, shown)

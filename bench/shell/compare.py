@@ -9,6 +9,7 @@ import typer
 
 from bench.shell.lists import names, numbers
 from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,18 +26,14 @@ def compare(
     b: Annotated[
         str, typer.Argument(metavar="B", help="The same kind; `.` is the working tree.")
     ] = ".",
-    op: Annotated[str | None, typer.Option(help="Kernels of this op only.")] = None,
-    format: Annotated[str | None, typer.Option(help="Kernels of this format only.")] = None,
-    models: Annotated[str, typer.Option(help="Whose shapes, with commas.")] = "story",
-    tokens: Annotated[str, typer.Option(help="Tokens of a call, with commas.")] = "1,512",
-    cache: Annotated[str, typer.Option(help="hot, cold or hot,cold.")] = "hot",
-    everything: Annotated[
-        bool, typer.Option("--all", help="Measure kernels whose sources are the same, too.")
-    ] = False,
-    again: Annotated[
-        str | None, typer.Option(help="A second run of A: how far it is from A is noise.")
-    ] = None,
-    results: Annotated[Path | None, typer.Option(help="The folder of stored runs.")] = None,
+    op: str | None = option(None, "Kernels of this op only."),
+    format: str | None = option(None, "Kernels of this format only."),
+    models: str = option("story", "Whose shapes, with commas."),
+    tokens: str = option("1,512", "Tokens of a call, with commas."),
+    cache: str = option("hot", "hot, cold or hot,cold."),
+    everything: bool = option(False, "Measure kernels whose sources are the same, too.", "--all"),
+    again: str | None = option(None, "A second run of A: how far it is from A is noise."),
+    results: Path | None = option(None, "The folder of stored runs."),
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:

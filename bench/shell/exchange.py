@@ -10,6 +10,7 @@ import typer
 from bench.shell.lists import names
 from bench.shell.telling import teller
 from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from bench.exchange.evaluate import Evaluated
@@ -19,14 +20,12 @@ def exchange(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A dataset: definitions/, solutions/, …")
     ],
-    definition: Annotated[str, typer.Option(help="Of this definition only.")] = "",
-    solution: Annotated[str, typer.Option(help="Names with commas; all by default.")] = "",
-    level: Annotated[str, typer.Option(help="quick or deep.")] = "quick",
+    definition: str = option("", "Of this definition only."),
+    solution: str = option("", "Names with commas; all by default."),
+    level: str = option("quick", "quick or deep."),
     threads: o.Threads = 1,
-    seconds: Annotated[float, typer.Option(help="Of timing at each workload, at most.")] = 2.0,
-    traces: Annotated[
-        bool, typer.Option("--traces", help="Append what was found to the folder's traces/.")
-    ] = False,
+    seconds: float = option(2.0, "Of timing at each workload, at most."),
+    traces: bool = option(False, "Append what was found to the folder's traces/."),
     as_json: o.Json = False,
 ) -> None:
     """Judge solutions of flashinfer-bench's format against their definitions' references.
@@ -34,18 +33,18 @@ def exchange(
     References are PyTorch and run in this process; solutions run in children that may do little.
     Bounds of definitions are not derived. Exit 1 if a solution failed.
     """
-    from bench.exchange.dataset import Dataset
-    from bench.exchange.evaluate import evaluate
-    from bench.exchange.schema import ExchangeError
-    from bench.machine.limits import limits
     from bench.packages import lacking
+
+    if missing := lacking(["torch", "flashinfer_bench"]):
+        raise RuntimeError(f"assay exchange needs {missing[0]}: pip install 'assay[exchange]'")
+    from bench.exchange.dataset import Dataset, ExchangeError
+    from bench.exchange.evaluate import evaluate
+    from bench.machine.limits import limits
     from bench.race.timing import Rule
     from engine.shell.show import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS
 
-    if missing := lacking(["torch"]):
-        raise RuntimeError(f"assay exchange needs {missing[0]}: pip install 'assay[exchange]'")
     if level not in LEVELS:
         raise typer.BadParameter(f"--level is one of {', '.join(LEVELS)}, got {level!r}")
     if not seconds > 0:
@@ -93,7 +92,7 @@ def to_json(one: "Evaluated") -> dict[str, Any]:
         "solution": one.solution.name,
         "definition": one.solution.definition,
         "report": one.report.json(),
-        "traces": [trace.json() for trace in one.traces],
+        "traces": [json.loads(t.model_dump_json(exclude_unset=True)) for t in one.traces],
     }
 
 
@@ -103,16 +102,16 @@ def _show(found: "list[Evaluated]") -> None:
     rows = []
     for one in found:
         for trace in one.traces:
-            evaluation = trace.evaluation or {}
-            speed = evaluation.get("performance", {})
-            extra = evaluation.get("correctness", {}).get("extra", {})
+            evaluation = trace.evaluation
+            speed, errors = evaluation.performance, evaluation.correctness
+            extra = errors.extra if errors else None
             rows.append((
                 one.solution.name,
                 trace.definition,
                 " ".join(f"{axis}={size}" for axis, size in trace.workload.axes.items()),
-                evaluation["status"],
-                f"{speed['latency_ms']:.4f}" if speed else "",
-                f"{speed['speedup_factor']:.2f}" if speed else "",
+                evaluation.status.value,
+                f"{speed.latency_ms:.4f}" if speed else "",
+                f"{speed.speedup_factor:.2f}" if speed else "",
                 f"{extra['sol_score']:.2f}" if extra else "",
                 one.report.reason or "the bound is not derived",
             ))  # fmt: skip

@@ -11,6 +11,7 @@ import typer
 from bench.shell.op import parse_shape
 from bench.shell.telling import grid, teller
 from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,34 +26,24 @@ def judge(
         str,
         typer.Argument(metavar="FILE[:NAME]", help="Python, C, C++, CUDA, .so, .cubin or .json."),
     ] = "",
-    op: Annotated[
-        str, typer.Option(help="The op it is a kernel of, if the file does not say.")
-    ] = "",
-    format: Annotated[str | None, typer.Option(help="Weight format, e.g. Q4_0.")] = None,
-    level: Annotated[str, typer.Option(help="quick, full (laws, too) or deep.")] = "quick",
-    numerics: Annotated[str, typer.Option(help="exact, fast, bf16, …: its bound.")] = "",
-    time: Annotated[bool, typer.Option("--time", help="Time it beside others, in turns.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page to send to somebody.")] = None,
-    flags: Annotated[
-        str, typer.Option(help="Of the C compiler, in place of -O3 -march=native.")
-    ] = "",
-    manifest: Annotated[
-        Path | None, typer.Option(help="What a file says of itself; by default FILE's .toml.")
-    ] = None,
-    shape: Annotated[str, typer.Option(help="One case only: its sizes, e.g. tokens=1.")] = "",
-    values: Annotated[str, typer.Option(help="Its kind of values.")] = "normal",
-    seed: Annotated[int, typer.Option(help="Its seed.")] = 0,
-    secret: Annotated[int | None, typer.Option(help="Of a trial: draws the same again.")] = None,
+    op: str = option("", "The op it is a kernel of, if the file does not say."),
+    format: str | None = option(None, "Weight format, e.g. Q4_0."),
+    level: str = option("quick", "quick, full (laws, too) or deep."),
+    numerics: str = option("", "exact, fast, bf16, …: its bound."),
+    time: bool = option(False, "Time it beside others, in turns."),
+    html: Path | None = option(None, "Write a page to send to somebody."),
+    flags: str = option("", "Of the C compiler, in place of -O3 -march=native."),
+    manifest: Path | None = option(None, "What a file says of itself; by default FILE's .toml."),
+    shape: str = option("", "One case only: its sizes, e.g. tokens=1."),
+    values: str = option("normal", "Its kind of values."),
+    seed: int = option(0, "Its seed."),
+    secret: int | None = option(None, "Of a trial: draws the same again."),
     threads: o.Threads = 0,
-    seconds: Annotated[float, typer.Option(help="That a call may take.")] = 10.0,
-    memory: Annotated[float, typer.Option(help="GiB that it may have.")] = 4.0,
-    processes: Annotated[
-        bool, typer.Option("--processes", help="It may start programs, as torch.compile does.")
-    ] = False,
-    template: Annotated[str, typer.Option(metavar="OP", help="Write a file to begin with.")] = "",
-    for_: Annotated[
-        str, typer.Option("--for", help="c, python, numba, triton, cuda or cubin.")
-    ] = "c",
+    seconds: float = option(10.0, "That a call may take."),
+    memory: float = option(4.0, "GiB that it may have."),
+    processes: bool = option(False, "It may start programs, as torch.compile does."),
+    template: str = option("", "Write a file to begin with.", metavar="OP"),
+    for_: str = option("c", "c, python, numba, triton, cuda or cubin.", "--for"),
     as_json: o.Json = False,
 ) -> None:
     """Judge a kernel that is not ours, in a child process that may do little.
@@ -73,11 +64,12 @@ def judge(
         raise typer.BadParameter("which file? Or --template OP --for c to begin with one")
     bounds = Limits(seconds, memory=int(memory * 2**30), threads=threads, processes=processes)
     if file.endswith(".json"):
-        from bench.exchange.evaluate import judged as solved
         from bench.packages import lacking
 
-        if missing := lacking(["torch"]):
+        if missing := lacking(["torch", "flashinfer_bench"]):
             raise RuntimeError(f"a solution needs {missing[0]}: pip install 'assay[exchange]'")
+        from bench.exchange.evaluate import judged as solved
+
         if time:
             raise typer.BadParameter("--time: assay exchange FOLDER times solutions")
         with progress_bar() as bar:

@@ -10,6 +10,7 @@ import typer
 from bench.shell.telling import grid, rate, share, still_bar, teller
 from engine.shell.command_line import options as o
 from engine.shell.command_line.command import as_usage
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,20 +25,15 @@ HOT_FIRST = ("hot", "cold")
 
 def op(
     name: Annotated[str, typer.Argument(metavar="OP", help="An op of `assay ops`.")],
-    format: Annotated[str | None, typer.Option(help="Weight format, e.g. Q4_0.")] = None,
-    shape: Annotated[str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048,out=5632.")] = "",
-    variant: Annotated[str | None, typer.Option(help="One variant only.")] = None,
-    every: Annotated[
-        bool,
-        typer.Option("--all", help="All variants, packages' too, not only what serves here."),
-    ] = False,
-    values: Annotated[str, typer.Option(help="Kind of values: normal, spiky, …")] = "normal",
-    seed: Annotated[int, typer.Option(help="Same seed, same inputs.")] = 0,
-    secret: Annotated[int, typer.Option(help="Of a trial: what fills memory around arrays.")] = 0,
-    machine_code: Annotated[
-        bool, typer.Option("--machine-code", help="Of its CUDA kernels, instead; needs no GPU.")
-    ] = False,
-    sm: Annotated[int, typer.Option(help="Of that: for GPUs of this compute capability.")] = 90,
+    format: str | None = option(None, "Weight format, e.g. Q4_0."),
+    shape: str = option("", "Sizes, e.g. tokens=1,hidden=2048,out=5632."),
+    variant: str | None = option(None, "One variant only."),
+    every: bool = option(False, "All variants, packages' too, not only what serves here.", "--all"),
+    values: str = option("normal", "Kind of values: normal, spiky, …"),
+    seed: int = option(0, "Same seed, same inputs."),
+    secret: int = option(0, "Of a trial: what fills memory around arrays."),
+    machine_code: bool = option(False, "Of its CUDA kernels, instead; needs no GPU."),
+    sm: int = option(90, "Of that: for GPUs of this compute capability."),
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
@@ -63,9 +59,9 @@ def op(
 
         show(name, format, variant, sm, as_json)
         return
-    for option, number in (("--seed", seed), ("--secret", secret)):
+    for asked, number in (("--seed", seed), ("--secret", secret)):
         if number < 0:
-            raise typer.BadParameter(f"{option} must not be negative, got {number}")
+            raise typer.BadParameter(f"{asked} must not be negative, got {number}")
     chosen = format or (spec.formats[0] if spec.formats else None)
     with as_usage():
         case = spec.case(parse_shape(shape), values, seed, chosen)
@@ -159,7 +155,7 @@ def _figures(time: "Measurement") -> dict[str, Any]:
 
 
 def title(case: "Case", name: str, threads: int) -> str:
-    from bench.report.table import plural
+    from bench.report.words import plural
 
     sizes = ",".join(f"{axis}={size}" for axis, size in case.shape.items())
     op_name = " ".join(filter(None, (name, case.format)))

@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bench.shell.telling import grid
 from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
     from bench.cuda.predict import Prediction
@@ -15,16 +16,11 @@ if TYPE_CHECKING:
 
 
 def predict(
-    gpu: Annotated[str, typer.Option(help="A GPU of data/gpus.toml.")] = "h200",
-    model: Annotated[str, typer.Option(help="Whose shapes (data/shapes.toml).")] = "llama-2-7b",
-    format: Annotated[str | None, typer.Option(help="Weights in this format only.")] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="What `make gpu-check` measured, to be held against it.")
-    ] = None,
-    goals: Annotated[
-        bool,
-        typer.Option("--goals", help="What `make gpu-check` aims at, and what is predicted."),
-    ] = False,
+    gpu: str = option("h200", "A GPU of data/gpus.toml."),
+    model: str = option("llama-2-7b", "Whose shapes (data/shapes.toml)."),
+    format: str | None = option(None, "Weights in this format only."),
+    results: Path | None = option(None, "What `make gpu-check` measured, to be held against it."),
+    goals: bool = option(False, "What `make gpu-check` aims at, and what is predicted."),
     as_json: o.Json = False,
 ) -> None:
     """Predict CUDA kernels' share of a GPU's limit.
@@ -40,9 +36,9 @@ def predict(
     from engine.shell.show import figures, stdout
     from kernels.cuda.runtime import sass
 
-    for option, name, known in (("gpu", gpu, gpus()), ("model", model, shapes().models)):
+    for asked, name, known in (("gpu", gpu, gpus()), ("model", model, shapes().models)):
         if name not in known:
-            raise typer.BadParameter(f"--{option} is one of {', '.join(known)}; got {name!r}")
+            raise typer.BadParameter(f"--{asked} is one of {', '.join(known)}; got {name!r}")
     if reason := sass.missing():
         raise RuntimeError(reason)
     if goals:

@@ -11,7 +11,7 @@ import typer
 from bench.shell.profile_streamed import profile_streamed
 from bench.shell.telling import about, grid, rate, share, still_bar, teller, title
 from engine.shell.command_line import options as o
-from engine.shell.command_line.groups import Only
+from engine.shell.command_line.groups import Only, option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,14 +33,9 @@ MILLISECONDS_FROM = 0.1  # a step of so many seconds is told in ms, a shorter on
 def profile(
     model: o.ModelName,
     *,
-    prompt: Annotated[
-        int, typer.Option("-p", "--prompt", help="Tokens of a prompt step; 0: decode one.")
-    ] = 0,
-    depth: Annotated[
-        int | None,
-        typer.Option("-d", "--depth", help="Tokens in the cache before; 128, or 0 with -p."),
-    ] = None,
-    nodes: Annotated[bool, typer.Option("--nodes", help="A row for every node, too.")] = False,
+    prompt: int = option(0, "Tokens of a prompt step; 0: decode one.", "-p"),
+    depth: int | None = option(None, "Tokens in the cache before; 128, or 0 with -p.", "-d"),
+    nodes: bool = option(False, "A row for every node, too."),
     loading: Annotated[o.Loading, OF_A_STEP],
     as_json: o.Json = False,
 ) -> None:
@@ -231,7 +226,7 @@ def table(found: "Profile", rows: "Sequence[tuple[str, int, Measurement]]") -> "
 
 def of_nothing(empty: "Sequence[Measurement]") -> str:
     """What the step costs without its nodes."""
-    from bench.report.table import plural
+    from bench.report.words import plural
 
     calls, stages = (axis.partition("=")[2] for axis in empty[0].shape.split(","))
     times = ", ".join(

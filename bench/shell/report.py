@@ -8,21 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from engine.shell.command_line import options as o
+from engine.shell.command_line.groups import option
 
 
 def report(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's name or file; the latest by default.")
     ] = "latest",
-    results: Annotated[
-        Path | None, typer.Option("--results", help="The folder in which runs are kept.")
-    ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the page goes.")] = Path(
-        "assay-report.html"
-    ),
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown there, too.")
-    ] = None,
+    results: Path | None = option(None, "The folder in which runs are kept."),
+    output: Path = option(Path("assay-report.html"), "Where the page goes.", "-o"),
+    markdown: Path | None = option(None, "Write Markdown there, too.", metavar="FILE"),
     as_json: o.Json = False,
 ) -> None:
     """Write what a run measured as one HTML page.

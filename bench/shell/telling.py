@@ -54,7 +54,7 @@ def teller(bar: "Progress", description: str) -> Callable[..., None]:
 
 def title(step: "Measurement", context: int) -> str:
     """Which step was run, in a line; its last token sees so many cells."""
-    from bench.report.table import plural
+    from bench.report.words import plural
 
     return (
         f"{step.model}: a step of {plural(step.tokens, 'token')} at depth {context - step.tokens},"

@@ -197,14 +197,6 @@ def test_what_is_not_installed_is_absent(monkeypatch):
     assert enter("nobody", MODEL, SETUP) == reason
 
 
-def test_peers_are_absent_within_a_budget():
-    """Which they would not keep: their figures beside ours would say nothing."""
-    setup = replace(SETUP, ram_budget="600MiB")
-    for name in ("llama.cpp", "transformers"):
-        reason = "it keeps to no ram_budget; bench.offload_speed limits its memory"
-        assert enter(name, MODEL, setup) == reason
-
-
 def test_a_peer_that_crashes_is_absent(monkeypatch, tmp_path):
     """A peer that takes its process down is shown absent, with the signal."""
     (tmp_path / "llama_cpp.py").write_text(

@@ -277,45 +277,28 @@ def test_what_is_not_compiled_in_time_did_not_fail(child, monkeypatch, seconds):
 
 
 def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch):
-    """A hanging one too; after an error nobody relies on the GPU's context."""
+    """A hanging one too, and one whose row is none; after an error nobody relies on the GPU's
+    context, nor after one that has lost it, whose own rows count."""
     monkeypatch.setattr(jobs, "LEAST", 10.0)
-    for number, what in {1: "hangs", 2: "dies", 3: "raises"}.items():
+    for number, what in enumerate(("", "hangs", "dies", "raises", "one", "loses", "", "")):
         monkeypatch.setenv(f"job_{number}", what)
     with Revived(f"{child}:Worker") as revived:
         measuring = jobs.Measuring(revived, {}, ["a/b"])
         ceilings = measuring.probe(30)
         assert ceilings.peak == 0
-        rows = [row for number in range(6) for row in measuring.rows(number, ceilings, 0)]
-    assert [bool(row.samples) for row in rows] == [True, False, False, False, True, True]
-    assert [row.note for row in rows[1:4]] == [
+        rows = [row for number in range(8) for row in measuring.rows(number, ceilings, 0)]
+    assert [bool(row.samples) for row in rows] == [True, *[False] * 4, True, True, True]
+    assert [row.note for row in rows[1:5]] == [
         "no answer within 10 s",
         "it ended with status 3",
         "an illegal address",
+        "'lost'",
     ]
-    assert [replace(row, note="") for row in rows[1:4]] == [job.row for job in measuring.jobs[1:4]]
-    first, *_, before, last = (row.note for row in rows)
-    assert before == last != first
+    assert [replace(row, note="") for row in rows[1:5]] == [job.row for job in measuring.jobs[1:5]]
+    first, *_, lost, before, last = (row.note for row in rows)  # of which process, without whom
+    assert len({first, lost, last}) == 3
+    assert before == last
     assert last.endswith(" a/b"), "kernels that failed are left out"
-
-
-def test_who_has_lost_the_gpu_measures_no_more(child, monkeypatch):
-    """What it measured before counts: it names who failed."""
-    monkeypatch.setenv("job_1", "loses")
-    with Revived(f"{child}:Worker") as revived:
-        measuring = jobs.Measuring(revived, {}, [])
-        ceilings = measuring.probe(30)
-        rows = [row for number in range(3) for row in measuring.rows(number, ceilings, 30)]
-    assert all(row.samples for row in rows)
-    first, second, third = (row.note for row in rows)
-    assert first == second != third
-
-
-def test_a_row_that_is_none_costs_only_itself(child, monkeypatch):
-    monkeypatch.setenv("job_0", "one")
-    with Revived(f"{child}:Worker") as revived:
-        measuring = jobs.Measuring(revived, {}, [])
-        (row,) = measuring.rows(0, measuring.probe(30), 30)
-    assert (row.test, row.samples, row.note) == ("GEMV", (), "'lost'")
 
 
 def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, capsys):

@@ -283,17 +283,6 @@ def run_main(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [(["none.gguf"], "none.gguf"), (["story-relu", "-o", "/nowhere/page.md"], "/nowhere: no such")],
-)
-def test_bad_input_is_one_line(words, told, monkeypatch, capsys):
-    assert run_main(monkeypatch)(*words, "--quick") == 1
-    err = capsys.readouterr().err.strip()
-    assert told in err
-    assert "\n" not in err
-
-
 def test_which_ways():
     """llama.cpp only where a limit means something; of a sparse model the table of the paper, each
     way with one thing more; budgets are shares of the weights."""

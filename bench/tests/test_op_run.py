@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bench import crossover
 from bench.ops.cases import BenchCase
 from bench.ops.op_run import CHECK_EVERY, SETS, Lab, OpRun, TooMuchError, WrongOutputError
 from bench.ops.workload import Workload
@@ -222,17 +221,3 @@ def test_the_possible_passes(lab, recorder):
     (row,) = read(recorder.results.path).measurements
     assert not row.note
     assert not recorder.rejected
-
-
-@pytest.mark.parametrize("format", ["F16", "Q4_0"])
-def test_tiles_that_fit_are_timed(lab, format, monkeypatch):
-    """Where linear's tiles cross over: every width that fits is timed, and gives what it should."""
-    monkeypatch.setattr(crossover, "TOKENS", (1, 2))
-    monkeypatch.setattr(crossover, "SHAPE", {"hidden": 64, "out": 48})
-    monkeypatch.setattr(crossover, "RULE", Rule(least=2, most=2))
-    told = []
-    found = crossover.crossover(format, lab, lambda: told.append(1))
-    assert found.notna().to_numpy().tolist() == [[True, False], [True, True]]
-    assert found.stack().dropna().between(0, 1, inclusive="neither").all()
-    assert len(told) == 2
-    assert "tiles of 2  fastest" in crossover.table(format, found)

@@ -134,18 +134,6 @@ def test_a_product_of_one_token_keeps_memory_busy():
 
 
 @NOT_HERE
-def test_products_of_two_weights_read_either():
-    """Which of two it is only shows while it runs; both come from memory."""
-    step = predict.Step(None, read().models["llama-2-7b"], "Q4_0")
-    part = next(part for part in step.block_parts() if part.kernel.op == "linear_pair")
-    cost = part.kernel.spec.cost(part.shape, "Q4_0")
-    work = Work(cost.bytes, cost.operations, ("weight", "weight_1"))
-    (launch,) = predict.of_kernel(gpus()["h200"], part.kernel, part.shape, work)
-    assert launch.flight > launch.needed
-    assert 0.6 < cost.bytes / (predict.READ * 4800e9) / launch.seconds < 1
-
-
-@NOT_HERE
 def test_goals_are_told_beside_what_is_predicted(monkeypatch):
     case = cases.linear("GEMV", "Q4_0", 1, 4096, 4096)
     monkeypatch.setattr(predict, "main_cases", lambda model: [case])

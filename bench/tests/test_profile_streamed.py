@@ -191,16 +191,15 @@ def test_pinned_neurons_are_told(shell, sparse_model, tmp_path):
     assert f"of which the {told['all']} most active are pinned" in " ".join(out.split())
 
 
-def test_statistics_want_a_budget(shell, tmp_path):
-    code, out = shell("--activation", str(tmp_path / "counts.npz"))
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(("--activation", "counts.npz"), "--ram-budget"),
+     (("--ram-budget", "1GB", "--nodes"), "exclude each other")],
+)  # fmt: skip
+def test_what_does_not_go_together(shell, words, told):
+    code, out = shell(*words)
     assert code == 2
-    assert "--ram-budget" in out
-
-
-def test_nodes_have_no_times_of_their_own(shell):
-    code, out = shell("--ram-budget", "1GB", "--nodes")
-    assert code == 2
-    assert "exclude each other" in out
+    assert told in out
 
 
 def test_all_in_memory_says_so(sparse_model, weights_alone):

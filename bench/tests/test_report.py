@@ -9,7 +9,7 @@ import pytest
 
 from bench.race import frames
 from bench.race.results import Measurement, find, read_folder
-from bench.report import history, machines, ops, peers, plots, table
+from bench.report import history, machines, ops, peers, plots, table, words
 from bench.report.certified import (
     Standing,
     passed,
@@ -492,7 +492,7 @@ def test_tests_are_read_off_names():
 )  # fmt: skip
 def test_three_digits(value, wanted):
     """A figure is told in three digits, whatever its size."""
-    assert table.digits(value) == wanted
+    assert words.digits(value) == wanted
 
 
 def test_the_command_writes_both_files(folder, tmp_path):

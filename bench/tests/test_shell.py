@@ -51,7 +51,6 @@ def test_bench_gives_every_test(benched):
 def test_bench_rates_are_of_its_samples(benched):
     """Median, mean and deviation are those of the samples, tokens a second; at least -r of them."""
     for row in benched[0]:
-        assert {"test", "contender", "median", "mean", "sd", "samples"} <= set(row)
         assert len(row["samples"]) >= 3
         assert row["median"] == pytest.approx(np.median(row["samples"]))
         assert row["mean"] == pytest.approx(np.mean(row["samples"]))
@@ -141,7 +140,6 @@ def test_compare_of_stored_runs(tmp_path):
 NONSENSE = {
     "no repetitions": ("bench story -r 0", 2, "--repetitions is at least 1, got 0"),
     "prompts of letters": ("bench story -p abc", 2, "-p wants numbers of at least 0; got 'abc'"),
-    "vast prompts": ("bench story -p 99999999999999", 2, "-p wants numbers"),
     "less than no prompt": ("bench story -p -1", 2, "-p wants numbers of at least 0; got '-1'"),
     "nothing to time": ("bench story -p 0 -n 0", 2, "nothing to time: give -p or -n tokens"),
     "beyond the model": ("bench story -p 1000", 1, "its context is 512 tokens, pp1000 wants 1000"),
@@ -163,8 +161,6 @@ NONSENSE = {
     ),
     "no time": ("bench story --seconds nan", 2, "--seconds is 0 or more, got nan"),
     "a strange base": ("compare nonsense", 1, "nonsense: no stored run, commit or variant"),
-    "an empty base": ("compare ''", 1, "no stored run, commit or variant"),
-    "a path for a base": ("compare {folder}/none.jsonl", 1, "no stored run, commit or variant"),
     "a run that is none": ("compare {bad} {bad}", 1, "bad: line 1 is no result"),
     "two of two kinds": ("compare {bad} scalar", 1, "compare two of a kind"),
     "a strange op": ("compare scalar generic --op knit", 2, "there is no op 'knit': embedding"),

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 import bench.speculation_speed as speculation_speed
-from bench.race.results import Measurement, read
+from bench.race.results import Measurement
 from bench.race.timing import Rule
-from bench.report.markdown import write_page
 from bench.report.speculation import TITLES, Costs, section
 from bench.speculation.races import (
     A_STEP,
@@ -48,7 +47,7 @@ from bench.speculation.writer import (
     opening,
     write,
 )
-from bench.tests.support.synthetic import CONDITIONS, rows_of, shown
+from bench.tests.support.synthetic import rows_of, shown
 from engine import Engine, Options
 
 TWICE = Rule(least=2, most=2)
@@ -266,8 +265,10 @@ def test_costs_of_steps():
 def test_the_section():
     """A table for each race: times plain, and the shares of both formulas, once it is known what
     verifying costs; the goal is of the fastest length."""
-    found = section(rows_of(*COSTS, *KNOWN))
-    steps, ways = found.tables
+    curve = [replace(row, shape=CURVE, rivals=CURVE) for row in KNOWN]
+    found = section(rows_of(*COSTS, *KNOWN, *curve))
+    steps, ways, _ = found.tables
+    assert [plot.anchor for plot in found.plots] == ["plot-speculation-0", "plot-speculation-2"]
     assert [row[0] for row in shown(steps)] == ["1", "3", "5"]
     assert ways.caption == "t: a synthetic drafter, on 2 threads"
     assert shown(ways) == [
@@ -305,22 +306,6 @@ def test_each_way_stands_beside_its_own_plain_one():
     assert [row[3][:4] for row in shown(found)] == ["—", "2.00", "—", "3.00"]
 
 
-def test_the_page(sparse_model, tmp_path):
-    """Tables, plots where a curve says more, and what was to be reached."""
-    curve = [replace(row, shape=CURVE, rivals=CURVE) for row in KNOWN]
-    union = unions(sparse_model, OPTIONS, 18)
-    made = section(rows_of(*COSTS, *KNOWN, *curve, *union))
-    write_page(made, CONDITIONS, tmp_path / "drafts.md")
-    text = (tmp_path / "drafts.md").read_text()
-    names = sorted(path.name for path in tmp_path.glob("*.svg"))
-    assert names == [f"drafts-speculation-{i}.svg" for i in (0, 2, 3)]
-    assert all(f"]({name})" in text for name in names)
-    assert f"| {TWO} | 200 | 2.40 | 2.00 [2.00, 2.00] | 2.44 | 82% [82%, 82%] | 1.20 |" in text
-    assert "the goal is at most 1.35: missed" in text
-    shares = [row[1].value for row in made.tables[3].rows]
-    assert shares == sorted(shares)
-
-
 # The program
 
 
@@ -339,16 +324,6 @@ def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
     assert all(f"small: {t}" in one["table"] for t, one in zip(titles, told, strict=True))
     assert (tmp_path / "page.md").read_text().count("|\n| ---") == 7
     assert not (tmp_path / "results").exists()
-
-
-def test_the_program_keeps_rows(sparse_model, tmp_path, monkeypatch, capsys):
-    """Of the parts that were asked for, which are shown as tables."""
-    monkeypatch.setenv("ASSAY_RESULTS", str(tmp_path))
-    monkeypatch.setattr(speculation_speed, "FULL", speculation_speed.QUICK)
-    assert run(monkeypatch, str(sparse_model), "--part", "lookup", "-t", "1", "-s", "1") == 0
-    assert "the goal is at least 2" in capsys.readouterr().out
-    (kept,) = tmp_path.glob("*.jsonl")
-    assert {row.shape for row in read(kept).measurements} == {LOOKUP}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from bench.race import frames
 from bench.race.results import Measurement, Results, read_folder
-from bench.tests.support.synthetic import CONDITIONS, LIMITS, write_run
+from bench.tests.support.synthetic import CONDITIONS, LIMITS
 
 ROWS = (
     Measurement("op", "add", samples=(3e-6, 1e-6, 2e-6), bytes=3e3, operations=1e3, threads=2,
@@ -54,29 +54,6 @@ def test_memory_is_no_duration(tmp_path):
     (found,) = frames.summary(frame).itertuples()
     assert (found.median, found.unit, found.samples) == (4e6, "B", 2)
     assert np.isnan([found.tokens_per_second, found.gb_per_second]).all()
-
-
-def test_summary_agrees_with_the_measurements(tmp_path):
-    """One row a measurement of a whole run, with its own median, share and rates."""
-    write_run(tmp_path)
-    run = read_folder(tmp_path)[0][0]
-    table = frames.summary(frames.load(tmp_path))
-    assert len(table) == len(
-        {(m.key, m.model, m.rivals, m.limit_seconds) for m in run.measurements}
-    )
-    columns = [
-        "bench", "test", "contender", "variant", "format", "shape", "model", "threads", "cache",
-        "phase",
-    ]  # fmt: skip
-    by_key = {tuple(row): i for i, row in enumerate(table[columns].itertuples(index=False))}
-    for m in run.measurements:
-        row = table.iloc[by_key[tuple(getattr(m, name) for name in columns)]]
-        if m.bench == "node":
-            continue  # blocks of one op
-        np.testing.assert_allclose(row["median"], m.median)
-        assert row.samples == len(m.samples)
-        if m.samples and m.limit_seconds:
-            assert row.share == pytest.approx(m.share)
 
 
 def test_rates_are_at_the_median(folder):

@@ -1,9 +1,6 @@
 """`pytest bench/` and its options: what it measures, what it writes, and what it will not take."""
 
-import json
 import os
-import re
-import shutil
 
 import pytest
 
@@ -90,9 +87,6 @@ NONSENSE = {
     "patience": (("--most-seconds", "-1"), "--most-seconds is above 0, got -1"),
     "no patience": (("--most-seconds", "0"), "--most-seconds is above 0, got 0"),
     "a peer": (("--peers", "gpt"), "no peer is called 'gpt': assay, assay fast"),
-    "a base": (("--compare", "nonsense"), "nonsense: no stored run, commit or variant"),
-    "a run": (("--benchmark", "--compare", "{bad}"), "bad.toml: line 1 is no result"),
-    "no run": (("--compare", ""), ": no stored run, commit or variant"),
     "an engine's model": (("--engine-model", "nope"), "nope: no such file, nor an embedded model"),
     "an engine's file": (("--engine-model", "{bad}"), "bad.toml: header: this is not a GGUF file"),
     "a folder": (("--benchmark", "--results", "{bad}"), "bad.toml: File exists"),
@@ -124,24 +118,3 @@ def test_nonsense_is_one_line(told, name):
     assert len(lines) == 1
     assert NONSENSE[name][1] in lines[0]
     assert "Traceback" not in out
-
-
-def test_a_stored_base_wants_measuring(measured, tmp_path):
-    """Comparing with a stored run takes --benchmark; where that was much faster: exit 1."""
-    shutil.copytree(measured[0], tmp_path, dirs_exist_ok=True)
-    (before,), _ = read_folder(tmp_path)
-    done = measure(tmp_path, "--compare", before.run, *STORY, *CHOSEN)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"{before.run} is a stored run: comparing with it takes --benchmark" in done.stderr
-    # so much faster that a busy machine cannot hide it
-    lines = before.path.read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    for row in rows[1:]:
-        if "samples" in row:
-            row["samples"] = [seconds / 1000 for seconds in row["samples"]]
-    before.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = measure(tmp_path, "--benchmark", "--compare", "latest", *STORY, *CHOSEN)
-    assert done.returncode == 1, done.stdout
-    assert f"A is {before.run}, B is " in done.stdout
-    assert re.search("[1-4] slower, 0 faster", done.stdout)
-    assert len(read_folder(tmp_path)[0]) == 2
