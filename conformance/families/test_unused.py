@@ -1,6 +1,7 @@
 """What a file says beyond what a family's graph computes is refused by name, unless it is known to
 change nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +10,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from conformance.llama.peers.compare import engine_logits
-from conformance.support.models.small_families import (
-    SmallCommandR,
-    SmallFalcon,
-    SmallGemma,
-    SmallGemma4,
-    SmallGLM,
-    SmallGPT2,
-    SmallKin,
-    SmallMiniCPM,
-    SmallNeoX,
-    SmallOLMo,
-    SmallOPT,
-    SmallPhi,
-    SmallQwen,
-    prompt,
-)
+from conformance.support.models.small_families import SUBJECTS as FAMILIES
+from conformance.support.models.small_families import SmallGemma4, prompt
 from conformance.support.models.small_models import Small, tampered
-from conformance.support.models.small_recurrent import SmallLfm2, SmallMamba, SmallQwen3Next
+from conformance.support.models.small_recurrent import RECURRENT, SmallQwen3Next
 from conformance.support.models.sparse_files import SmallSparse
 from conformance.support.refusals import refusal
 from engine.cache.cells import Cells
@@ -41,38 +28,23 @@ from engine.options import Options
 from engine.unused import ASKED, INFORMATION
 
 VOCABS = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
+
+
+def of_one_block(small: Small) -> Small:
+    """The model with the first of its blocks alone, which is dense."""
+    own = {"leading": 1, "attending": (), "shared": 0}
+    return replace(small, blocks=1, **{k: v for k, v in own.items() if hasattr(small, k)})
+
+
+def is_dense(small: Small) -> bool:
+    return not getattr(small, "experts", 0) or getattr(small, "leading", 0) >= small.blocks
+
+
+KINDS = [small for small in (*FAMILIES.values(), *RECURRENT.values()) if is_dense(small)]
 SUBJECTS: dict[str, Small] = {
     "llama": Small(blocks=1, biases=True),
     "bamboo": Small(blocks=1, architecture="bamboo"),
-    "falcon": SmallFalcon(blocks=1, two_norms=True, tied=False),
-    "opt": SmallOPT(blocks=1, tied=False),
-    "qwen2": SmallQwen(blocks=1, architecture="qwen2"),
-    "qwen3": SmallQwen(blocks=1),
-    "gptneox": SmallNeoX(blocks=1),
-    "phi2": SmallNeoX(blocks=1, architecture="phi2", fused=True),
-    "starcoder2": SmallNeoX(blocks=1, architecture="starcoder2", parallel=False),
-    "stablelm": SmallNeoX(blocks=1, architecture="stablelm"),
-    "nemotron": SmallNeoX(blocks=1, architecture="nemotron", parallel=False),
-    "gpt2": SmallGPT2(blocks=1, tied=False),
-    "bloom": SmallGPT2(blocks=1, architecture="bloom"),
-    "mpt": SmallGPT2(blocks=1, architecture="mpt", biases=True),
-    "smollm3": SmallKin(blocks=1, architecture="smollm3"),
-    "granite": SmallKin(blocks=1, architecture="granite"),
-    "olmo2": SmallOLMo(blocks=1),
-    "ernie4_5": SmallKin(blocks=1, architecture="ernie4_5"),
-    "glm4": SmallGLM(blocks=1),
-    "minicpm3": SmallMiniCPM(blocks=1, leading=1),
-    "phi3": SmallPhi(blocks=1),
-    "command-r": SmallCommandR(blocks=1),
-    "cohere2": SmallCommandR(blocks=1, architecture="cohere2"),
-    "gemma": SmallGemma(blocks=1),
-    "gemma2": SmallGemma(blocks=1, architecture="gemma2", score_scale=0.5),
-    "gemma3": SmallGemma(blocks=1, architecture="gemma3"),
-    "gemma4": SmallGemma4(blocks=1, shared=0),
-    "mamba": SmallMamba(blocks=1),
-    "mamba2": SmallMamba(blocks=1, architecture="mamba2"),
-    "lfm2": SmallLfm2(blocks=1, attending=()),
-    "qwen35": SmallQwen3Next(blocks=1, architecture="qwen35", experts=0),
+    **{small.architecture: of_one_block(small) for small in reversed(KINDS)},
     "qwen35, attending": SmallQwen3Next(blocks=1, architecture="qwen35", experts=0, interval=1),
     "sparse llama": SmallSparse(blocks=1, ranks=(32,), shares=(0.4,)),
 }
