@@ -1,5 +1,5 @@
-"""Every planted bug: edits of right kernels and formulas that are wrong, in the file of their op,
-and what any op can have."""
+"""Every planted bug: edits of right kernels and formulas that are wrong, by their ops, and
+what any op can have."""
 
 from importlib import import_module
 from pathlib import Path

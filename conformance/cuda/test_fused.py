@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conformance.cuda.emulator import compiler
 from conformance.support.here import cases
 from conformance.support.models.formula import prompt
-from conformance.support.models.small_models import Small, tampered
+from conformance.support.models.small_models import Small
 from conformance.support.on_gpu import Watched, on_gpu, rows
 from engine.compile.plan import Step
 from engine.gpu import division
@@ -160,18 +160,6 @@ def test_launches_of_a_step_of_one_token(kind, tmp_path):
 
 
 # The first block's values are in another format: only later ones have three matrices to join.
-VALUES = "blk.0.attn_v.weight"
-UNEVEN = tampered(OF_BLOCKS, {VALUES: replace(OF_BLOCKS, finer="Q8_0").tensors()[0][VALUES]})
-
-
-@pytest.mark.parametrize("small", [HALF, OF_BLOCKS, UNEVEN], ids=["F16", "Q4_0", "uneven"])
-def test_a_step_has_the_longest_fused_kernels(small, tmp_path):
-    """Whichever of them it has use for first."""
-    with on_gpu(small.write(tmp_path / "small.gguf")) as model:
-        for part in model.ready.division.layout.parts:
-            assert part.groups == fuse(part.steps, FUSED)
-
-
 @pytest.mark.parametrize("small", [HALF, OF_BLOCKS], ids=["F16", "Q4_0"])
 def test_logits_are_those_of_single_kernels(small, tmp_path):
     """Bit for bit, with few tokens and with many."""

@@ -48,12 +48,7 @@ def tokens(count: int = 40) -> list[int]:
 
 
 @pytest.fixture(name="saved", scope="module")
-def _saved():
-    for package in ("torch", "transformers"):
-        reason = f"{package} is not installed: make test-transformers or make test-peers"
-        pytest.importorskip(package, reason=reason)
-    from conformance.llama.peers import hugging_face
-
+def _saved(hugging_face):
     def save(name: str, folder: Path) -> Path:
         hugging_face.save_random(CONFIGS[name], folder)
         write_json(folder / "tokenizer.json", words(67))
@@ -63,10 +58,8 @@ def _saved():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_folders_are_read_alike(saved, name, tmp_path):
+def test_folders_are_read_alike(saved, hugging_face, name, tmp_path):
     """What transformers saves and computes is what `assay convert` reads and the engine gives."""
-    from conformance.llama.peers import hugging_face
-
     folder, path = saved(name, tmp_path / "model"), tmp_path / "model.gguf"
     notes = convert(folder, path, "F32").notes
     assert [note.split(":")[0] for note in notes] == [
@@ -89,14 +82,12 @@ def test_folders_are_read_alike(saved, name, tmp_path):
     assert ours.is_greedy == is_greedy
 
 
-def test_mxfp4_stays_what_it_is(saved, tmp_path):
+def test_mxfp4_stays_what_it_is(hugging_face, tmp_path):
     """Blocks and scales of a checkpoint of gpt-oss give the numbers that transformers takes them
     for, and the file has them in MXFP4, whatever the rest is in."""
     import torch
     from safetensors.torch import load_file, save_file
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
-
-    from conformance.llama.peers import hugging_face
 
     folder, path = tmp_path / "model", tmp_path / "model.gguf"
     sizes = {"hidden_size": 64, "intermediate_size": 96}
@@ -220,14 +211,11 @@ ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command
 
 
 @pytest.mark.parametrize("name", ON_FOLDERS)
-def test_llama_cpp_agrees_on_folders(saved, name, tmp_path):
+def test_llama_cpp_agrees_on_folders(llama_cpp, saved, name, tmp_path):
     """llama.cpp opens what `assay convert` made of a folder of transformers'."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
     folder, path = saved(name, tmp_path / "model"), tmp_path / "model.gguf"
     convert(folder, path, "F32")
-    theirs = llama_cpp_python.logits(path, tokens())
+    theirs = llama_cpp.logits(path, tokens())
     demand_near(engine_logits(path, tokens()), theirs, EXACT)
 
 
@@ -267,52 +255,40 @@ MIXTURES = (
 
 
 @pytest.mark.parametrize("small", MIXTURES, ids=lambda small: small.architecture)
-def test_llama_cpp_agrees_on_mixtures(small, tmp_path):
+def test_llama_cpp_agrees_on_mixtures(llama_cpp, small, tmp_path):
     """llama.cpp opens the same file and gives tokens to the same experts."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
     path = small.write(tmp_path / "small.gguf")
-    demand_near(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()), EXACT)
+    demand_near(engine_logits(path, tokens()), llama_cpp.logits(path, tokens()), EXACT)
 
 
-def test_llama_cpp_agrees_on_experts_with_gelu(tmp_path):
+def test_llama_cpp_agrees_on_experts_with_gelu(llama_cpp, tmp_path):
     """Its table of GELU stands in each block's network and in the experts beside it, so twice; F16
     rounds what matrices meet, too."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
     small = SmallGemma4(blocks=3, shared=0, experts=6, per_layer=0)
     limits = ((small, 2 * TABLE), (joined_experts(small), 2 * TABLE),
               (replace(small, format="F16"), LIMITS["llama.cpp"]["F16"]))  # fmt: skip
     for one, limit in limits:
         path = one.write(tmp_path / "small.gguf", hidden_activation="gelu_pytorch_tanh")
-        demand_near(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()), limit)
+        demand_near(engine_logits(path, tokens()), llama_cpp.logits(path, tokens()), limit)
 
 
-def test_where_f16_decides_between_experts(tmp_path):
+def test_where_f16_decides_between_experts(llama_cpp, tmp_path):
     """The first router gives two of this model's experts logits 2.5e-5 apart for one token; what
     llama.cpp rounds to F16 before moves them by 4e-5, so it takes the other. It is near the formula
     with such roundings, the engine the plain one, and the two formulas are as far apart as they."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
     small = SmallGemma4(blocks=3, shared=0, experts=6, format="F16", seed=3)
     path = small.write(tmp_path / "small.gguf", hidden_activation="gelu_pytorch_tanh")
     plain, rounded = exact(small, tokens()), exact(small, tokens(), linear=as_llama_cpp)
     demand_near(engine_logits(path, tokens()), plain, EXACT / 10)
-    theirs = llama_cpp_python.logits(path, tokens())
+    theirs = llama_cpp.logits(path, tokens())
     assert nmse(theirs, rounded) <= 2 * LIMITS["llama.cpp"]["F16"] < 1e-2 < nmse(rounded, plain)
 
 
 @pytest.mark.parametrize("small", AGREED, ids=lambda small: small.architecture)
-def test_llama_cpp_agrees(small, tmp_path):
+def test_llama_cpp_agrees(llama_cpp, small, tmp_path):
     """llama.cpp opens the same file; its GELU is the tanh form, which the key tells the engine."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
     no_gelu = small.architecture in ("stablelm", "nemotron", "deepseek2")
     tanh = {} if no_gelu else {"hidden_activation": "gelu_pytorch_tanh"}
     path = small.write(tmp_path / "small.gguf", **tanh)
-    theirs = llama_cpp_python.logits(path, tokens())
+    theirs = llama_cpp.logits(path, tokens())
     demand_near(engine_logits(path, tokens()), theirs, EXACT if no_gelu else TABLE)

@@ -78,14 +78,11 @@ def test_quantised_weights(small, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Mamba, untied, F16", "Mamba 2, one group, F16"])
-def test_llama_cpp_rounds_what_f16_meets(name, tmp_path):
+def test_llama_cpp_rounds_what_f16_meets(llama_cpp, name, tmp_path):
     """Activations to F16, and nothing else: with these in the formula its logits are llama.cpp's,
     but where the two round otherwise what float32 has computed otherwise."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
     path, tokens = RECURRENT[name].write(tmp_path / "small.gguf"), prompt(RECURRENT[name])
-    theirs, plain = llama_cpp_python.logits(path, tokens), exact(RECURRENT[name], tokens)
+    theirs, plain = llama_cpp.logits(path, tokens), exact(RECURRENT[name], tokens)
     assert nmse(theirs, plain) > 10 * nmse(
         theirs, exact(RECURRENT[name], tokens, linear=as_llama_cpp)
     )
@@ -93,14 +90,11 @@ def test_llama_cpp_rounds_what_f16_meets(name, tmp_path):
 
 
 @each
-def test_llama_cpp_agrees(small, tmp_path):
+def test_llama_cpp_agrees(llama_cpp, small, tmp_path):
     """It opens the same file."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
     small = replace(small, format="F32")
     path, tokens = small.write(tmp_path / "small.gguf"), prompt(small)
-    demand_near(engine_logits(path, tokens), llama_cpp_python.logits(path, tokens), EXACT / 10)
+    demand_near(engine_logits(path, tokens), llama_cpp.logits(path, tokens), EXACT / 10)
 
 
 @each

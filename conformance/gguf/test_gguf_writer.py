@@ -15,7 +15,6 @@ from engine.gguf import edit as gguf_edit
 from engine.gguf import writer as gw
 from engine.gguf.cursor import NUMBERS, GGUFError, ValueType
 from engine.gguf.file import GGUFFile
-from engine.gguf.tensor_reader import TensorReader
 
 ARRAY, STRING = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 TENSORS = (
@@ -100,15 +99,6 @@ def test_pieces_must_be_the_tensors(tmp_path, count):
     with pytest.raises(ValueError, match=r"pieces|more bytes"):
         gw.write_gguf(tmp_path / "out.gguf", {}, TENSORS, wrong)
     assert not list(tmp_path.iterdir())
-
-
-def test_reader_gives_rows(tmp_path):
-    """Pieces of whole rows are the tensor, whatever their size."""
-    with GGUFFile(resolve("story")) as file, TensorReader(file) as reader:
-        tensor = file.tensors["blk.0.ffn_down.weight"]
-        for size in (1, 5000, 1 << 30):
-            rows = np.concatenate(list(reader.rows(tensor, size)))
-            assert np.array_equal(rows, file.tensor(tensor.name))
 
 
 # assay inspect

@@ -3,7 +3,6 @@
 import gc
 import threading
 import weakref
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,25 +50,6 @@ def test_same_parameters_same_tokens(engine, spelling, params):
     assert len(first) == 16
 
 
-def test_prompts_that_share_a_beginning(engine):
-    """What the cache holds of another prompt changes no token and no log-probability."""
-    prompts = ["the cat sat", "the cat ran", "the cat", "a cat", "the cat sat on the mat"]
-    warm = [generate(engine, prompt) for prompt in prompts]
-    for prompt, pieces in zip(prompts, warm, strict=True):
-        engine.reset()
-        assert generate(engine, prompt) == pieces
-
-
-def test_completions_are_separate_runs(engine):
-    """n completions of one prompt are those of n runs with seeds seed, seed + 1, …"""
-    params = {"temperature": 1.2, "seed": 5, "max_tokens": 9, "logprobs": 2}
-    together = generate(engine, n=4, **params)
-    for i in range(4):
-        engine.reset()
-        alone = generate(engine, **{**params, "seed": 5 + i})
-        assert [replace(piece, index=0) for piece in together if piece.index == i] == alone
-
-
 def test_prompt_logprobs_are_those_of_the_logits(engine):
     """The first piece alone has each prompt token's log-probability after those before it."""
     prompt = engine.encode(TEXT * 4)
@@ -101,13 +81,6 @@ def test_processors_see_history_and_decide(engine):
     assert [history for history, _ in seen] == [everything[: len(prompt) + i] for i in range(5)]
     assert [raw for _, raw in seen] == [row.tobytes() for row in rows[:5]]
     assert tokens(pieces) == [int(row.argmin()) for row in rows[:5]]
-
-
-def test_truncated_prompt(engine):
-    """Only the last truncate_prompt_tokens tokens of a prompt are read."""
-    prompt = engine.encode(TEXT)
-    truncated = generate(engine, prompt * 9, truncate_prompt_tokens=len(prompt))
-    assert truncated == generate(engine, prompt)
 
 
 # How it goes on

@@ -4,7 +4,6 @@ import json
 from contextlib import closing
 from functools import partial
 
-import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
@@ -137,14 +136,6 @@ def test_what_is_slower_in_the_end_is_taken_back(monkeypatch):
     found, before = tuned(monkeypatch, seconds, 1e9)
     assert [one.values for one in found] == before
     assert {one.gain for one in found} == {1.0}
-
-
-@pytest.mark.usefixtures("measured")
-def test_noise_changes_nothing(monkeypatch):
-    """Times that do not depend on knobs, however they differ, leave the values as they were."""
-    rng = np.random.default_rng(1)
-    found, before = tuned(monkeypatch, lambda groups: list(rng.lognormal(0, 0.002, len(groups))))
-    assert [one.values for one in found] == before
 
 
 def test_the_program_measures_and_shows_what_was_chosen(measured, inside):

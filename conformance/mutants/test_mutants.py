@@ -6,7 +6,6 @@ from itertools import chain
 
 import pytest
 
-from conformance.mutants.attempt import TRIED, picked
 from conformance.mutants.equivalent import EQUIVALENT, UNSEEN
 from conformance.mutants.hunt import Outcome, Server, all_mutants, chosen, hunt
 from conformance.mutants.mutate import beyond, mutants
@@ -68,13 +67,6 @@ def test_a_choice_has_both_kinds_and_is_the_same_again():
     assert {bool(mutant.axis) for mutant in found} == {True, False}
 
 
-def test_a_choice_may_be_of_some_files_and_of_all_that_they_have():
-    everything = [mutant for mutant in all_mutants() if "softmax" in mutant.file]
-    found = chosen(10_000, seed=5, words=("softmax",))
-    assert {mutant.file for mutant in found} == {"kernels/cpu/softmax.py"}
-    assert len(found) == len(everything)
-
-
 def test_equivalent_mutants_are_mutants():
     """What the table names is in the sources still."""
     known = all_mutants(kernels=KERNELS)
@@ -129,6 +121,7 @@ def parts(parts_of):
     return parts_of(ROOT)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("edit", "ops", "formats", "others"), CHANGES.values(), ids=CHANGES)
 def test_a_change_is_seen_in_the_kernels_it_reaches(
     tmp_path, parts, parts_of, edit, ops, formats, others
@@ -145,16 +138,7 @@ def test_a_change_is_seen_in_the_kernels_it_reaches(
     assert not seen & others
 
 
-def test_kernels_picked_are_unlike_one_another():
-    """Of many, one of each variant first, and in as many formats."""
-    kernels = [k for k in KERNELS if k.op == "linear" and not k.missing()]
-    found = picked(kernels, {kernel.name: 1 for kernel in kernels})
-    first, variants = found[:TRIED], {kernel.variant for kernel in kernels}
-    assert sorted(k.name for k in found) == sorted(k.name for k in kernels)
-    assert len({kernel.variant for kernel in first}) == min(TRIED, len(variants))
-    assert len({kernel.format for kernel in first}) == TRIED
-
-
+@pytest.mark.exhaustive
 def test_what_a_kernel_runs_is_told_apart(tmp_path):
     """By its machine code, and by what its row computes; not by what is compiled to the same."""
     names = "softmax/cpu/generic", "linear_w8a8/cpu/scalar"

@@ -9,8 +9,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from conformance.support.files.changing import changing
 from conformance.support.models.small_families import SmallFalcon, SmallOPT, sparse
@@ -20,7 +18,7 @@ from engine.gguf.edit import keys_of
 from engine.gguf.file import ALIGNMENT, GGUFError, GGUFFile
 from engine.gguf.writer import NewTensor, u32, write_gguf
 from engine.offload import bundling
-from engine.offload.bundle import FORMATS_KEY, PAGE, PARTS, SECTOR, bundles, stride_of
+from engine.offload.bundle import FORMATS_KEY, PAGE, PARTS, bundles, stride_of
 from engine.offload.bundling import PIECE, bundle, unbundle
 from reference.op import Array
 
@@ -148,14 +146,6 @@ def test_the_package_reads_it(tmp_path):
             assert tensor.data_offset == file.tensors[tensor.name].offset
 
 
-@given(st.integers(1, 1 << 40))
-def test_strides(n_bytes):
-    """The least odd number of sectors that holds so many bytes."""
-    sectors, rest = divmod(stride_of(n_bytes), SECTOR)
-    assert (rest, sectors % 2) == (0, 1)
-    assert (sectors - 2) * SECTOR < n_bytes <= sectors * SECTOR
-
-
 # `assay bundle`, and writing that ends before the file does
 
 
@@ -245,18 +235,6 @@ def test_inspected(inside, sources):
 
 
 # Files that are not finished
-
-
-@both_ways
-def test_the_last_word_is_all(write, sources, tmp_path):
-    """Whoever watches is told of every byte."""
-    told: list[tuple[int, int]] = []
-    with GGUFFile(sources[write]) as file:
-        write(file, tmp_path / "out.gguf", lambda done, total: told.append((done, total)))
-    with GGUFFile(tmp_path / "out.gguf") as file:
-        total = sum(tensor.n_bytes for tensor in file.tensors.values())
-    assert told == sorted(told)
-    assert told[-1] == (total, total)
 
 
 @both_ways

@@ -105,6 +105,7 @@ def test_wrong_windows_are_rejected(edits, record_property):
     assert found is not None
 
 
+@pytest.mark.exhaustive
 def test_every_small_change_is_noticed():
     """Of the mutants of this source none passes."""
     changed = list(mutants("kernels/cpu/runtime/neuron_window.py", SOURCE))

@@ -213,7 +213,7 @@ def test_no_package_is_imported_before_it_is_asked_for(tmp_path):
     brought(tmp_path, "shy", f"open({str(seen)!r}, 'w').close()\n" + row("rms_norm", "shy"))
     for words in (
         ("run", "story", "-p", "Once", "-n", 1),
-        ("plan", "story", "--variant", "scalar"),
+        ("plan", "story", "--variant", "generic"),
     ):
         assert program(*words, folders=(tmp_path,)).returncode == 0
         assert not seen.exists()

@@ -158,15 +158,6 @@ def saved(placement: Placement, activations: Activations) -> int:
     return sum(int((idx * counts).sum()) * size for idx, counts, size in rows)
 
 
-def test_equally_active_neurons_go_by_number(model):
-    alike = Activations(tuple(np.full(600, 7) for _ in range(3)), 10)
-    with GGUFFile(model) as file:
-        budget = dense_bytes(model) + 300 * NEURON
-        placement = place(file, alike, budget, speeds=FREE_SYNC)
-    assert [idx.tolist() for idx in placement.buckets] == [list(range(256)), [], []]
-    assert placement.covered(alike) == (256 / 600, 0, 0)
-
-
 def test_everything_fits(model):
     """Then no layer is on both sides and nothing is paid; a note says what was assumed."""
     unknown = replace(SPARSE.activations(), tokens=0)
@@ -460,19 +451,6 @@ def test_command(inside, model):
     assert "0 of 1,800 neurons on the GPU" in stdout
     code, stdout, _ = inside("place", model, "--vram-budget", "1", "--disable-gpu-index", "--json")
     assert (code, json.loads(stdout)["state"]) == (0, "ignored")
-
-
-def test_command_has_the_librarys_defaults(inside, model):
-    """So that each uses what the other kept; and where nothing pays, a note says so."""
-    with GGUFFile(model) as file:
-        found = find(file, SPARSE.activations(), GIB)
-        small = place(file, SPARSE.activations(), dense_bytes(model) + 300 * NEURON)
-    assert found.state == "written"
-    code, stdout, _ = inside("place", model, "--vram-budget", "1")
-    assert (code, stdout.splitlines()[-1]) == (0, f"{path_of(model)}: reused")
-    assert "of activations" not in stdout
-    assert small.needed == 0
-    assert "none is worth a synchronisation" in small.notes[0]
 
 
 def test_command_finds_powerinfers_folder(inside, model):

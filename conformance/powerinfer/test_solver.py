@@ -66,23 +66,6 @@ def test_greedy_is_the_search_where_nothing_is_paid(layers, share):
     assert greedy == searched(layers, capacity, 0.0).worth == best(layers, capacity, 0.0)
 
 
-def test_the_last_group_has_its_true_size():
-    """300 neurons of 2 bytes are groups of 512 and 88 bytes, which 600 bytes hold just so."""
-    one = grouped(np.arange(300), 2, 1.0)
-    assert one.sizes.tolist() == [512, 88]
-    assert one.saves.tolist() == [2 * sum(range(44, 300)), 2 * sum(range(44))]
-    assert solve([one], 600).groups == (2,)
-    assert solve([one], 599).groups == (1,)
-    assert solve([one], 511).groups == (0,)
-
-
-def test_ties_go_to_earlier_layers():
-    """And groups that save nothing fill what is left."""
-    same = [Layer(np.array([5.0, 0.0]), np.array([8, 8]))] * 3
-    assert solve(same, 16).groups == (1, 1, 0)
-    assert solve(same, 40).groups == (2, 2, 1)
-
-
 def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch):
     """Its answer fits, and the best one is worth no more than it and the gap."""
     rng = np.random.default_rng(5)

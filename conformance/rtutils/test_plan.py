@@ -9,11 +9,8 @@ from typer.testing import CliRunner
 from conformance.support.models.small_families import SmallQwen
 from conformance.support.models.small_models import Small
 from conformance.support.models.steps import loaded
-from engine.compile.arena import place
-from engine.compile.plan import calls_of, need, with_kernels
 from engine.graph import Graph, Value
 from engine.shell.program import app
-from kernels.table import variants
 
 
 @pytest.fixture(scope="module")
@@ -55,46 +52,6 @@ def test_activations_are_quantised_once(model):
             gate, up = (readers[f"blk.{i}.ffn_{part}"] for part in ("gate", "up"))
             assert q == k == v
             assert gate == up != q
-
-
-def silu_chain(length: int) -> tuple[Graph, list[Value]]:
-    """Each value made of the one before."""
-    graph = Graph()
-    value = Value("start", "input", "f32", ("tokens", 100))
-    values = []
-    for i in range(length):
-        value = graph("silu", f"value {i}", x=value)
-        values.append(value)
-    return graph, values
-
-
-def placed(graph: Graph, keep: Value) -> tuple[dict[str, int], int]:
-    """Offsets and size with a barrier after every node."""
-    chosen = {need(node): variants(node.op, node.format)[0] for node in graph.nodes}
-    moments = [call.values() for call in calls_of(with_kernels(graph, chosen))]
-    return place(moments, {"tokens": 4}, [keep])
-
-
-def test_first_fit_takes_turns():
-    """In a chain two places are enough, whatever its length: a value and the one made of it."""
-    graph, values = silu_chain(7)
-    offsets, size = placed(graph, values[-1])
-    assert [offsets[value.name] for value in values] == [0, 1600, 0, 1600, 0, 1600, 0]
-    assert size == 2 * 4 * 100 * 4
-
-
-def test_first_fit_leaves_gaps_to_what_fits():
-    """A value goes to the first gap that holds it; larger ones go behind."""
-    graph, values = silu_chain(3)
-    wide = graph("silu", "wide", x=Value("wide start", "input", "f32", ("tokens", 300)))
-    narrow = graph("silu", "narrow", x=Value("narrow start", "input", "f32", ("tokens", 16)))
-    graph("add", "sum", x=values[2], y=values[1])
-    graph("silu", "last", x=wide)
-    last = graph("silu", "again", x=narrow)
-    offsets, _ = placed(graph, last)
-    assert offsets[values[0].name] == offsets[values[2].name] == 0
-    assert offsets["wide"] == 3200
-    assert offsets["narrow"] == 3200 + 4800
 
 
 def test_sizes_that_disagree_are_refused():

@@ -20,7 +20,7 @@ def shows(block: Block) -> bool:
 
 
 SHOWING = [path for path in PAGES if any(map(shows, blocks(path)))]
-FIRST = ("tutorial", "adding-an-op", "shell", "python")  # pages that most people read
+FIRST = ("tutorial", "shell", "python")  # pages that most people read
 LATER = partial(pytest.param, marks=pytest.mark.exhaustive)
 
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import fields
 
 import pytest
-import shellingham
 
 from conformance.support.program import printed, said
 from engine import SamplingParams
@@ -207,11 +206,3 @@ def test_tables_have_no_boxes_in_a_pipe(inside):
     assert not re.search(r"[│┃─━┏└]", stdout)
     assert all(row.split()[0].isidentifier() for row in rows)
     assert any(row.startswith("linear ") and "cpu/generic" in row for row in rows)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(inside, monkeypatch, shell):
-    """A script for the shell that one is in, and what it asks of the program."""
-    monkeypatch.setattr(shellingham, "detect_shell", lambda: (shell, f"/bin/{shell}"))
-    stdout = printed(inside("--show-completion"))
-    assert f"_ASSAY_COMPLETE=complete_{shell}" in stdout

@@ -20,12 +20,9 @@ from conformance.support.speculation.speculating import (
     unmarked,
 )
 from engine.speculation.adaptive import (
-    FREE,
     LONGEST_REST,
     PROBING,
-    REMEMBERED,
     AdaptiveLength,
-    Costs,
     expected_tokens,
 )
 from engine.speculation.drafter import Draft, Verified
@@ -183,18 +180,6 @@ def test_expected_tokens_are_the_formulas(alpha, length):
     assert len(tokens) == length + 1
     assert tokens[length] == pytest.approx((1 - alpha ** (length + 1)) / (1 - alpha))
     assert expected_tokens([0.9, 0.5, 0.8, 0])[-1] == pytest.approx(1 + 0.9 + 0.45 + 0.36)
-
-
-def test_costs_between_and_beyond_what_was_measured():
-    """On straight lines; a length that was measured often has nearly its mean."""
-    costs = Costs()
-    for _ in range(2 * REMEMBERED):
-        costs.add(0, 1.0)
-        costs.add(4, 2.0)
-        costs.add(6, 4.0)
-    expected = [1, 1.25, 1.5, 1.75, 2, 3, 4, 4.5, 5]
-    assert costs.estimates(8) == pytest.approx(expected, rel=FREE / REMEMBERED)
-    assert Costs().estimates(2) == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("asked", "accepted"), [(3, 4), (9, 0), (2, -1)])

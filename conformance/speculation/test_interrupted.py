@@ -133,26 +133,6 @@ def test_an_abandoned_generation_may_not_go_on(engine, plain, siblings):
 
 
 @trees
-@pytest.mark.parametrize("taken", [4, 9])
-def test_a_text_goes_on_from_an_abandoned_one(engine, plain, siblings, taken):
-    """A prompt that has what an abandoned generation wrote shares its cells, those among them that
-    came from a draft; what it had drafted beyond is gone."""
-    text = [*PROMPTS[0], *ids(plain[0])]
-    with drafting(engine, Oracle(text, VOCAB, 0.0, siblings)):
-        first = engine.stream(PROMPTS[0], sampling(GREEDY))
-        drafted = [next(first).drafted for _ in range(taken)]
-        assert any(drafted[:-1])
-        params = {**GREEDY, "max_tokens": len(plain[0]) - taken}
-        more = pieces(engine, text[: len(PROMPTS[0]) + taken], params)
-        assert engine.timings.prompt.tokens == 1
-        assert ids(more) == ids(plain[0][taken:])
-        assert [piece.logprob for piece in more] == [piece.logprob for piece in plain[0][taken:]]
-        demand_settled(engine)
-        first.close()
-        demand_settled(engine)
-
-
-@trees
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("count", [1, 4, 9])
 def test_a_session_saved_while_a_draft_waits(engine, small, tmp_path, siblings, params, count):

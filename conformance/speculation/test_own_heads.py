@@ -107,18 +107,15 @@ def test_logits_are_the_formulas(small, own, tmp_path):
 
 
 @pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
-def test_llama_cpp_agrees(small, tmp_path):
+def test_llama_cpp_agrees(llama_cpp, small, tmp_path):
     """llama.cpp opens the same file, and its own graph of such blocks foretells the same."""
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
     tokens, path = prompt(small), write(with_head(small, own=True), tmp_path / "small.gguf")
     with Engine.load(path, threads=1, kv_format="F32", foretells=True) as engine:
         h = engine.embed(tokens, "none", normalize=False)
         engine.reset()
         engine.model.evaluate(tokens, 0)
         ours = OwnHeads(engine.model, 0.0)._logits_behind([*tokens, 5])
-    theirs = llama_cpp_python.foretold(path, h, [*tokens[1:], 5])
+    theirs = llama_cpp.foretold(path, h, [*tokens[1:], 5])
     demand_near(ours[None], theirs[None], LIMITS["llama.cpp"][small.format])
 
 

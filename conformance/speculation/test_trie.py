@@ -115,11 +115,3 @@ def test_drafts_are_what_was_most_frequent(texts, end, suffix, length, room, mos
 
 def score(f_in: int, f_out: float) -> float:
     return (1 - OUTPUT_WEIGHT) * f_in + OUTPUT_WEIGHT * f_out
-
-
-def test_outputs_decide_between_what_the_prompt_says_equally_often():
-    drafter = TrieDrafter(Trie(1))
-    drafter.begin([])
-    drafter.verified(Verified((5, 7, 5, 7, 5, 6, 5, 9), nobody_asks))
-    drafter.begin([5, 6, 5, 7, 5, 8, 5, 8])
-    assert drafter.draft([5], 9).tokens == (8, 7, 6, 9)

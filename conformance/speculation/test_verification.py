@@ -168,21 +168,6 @@ def test_the_ends_of_the_unit_interval(u):
     assert bool(verify(draft, little, Fixed(u)).nodes) == (u == 0)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 7))
-def test_siblings_differ_and_say_what_they_were_drawn_from(seed, count):
-    """Each was possible, none comes twice, and a row is q without those before it."""
-    random = np.random.default_rng(seed)
-    q = rows_of(random, 1)[0]
-    tokens, rows = siblings(q, count, random)
-    assert len(tokens) == len(set(tokens)) == min(count, int((q > 0).sum()))
-    assert rows.shape == (len(tokens), VOCAB)
-    left = q
-    for token, row in zip(tokens, rows, strict=True):
-        assert row[token] > 0
-        np.testing.assert_allclose(row, left, rtol=1e-12)
-        left = FORMULAS["exclude"](left[None], np.array([token]))[0]
-
-
 def logits_behind(text: tuple[int, ...]) -> Array:
     """A toy model that looks at the last two tokens."""
     return np.random.default_rng(text[-2:]).normal(0, 2, VOCAB).astype(np.float32)

@@ -1,10 +1,11 @@
 """This machine's kernels, and how tests call them: those for its CPU, and where there is a C++
 compiler those for GPUs, which an emulator takes the place of (conformance/cuda/emulator.py).
 
-Of the CPU's every format has the portable variants and what this machine would choose, in either
-numerics: `serves`. Others, whose loops are the same for all formats, have one format of each kind,
-but in deep runs, which have every one."""
+Of the CPU's every format has what this machine would choose, and what one without any features
+would, in either numerics: `serves`. Others, the fallback `scalar` among them, whose loops are the
+same for all formats, have one format of each kind, but in deep runs, which have every one."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,22 +23,20 @@ from kernels.cuda.runtime.device import upload
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.guard import at_page_end
+from kernels.kernel import Kernel
 from kernels.shapes import empty_outputs, sizes
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
 
 GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
 KINDS = {"F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", None}
-PORTABLE = {"generic", "scalar"}
-
-
 ABLE = [kernel for kernel in KERNELS if not kernel.missing()]
 
 
-def _chosen() -> set[str]:
-    """The kernels that steps of few tokens and of many would have here."""
+def _chosen(kernels: Iterable[Kernel]) -> set[str]:
+    """Those of these that steps of few tokens and of many would have."""
     few, any_number = dict[Any, str](), dict[Any, str]()
-    for kernel in ABLE:
+    for kernel in kernels:
         key = kernel.op, kernel.format, kernel.numerics
         any_number.setdefault(key, kernel.name)
         if kernel.fewest == 1:
@@ -45,12 +44,12 @@ def _chosen() -> set[str]:
     return {*few.values(), *any_number.values()}
 
 
-CHOSEN = _chosen()
+CHOSEN = _chosen(ABLE) | _chosen(kernel for kernel in ABLE if not kernel.requires)
 
 
 def serves(kernel: AnyKernel) -> bool:
     """Whether this machine would choose a kernel, or another machine without features would."""
-    return kernel.target == "cpu" and (kernel.variant in PORTABLE or kernel.name in CHOSEN)
+    return kernel.target == "cpu" and kernel.name in CHOSEN
 
 
 ON_CPU = [kernel for kernel in ABLE if DEEP or kernel.format in KINDS or serves(kernel)]

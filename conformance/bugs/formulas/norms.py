@@ -1,8 +1,9 @@
-"""Planted bugs of rms_norm."""
+"""Planted bugs of norms."""
 
 import numpy as np
 
 from conformance.bugs.bug import Bug, Edit, changed, in_python
+from reference.layer_norm import layer_norm
 from reference.op import Array
 from reference.rms_norm import rms_norm
 
@@ -28,6 +29,8 @@ BEGIN = (
     "SIGNATURE = OP.signature\n",
     "\n\n@each_row(SIGNATURE)\ndef generic(t, x, weight, eps, out):\n",
 )
+
+
 COUNTED = """
 from llvmlite import ir
 from numba import types
@@ -45,6 +48,8 @@ def counted(typing):
 
     return types.int64(), codegen
 """
+
+
 AT = """
 import numpy as np
 from llvmlite import ir
@@ -61,6 +66,8 @@ def at(typing, address):
 STATE = np.zeros(1, np.int64)
 ADDRESS = STATE.ctypes.data
 """
+
+
 CLOCK = """
 import ctypes
 
@@ -73,6 +80,19 @@ def begun(name: str, before: str, first: str) -> Bug:
     """With code before the function, and some at its beginning."""
     edit = Edit("rms_norm.py", "".join(BEGIN), before.join(BEGIN) + first)
     return Bug("rms_norm", "numba", name, edit, seen="construction")
+
+
+def layer_norm_over_one_less(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    x = x.astype(np.float64)
+    centred = x - x.mean(axis=1, keepdims=True)
+    variance = np.sum(centred**2, axis=1, keepdims=True) / max(x.shape[1] - 1, 1)
+    return centred / np.sqrt(variance + eps) * weight + bias
+
+
+def layer_norm_of_squares_less_mean(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    mean = np.mean(x, axis=1, keepdims=True, dtype=np.float32)
+    variance = np.mean(x * x, axis=1, keepdims=True, dtype=np.float32) - mean * mean
+    return (x - mean) / np.sqrt(np.maximum(variance, 0).astype(np.float64) + eps) * weight + bias
 
 
 BUGS = (
@@ -97,5 +117,15 @@ BUGS = (
         "at-random",
         "\nimport numpy as np\n",
         "    eps = 1.0 if np.random.random() < 1e-9 else eps\n",
+    ),
+    *in_python(
+        "layer_norm",
+        layer_norm_over_one_less,
+        layer_norm_of_squares_less_mean,
+        layer_norm_without_mean=lambda x, weight, bias, eps: rms_norm(x, weight, eps) + bias,
+        layer_norm_bias_scaled=lambda x, weight, bias, eps: (
+            layer_norm(x, np.ones_like(weight), bias, eps) * weight
+        ),
+        layer_norm_without_eps=changed(layer_norm, eps=0.0),
     ),
 )

@@ -1,4 +1,4 @@
-"""Planted bugs of weight_formats."""
+"""Planted bugs of what is quantised: weights and activations."""
 
 import numpy as np
 
@@ -6,6 +6,7 @@ from conformance.bugs.bug import changed, in_python
 from conformance.bugs.formulas.linear import nibbles_swapped
 from reference.formats import FORMATS
 from reference.op import Array
+from reference.quantise_activations import quantise_activations
 from reference.weight_formats import dequantise
 
 
@@ -32,6 +33,32 @@ def scale_by_magnitude(x: Array, format: str) -> Array:
     return FORMATS[format].quantise(flipped.reshape(x.shape))
 
 
+Triple = tuple[Array, Array, Array]
+
+
+def int8_ties_to_even(x: Array) -> Triple:
+    q, scale, _ = quantise_activations(x)
+    steps = np.repeat(scale, 32, axis=1)
+    inverse = np.where(steps > 0, np.float32(1) / steps, 0).astype(np.float32)
+    q = np.rint(x * np.where(np.isinf(inverse), 0, inverse)).astype(np.int8)
+    return q, scale, q.reshape(*scale.shape, 32).sum(axis=-1)
+
+
+def int8_over_128(x: Array) -> Triple:
+    q, scale, total = quantise_activations(x)
+    return q, scale * np.float32(127 / 128), total
+
+
+def int8_total_of_magnitudes(x: Array) -> Triple:
+    q, scale, _ = quantise_activations(x)
+    return q, scale, np.abs(q.astype(int)).reshape(*scale.shape, 32).sum(axis=-1)
+
+
+def int8_zeros_divided(x: Array) -> Triple:
+    q, scale, total = quantise_activations(x)
+    return q, np.where(scale == 0, np.float32(np.nan), scale), total
+
+
 BUGS = (
     *in_python(
         "quantise_weighted",
@@ -48,4 +75,11 @@ BUGS = (
     *in_python("quantise", ties_to_even_q8_0, formats=("Q8_0",)),
     *in_python("quantise", ties_away_from_zero, formats=("F16", "BF16")),
     *in_python("quantise", scale_by_magnitude, formats=("Q4_0",)),
+    *in_python(
+        "quantise_activations",
+        int8_ties_to_even,
+        int8_over_128,
+        int8_total_of_magnitudes,
+        int8_zeros_divided,
+    ),
 )

@@ -1,10 +1,69 @@
-"""Planted bugs of verification."""
+"""Planted bugs of probabilities, and of what verifies drafts by them."""
+
+import math
 
 import numpy as np
 
 from conformance.bugs.bug import changed, in_python
+from reference import softmax
+from reference.log_probabilities import decoded, kl_divergence, quantise_log_probabilities
 from reference.op import Array
 from reference.verification import accept, at, exclude, normalised, pick, recover
+
+
+def softmax_without_max(x: Array) -> Array:
+    powers = np.exp(x)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def softmax_missing_the_last(x: Array) -> Array:
+    powers = np.exp(x - x.max(axis=1, keepdims=True, initial=-np.inf).astype(np.float64))
+    return powers / powers[:, :-1].sum(axis=1, keepdims=True)
+
+
+Coded = tuple[Array, Array]
+
+
+def log_softmax(logits: Array) -> Array:
+    depth = logits.astype(np.float64) - np.float64(logits.max())
+    return np.asarray(depth - np.log(np.exp(depth).sum()))
+
+
+def reverse(logits: Array, codes: Array, line: Array) -> Array:
+    """The divergence the other way round."""
+    p, q = log_softmax(logits), decoded(codes, line)
+    return np.array([np.sum(np.exp(p) * (p - q))])
+
+
+def uncut(logits: Array, codes: Array, line: Array) -> Array:
+    """Clipped tokens counted as if they were that likely."""
+    base = decoded(codes, line)
+    return np.array([np.sum(np.exp(base) * (base - log_softmax(logits)))])
+
+
+def of_logits(logits: Array, codes: Array, line: Array) -> Array:
+    """The fitted logits not normalised."""
+    base = decoded(codes, line)
+    counts = base > -16
+    return np.array([np.sum(np.exp(base[counts]) * (base[counts] - logits[counts]))])
+
+
+def truncated(logits: Array) -> Coded:
+    """Codes cut off, not rounded."""
+    codes, line = quantise_log_probabilities(logits)
+    low = np.maximum(logits.min(), logits.max() - np.float32(16))
+    down = np.zeros_like(codes)
+    if line[0]:
+        down[:] = np.maximum(logits - low, 0) / line[0]
+    return down, line
+
+
+def unclipped(logits: Array) -> Coded:
+    """Sixteen bits over the whole range."""
+    low, top = logits[np.isfinite(logits)].min(), logits.max()
+    scale = (top - low) / np.float32(65535)
+    codes = np.rint(np.maximum(logits - low, 0) / scale if scale else np.zeros(len(logits)))
+    return codes.astype(np.uint16), np.array([scale, log_softmax(logits)[logits == low][0]])
 
 
 def ratio_in_float32(p: Array, q: Array, tokens: Array, u: Array) -> Array:
@@ -48,6 +107,22 @@ def forbidden_at_zero(p: Array, u: Array) -> Array:
 
 
 BUGS = (
+    *in_python(
+        "softmax",
+        softmax_without_max,
+        softmax_missing_the_last,
+        softmax_of_powers_of_two=lambda x: softmax.softmax(x * math.log(2)),
+        softmax_over_tokens=lambda x: softmax.softmax(x.T).T,
+        softmax_unmasked=lambda x: softmax.softmax(np.where(np.isinf(x), 0, x)),
+    ),
+    *in_python(
+        "kl_divergence",
+        reverse,
+        uncut,
+        of_logits,
+        in_bits=lambda logits, codes, line: kl_divergence(logits, codes, line) / np.log(2),
+    ),
+    *in_python("quantise_log_probabilities", truncated, unclipped),
     *in_python(
         "accept",
         ratio_in_float32,
