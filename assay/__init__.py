@@ -77,8 +77,9 @@ __all__ = [
     "Linear", "Logprob", "Lookahead", "LookaheadTrie", "MInference", "ModelError",
     "NumericalError", "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError",
     "PromptLookup", "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams",
-    "SessionError", "ShapeError", "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
-    "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
+    "SessionError", "ShapeError", "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings",
+    "TokenizerError", "Tree", "UncertifiedError", "VocabularyError", "call", "find", "frames",
+    "judge",
 ]  # fmt: skip
 
 _HOMES = {
