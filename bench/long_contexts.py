@@ -2,8 +2,9 @@
 
 `python -m bench.long_contexts MODEL --kv-policy quest:budget=2048 snapkv:capacity=1024` fills
 caches with random keys and values as if a prompt had been read, since what they hold changes no
-speed. It prints for each policy the ratio of a step's time without to with it and, of Quest and
-DuoAttention, the share of a step that is neither in attention nor in what is the same without.
+speed. It prints for each policy the bytes of keys and values, the ratio of a step's time without to
+with it and, of Quest and DuoAttention, the share of a step that is neither in attention nor in what
+is the same without.
 """
 
 import argparse
@@ -97,12 +98,13 @@ def main() -> None:
         runs = {name: partial(step, model, held) for name, model in models.items()}
         found = race(runs, Rule(least=9, error=0.005, cap_seconds=options.seconds))
         whole = found.pop("all")
-        print(f"behind {held} tokens a step takes {1e3 * np.median(whole):.1f} ms")
+        size = {name: f"{model.cache_bytes / 1e6:.1f} MB" for name, model in models.items()}
+        print(f"behind {held} tokens, {size['all']}, a step takes {1e3 * np.median(whole):.1f} ms")
         for name, own in found.items():
             model = models[name]
             print(
                 f"{name}: {1e3 * np.median(own):.1f} ms, {ratio(whole, own, together=3)} times as"
-                f" fast; to evict took {1e3 * evicting[name]:.0f} ms"
+                f" fast; {size[name]}; to evict took {1e3 * evicting[name]:.0f} ms"
             )
             if isinstance(model.method, Pages | Streaming):
                 print(f"  bookkeeping {bookkeeping(model, held):.1%} of a step")
