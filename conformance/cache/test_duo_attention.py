@@ -229,11 +229,25 @@ def test_transformers_and_kvpress_say_the_same(tmp_path, name):
 
 
 REFUSING: dict[str, tuple[Small, str]] = {
-    "slopes": (SUBJECTS["MPT"], "DuoAttention: .*go by distance"),
     "windows": (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window of the text as it is"),
     "latent": (SUBJECTS["DeepSeek-V2"], "has no keys and values of its own"),
     "recurrent": (RECURRENT["Mamba"], "blocks of this model are recurrent"),
 }
+
+
+def test_distances_are_those_in_the_text(tmp_path):
+    """Where scores go by distance (ALiBi), in whatever row of a streaming cache a cell has its."""
+    path, heads = SUBJECTS["MPT"].write(tmp_path / "model.gguf"), tmp_path / "heads.tsv"
+    load = partial(Engine.load, path, threads=2, context=96)
+    with load() as plain:
+        config, short = plain.model.config, text(plain, PROMPT[:5])
+    write(heads, np.arange(config.blocks * config.kv_heads).reshape(config.blocks, -1))
+    policy = DuoAttention(SINKS, RECENT, heads=str(heads))
+    with load(kv_policy=policy) as engine:
+        assert text(engine, PROMPT[:5]) == short
+        whole = text(engine, PROMPT[:80])
+    with load(kv_policy=policy, batch=1, sequences=1) as engine:
+        assert text(engine, PROMPT[:80]) == whole
 
 
 @pytest.mark.parametrize("name", REFUSING)
@@ -258,6 +272,15 @@ def test_what_it_cannot_be(load, policy, name):
     changed, line = OTHERS[name]
     with pytest.raises(EngineError, match=line):
         load(kv_policy=replace(policy, **changed))
+
+
+def test_heads_that_are_no_whole_blocks(tmp_path, policy):
+    """A row of some heads is in the cache's format only where each is whole blocks of it."""
+    path = Small(kv_heads=2).write(tmp_path / "model.gguf")
+    with pytest.raises(
+        ModelError, match=r"heads of blk\.0 have 16 elements, no whole blocks of 32"
+    ):
+        Engine.load(path, context=64, kv_format="Q8_0", kv_policy=policy)
 
 
 def test_files_that_say_no_heads(load, policy, tmp_path):

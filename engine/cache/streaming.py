@@ -37,6 +37,7 @@ class Streaming(Method):
         self.rows_held = Rows(rows_for(policy, capacity, n_sequences, tokens), capacity)
         self.in_one = max(1, self.rows_held.count // policy.seen)
         self.lists = np.zeros((-(-tokens // self.in_one), self.rows_held.count), np.int32)
+        self.positions = np.zeros(self.rows_held.count, np.int32)
         self.streaming = np.zeros((0, 0), np.bool_)  # heads of the model, by block
 
     @property
@@ -59,7 +60,7 @@ class Streaming(Method):
         if "streaming_cells" not in step.inputs:  # no head of the step streams
             return {}
         rows, seen, count = self.rows_held, self.policy.seen, len(step.spans)
-        new = rows.hold(step.cells)
+        new = self._hold(step.cells)
         sequences, _, ends = step.spans.T
         beyond = np.maximum(0, ends - seen)[:, None]  # what lies between the sinks and the latest
         slots = np.arange(seen)
@@ -117,7 +118,12 @@ class Streaming(Method):
         return self.rows_held.of[cells[self._needed(len(cells))]]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:  # noqa: ARG002
-        self.rows_held.hold(cells[self._needed(len(cells))])
+        self._hold(cells[self._needed(len(cells))])
+
+    def _hold(self, cells: Array) -> Array:
+        rows = self.rows_held.hold(cells)
+        self.positions[rows] = self.cells.positions[cells]
+        return rows
 
 
 def rows_for(policy: DuoAttention, capacity: int, n_sequences: int, tokens: int) -> int:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.cache.eviction import attending, check_blocks, kv_heads_of
+from engine.cache.eviction import attending, demand_own_cells, kv_heads_of
 from engine.cache.streaming import STREAMING, Streaming
 from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
+from reference.formats import FORMATS
 from reference.op import Array
 
 WHOLE = ".attention_whole"  # of the heads that keep all, as STREAMING of the others
@@ -23,12 +24,12 @@ def heads_apart(method: Streaming) -> Pass:
     Checks that the policy goes with the model."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-        _check(method, graph, memory)
+        _check(method, graph)
         added: Memory = {
             "streaming_cells": np.zeros(len(memory["tokens"]), np.int32),
             "streaming_lists": method.lists,
             "streaming_spans": np.zeros((len(memory["tokens"]), 3), np.int32),
-            "streaming_positions": np.zeros(method.rows_held.count, np.int32),
+            "streaming_positions": method.positions,
         }
         blocks = {
             name: _Block(name, node, streams, method)
@@ -53,7 +54,7 @@ def heads_apart(method: Streaming) -> Pass:
     return apply
 
 
-def _check(method: Streaming, graph: Graph, memory: Memory) -> None:
+def _check(method: Streaming, graph: Graph) -> None:
     """Raise ModelError where the policy does not go with a model; let the method know its heads."""
     seen, capacity = method.policy.seen, method.cells.capacity
     if seen >= capacity:
@@ -61,9 +62,16 @@ def _check(method: Streaming, graph: Graph, memory: Memory) -> None:
             f"kv_policy DuoAttention: streaming heads see {seen} cells, which is all of a context"
             f" of {capacity}: nothing would be left out"
         )
-    check_blocks("DuoAttention", graph, memory, sinks=True)
-    blocks = attending(graph)
+    blocks = demand_own_cells("kv_policy DuoAttention", graph)
     kv_heads = {kv_heads_of(node) for node in blocks.values()}
+    for block, node in blocks.items():
+        q, unit = node.arguments["q"], FORMATS[node.format or "F32"].block
+        assert isinstance(q, Value)
+        if (head_dim := q.sizes({"tokens": 1})[2]) % unit:
+            raise ModelError(
+                f"kv_policy DuoAttention: heads of {block} have {head_dim} elements, no whole"
+                f" blocks of {unit} as kv_format {node.format} has them"
+            )
     if len(kv_heads) > 1:
         raise ModelError(f"kv_policy DuoAttention: blocks have {sorted(kv_heads)} heads of keys")
     method.streaming = method.policy.streaming(len(blocks), *kv_heads)
