@@ -161,8 +161,8 @@ class Heads:
         cells, streaming = self._seen(budget, kept) * longest, 1 - kept / self.count
         sinks, recent = round(SINKS * cells), round((1 - SINKS) * cells)
         return (
-            f"duoattention:sinks={sinks},recent={recent},sparsity={round(100 * streaming)},"
-            f"heads={self.file}"
+            f"duoattention:sinks={sinks},recent={recent},stride=1,"
+            f"sparsity={round(100 * streaming)},heads={self.file}"
         )
 
     def _seen(self, budget: float, kept: int) -> float:

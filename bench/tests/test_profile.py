@@ -76,7 +76,7 @@ def test_stamps_are_of_the_clock():
 def test_heads_that_keep_others_are_told_apart(tmp_path):
     """Of a block of which some heads stream, each kind has its cells and its bytes."""
     write(heads := tmp_path / "heads.tsv", np.array([[0, 1], [1, 1]]))
-    policy = DuoAttention(4, 8, sparsity=25, heads=str(heads))
+    policy = DuoAttention(4, 8, stride=1, sparsity=25, heads=str(heads))
     with Engine.load(SMALL, threads=2, context=96, kv_policy=policy) as engine:
         found = profile(engine, depth=60, rule=QUICK, limits=limits())
     streaming = "blk.0.attention_streaming"

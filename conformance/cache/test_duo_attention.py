@@ -28,7 +28,7 @@ from reference.models.transformer import transformer
 SMALL = Small(blocks=4, heads=6, kv_heads=3, seed=9, context=256)
 PROMPT = np.random.default_rng(0).integers(3, 60, 120).tolist()
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-SINKS, RECENT = 4, 9
+SINKS, RECENT, STRIDE = 4, 9, 5
 # blocks where all heads keep all, where some do, and where none does
 ALPHAS = np.array([[0.9, 0.8, 1.2], [0.7, 0.1, 0.6], [0.2, 0.7, 0.0], [-0.5, 0.3, 0.4]])
 STREAM = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1], [1, 1, 1]], bool)
@@ -39,7 +39,7 @@ def policy(tmp_path_factory):
     """Half of the heads stream."""
     path = tmp_path_factory.mktemp("heads") / "full_attention_heads.tsv"
     write(path, ALPHAS)
-    return DuoAttention(SINKS, RECENT, heads=str(path))
+    return DuoAttention(SINKS, RECENT, STRIDE, heads=str(path))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,8 @@ def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
     return drawn(engine, prompt, GREEDY)
 
 
-def test_heads_see_what_the_reference_says(load, policy):
+@pytest.mark.parametrize("stride", [STRIDE, 1])
+def test_heads_see_what_the_reference_says(load, policy, stride):
     """Logits behind every token are the formula's, in which the heads of the lowest numbers see
     their sinks and their window alone."""
     streams = policies.streaming_heads(ALPHAS, 0.5)
@@ -60,10 +61,10 @@ def test_heads_see_what_the_reference_says(load, policy):
 
     def attend(block, q, k, v):
         v = v.reshape(k.shape)
-        return policies.duo_attention(q, k, v, streams[block], SINKS, RECENT)
+        return policies.duo_attention(q, k, v, streams[block], SINKS, RECENT, stride)
 
     wanted = transformer(np.array(PROMPT), *SMALL.tensors(), SMALL.shape(), attend=attend)
-    with load(kv_policy=policy, kv_format="F32") as engine:
+    with load(kv_policy=replace(policy, stride=stride), kv_format="F32") as engine:
         assert (engine.model.method.streaming == STREAM).all()
         assert nmse(engine.logits(PROMPT), wanted) < EXACT
     with load(kv_format="F32") as plain:
@@ -79,7 +80,8 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
             found = [text(engine)]
             model, method = engine.model, engine.model.method
             seen = method.rows_held.of[model.cells.of(0)]
-            needed = np.append(seen[:SINKS], seen[-RECENT:])
+            sees = policies.streaming_slots(len(seen), SINKS, RECENT, STRIDE)[:-1]
+            needed = seen[sees]
             assert (needed >= 0).all()
             for name, rows in model.pages.items():
                 assert rows.shape[1] == 2 * 16 * STREAM[int(name.split(".")[1])].sum()
@@ -88,8 +90,8 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
             found.append(text(engine, engine.text.held + engine.text.drawn + PROMPT[:20]))
             told.append(found)
             length = model.cells.lengths[0]
-            held = SINKS + RECENT + BACK + 1  # the last step's own
-            assert (length > held, method.packed) == (True, held)
+            begin = (length - RECENT) // STRIDE * STRIDE - BACK  # as of the last step
+            assert (begin > SINKS, method.packed) == (True, held := SINKS + length - begin)
             heads, streaming = STREAM.size, STREAM.sum()
             row = 2 * 2 * 16  # bytes of a key and a value in F16
             assert engine.timings.cache == row * ((heads - streaming) * length + streaming * held)
@@ -178,7 +180,7 @@ def test_a_text_that_cannot_be_gone_on_with(load, policy):
         model, cells = engine.model, engine.model.cells
         model.evaluate(PROMPT, 0)
         model.evaluate([5], len(PROMPT))
-        assert [cells.reach(0, end) for end in (121, 55, 54, 3)] == [121, 55, SINKS, 3]
+        assert [cells.reach(0, end) for end in (121, 58, 57, 3)] == [121, 58, SINKS, 3]
         with pytest.raises(ValueError, match="cannot be dropped without those after them"):
             cells.remove(0, begin=50, end=60)
         cells.remove(0, begin=40)
@@ -197,7 +199,7 @@ def test_heads_that_look_back_are_found(load, policy, tmp_path):
 
     def attend(block, q, k, v):
         given[block] = q, k
-        return policies.duo_attention(q, k, v.reshape(k.shape), np.zeros(3, bool), 0, 1)
+        return policies.duo_attention(q, k, v.reshape(k.shape), np.zeros(3, bool), 0, 1, 1)
 
     transformer(np.array(PROMPT), *tensors, SMALL.shape(), attend=attend)
     for block, (q, k) in given.items():
@@ -242,7 +244,7 @@ def test_distances_are_those_in_the_text(tmp_path):
     with load() as plain:
         config, short = plain.model.config, text(plain, PROMPT[:5])
     write(heads, np.arange(config.blocks * config.kv_heads).reshape(config.blocks, -1))
-    policy = DuoAttention(SINKS, RECENT, heads=str(heads))
+    policy = DuoAttention(SINKS, RECENT, STRIDE, heads=str(heads))
     with load(kv_policy=policy) as engine:
         assert text(engine, PROMPT[:5]) == short
         whole = text(engine, PROMPT[:80])
@@ -259,11 +261,11 @@ def test_models_that_it_does_not_go_with(tmp_path, policy, name):
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
-    "whole context": ({"recent": 196}, "see 200 cells, which is all of a context of 200"),
+    "whole context": ({"recent": 192}, "see 200 cells, which is all of a context of 200"),
     "no heads": ({"heads": ""}, "want heads=FILE, the authors' .* or what `python -m bench.retri"),
     "no file": ({"heads": "nowhere.tsv"}, "nowhere.tsv: no file of numbers by block and head"),
-    "no window": ({"recent": 0}, "recent is 0 and sparsity 50: want a cell"),
-    "per cent": ({"sparsity": 101}, "recent is 9 and sparsity 101"),
+    "no window": ({"recent": 0}, "recent is 0, stride 5 and sparsity 50: want a cell"),
+    "per cent": ({"sparsity": 101}, "recent is 9, stride 5 and sparsity 101"),
 }
 
 
@@ -300,5 +302,7 @@ def test_its_text(policy):
     """A policy is read back from its text, with its file."""
     assert policy_of(text_of(policy)) == policy
     assert policy_of("duoattention:heads=x.tsv,sparsity=25").sparsity == 25
-    with pytest.raises(ModelError, match="want NAME=NUMBER, of sinks, recent, sparsity, heads=FIL"):
+    with pytest.raises(
+        ModelError, match=r"want NAME=NUMBER, of sinks, recent, stride, .*, heads=FILE"
+    ):
         policy_of("duoattention:window=3")

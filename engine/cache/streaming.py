@@ -9,6 +9,7 @@ of them goes by its place in the text alone, so that neither chunks nor company 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ class StreamedError(EngineError, RuntimeError):
 
 
 class Streaming(Method):
-    """Rows for up to `n_sequences` texts in steps of at most `tokens`. Each token of a step has a
-    list of its own in `lists`, `in_one` of them one behind the other in each row of it."""
+    """Rows for up to `n_sequences` texts in steps of at most `tokens`. Those tokens of a step that
+    follow one another in a text, and whose windows begin alike, have a list in common. In a row of
+    `lists` there are `in_one` of these one behind the other."""
 
     def __init__(self, policy: DuoAttention, capacity: int, n_sequences: int, tokens: int) -> None:
         self.policy = policy
@@ -51,34 +53,41 @@ class Streaming(Method):
             if length:
                 own = cells.of(sequence)
                 needed[own[: self.policy.sinks]] = True
-                needed[own[max(0, length - self.policy.recent - BACK) :]] = True
+                needed[own[max(0, int(self._begins(length + 1)) - BACK) :]] = True
         self.rows_held.keep(needed)
 
+    def _begins(self, ends: Any) -> Any:
+        """At which slot the windows of tokens begin that are the last of so many of their text."""
+        stride = self.policy.stride
+        return np.maximum(self.policy.sinks, (ends - self.policy.recent) // stride * stride)
+
     def inputs(self, step: Step) -> dict[str, Array]:
-        """The new cells' rows, and of each token which it sees, in its own list. The lists are
+        """The new cells' rows, and of each token which it sees, as a part of a list. The lists are
         written."""
         if "streaming_cells" not in step.inputs:  # no head of the step streams
             return {}
-        rows, seen, count = self.rows_held, self.policy.seen, len(step.spans)
-        new = self._hold(step.cells)
-        sequences, _, ends = step.spans.T
-        beyond = np.maximum(0, ends - seen)[:, None]  # what lies between the sinks and the latest
-        slots = np.arange(seen)
-        slots = slots + beyond * (slots >= self.policy.sinks)
-        sees = slots < ends[:, None]
-        listed = self.cells.lists[sequences[:, None], np.where(sees, slots, 0)]
-        own = rows.of[listed]
-        if (sees & (own == NONE)).any():
-            at = int((sees & (own == NONE)).any(axis=1).argmax())
-            raise StreamedError(
-                f"position {step.positions[at]} goes on from cells that streaming heads have let"
-                " go: read the text anew"
-            )
-        which, starts = np.divmod(np.arange(count), self.in_one)
-        starts *= seen
-        self.lists[which[:, None], starts[:, None] + np.arange(seen)] = own
-        spans = np.stack([which, starts, starts + np.minimum(ends, seen)], axis=1)
-        return {"streaming_cells": new, "streaming_spans": spans.astype(np.int32)}
+        new, (sequences, _, ends) = self._hold(step.cells), step.spans.T
+        begins, spans = self._begins(ends), np.zeros_like(step.spans)
+        parts = np.flatnonzero((np.diff(sequences) != 0) | (np.diff(begins) != 0)) + 1
+        for i, (first, last) in enumerate(pairwise([0, *parts.tolist(), len(ends)])):
+            begin = int(begins[first])
+            slots = self._slots(begin, int(ends[first:last].max()))
+            rows = self.rows_held.of[self.cells.lists[sequences[first], slots]]
+            if (rows == NONE).any():
+                raise StreamedError(
+                    f"position {step.positions[first]} goes on from cells that streaming heads have"
+                    " let go: read the text anew"
+                )
+            at, start = i // self.in_one, i % self.in_one * self.policy.seen
+            self.lists[at, start : start + len(rows)] = rows
+            seen = ends[first:last] - begin + self.policy.sinks
+            spans[first:last, 0], spans[first:last, 1] = at, start
+            spans[first:last, 2] = start + seen
+        return {"streaming_cells": new, "streaming_spans": spans}
+
+    def _slots(self, begin: int, end: int) -> Array:
+        """The sinks, and a window from one slot to another."""
+        return np.append(np.arange(min(self.policy.sinks, end)), np.arange(begin, end))
 
     def reach(self, sequence: int, end: int) -> int:
         """Within the sinks, or where all that what follows sees is there."""
@@ -89,9 +98,7 @@ class Streaming(Method):
 
     def _needed(self, length: int) -> Array:
         """The slots of a text that its next token sees beside its own, or a session keeps."""
-        sinks, recent = self.policy.sinks, self.policy.recent
-        latest = np.arange(max(sinks, length - recent + 1), length)
-        return np.append(np.arange(min(sinks, length)), latest)
+        return self._slots(int(self._begins(length + 1)), length)
 
     def removed(self, sequence: int, begin: int, gone: Array) -> None:  # noqa: ARG002
         if gone.any() and not gone[gone.argmax() :].all():
@@ -105,7 +112,7 @@ class Streaming(Method):
 
     def seen(self, sequence: int, node: str, block: int) -> int:
         held = super().seen(sequence, node, block)
-        return min(held, self.policy.seen - 1) if node.endswith(STREAMING) else held
+        return len(self._needed(held)) if node.endswith(STREAMING) else held
 
     def told(self, cells: Array) -> dict[str, Any]:
         """Which heads stream is part of it, not what the file is called that says so."""

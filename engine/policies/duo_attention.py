@@ -14,29 +14,32 @@ from reference.op import Array
 
 @dataclass(frozen=True, slots=True)
 class DuoAttention:
-    """Streaming heads see the first `sinks` cells and the `recent` ones, a token's own among them.
-    Of the numbers in the file `heads`, a line for each block and in it one for each head of keys,
-    tabs between, the lowest `sparsity` per cent are of heads that stream. That is what the
-    authors' files are, full_attention_heads.tsv.
+    """Streaming heads see the first `sinks` cells and the `recent` ones, a token's own among them,
+    and up to `stride` - 1 before these: windows begin at multiples of it, so that tokens of a
+    prompt read the same cells. In the file `heads` is a line for each block, and in it a number for
+    each head of keys, tabs between: the lowest `sparsity` per cent are of heads that stream. So
+    are the authors' files, full_attention_heads.tsv.
     """
 
     sinks: int = 128
     recent: int = 256
+    stride: int = 32
     sparsity: int = 50
     heads: str = ""
 
     @property
     def seen(self) -> int:
         """Cells that a streaming head sees at most."""
-        return self.sinks + self.recent
+        return self.sinks + self.recent + self.stride - 1
 
     def __post_init__(self) -> None:
         """Raise ModelError for what are no numbers of cells, or no per cent."""
         demand_numbers(self)
-        if self.recent < 1 or self.sparsity > 100:
+        if min(self.recent, self.stride) < 1 or self.sparsity > 100:
             raise ModelError(
-                f"DuoAttention: recent is {self.recent} and sparsity {self.sparsity}: want a cell,"
-                " a token's own, and a per cent of the heads"
+                f"DuoAttention: recent is {self.recent}, stride {self.stride} and sparsity"
+                f" {self.sparsity}: want a cell, a token's own, a step of one at least, and a per"
+                " cent of the heads"
             )
 
     def streaming(self, blocks: int, kv_heads: int) -> Array:

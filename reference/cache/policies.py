@@ -99,15 +99,21 @@ def streaming_heads(alphas: Array, sparsity: float) -> Array:
     return streaming.reshape(clipped.shape)
 
 
-def streaming_slots(place: int, sinks: int, recent: int) -> Array:
+def streaming_slots(place: int, sinks: int, recent: int, stride: int) -> Array:
     """The slots that a streaming head's token sees which stands at this place of its text: the
-    first `sinks`, and the latest `recent`, its own among them, as the mask of the authors' training
-    has it. Their kernels read the first part of a prompt whole."""
-    first = np.arange(min(sinks, place + 1))
-    return np.append(first, np.arange(max(sinks, place + 1 - recent), place + 1))
+    first `sinks`, and the latest `recent`, its own among them, with those before these back to a
+    multiple of `stride`.
+
+    With a stride of 1 that is the mask of the authors' training (streaming_attn.py). Their kernels
+    have windows of whole blocks of 128, and read the first part of a prompt whole.
+    """
+    begin = max(sinks, (place + 1 - recent) // stride * stride)
+    return np.append(np.arange(min(sinks, place + 1)), np.arange(begin, place + 1))
 
 
-def duo_attention(q: Array, k: Array, v: Array, streams: Array, sinks: int, recent: int) -> Array:
+def duo_attention(
+    q: Array, k: Array, v: Array, streams: Array, sinks: int, recent: int, stride: int
+) -> Array:
     """softmax(q k^T / sqrt(head_dim)) v of a sequence over itself, where the heads of keys that
     `streams` names, bool [kv_heads], see their `streaming_slots` and the others all before.
 
@@ -116,8 +122,9 @@ def duo_attention(q: Array, k: Array, v: Array, streams: Array, sinks: int, rece
     groups = q.reshape(len(q), len(streams), -1, q.shape[2]).astype(np.float64)
     out = np.zeros_like(groups)
     for t, token in enumerate(groups):
+        some, every = streaming_slots(t, sinks, recent, stride), np.arange(t + 1)
         for g, own in enumerate(token):
-            slots = streaming_slots(t, sinks, recent) if streams[g] else np.arange(t + 1)
+            slots = some if streams[g] else every
             scores = own @ k[slots, g].T.astype(np.float64) / np.sqrt(q.shape[2])
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
             out[t, g] = powers @ v[slots, g] / powers.sum(axis=1, keepdims=True)

@@ -41,7 +41,7 @@ class Asked:
         return self.of(name).tokens(PROMPT + 1)
 
     def policy(self, heads: str) -> DuoAttention:
-        return DuoAttention(SINKS, self.recent, heads=heads)
+        return DuoAttention(SINKS, self.recent, stride=1, heads=heads)
 
 
 ASKED = Asked("mask", 2, RECENT, 0), Asked("kvpress", 1, RECENT + 1, PROMPT)
