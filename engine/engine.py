@@ -33,7 +33,7 @@ from engine.sampling.chain import needed_ops
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Row, Sampler
 from engine.sampling.samplers import Samplers
-from engine.schedule.many import Prompt, as_completed, is_one, requests_of
+from engine.schedule.many import Prompt, as_completed, is_one, pieces, requests_of
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Serving
 from engine.speculation import build
@@ -189,14 +189,9 @@ class Engine(Closing):
         if not isinstance(asked, SamplingParams):
             raise PromptError(f"params of one prompt are {asked!r:.60}: want one SamplingParams")
         request = Request("0", prompts, asked)
-        if asked.n > 1:
-            (request,) = as_completed(self, iter([request]))
-            if request.error:
-                raise request.error
-            return request.result(self.tokenizer)
-        pieces = self.stream(prompts, asked)
+        stream = self.stream(prompts, asked)
         request.tokens = self._prompt(prompts, asked)
-        for piece in pieces:
+        for piece in stream:
             request.says(piece)
         read = self.timings.prompt
         request.begun, request.cached = request.arrived, len(request.tokens) - read.tokens
@@ -244,6 +239,8 @@ class Engine(Closing):
         self.samplers.bound(needed_ops(params, self._verifies))
         if params.structured_outputs:  # what is wrong with it is said before anything is evaluated
             self.samplers.grammars.constraint(params.structured_outputs)
+        if params.n > 1:
+            return pieces(self, Request("0", tokens, params))
         return self._generate(tokens, params, context_shift, keep, resume)
 
     def _check_sparse(self, params: SamplingParams, context_shift: bool = False) -> None:
@@ -434,73 +431,62 @@ class Engine(Closing):
         keep: int,
         resume: bool,
     ) -> Generator[Piece, None, None]:
-        decoding, live, rows = self._begun(prompt, params, resume)
+        decoding, completion, row = self._begun(prompt, params, resume)
         generation = self._generation
         try:
-            while live:
-                pieces = [self._sampled(decoding, *each) for each in zip(live, rows, strict=True)]
-                going = [completion for completion in live if not completion.finished]
-                if not decoding.has_room(going) and not context_shift:
-                    pieces = [
-                        piece if completion.finished else completion.ended(piece, "length")
-                        for completion, piece in zip(live, pieces, strict=True)
-                    ]
-                    going = []
-                for piece in pieces:
-                    yield piece
-                    if generation != self._generation:
-                        raise BusyError(
-                            "this generation cannot go on: another has begun on the same engine"
-                        )
-                live = going
-                if self._cancelled.is_set():
-                    yield from (completion.cancelled() for completion in live)
+            while True:
+                piece = self._sampled(decoding, completion, row)
+                if not (completion.finished or context_shift or decoding.has_room(completion)):
+                    piece = completion.ended(piece, "length")
+                yield piece
+                if generation != self._generation:
+                    raise BusyError(
+                        "this generation cannot go on: another has begun on the same engine"
+                    )
+                if completion.finished:
                     return
-                if live:
-                    rows = self._run(decoding, live, keep)
+                if self._cancelled.is_set():
+                    yield completion.cancelled()
+                    return
+                row = self._run(decoding, completion, keep)
         finally:
             if generation == self._generation:
                 decoding.settle()
 
     def _begun(
         self, prompt: list[int], params: SamplingParams, resume: bool
-    ) -> tuple[Decoding, list[Completion], Sequence[Row]]:
-        """A generation begins: the prompt is read, and each completion has its logits."""
+    ) -> tuple[Decoding, Completion, Row]:
+        """A generation begins: the prompt is read, and its completion has its logits."""
         self.reading()
-        completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
+        completion = self._completion(0, prompt, params, resume)
         scored = None
         if params.prompt_logprobs is not None:
             scored = Likelihoods(prompt, 0, self.samplers.kernel("log_sum_exp"))
         row = self.text.read(prompt, self.timings.prompt, scored)
         if scored:
-            completions[0].prompt_logprobs = (None, *scored.logprobs)
-        for completion in completions[1:]:
-            self.model.cells.copy(0, completion.index)
-        drafts = self._speculation if params.n == 1 else None
-        decoding: Decoding = drafts or OneByOne(self.model)
+            completion.prompt_logprobs = (None, *scored.logprobs)
+        decoding: Decoding = self._speculation or OneByOne(self.model)
         decoding.begin(prompt)
         self.timings.speculation = decoding.timings
-        return decoding, completions, [row] * len(completions)
+        return decoding, completion, row
 
-    def _run(self, decoding: Decoding, live: Sequence[Completion], keep: int) -> Sequence[Row]:
-        """One more token of each, the older half of the text being forgotten if there is no room:
-        what follows them."""
-        if not decoding.has_room(live):
+    def _run(self, decoding: Decoding, completion: Completion, keep: int) -> Row:
+        """One more token, the older half of the text being forgotten if there is no room: what
+        follows it."""
+        if not decoding.has_room(completion):
             self.text.shift(keep)
-        with self.timings.eval.measure(len(live)):
-            rows = decoding.run(live)
-        if live[0].index == 0:
-            self.text.go_on(live[0].tokens[-1])
-        return rows
+        with self.timings.eval.measure(1):
+            row = decoding.run(completion)
+        self.text.go_on(completion.tokens[-1])
+        return row
 
     def _sampled(self, decoding: Decoding, completion: Completion, row: Row) -> Piece:
-        """A completion's next token."""
+        """The completion's next token."""
         self.timings.cache = self.model.cache_bytes
         with self.timings.sample.measure(1):
             piece = decoding.sample(completion, row)
-        if completion.index == 0:
-            self.text.drawn = completion.tokens[-1:]
-            self._sampler = completion.sampler
+        self.text.drawn = completion.tokens[-1:]
+        self._sampler = completion.sampler
         return piece
 
     def _completion(

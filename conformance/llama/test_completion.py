@@ -84,14 +84,13 @@ def test_context_full(engine):
 
 
 def test_context_full_of_several(engine):
-    """Completions share the cells: all end with the round of tokens behind which there are too few,
-    but for those that had ended."""
-    prompt = engine.encode(TEXT)
-    pieces = generate(engine, prompt, max_tokens=None, ignore_eos=True, n=3, temperature=1, seed=1)
-    rounds = 1 + (ROOM - len(prompt)) // 3
+    """Completions share the cells in turns: each ends as it does alone, where it has used all."""
+    asked = {"max_tokens": None, "ignore_eos": True, "temperature": 1}
+    pieces = generate(engine, prompt := engine.encode(TEXT), n=3, seed=1, **asked)
     for i in range(3):
         mine = [piece for piece in pieces if piece.index == i]
-        assert [p.finish_reason for p in mine] == [None] * (rounds - 1) + ["length"]
+        assert tokens(mine) == tokens(generate(engine, prompt, seed=1 + i, **asked))
+        assert [p.finish_reason for p in mine] == [None] * (len(mine) - 1) + ["length"]
 
 
 HELD = {

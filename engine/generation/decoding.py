@@ -10,7 +10,8 @@ from engine.sampling.sampler import Row
 
 
 class Decoding(Protocol):
-    """What a generation asks, in turns: `has_room`, `run`, and of each completion `sample`."""
+    """What a generation asks for its text, that of sequence 0, in turns: `sample`, `has_room` and
+    `run`."""
 
     @property
     def timings(self) -> Drafting | None:
@@ -19,22 +20,22 @@ class Decoding(Protocol):
     def begin(self, prompt: Sequence[int]) -> None:
         """A text begins, whose cells the model has."""
 
-    def has_room(self, live: Sequence[Completion]) -> bool:
-        """Whether each of these can go on without another cell being freed."""
-
-    def run(self, live: Sequence[Completion]) -> Sequence[Row]:
-        """What follows the last token of each: logits [vocab], valid until the next step, or what
-        is wanted of them where they are on a device."""
-
     def sample(self, completion: Completion, row: Row) -> Piece:
-        """Draw a completion's next token."""
+        """Draw its next token."""
+
+    def has_room(self, completion: Completion) -> bool:
+        """Whether it can go on without another cell being freed."""
+
+    def run(self, completion: Completion) -> Row:
+        """What follows its last token: logits [vocab], valid until the next step, or what is wanted
+        of them where they are on a device."""
 
     def settle(self) -> None:
         """Let the cache hold the cells of the text and no others."""
 
 
 class OneByOne:
-    """A step for one token of each completion."""
+    """A step for each token."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -43,19 +44,17 @@ class OneByOne:
     def begin(self, prompt: Sequence[int]) -> None:
         pass
 
-    def has_room(self, live: Sequence[Completion]) -> bool:
-        return self._model.cells.free >= len(live)
-
-    def run(self, live: Sequence[Completion]) -> Sequence[Row]:
-        model = self._model
-        tokens = [completion.tokens[-1] for completion in live]
-        positions = [model.cells.next_position(completion.index) for completion in live]
-        sequences = [(completion.index,) for completion in live]
-        likeliest = all(one.sampler.takes_likeliest for one in live)
-        return model.rows(tokens, positions, sequences, range(len(live)), likeliest)
-
     def sample(self, completion: Completion, row: Row) -> Piece:
         return completion.sample(row)
+
+    def has_room(self, completion: Completion) -> bool:  # noqa: ARG002
+        return self._model.cells.free > 0
+
+    def run(self, completion: Completion) -> Row:
+        position = self._model.cells.next_position(0)
+        likeliest = completion.sampler.takes_likeliest
+        (row,) = self._model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), likeliest)
+        return row
 
     def settle(self) -> None:
         pass

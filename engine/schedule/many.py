@@ -1,15 +1,16 @@
 """Many prompts of one engine: they come one by one, results go as they are whole."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
 from numbers import Integral
 from typing import TYPE_CHECKING, TypeGuard
 
 from engine.checks import PromptError
 from engine.errors import BusyError, EngineError
+from engine.generation.completion import Piece
 from engine.sampling.params import SamplingParams
 from engine.schedule.request import Request
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Said, Scheduler
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -54,7 +55,21 @@ def _params(asked: SamplingParams, number: int) -> SamplingParams:
 
 
 def as_completed(engine: "Engine", requests: Iterator[Request]) -> Iterator[Request]:
-    """Requests as they are finished, whatever became of them; few are taken ahead of their turn.
+    """Requests as they are finished, whatever became of them; few are taken ahead of their turn."""
+    return (request for request, piece in _said(engine, requests) if request.ends_with(piece))
+
+
+def pieces(engine: "Engine", request: Request) -> Generator[Piece, None, None]:
+    """The pieces of all completions of one request, as they come. Raises what it fails of."""
+    for _, piece in _said(engine, iter([request])):
+        if piece:
+            yield piece
+    if request.error:
+        raise request.error
+
+
+def _said(engine: "Engine", requests: Iterator[Request]) -> Iterator[Said]:
+    """What comes of requests, step by step.
 
     Raises BusyError where another generation has begun on the engine meanwhile.
     """
@@ -70,19 +85,19 @@ def as_completed(engine: "Engine", requests: Iterator[Request]) -> Iterator[Requ
                 scheduler.add(request)
             if not scheduler.work:
                 return
-            done = [request for request, _ in scheduler.step() if request.finished]
-            for request in (request for request in done if live.pop(request.id, None)):
+            for request, piece in scheduler.step():
                 if request.error and not isinstance(request.error, EngineError):
                     raise request.error  # of a processor, which is the caller's
-                yield request
+                if request.finished:
+                    live.pop(request.id, None)
+                yield request, piece
                 if not engine.is_at(generation):
                     raise BusyError(
                         "this generation cannot go on: another has begun on the same engine"
                     )
             if engine.is_cancelled:
                 for request in chain(live.values(), requests):
-                    scheduler.cancel(request)
-                    yield request
+                    yield from scheduler.cancel(request)
                 return
     finally:
         if engine.is_at(generation):

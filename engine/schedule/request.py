@@ -52,6 +52,11 @@ class Request:
         """Whether nothing will come any more."""
         return self.error is not None or self.read or self.ended == self.params.n
 
+    def ends_with(self, piece: Piece | None) -> bool:
+        """Whether this, or None of one without a further piece, is the last that came of it."""
+        last = None if self.error or self.read else self.pieces[-1] if self.pieces else None
+        return self.finished and piece is last
+
     def says(self, piece: Piece) -> None:
         """A piece has come."""
         now = time.perf_counter()

@@ -67,19 +67,18 @@ class Speculation:
         self._foretold = 0  # of these, those that the draft has
         self.timings = Drafting()
 
-    def has_room(self, live: Sequence[Completion]) -> bool:
+    def has_room(self, completion: Completion) -> bool:
         """Whether the draft has what the text goes on with, or there is a cell for it, with those
         of a draft that has not."""
-        if live and self._is_ahead(live[0].tokens[-1]):
+        if self._is_ahead(completion.tokens[-1]):
             return True
         self.settle()
-        return self._model.cells.free >= len(live)
+        return self._model.cells.free > 0
 
-    def run(self, live: Sequence[Completion]) -> Sequence[Row]:
+    def run(self, completion: Completion) -> Row:
         """The logits [vocab] behind the text's last token, which the draft has, or a step gives."""
-        (completion,) = live
         token = completion.tokens[-1]
-        return [self._go_on(token) if self._is_ahead(token) else self._step(completion)]
+        return self._go_on(token) if self._is_ahead(token) else self._step(completion)
 
     def sample(self, completion: Completion, row: Row) -> Piece:
         """The completion's next token, from the logits [vocab] behind its last."""
