@@ -10,7 +10,7 @@
 - `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `OwnHead` are ways to draft
   tokens.
 - `SnapKV`, `PyramidKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long
-  prompt are kept, and `Quest` which of its pages a token reads.
+  prompt are kept, `Quest` which of its pages a token reads, `DuoAttention` which heads keep all.
 - `MInference` says what the tokens of a long prompt see.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from engine.gguf.cursor import GGUFError
     from engine.offload.disk import OffloadError
     from engine.options import Options
+    from engine.policies.duo_attention import DuoAttention
     from engine.policies.h2o import H2O
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
@@ -72,16 +73,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "H2O", "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
-    "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
-    "Logprob", "Lookahead", "LookaheadTrie", "MInference", "ModelError", "NumericalError",
-    "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
-    "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams", "SessionError",
-    "ShapeError",
-    "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
-    "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
+    "ContextFullError", "DuoAttention", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm",
+    "Linear", "Logprob", "Lookahead", "LookaheadTrie", "MInference", "ModelError",
+    "NumericalError", "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError",
+    "PromptLookup", "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams",
+    "SessionError", "ShapeError", "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings",
+    "TokenizerError", "Tree", "UncertifiedError", "VocabularyError", "call", "find", "frames",
+    "judge",
 ]  # fmt: skip
 
 _HOMES = {
+    "DuoAttention": "engine.policies.duo_attention:DuoAttention",
     "H2O": "engine.policies.h2o:H2O",
     "OPS": "reference.table:OPS",
     "AsyncEngine": "engine.schedule.asynchronous:AsyncEngine",

@@ -2,8 +2,9 @@
 
 `python -m bench.long_contexts MODEL --kv-policy quest:budget=2048 snapkv:capacity=1024` fills
 caches with random keys and values as if a prompt had been read, since what they hold changes no
-speed. It prints for each policy the ratio of a step's time without to with it and, of Quest, the
-share of a step that is neither in attention nor in what is the same without.
+speed. It prints for each policy the bytes of keys and values, the ratio of a step's time without to
+with it and, of Quest and DuoAttention, the share of a step that is neither in attention nor in what
+is the same without.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from bench.machine.clock import Stamped
 from bench.race.ratio import ratio
 from bench.race.timing import Rule, race
 from engine.cache.pages import Pages
+from engine.cache.streaming import Streaming
 from engine.engine import Engine
 from engine.graph import Node
 from engine.model import Model
@@ -24,6 +26,7 @@ from engine.policies.table import policy_of
 from reference.formats import FORMATS
 
 OPS = ("page_extremes", "page_scores", "choose_pages")
+APART = (".q", ".put", "_new")  # how labels end of what puts heads apart and together
 ROWS = 1024  # that are drawn; the others repeat them
 STAMPED = 30  # steps with a time stamp behind each call
 
@@ -32,12 +35,14 @@ def fill(model: Model, held: int) -> float:
     """Let sequence 0 hold a text; the seconds that a policy took to evict from it."""
     rng = np.random.default_rng(0)
     layout = FORMATS[model.options.kv_format]
-    for cache in model.caches.values():
+    for cache in (*model.caches.values(), *model.pages.values()):
         assert isinstance(cache, np.ndarray)
         width = cache.shape[1] // layout.block_bytes * layout.block
         rows = layout.quantise(rng.standard_normal((ROWS, width), np.float32))
         cache[:] = np.resize(rows, cache.shape)
-    model.cells.place(range(held), [(0,)] * held)
+    cells = model.cells.place(range(held), [(0,)] * held)
+    if isinstance(model.method, Streaming):  # as behind a session
+        model.method.restore(cells, {})
     started = time.perf_counter()
     model.method.begin(0, held)
     model.method.finish(0)
@@ -67,7 +72,7 @@ def bookkeeping(model: Model, held: int) -> float:
 
 def _is_bookkeeping(node: Node) -> bool:
     joining = node.op == "add" and node.label.endswith(".attention")
-    return node.op in OPS or joining or node.label.endswith(".attention_all")
+    return node.op in OPS or joining or node.label.endswith((".attention_all", *APART))
 
 
 def main() -> None:
@@ -93,14 +98,15 @@ def main() -> None:
         runs = {name: partial(step, model, held) for name, model in models.items()}
         found = race(runs, Rule(least=9, error=0.005, cap_seconds=options.seconds))
         whole = found.pop("all")
-        print(f"behind {held} tokens a step takes {1e3 * np.median(whole):.1f} ms")
+        size = {name: f"{model.cache_bytes / 1e6:.1f} MB" for name, model in models.items()}
+        print(f"behind {held} tokens, {size['all']}, a step takes {1e3 * np.median(whole):.1f} ms")
         for name, own in found.items():
             model = models[name]
             print(
                 f"{name}: {1e3 * np.median(own):.1f} ms, {ratio(whole, own, together=3)} times as"
-                f" fast; to evict took {1e3 * evicting[name]:.0f} ms"
+                f" fast; {size[name]}; to evict took {1e3 * evicting[name]:.0f} ms"
             )
-            if isinstance(model.method, Pages):
+            if isinstance(model.method, Pages | Streaming):
                 print(f"  bookkeeping {bookkeeping(model, held):.1%} of a step")
 
 

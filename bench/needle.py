@@ -13,6 +13,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -24,14 +26,19 @@ from data.story.tales import Fact, Tale
 from engine import Engine, SamplingParams
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
+from engine.policies.retrieval import alphas, write
 from engine.policies.table import POLICIES, policy_of
 from engine.sampling.params import Logits
 from engine.tokenizer import Tokenizer
 
 MODEL = "story-long"
 SEED = 25_001  # of tales that no training drew
+ANSWER = 4  # tokens at the end of an answer, which look for it
 STORIES = 0.1  # of a tale's parts
 RECENT = 0.5  # of what H2O keeps, as in its paper
+SINKS = 1 / 3  # of what streaming heads see, as in theirs,
+SEEN = 0.02  # which is so much of a text at least
+OTHER_SEED = SEED + 1  # of tales by which heads are told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,12 @@ def _encoded(tokenizer: Tokenizer, text: str, begins: bool = False) -> list[int]
     return tokenizer.encode(text if begins else f" {text}", add_special=begins)
 
 
+def looked_up(tokenizer: Tokenizer, effort: Effort, seed: int = OTHER_SEED) -> list[list[int]]:
+    """Texts that end with a question and its answer, by which heads that look back are found."""
+    asked = cases(tokenizer, effort, seed)[0]
+    return [[*one.prompt, *_encoded(tokenizer, one.fact.told)] for one in asked]
+
+
 def answers(engine: Engine, asked: Asked) -> bool:
     """Whether the engine goes on with the fact."""
     right = _encoded(engine.tokenizer, asked.fact.told)
@@ -134,6 +147,28 @@ def nats(engine: Engine, continued: Continued) -> list[float]:
     return foretold.nll
 
 
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """A file of numbers by which `count` heads of keys are told apart."""
+
+    file: Path
+    count: int
+
+    def text(self, budget: float, longest: int) -> str:
+        """DuoAttention that keeps this part of so many cells in the mean of heads: as many heads
+        keep all as leave the others SEEN of them, and these see what is left."""
+        kept = max(k for k in range(self.count) if self._seen(budget, k) >= min(SEEN, budget))
+        cells, streaming = self._seen(budget, kept) * longest, 1 - kept / self.count
+        sinks, recent = round(SINKS * cells), round((1 - SINKS) * cells)
+        return (
+            f"duoattention:sinks={sinks},recent={recent},stride=1,"
+            f"sparsity={round(100 * streaming)},heads={self.file}"
+        )
+
+    def _seen(self, budget: float, kept: int) -> float:
+        return (budget * self.count - kept) / (self.count - kept)
+
+
 def text_of(name: str, cells: int) -> str:
     """A policy that keeps, or has each token read, so many cells, in the shell's words."""
     if name == "quest":
@@ -141,12 +176,24 @@ def text_of(name: str, cells: int) -> str:
     return f"{name}:capacity={cells}" + (f",recent={int(RECENT * cells)}" if name == "h2o" else "")
 
 
-def ways(effort: Effort, longest: int) -> Iterator[tuple[str, float, str]]:
+def ways(effort: Effort, longest: int, heads: Heads) -> Iterator[tuple[str, float, str]]:
     """A policy's name, its budget, and its text: all cells first, then each policy by budget."""
     yield FULL, 1.0, ""
     for name in POLICIES:
         for budget in effort.budgets:
-            yield name, budget, text_of(name, round(budget * longest))
+            of_heads = name == "duoattention"
+            cells = round(budget * longest)
+            text = heads.text(budget, longest) if of_heads else text_of(name, cells)
+            yield name, budget, text
+
+
+def heads_of(path: Path, tokenizer: Tokenizer, effort: Effort, folder: Path, threads: int) -> Heads:
+    """Which heads of a model look back to facts; what streams sees a twentieth of a text."""
+    texts = looked_up(tokenizer, replace(effort, tales=1))
+    seen = min(map(len, texts)) // 20
+    found = alphas(path, texts, int(SINKS * seen), int((1 - SINKS) * seen), ANSWER, threads)
+    write(folder / "heads.tsv", found)
+    return Heads(folder / "heads.tsv", found.size)
 
 
 def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
@@ -167,23 +214,25 @@ def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None,
     floor = -sum(tale.log_probability for tale in tales)
     tokens = sum(len(tale.following) for tale in tales)
     yield [figure(base, FLOOR, math.exp(floor / tokens), "perplexity")]
-    for name, budget, text in ways(effort, longest):
-        tell(f"{path.stem}, {name}, {budget:.0%}")
-        row = replace(base, variant=name, shape=f"budget={budget:g}")
-        policy = policy_of(text) if text else None
-        with Engine.load(path, threads=asked.threads, context=context, kv_policy=policy) as engine:
-            right = [(question.depth, answers(engine, question)) for question in questions]
-            costs = [nll for tale in tales for nll in nats(engine, tale)]
-        by_depth = [[found for at, found in right if at == depth] for depth in range(effort.depths)]
-        yield [
-            *(
-                figure(
-                    row, f"{ANSWERED} {depth + 1}/{effort.depths}", float(np.mean(found)), "share"
-                )
-                for depth, found in enumerate(by_depth)
-            ),
-            figure(row, PERPLEXITY, math.exp(float(np.mean(costs))), "perplexity"),
-        ]
+    with TemporaryDirectory() as folder:
+        heads = heads_of(path, tokenizer, effort, Path(folder), asked.threads)
+        for name, budget, text in ways(effort, longest, heads):
+            tell(f"{path.stem}, {name}, {budget:.0%}")
+            row = replace(base, variant=name, shape=f"budget={budget:g}")
+            load = partial(Engine.load, path, threads=asked.threads, context=context)
+            with load(kv_policy=policy_of(text) if text else None) as engine:
+                right = [(question.depth, answers(engine, question)) for question in questions]
+                costs = [nll for tale in tales for nll in nats(engine, tale)]
+            depths = [[found for at, found in right if at == i] for i in range(effort.depths)]
+            yield [
+                *(
+                    figure(
+                        row, f"{ANSWERED} {i + 1}/{effort.depths}", float(np.mean(found)), "share"
+                    )
+                    for i, found in enumerate(depths)
+                ),
+                figure(row, PERPLEXITY, math.exp(float(np.mean(costs))), "perplexity"),
+            ]
 
 
 def main() -> int:

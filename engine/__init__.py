@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.generation.completion import Piece
     from engine.options import Options
+    from engine.policies.duo_attention import DuoAttention
     from engine.policies.h2o import H2O
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "H2O",
     "AsyncEngine",
+    "DuoAttention",
     "Engine",
     "KeyDiff",
     "Knorm",
@@ -60,6 +62,7 @@ __all__ = [
 _HOMES = {
     "AsyncEngine": "engine.schedule.asynchronous",
     "Engine": "engine.engine",
+    "DuoAttention": "engine.policies.duo_attention",
     "H2O": "engine.policies.h2o",
     "KeyDiff": "engine.policies.keydiff",
     "Knorm": "engine.policies.knorm",

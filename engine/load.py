@@ -11,6 +11,7 @@ from engine.cache.eviction import Eviction, receiving
 from engine.cache.method import Method
 from engine.cache.pages import Pages, paging
 from engine.cache.states import States
+from engine.cache.streaming import Streaming
 from engine.cache.stretches import Stretches
 from engine.cache.two_bits import TwoBits
 from engine.checks import check_memory
@@ -24,10 +25,12 @@ from engine.gguf.file import GGUFFile
 from engine.options import Options
 from engine.passes import Pass
 from engine.passes.count import count_predicted
+from engine.passes.heads_apart import heads_apart
 from engine.passes.keep_hidden import keep_hidden
 from engine.passes.pack import packing
 from engine.passes.sparse_prompts import sparse_prompts
 from engine.placement.applied import placed
+from engine.policies.duo_attention import DuoAttention
 from engine.policies.minference import MInference
 from engine.policies.policy import Policy
 from engine.policies.quest import Quest
@@ -106,7 +109,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             config, found = dense_where_faster(config, file, shares)
             notes += found
     foretelling = [keep_hidden] if options.foretells else []
-    reading = _passes_of(options, context)
+    reading = _passes_of(options, context, method)
     whole, ahead = built([*options.passes, *reading, *foretelling]), None
     ready = compiler.compile(whole)
     if isinstance(method, Eviction):
@@ -127,6 +130,8 @@ def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Meth
     match options.kv_policy or options.prompt_attention:
         case Quest() as policy:
             return Pages(policy, sequences, context)
+        case DuoAttention() as policy:
+            return Streaming(policy, context, sequences, tokens)
         case Policy() as policy:
             return Eviction(policy, sequences, blocks)
         case MInference() as policy:
@@ -134,8 +139,10 @@ def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Meth
     return Method()
 
 
-def _passes_of(options: Options, context: int) -> list[Pass]:
+def _passes_of(options: Options, context: int, method: Method) -> list[Pass]:
     """What that is in the graph of a step."""
+    if isinstance(method, Streaming):
+        return [heads_apart(method)]
     match options.kv_policy or options.prompt_attention:
         case Quest() as policy:
             return [paging(policy, options.sequences, context)]

@@ -19,7 +19,7 @@ from bench.machine.limits import Limits
 from bench.race.results import Measurement
 from bench.race.timing import Rule, race
 from engine.engine import Engine
-from engine.model import Model
+from engine.model import Model, block_of
 from engine.passes.count import Counted, neuron_counts
 from engine.sparsity import settings
 from kernels.cpu.runtime.team import Program, Team
@@ -39,8 +39,8 @@ class ProfileError(ValueError):
 class Profile:
     """A step of `tokens` tokens, the last of which sees `context` cells: the rows of the `step`
     without stamps and of its `nodes`, whose seconds hold a barrier of their own, which in the
-    engine the nodes of a stage share. `kept` has the cells that blocks kept before the step, where
-    a policy chooses.
+    engine the nodes of a stage share. `kept` has the cells that blocks kept before the step, or
+    kinds of heads in them, where a policy chooses.
 
     `overhead_seconds` is what all stamps cost, which is in neither. `interruptions`: a node's
     median leaves out what seldom strikes that node, though something strikes every step. It is
@@ -110,7 +110,7 @@ def profile(
     What a policy does not keep of these is evicted before. `watch` is told how many repeats are
     done, at first none. The engine's cache is emptied.
     """
-    model, method = engine.model, engine.model.method
+    model, method, policy = engine.model, engine.model.method, engine.model.options.kv_policy
     check(engine, tokens, depth)
     if watch:
         watch(0)
@@ -141,9 +141,7 @@ def profile(
             model.evaluate(ids[:depth], 0)
             method.finish(0)
         attending = [step.node.label for step in plan.steps if step.node.op == "attention"]
-        own = model.cells.lengths[0]
-        held = [own - method.first(0, block) for block in range(len(attending))]
-        before = dict(zip(attending, held, strict=False))
+        before = {label: method.seen(0, label, block_of(label)) for label in attending}
         run()
         logits = plan.logits[:1].copy()
         plan.logits[:1] = np.nan
@@ -193,7 +191,7 @@ def profile(
         context=depth + tokens,
         interruptions=float(np.median(taken.sum(axis=1)) - np.median(taken, axis=0).sum()),
         overhead_seconds=stamp * len(plan.calls),
-        kept={x.rpartition(".")[0]: n for x, n in before.items() if model.options.kv_policy},
+        kept={x.removesuffix(".attention"): n for x, n in before.items() if policy},
     )  # fmt: skip
 
 

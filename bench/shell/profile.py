@@ -152,9 +152,10 @@ def as_dict(found: "Profile") -> dict[str, Any]:
 
 
 def kept_list(found: "Profile") -> list[dict[str, Any]]:
-    """Every block's cells for programs, and the bytes that its attention reads and writes."""
+    """Every block's cells for programs, and the bytes that its attention reads and writes; apart of
+    heads that keep others."""
     read = {
-        node.shape.rpartition(".")[0]: node.bytes
+        node.shape.removesuffix(".attention"): node.bytes
         for node in found.nodes
         if node.test == "attention"
     }

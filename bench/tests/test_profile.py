@@ -17,11 +17,12 @@ from bench.shell.profile import as_dict, kept_table
 from bench.shell.profile import profile as command
 from bench.tests.support.programs import shell as shell_of
 from bench.tests.support.synthetic import QUICK, limits
-from engine import Engine, PyramidKV, SamplingParams
+from engine import DuoAttention, Engine, PyramidKV, SamplingParams
 from engine.embedded import resolve
 from engine.gguf.edit import keys_of
 from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, u32, write_gguf
+from engine.policies.retrieval import write
 from kernels.cpu.runtime.share import arguments, pack_words, share
 from kernels.cpu.runtime.team import Team
 from reference.cache.policies import pyramid
@@ -70,6 +71,19 @@ def test_stamps_are_of_the_clock():
     moments = [before, *timed.times, after]
     assert moments == sorted(moments)
     assert 1e9 * laps.sum() == pytest.approx(timed.times[-1] - timed.times[1])
+
+
+def test_heads_that_keep_others_are_told_apart(tmp_path):
+    """Of a block of which some heads stream, each kind has its cells and its bytes."""
+    write(heads := tmp_path / "heads.tsv", np.array([[0, 1], [1, 1]]))
+    policy = DuoAttention(4, 8, stride=1, sparsity=25, heads=str(heads))
+    with Engine.load(SMALL, threads=2, context=96, kv_policy=policy) as engine:
+        found = profile(engine, depth=60, rule=QUICK, limits=limits())
+    streaming = "blk.0.attention_streaming"
+    assert found.kept == {"blk.0.attention_whole": 60, streaming: 11, "blk.1": 60}
+    read = {row["block"]: row["attention_bytes"] for row in as_dict(found)["kept"]}
+    rest = read.pop("blk.1") - 2 * read["blk.0.attention_whole"]  # which is a head of its two
+    assert abs(rest) < read[streaming] < read["blk.0.attention_whole"] / 3
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -25,7 +25,7 @@ class Step:
 
 class Method:
     """This one keeps and reads all. Others are files of their own, which override what is theirs:
-    engine/cache/{eviction,pages,stretches}.py.
+    engine/cache/{eviction,pages,stretches,streaming,two_bits}.py.
 
     Cells tell their method what becomes of sequences, a step asks it for `inputs`, and whoever
     reads a prompt tells it when that begins and that it is over.
@@ -82,6 +82,11 @@ class Method:
         """The slot of its list from which on a block has its cells."""
         return 0
 
+    def seen(self, sequence: int, node: str, block: int) -> int:  # noqa: ARG002
+        """How many cells of a sequence there are for a node of a block, by its label, that attends,
+        before the tokens of a step."""
+        return self.cells.lengths[sequence] - self.first(sequence, block)
+
     def held(self, block: int) -> int:  # noqa: ARG002
         """How many cells hold something in a block."""
         return self.cells.capacity - self.cells.free
@@ -93,7 +98,7 @@ class Method:
 
     @property
     def packed(self) -> int:
-        """How many pages of a block hold what has no rows."""
+        """How many pages of a block hold what has no rows, or rows what some of its heads keep."""
         return 0
 
     def reach(self, sequence: int, end: int) -> int:  # noqa: ARG002

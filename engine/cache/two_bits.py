@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from engine.cache.method import Method, Step
+from engine.cache.rows import NONE, Rows
 from engine.errors import EngineError
 from reference.formats.kivi import GROUP
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
 BACK = 2 * GROUP  # rows that a text keeps beyond those it needs, so as to be taken back a little
-NONE = -1
 
 
 class PackedError(EngineError, RuntimeError):
@@ -33,27 +33,26 @@ class TwoBits(Method):
 
     def __init__(self, capacity: int, n_sequences: int, tokens: int, residual: int) -> None:
         self.residual = residual
-        self._rows = rows_for(capacity, n_sequences, tokens, residual)
+        self._rows = Rows(rows_for(capacity, n_sequences, tokens, residual), capacity)
         self.count = pages_for(capacity, n_sequences)
-        self.lists = np.zeros((n_sequences, self._rows), np.int32)
-        self.positions = np.zeros(self._rows, np.int32)
+        self.lists = np.zeros((n_sequences, self._rows.count), np.int32)
+        self.positions = np.zeros(self._rows.count, np.int32)
         self.page_lists = np.zeros((n_sequences, -(-capacity // GROUP)), np.int32)
-        self.row_of = np.full(capacity, NONE, np.int32)  # by cell
+        self.row_of = self._rows.of
         self.page_of = np.full(capacity, NONE, np.int32)  # by the cell of a page's last token
-        self._cell_of = np.full(self._rows, NONE, np.int32)  # by row
         self._free = list(range(self.count - 1, -1, -1))
         self._fresh: list[int] = []  # last cells of the pages that this step packs
 
     @property
     def rows(self) -> int:
-        return self._rows
+        return self._rows.count
 
     @property
     def given(self) -> dict[str, Array]:
         return {"lists": self.lists, "cell_positions": self.positions}
 
     def held(self, block: int) -> int:  # noqa: ARG002
-        return int((self._cell_of >= 0).sum())
+        return self._rows.held
 
     @property
     def packed(self) -> int:
@@ -72,8 +71,7 @@ class TwoBits(Method):
             if length:
                 first = max(0, GROUP * int(self.pages_seen(length)) - BACK)
                 needed[self.cells.of(sequence)[first:]] = True
-        held = self._cell_of[self._cell_of >= 0]
-        self._let_rows_go(held[~needed[held]])
+        self._rows.keep(needed)
 
     def inputs(self, step: Step) -> dict[str, Array]:
         """The new cells' rows, the spans as parts of `lists`, how many pages each token sees, and
@@ -152,13 +150,12 @@ class TwoBits(Method):
         return listed[GROUP - 1 : GROUP * int(self.pages_seen(len(listed))) : GROUP]
 
     def freed(self, cells: Array) -> None:
-        self._let_rows_go(cells[self.row_of[cells] >= 0])
+        self._rows.let_go(cells)
         for cell in cells[self.page_of[cells] >= 0].tolist():
             self._let_page_go(cell)
 
     def _hold(self, chosen: Array, positions: Array) -> None:
-        rows = np.flatnonzero(self._cell_of < 0)[: len(chosen)]
-        self.row_of[chosen], self._cell_of[rows], self.positions[rows] = rows, chosen, positions
+        self.positions[self._rows.hold(chosen)] = positions
 
     def _page(self, last: int) -> int:
         """A new page for the group whose last token has this cell, or NONE where there is one."""
@@ -167,10 +164,6 @@ class TwoBits(Method):
         self.page_of[last] = self._free.pop()
         self._fresh.append(last)
         return int(self.page_of[last])
-
-    def _let_rows_go(self, cells: Array) -> None:
-        self._cell_of[self.row_of[cells]] = NONE
-        self.row_of[cells] = NONE
 
     def _let_page_go(self, cell: int) -> None:
         if self.page_of[cell] >= 0:

@@ -25,6 +25,7 @@ from kernels.cpu.formats.packing import aligned_zeros
 from reference.formats import FORMATS
 from reference.op import DTYPES, Array
 
+BESIDE = tuple(f".{part}_{kind}" for part in "kv" for kind in ("pages", "streaming"))
 Kept = dict[str, Array | DeviceRows]
 
 
@@ -33,7 +34,7 @@ class Built:
     """A model's step as a graph, the memory of its values by name, and the value it ends with.
     `inputs` are written to before a step; `caches` keep keys and values from step to step, and
     `states` the states of recurrent blocks, in the memory of whatever device their block is on;
-    `pages` keep what is in two bits, a row each."""
+    `pages` keep what is in two bits, a row each, or what streaming heads see."""
 
     config: ModelConfig
     graph: Graph
@@ -90,7 +91,7 @@ def build(
         graph, memory = apply(graph, memory)
     cells_of, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
     inputs |= {n: memory[n] for n in ("into", "packed", "page_lists") if n in memory}
-    return Built(config, graph, memory, inputs, cells_of, kept, logits, _pages_of(graph, memory))
+    return Built(config, graph, memory, inputs, cells_of, kept, logits, _pages_of(memory))
 
 
 def build_further(
@@ -201,11 +202,11 @@ def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, V
     return {n: Value(n, "cache", "u8", (context, w), kv_format) for n, w in names.items()}
 
 
-def _pages_of(graph: Graph, memory: Memory) -> dict[str, Array]:
-    """uint8 [pages, bytes] of each block's keys and values, by name."""
-    values = (n.arguments["before"] for n in graph.nodes if n.op in ("kivi_keys", "kivi_values"))
-    names = [value.name for value in values if isinstance(value, Value)]
-    return {name: memory[name].reshape(len(memory[name]), -1) for name in names}
+def _pages_of(memory: Memory) -> dict[str, Array]:
+    """uint8 [pages, bytes] of each block's keys and values that passes keep beside caches, by
+    name."""
+    kept = {name: array for name, array in memory.items() if name.endswith(BESIDE)}
+    return {name: array.reshape(len(array), -1) for name, array in kept.items()}
 
 
 def _word(array: Array) -> str:

@@ -1,8 +1,10 @@
 """Every policy there is, by the name that the shell has for it."""
 
 from dataclasses import fields
+from typing import Any
 
 from engine.errors import ModelError
+from engine.policies.duo_attention import DuoAttention
 from engine.policies.h2o import H2O
 from engine.policies.keydiff import KeyDiff
 from engine.policies.knorm import Knorm
@@ -12,7 +14,9 @@ from engine.policies.quest import Quest
 from engine.policies.snapkv import SnapKV
 from engine.policies.streaming_llm import StreamingLLM
 
-POLICIES: dict[str, type[Policy] | type[Quest]] = {
+AnyPolicy = Policy | Quest | DuoAttention
+
+POLICIES: dict[str, type[AnyPolicy]] = {
     "streaming_llm": StreamingLLM,
     "knorm": Knorm,
     "keydiff": KeyDiff,
@@ -20,27 +24,30 @@ POLICIES: dict[str, type[Policy] | type[Quest]] = {
     "h2o": H2O,
     "pyramidkv": PyramidKV,
     "quest": Quest,
+    "duoattention": DuoAttention,
 }
 
 
-def policy_of(text: str) -> Policy | Quest:
-    """The policy of a text such as `snapkv:capacity=1024,window=32`."""
+def policy_of(text: str) -> AnyPolicy:
+    """The policy of a text such as `snapkv:capacity=1024,window=32`, in which a field that is a
+    text names a file."""
     name, _, given = text.partition(":")
     if name not in POLICIES:
         raise ModelError(f"kv_policy is {name!r}: want {', '.join(POLICIES)}")
-    known = [field.name for field in fields(POLICIES[name])]
-    numbers: dict[str, int] = {}
+    known = {field.name: field.type in (str, "str") for field in fields(POLICIES[name])}
+    numbers: dict[str, Any] = {}
     for part in given.split(",") if given else ():
         key, _, value = part.partition("=")
-        if key not in known or not value.isdecimal():
+        if key not in known or not (known[key] or value.isdecimal()):
+            words = (f"{n}=FILE" if file else n for n, file in known.items())
             raise ModelError(
-                f"kv_policy {name} has {part!r}: want NAME=NUMBER, of {', '.join(known)}"
+                f"kv_policy {name} has {part!r}: want NAME=NUMBER, of {', '.join(words)}"
             )
-        numbers[key] = int(value)
+        numbers[key] = value if known[key] else int(value)
     return POLICIES[name](**numbers)
 
 
-def text_of(policy: Policy | Quest) -> str:
+def text_of(policy: AnyPolicy) -> str:
     """The text that `policy_of` makes the same policy of; ModelError where there is none."""
     name = next((name for name, kind in POLICIES.items() if type(policy) is kind), "")
     if not name:
@@ -49,5 +56,7 @@ def text_of(policy: Policy | Quest) -> str:
             " that says what it keeps"
         )
     numbers = {f.name: getattr(policy, f.name) for f in fields(policy)}
-    told = (f"{key}={value}" for key, value in numbers.items() if key != "beta" or value)
+    # what is not said: no pyramid, no file
+    unsaid = {"beta": 0, "heads": ""}
+    told = (f"{key}={value}" for key, value in numbers.items() if value != unsaid.get(key, -1))
     return f"{name}:{','.join(told)}"

@@ -1,5 +1,5 @@
 """What of a KV cache is kept once a prompt has been read, method by method, as papers have it; and
-what of it a token reads, by `quest`, which keeps all.
+what of it a token reads, by `quest`, which keeps all, and by `streaming_slots`.
 
 Each of the others takes what it looks at and gives the slots that each head of keys keeps,
 ascending, int32 [kv_heads, kept]; there are no fewer cells than that. Of equal scores the earlier
@@ -83,3 +83,49 @@ def quest(q: Array, keys: Array, page: int, chosen: int, choosers: int) -> list[
         slots = (best[:, None] * page + np.arange(page)).reshape(-1)
         found.append(slots[slots < len(keys)])
     return found
+
+
+def streaming_heads(alphas: Array, sparsity: float) -> Array:
+    """Of a model's heads of keys those that stream (DuoAttention, Xiao et al., arXiv 2410.10819):
+    the `sparsity` of them that have the lowest of `alphas` [blocks, kv_heads], which say how much
+    of a head's output full attention gives, from 0 to 1. -> bool like alphas.
+
+    Of equal ones the earlier stream; the authors' code adds noise before it takes a quantile.
+    """
+    clipped = np.clip(alphas, 0, 1)
+    lowest = np.argsort(clipped, axis=None, kind="stable")[: round(clipped.size * sparsity)]
+    streaming = np.zeros(clipped.size, np.bool_)
+    streaming[lowest] = True
+    return streaming.reshape(clipped.shape)
+
+
+def streaming_slots(place: int, sinks: int, recent: int, stride: int) -> Array:
+    """The slots that a streaming head's token sees which stands at this place of its text: the
+    first `sinks`, and the latest `recent`, its own among them, with those before these back to a
+    multiple of `stride`.
+
+    With a stride of 1 that is the mask of the authors' training (streaming_attn.py). Their kernels
+    have windows of whole blocks of 128, and read the first part of a prompt whole.
+    """
+    begin = max(sinks, (place + 1 - recent) // stride * stride)
+    return np.append(np.arange(min(sinks, place + 1)), np.arange(begin, place + 1))
+
+
+def duo_attention(
+    q: Array, k: Array, v: Array, streams: Array, sinks: int, recent: int, stride: int
+) -> Array:
+    """softmax(q k^T / sqrt(head_dim)) v of a sequence over itself, where the heads of keys that
+    `streams` names, bool [kv_heads], see their `streaming_slots` and the others all before.
+
+    q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim] -> float64 like q.
+    """
+    groups = q.reshape(len(q), len(streams), -1, q.shape[2]).astype(np.float64)
+    out = np.zeros_like(groups)
+    for t, token in enumerate(groups):
+        some, every = streaming_slots(t, sinks, recent, stride), np.arange(t + 1)
+        for g, own in enumerate(token):
+            slots = some if streams[g] else every
+            scores = own @ k[slots, g].T.astype(np.float64) / np.sqrt(q.shape[2])
+            powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+            out[t, g] = powers @ v[slots, g] / powers.sum(axis=1, keepdims=True)
+    return out.reshape(q.shape)

@@ -78,11 +78,13 @@ def transformer(
     norms: Mapping[str, Array],
     shape: Shape,
     linear: Callable[[Array, Array, str], Array] = linear,
+    attend: Callable[[int, Array, Array, Array], Array] | None = None,
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
     tokens int32 [tokens]; weights and norms (and biases) by their GGUF names; `output.weight` may
-    be absent, which ties it to the embedding. `linear` may be `linear_of_quantised`.
+    be absent, which ties it to the embedding. `linear` may be `linear_of_quantised`, and `attend`
+    what block i makes of its q, k and v if that is not causal attention.
     -> float64 [tokens, vocab].
     """
     count = len(tokens)
@@ -105,7 +107,10 @@ def transformer(
         v = project(h, f"{block}.attn_v")
         if not shape.no_rope or (i + 1) % shape.no_rope:
             q, k = rope_norm(q, turn), rope_norm(k, turn)
-        attended = causal(q, k, v, positions, shape.scales.attention)
+        if attend:
+            attended = attend(i, q, k, v)
+        else:
+            attended = causal(q, k, v, positions, shape.scales.attention)
         attended = attended.reshape(count, shape.heads * shape.head_dim)
         x = add(x, scale(project(attended, f"{block}.attn_output"), shape.scales.residual))
         h = normed(x, f"{block}.ffn_norm")

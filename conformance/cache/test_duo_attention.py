@@ -1,0 +1,308 @@
+"""DuoAttention: streaming heads see what the reference says, nothing else matters, and what follows
+is the same every way."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.llama.peers import duo
+from conformance.llama.peers.compare import EXACT, demand_near, nmse
+from conformance.llama.peers.export import export
+from conformance.support.drawn import Drawn, drawn
+from conformance.support.models.small_families import SUBJECTS
+from conformance.support.models.small_models import Small
+from conformance.support.models.small_recurrent import RECURRENT
+from engine import DuoAttention, Engine, Lookahead, PromptLookup, SamplingParams
+from engine.cache.session import SessionError
+from engine.cache.streaming import BACK, StreamedError
+from engine.errors import EngineError, ModelError
+from engine.policies.retrieval import alphas, write
+from engine.policies.table import policy_of, text_of
+from reference.cache import policies
+from reference.models.transformer import transformer
+
+SMALL = Small(blocks=4, heads=6, kv_heads=3, seed=9, context=256)
+PROMPT = np.random.default_rng(0).integers(3, 60, 120).tolist()
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+SINKS, RECENT, STRIDE = 4, 9, 5
+# blocks where all heads keep all, where some do, and where none does
+ALPHAS = np.array([[0.9, 0.8, 1.2], [0.7, 0.1, 0.6], [0.2, 0.7, 0.0], [-0.5, 0.3, 0.4]])
+STREAM = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1], [1, 1, 1]], bool)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    """Half of the heads stream."""
+    path = tmp_path_factory.mktemp("heads") / "full_attention_heads.tsv"
+    write(path, ALPHAS)
+    return DuoAttention(SINKS, RECENT, STRIDE, heads=str(path))
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    path = SMALL.write(tmp_path_factory.mktemp("duo") / "small.gguf")
+    return partial(Engine.load, path, threads=2, context=200, sequences=3)
+
+
+def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
+    return drawn(engine, prompt, GREEDY)
+
+
+@pytest.mark.parametrize("stride", [STRIDE, 1])
+def test_heads_see_what_the_reference_says(load, policy, stride):
+    """Logits behind every token are the formula's, in which the heads of the lowest numbers see
+    their sinks and their window alone."""
+    streams = policies.streaming_heads(ALPHAS, 0.5)
+    assert (streams == STREAM).all()
+
+    def attend(block, q, k, v):
+        v = v.reshape(k.shape)
+        return policies.duo_attention(q, k, v, streams[block], SINKS, RECENT, stride)
+
+    wanted = transformer(np.array(PROMPT), *SMALL.tensors(), SMALL.shape(), attend=attend)
+    with load(kv_policy=replace(policy, stride=stride), kv_format="F32") as engine:
+        assert (engine.model.method.streaming == STREAM).all()
+        assert nmse(engine.logits(PROMPT), wanted) < EXACT
+    with load(kv_format="F32") as plain:
+        assert nmse(plain.logits(PROMPT), wanted) > 1e6 * EXACT
+
+
+def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
+    """Streaming heads hold their sinks and latest cells alone, the timings say so, and what stands
+    in any other row changes no bit."""
+    told = []
+    for spoilt in (False, True):
+        with load(kv_policy=policy) as engine:
+            found = [text(engine)]
+            model, method = engine.model, engine.model.method
+            seen = method.rows_held.of[model.cells.of(0)]
+            sees = policies.streaming_slots(len(seen), SINKS, RECENT, STRIDE)[:-1]
+            needed = seen[sees]
+            assert (needed >= 0).all()
+            for name, rows in model.pages.items():
+                assert rows.shape[1] == 2 * 16 * STREAM[int(name.split(".")[1])].sum()
+                if spoilt:
+                    rows[np.setdiff1d(np.arange(len(rows)), needed)] = 0xFF  # NaN
+            found.append(text(engine, engine.text.held + engine.text.drawn + PROMPT[:20]))
+            told.append(found)
+            length = model.cells.lengths[0]
+            begin = (length - RECENT) // STRIDE * STRIDE - BACK  # as of the last step
+            assert (begin > SINKS, method.packed) == (True, held := SINKS + length - begin)
+            heads, streaming = STREAM.size, STREAM.sum()
+            row = 2 * 2 * 16  # bytes of a key and a value in F16
+            assert engine.timings.cache == row * ((heads - streaming) * length + streaming * held)
+    assert told[0] == told[1]
+
+
+def test_where_all_is_seen_bits_are_as_without(load, policy):
+    """Of a text that streaming heads see whole, and where no head streams."""
+    short = PROMPT[: SINKS + RECENT - GREEDY.max_tokens + 1]
+    with load() as plain, load(kv_policy=policy) as engine:
+        assert text(engine, short) == text(plain, short)
+        assert text(engine) != (whole := text(plain))
+        held = {name: cache.shape for name, cache in plain.model.caches.items()}
+    with load(kv_policy=replace(policy, sparsity=0)) as engine:
+        assert text(engine) == whole
+        assert {name: cache.shape for name, cache in engine.model.caches.items()} == held
+
+
+def test_the_same_every_way(load, policy):
+    """Threads, how a prompt is cut into steps, what was read before, forks and company change no
+    bit of what follows, though cells run out and texts are put back."""
+    with load(kv_policy=policy) as engine:
+        alone = text(engine)
+        tokens = tuple(token for token, _ in alone)
+        text(engine, PROMPT[:60] + PROMPT[:9])  # parts beyond what streaming heads have let go
+        assert text(engine) == alone
+        longer = text(engine, [*PROMPT, *tokens[:6], 7])
+        assert engine.timings.prompt.tokens == 1  # what was drawn is held, and seen as a prompt is
+        engine.reset()
+        assert text(engine, [*PROMPT, *tokens[:6], 7]) == longer
+        scored = engine.score(PROMPT, PROMPT[:5])
+        forks = engine.generate(PROMPT, replace(GREEDY, n=2)).outputs
+        assert [fork.token_ids for fork in forks] == [tokens, tokens]
+    with load(kv_policy=policy, threads=1, batch=7) as engine:
+        assert text(engine) == alone
+        assert engine.score(PROMPT, PROMPT[:5]) == scored
+    prompts = [PROMPT, PROMPT[:35], PROMPT[:15] + PROMPT[20:], PROMPT, PROMPT[:10]]
+    with load(kv_policy=policy, context=160, batch=16) as engine:
+        each = [engine.generate(prompt, GREEDY).outputs[0].token_ids for prompt in prompts]
+        engine.reset()
+        many = engine.generate(prompts, GREEDY)
+        assert [found.outputs[0].token_ids for found in many] == each
+        assert each[0] == tokens
+
+
+@pytest.mark.parametrize(
+    "drafting", [PromptLookup(adaptive=False), Lookahead()], ids=["chains", "trees"]
+)
+def test_drafts_change_nothing(load, policy, drafting):
+    """A token's window goes by its place, whatever drafts stand beside it."""
+    repeating = PROMPT[:12] * 4
+    with load(kv_policy=policy) as plain:
+        wanted = plain.generate(repeating, replace(GREEDY, max_tokens=20)).outputs[0].token_ids
+    with load(kv_policy=policy, speculation=drafting) as engine:
+        got = engine.generate(repeating, replace(GREEDY, max_tokens=20)).outputs[0].token_ids
+        assert got == wanted
+        assert engine.timings.speculation.drafted
+
+
+def test_sessions_and_shifts_go_on(load, policy, tmp_path):
+    """A session goes on as if it had never stopped, by whatever name the file is called that says
+    which heads stream; other heads and no policy are refused. A full context is shifted."""
+    path, other_name = tmp_path / "talk.session", tmp_path / "same.tsv"
+    write(other_name, ALPHAS)
+    with load(kv_policy=policy) as engine:
+        whole = engine.generate(PROMPT, GREEDY).outputs[0].token_ids
+        engine.reset()
+        begun = engine.generate(PROMPT, replace(GREEDY, max_tokens=3)).outputs[0].token_ids
+        engine.save(path)
+    with load(kv_policy=replace(policy, heads=str(other_name)), context=150) as other:
+        rest = other.stream(other.restore(path), replace(GREEDY, max_tokens=5), resume=True)
+        assert begun + tuple(piece.token for piece in rest) == whole
+        assert other.timings.prompt.tokens == 1
+        more = replace(GREEDY, max_tokens=60)
+        assert len(list(other.stream(PROMPT, more, context_shift=True))) == 60
+    for refusing in (None, replace(policy, sparsity=75)):
+        line = "kept by the kv_policy duoattention:sinks=4,"
+        with load(kv_policy=refusing) as other, pytest.raises(SessionError, match=line):
+            other.restore(path)
+
+
+def test_a_text_that_cannot_be_gone_on_with(load, policy):
+    """A step where streaming heads have let go what it sees is refused in a line, and holds
+    nothing."""
+    with load(kv_policy=policy) as engine:
+        model, cells = engine.model, engine.model.cells
+        model.evaluate(PROMPT, 0)
+        model.evaluate([5], len(PROMPT))
+        assert [cells.reach(0, end) for end in (121, 58, 57, 3)] == [121, 58, SINKS, 3]
+        with pytest.raises(ValueError, match="cannot be dropped without those after them"):
+            cells.remove(0, begin=50, end=60)
+        cells.remove(0, begin=40)
+        with pytest.raises(StreamedError, match="position 40 goes on from cells that streaming"):
+            model.step([5], [40], [(0,)], [0])
+        assert (cells.lengths[0], cells.free) == (40, 160)
+
+
+def test_heads_that_look_back_are_found(load, policy, tmp_path):
+    """A head's number is the part of attention that it gives to what a streaming head would not
+    see, by the attention of the reference."""
+    with load(kv_format="F32") as plain:
+        found = alphas(plain.model.file.path, [PROMPT], SINKS, RECENT, observers=3, threads=2)
+    assert found.shape == (4, 3)
+    tensors, given = SMALL.tensors(), {}
+
+    def attend(block, q, k, v):
+        given[block] = q, k
+        return policies.duo_attention(q, k, v.reshape(k.shape), np.zeros(3, bool), 0, 1, 1)
+
+    transformer(np.array(PROMPT), *tensors, SMALL.shape(), attend=attend)
+    for block, (q, k) in given.items():
+        for head in range(3):
+            scores = q[-3:, 2 * head : 2 * head + 2].astype(float) @ k[:, head].T / 4
+            scores = scores.transpose(1, 0, 2)
+            scores[:, *np.triu_indices(3, 1 + len(PROMPT) - 3, len(PROMPT))] = -np.inf
+            powers = np.exp(scores - scores.max(axis=2, keepdims=True))
+            far = powers[..., SINKS : len(PROMPT) - 3 - RECENT + 1].sum(axis=2)
+            share = (far / powers.sum(axis=2)).mean()
+            assert abs(found[block, head] - share) < 1e-3
+
+
+@pytest.mark.parametrize("name", duo.NAMES)
+def test_transformers_and_kvpress_say_the_same(tmp_path, name):
+    """Logits are transformers' with the authors' mask, and kvpress' masked behind a prompt that a
+    block alone has read."""
+    told = json.loads(duo.FILE.read_text())[name]
+    heads = tmp_path / "heads.tsv"
+    for asked in duo.ASKED:
+        checkpoint = asked.of(name)
+        write(heads, duo.numbers(checkpoint))
+        path = export(checkpoint, tmp_path / "model.gguf")
+        policy = asked.policy(str(heads))
+        with Engine.load(path, threads=1, kv_format="F32", kv_policy=policy) as engine:
+            assert engine.model.method.streaming.tolist() == told[asked.kind]["streaming"]
+            rows = engine.logits(asked.tokens(name))[asked.first :]
+        demand_near(rows, np.array(told[asked.kind]["logits"], np.float32), EXACT)
+
+
+REFUSING: dict[str, tuple[Small, str]] = {
+    "windows": (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window of the text as it is"),
+    "latent": (SUBJECTS["DeepSeek-V2"], "has no keys and values of its own"),
+    "recurrent": (RECURRENT["Mamba"], "blocks of this model are recurrent"),
+}
+
+
+def test_distances_are_those_in_the_text(tmp_path):
+    """Where scores go by distance (ALiBi), in whatever row of a streaming cache a cell has its."""
+    path, heads = SUBJECTS["MPT"].write(tmp_path / "model.gguf"), tmp_path / "heads.tsv"
+    load = partial(Engine.load, path, threads=2, context=96)
+    with load() as plain:
+        config, short = plain.model.config, text(plain, PROMPT[:5])
+    write(heads, np.arange(config.blocks * config.kv_heads).reshape(config.blocks, -1))
+    policy = DuoAttention(SINKS, RECENT, STRIDE, heads=str(heads))
+    with load(kv_policy=policy) as engine:
+        assert text(engine, PROMPT[:5]) == short
+        whole = text(engine, PROMPT[:80])
+    with load(kv_policy=policy, batch=1, sequences=1) as engine:
+        assert text(engine, PROMPT[:80]) == whole
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_models_that_it_does_not_go_with(tmp_path, policy, name):
+    """One line says why, before a kernel is chosen."""
+    small, line = REFUSING[name]
+    with pytest.raises(ModelError, match=line):
+        Engine.load(small.write(tmp_path / "model.gguf"), context=64, kv_policy=policy)
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "whole context": ({"recent": 192}, "see 200 cells, which is all of a context of 200"),
+    "no heads": ({"heads": ""}, "want heads=FILE, the authors' .* or what `python -m bench.retri"),
+    "no file": ({"heads": "nowhere.tsv"}, "nowhere.tsv: no file of numbers by block and head"),
+    "no window": ({"recent": 0}, "recent is 0, stride 5 and sparsity 50: want a cell"),
+    "per cent": ({"sparsity": 101}, "recent is 9, stride 5 and sparsity 101"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_it_cannot_be(load, policy, name):
+    changed, line = OTHERS[name]
+    with pytest.raises(EngineError, match=line):
+        load(kv_policy=replace(policy, **changed))
+
+
+def test_heads_that_are_no_whole_blocks(tmp_path, policy):
+    """A row of some heads is in the cache's format only where each is whole blocks of it."""
+    path = Small(kv_heads=2).write(tmp_path / "model.gguf")
+    with pytest.raises(
+        ModelError, match=r"heads of blk\.0 have 16 elements, no whole blocks of 32"
+    ):
+        Engine.load(path, context=64, kv_format="Q8_0", kv_policy=policy)
+
+
+def test_files_that_say_no_heads(load, policy, tmp_path):
+    """Files of another model's heads, and of no numbers, are refused in a line."""
+    path = tmp_path / "heads.tsv"
+    for given, line in (
+        ("1\t0\n0\t1\n", "numbers of 2 x 2 blocks and heads of keys, the model has 4 x 3"),
+        ("1\t0\n0\n", "no file of numbers by block and head"),
+        ("1\tnan\n", "not all of its numbers are finite"),
+    ):
+        path.write_text(given)
+        with pytest.raises(ModelError, match=line):
+            load(kv_policy=replace(policy, heads=str(path)))
+
+
+def test_its_text(policy):
+    """A policy is read back from its text, with its file."""
+    assert policy_of(text_of(policy)) == policy
+    assert policy_of("duoattention:heads=x.tsv,sparsity=25").sparsity == 25
+    with pytest.raises(
+        ModelError, match=r"want NAME=NUMBER, of sinks, recent, stride, .*, heads=FILE"
+    ):
+        policy_of("duoattention:window=3")

@@ -1,0 +1,54 @@
+"""Which heads of a model look far back, measured, for DuoAttention.
+
+The paper trains a number for each head, so that hidden states stay what they are where the head
+streams by the rest of it. Here nothing is trained: a head's number is the part of its attention
+that a streaming head would not see.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from engine.engine import Engine
+from engine.errors import ModelError
+from engine.generation.timings import Span
+from engine.policies.snapkv import SnapKV
+from reference.op import Array
+
+
+def alphas(
+    path: str | Path,
+    prompts: Sequence[Sequence[int]],
+    sinks: int = 128,
+    recent: int = 256,
+    observers: int = 32,
+    threads: int = 0,
+) -> Array:
+    """Float64 [blocks, kv_heads]: of the attention that the last `observers` tokens of prompts give
+    the part for cells behind the first `sinks` and before the `recent` of any of them; the mean of
+    prompts, and of the query heads that share keys. ModelError where a prompt has no such cells."""
+    found, longest = list[Array](), max(map(len, prompts), default=0)
+    watching = SnapKV(capacity=longest + 1, window=observers, kernel=1)  # which evicts nothing
+    with Engine.load(
+        path, context=longest + 2, threads=threads, sequences=1, kv_policy=watching
+    ) as engine:
+        memory, config = engine.model.memory, engine.model.config
+        for prompt in prompts:
+            end = len(prompt) - observers - recent + 1
+            if end <= sinks:
+                raise ModelError(
+                    f"a prompt has {len(prompt)} tokens: streaming heads would see all of it, want"
+                    f" more than {sinks + recent + observers - 1}"
+                )
+            engine.text.clear()
+            engine.text.read(prompt, Span())
+            received = [memory[f"blk.{i}.received"][0] for i in range(config.blocks)]
+            given = observers * config.heads / config.kv_heads
+            found.append(np.array([own[:, sinks:end].sum(axis=1) / given for own in received]))
+    return np.asarray(np.mean(found, axis=0))
+
+
+def write(path: str | Path, numbers: Array) -> None:
+    """A file as the authors have them, which DuoAttention's `heads` names."""
+    np.savetxt(path, numbers, fmt="%.6g", delimiter="\t")
