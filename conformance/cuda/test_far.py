@@ -171,3 +171,20 @@ def test_narrow_arithmetic_is_found(bug, tmp_path):
     expected = run(kernel, **inputs)  # near all is well
     with pytest.raises((KernelError, AssertionError)):
         assert_array_equal(far_away(kernel, inputs, tmp_path), expected)
+
+
+LARGEST = {"tokens": 1, "hidden": 16384, "out": 262144}
+LINEAR = [kernel for kernel in CUDA_KERNELS if kernel.op == "linear"]
+
+
+@pytest.mark.parametrize("kernel", LINEAR, ids=[kernel.name for kernel in LINEAR])
+def test_sizes_of_large_weights_are_counts(kernel):
+    """Of weights above 2 GiB no size that a launch names is one of bytes."""
+    row_bytes = FORMATS[kernel.format or ""].row_bytes(LARGEST["hidden"])
+    weight = (LARGEST["out"], row_bytes)
+    if kernel.pack:
+        weight = (kernel.pack.bytes(*weight),)
+    for launch in kernel.launches:
+        addresses = {argument.name: 0 for argument in launch.arguments}
+        values = launch.values(addresses, device_sizes(kernel, {"weight": weight}) | LARGEST)
+        assert values[len(launch.arguments) :] == [LARGEST[axis] for axis in launch.sizes]

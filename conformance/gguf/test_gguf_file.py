@@ -342,6 +342,15 @@ def test_what_is_no_file_is_refused(tmp_path):
     assert refused(tmp_path) == refused(pipe) == "this is not a file"
 
 
+def test_unreadable_file_is_refused(write):
+    """A file without permission to read is refused in one line."""
+    path = write(GOOD)
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    assert refused(path) == "cannot be read: permission denied"
+
+
 def test_names_cannot_break_the_line(tmp_path):
     """Line breaks and endless names, in a path or in a file, stay within one short line."""
     path = tmp_path / "two\nlines.gguf"

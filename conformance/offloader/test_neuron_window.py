@@ -86,6 +86,18 @@ def test_pinning_too_much_changes_nothing():
     assert all(np.array_equal(a, b) for a, b in zip(before, window.state, strict=True))
 
 
+def test_kernels_see_a_blocks_slots_as_they_change():
+    """A block's slots are one array for good, so a share's arguments may hold its address."""
+    window = NeuronWindow([3, 5], [3, 5], 8)
+    slots = window.slots_of(1)
+    assert slots.dtype == np.int32
+    assert slots.flags.c_contiguous
+    wanted(window, 1, [0, 4], 0)
+    assert (slots != NOWHERE).tolist() == [True, False, False, False, True]
+    window.forget()
+    assert (slots == NOWHERE).all()
+
+
 @njit
 def want_in_turn(window, rows, loads):
     for step in range(rows.shape[0]):

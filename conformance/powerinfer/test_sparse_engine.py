@@ -28,6 +28,8 @@ from conformance.support.models.formula import (
 from conformance.support.models.small_models import Tensors, tampered
 from conformance.support.models.sparse_files import SMALL_MODELS, SmallSparse
 from engine import sparsity
+from engine.compile import packed_weights
+from engine.compile.packed_weights import Jobs, Packed, pack
 from engine.config import ModelError
 from engine.gguf.file import GGUFFile
 from engine.model import Model
@@ -35,6 +37,7 @@ from engine.passes.count import count_neurons, neuron_counts
 from engine.placement import Activations
 from engine.placement.budget import GIB, parts
 from engine.placement.statistics import write as write_statistics
+from kernels.cache import cache_folder
 from reference.models.transformer import Neurons, Weight
 from reference.op import Array
 
@@ -311,6 +314,42 @@ def test_small_networks_run_dense(tmp_path, monkeypatch):
         assert model.notes == ["2 of 2 blocks run dense, which is faster: they are small"]
 
 
+@pytest.mark.parametrize("threshold", [None, EVERY, NONE])
+def test_auto_packs_each_weight_once(threshold, tmp_path, monkeypatch):
+    """Rows are packed when it is known how."""
+    packed: list[str] = []
+
+    def noted(jobs: Jobs, *rest: Any) -> dict[str, Array]:
+        packed.extend(job.tensor for job in jobs.values() if isinstance(job, Packed))
+        return pack(jobs, *rest)
+
+    monkeypatch.setattr(packed_weights, "pack", noted)
+    with loaded(UNEVEN.write(tmp_path / "small.gguf"), sparse="auto", threshold=threshold) as model:
+        used = {step.weight for step in model.plan.steps if step.weight}
+    assert used <= set(packed)
+    assert len(packed) == len(set(packed))
+
+
+def test_auto_keeps_packed_weights(tmp_path, monkeypatch):
+    """What a load kept and the next one maps gives the same logits."""
+    tokens = prompt(UNEVEN)
+    path = replace(UNEVEN, format="Q8_0").write(tmp_path / "small.gguf")
+    with loaded(path, sparse="auto") as model:
+        plain = bits(model, tokens)
+    own = tmp_path / "cache"
+    own.mkdir()
+    for name in ("certificates.jsonl", "compiled"):
+        (own / name).symlink_to(cache_folder().absolute() / name)
+    monkeypatch.setenv("ASSAY_CACHE", str(own))
+    for _ in range(2):
+        with loaded(path, sparse="auto", keep_packed=True) as model:
+            assert bits(model, tokens) == plain
+            assert not any("packed" in note for note in model.notes)
+            mapped = [a for n, a in model.plan.inputs.items() if "@" in n and not a.flags.writeable]
+    assert mapped
+    assert len(list((own / "packed").iterdir())) == 1
+
+
 # Neurons on either side of a budget
 
 
@@ -372,3 +411,13 @@ def test_neurons_are_counted(tmp_path):
             assert (found.predicted == 2 * once[name]).all()
             found.clear()
             assert not any(c.any() for c in (found.predicted, found.fired, found.hits))
+
+
+def test_nothing_is_counted_of_dense_blocks(tmp_path):
+    """Nor by the trial that "auto" makes."""
+    path = UNEVEN.write(tmp_path / "small.gguf")
+    with loaded(path, sparse="auto", passes=(count_neurons,)) as model:
+        assert list(neuron_counts(model.memory)) == ["blk.1"]
+        assert not neuron_counts(model.memory)["blk.1"].fired.any()
+    with loaded(path, sparse="off", passes=(count_neurons,)) as model:
+        assert neuron_counts(model.memory) == {}

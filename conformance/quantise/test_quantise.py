@@ -311,6 +311,14 @@ def test_numbers_that_a_format_cannot_hold(inside, tmp_path, monkeypatch, value,
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(("value", "type_"), [(1e30, "BF16"), (-3.3e38, "BF16"), (65504, "F16")])
+def test_large_numbers_that_a_format_holds(tmp_path, value, type_):
+    name = "blk.1.attn_q.weight"
+    path = spoiled(tmp_path / "in.gguf", name, 37, 9, value)
+    new = made(path, tmp_path / "out.gguf", type_)[name]
+    assert FORMATS[type_].dequantise(new)[37, 9] == pytest.approx(value, rel=2**-8)
+
+
 @pytest.mark.parametrize(
     ("type_", "recipe", "message"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import stat
 import sys
 from collections.abc import Callable
@@ -140,6 +141,16 @@ def test_machine_code_does_not_tell_where_sources_lie(share, folder):
     assert not [home for home in homes if str(home).encode() in code]
 
 
+class Planted:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+        return os.mkdir, (self.path,)
+
+
 SPOILT: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "a byte short": lambda data: data[:-1],
@@ -165,6 +176,15 @@ def test_damaged_code_is_compiled_anew(spoil, folder, capfd):
     assert line.startswith(f"assay: compiled/{path.name} in the cache folder is damaged or another")
     assert path.read_bytes() == whole
     assert third.code.kept
+
+
+def test_pickles_are_not_read(folder, tmp_path):
+    share = share_of(5)
+    assert result(share) == 5
+    planted = tmp_path / "planted"
+    kept_in(folder).write_bytes(pickle.dumps(Planted(planted)))
+    assert result(share_of(5)) == 5
+    assert not planted.exists()
 
 
 def test_code_of_another_share_is_not_taken(folder):

@@ -285,6 +285,21 @@ def test_penalties_look_where_they_should():
     assert counts(2) == ([0, 1, 1, 0], [0, 1, 1, 0])
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_mirostat_steers_the_surprise(version):
+    """Over many tokens the mean surprise comes close to tau."""
+    vocab, tau = 1000, 3.0
+    logits = (-1.1 * np.log(np.arange(1, vocab + 1))).astype(np.float32)
+    params = SamplingParams(mirostat=version, mirostat_tau=tau, seed=1)
+    sampler = Sampler(params, vocab)
+    mus = []
+    for _ in range(600):
+        sampler.sample(logits)
+        mus.append(sampler.state()["mu"])
+    surprise = tau - np.diff(mus) / params.mirostat_eta
+    assert abs(surprise[200:].mean() - tau) < 0.3
+
+
 @pytest.mark.parametrize(
     ("logits", "options", "message"),
     [
@@ -402,6 +417,24 @@ def test_distributions_are_what_samples_are_drawn_from(params):
         one.accept(token)
         two.accept(token)
         assert one.state() == two.state()
+
+
+@pytest.mark.parametrize("params", [EVERYTHING, MOSTLY_FILTERS, SamplingParams(mirostat=2, seed=1)])
+def test_distributions_are_zero_where_the_chain_cuts(params):
+    """They are the softmax of what the chain leaves, float64, and sum to one."""
+    sampler = Sampler(params, VOCAB, EOG)
+    cut = 0
+    for step in range(20):
+        p = sampler.distribution(logits_at(step))
+        left = sampler._chain.final.astype(np.float64)
+        powers = np.exp(left - left.max())
+        assert p.dtype == np.float64
+        assert ((p == 0) == np.isneginf(left)).all()
+        assert_allclose(p, powers / powers.sum(), rtol=1e-5)
+        assert p.sum() == pytest.approx(1, abs=1e-14)
+        sampler.accept(sampler.chosen(sampler.draw(p)).token)
+        cut += int((p == 0).sum())
+    assert cut > 20
 
 
 def test_a_missing_kernel_is_named():

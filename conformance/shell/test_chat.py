@@ -134,6 +134,17 @@ def test_a_question_that_does_not_fit(told):
     assert shifted[2]["text"] == told(lines[2], words=words)[0]["text"]
 
 
+def test_quiet_prints_answers_alone(chat, story):
+    code, stdout, stderr = chat(USER["content"], "/stats", words=(*SHORT, "-q"))
+    assert (code, stdout) == (0, answer(story, USER) + "\n")
+    assert "tokens/s" in stderr
+
+
+def test_the_first_message_is_an_option(told, story):
+    (found,) = told(words=(*SHORT, "-p", r"Tell me a\x20story."))
+    assert found["text"] == answer(story, USER)
+
+
 def test_a_talk_goes_on_in_its_session(told, tmp_path, story):
     """The file has the cache, one beside it what was said."""
     words = (*SHORT, "--session", str(tmp_path / "talk"))

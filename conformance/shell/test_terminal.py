@@ -80,6 +80,11 @@ def test_keys(typed, keys, messages):
     assert typed(*keys) == messages
 
 
+def test_several_lines(typed):
+    """Then Enter begins a line and Alt-Enter sends."""
+    assert typed("a", ENTER, "b", ALT_ENTER, multi=True) == ["a\nb"]
+
+
 def test_a_history_is_kept(typed, tmp_path):
     """For the next chat, and for nobody else; where it cannot be kept there is one of this time."""
     folder = tmp_path / "state"
@@ -102,6 +107,13 @@ def test_a_history_is_kept(typed, tmp_path):
 def test_completions(line, offered):
     found = Commands(COMMANDS, settable()).get_completions(Document(line), CompleteEvent())
     assert {completion.text for completion in found} == offered
+
+
+def test_completions_of_files(tmp_path):
+    (tmp_path / "talk.json").touch()
+    line = Document(f"/load {tmp_path}/ta")
+    found = Commands(COMMANDS, settable()).get_completions(line, CompleteEvent())
+    assert [completion.text for completion in found] == ["lk.json"]
 
 
 # The program

@@ -147,6 +147,26 @@ def test_steps_are_as_few_as_drafts_allow(engine, most):
     ]
 
 
+def test_wrong_drafts_cost_no_tokens(engine):
+    """With errors at a rate of 0.4 a draft's token is accepted, where all before it were, six times
+    in ten: within five standard deviations, counted over some hundreds of drafts."""
+    count, rate = 55, 0.4
+    plain = pieces(engine, [1], {"max_tokens": count, "ignore_eos": True})
+    accepted = tried = 0
+    with drafting(engine, Oracle([1, *ids(plain)], VOCAB, errors=rate), 4):
+        for _ in range(12):
+            engine.reset()
+            pieces(engine, [1], {"max_tokens": count, "ignore_eos": True})
+            found = engine.timings.speculation
+            accepted += found.accepted
+            tried += found.drafted_at[0] + sum(
+                min(a, d) for a, d in zip(found.accepted_at, found.drafted_at[1:], strict=False)
+            )
+    deviation = (rate * (1 - rate) / tried) ** 0.5
+    assert tried > 500
+    assert abs(accepted / tried - (1 - rate)) < 5 * deviation
+
+
 def test_several_completions_run_without_drafts(engine):
     """n = 2 is two plain completions."""
     params = {**SEEDED, "n": 2, "max_tokens": 9}
