@@ -11,6 +11,7 @@ from engine.cache.streaming import STREAMING, Streaming
 from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
+from kernels.cpu.formats.packing import aligned_zeros
 from reference.formats import FORMATS
 from reference.op import Array
 
@@ -131,7 +132,7 @@ class _Block:
             for part in ("k", "v"):
                 cache = heads.given[part]
                 assert isinstance(cache, Value)
-                added[cache.name] = np.zeros(cache.sizes({}), np.uint8)
+                added[cache.name] = aligned_zeros(cache.sizes({}), np.uint8)
             for name in ("slopes", "sinks"):
                 whole = self._node.arguments[name]
                 assert isinstance(whole, Value)
