@@ -39,11 +39,13 @@ class Blocking:
     - `tiles`: tokens in registers together: the widest first, 1 last.
     - `tokens` and `units`: of a panel, a unit being an element or a block of hidden. Fewer tokens
       make a longer panel; a prompt's panel should stay in the second level of cache.
+    - `groups` of rows that a tile is of, one or two.
     """
 
     tiles: tuple[int, ...]
     tokens: int
     units: int
+    groups: int = 1
 
     @property
     def size(self) -> int:
@@ -96,6 +98,23 @@ def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
     return fill_all
 
 
+@njit(inline="always")
+def one_group(group, end, units, unit, step):
+    """Where a group's units from `unit` on are packed, and its first row."""
+    return (group * units + unit) * step, group * LANES
+
+
+@njit(inline="always")
+def two_groups(group, end, units, unit, step):
+    """The same of a group and of the next; a last one that is alone stands for both."""
+    beside = min(group + 1, end - 1)
+    at, at_beside = (group * units + unit) * step, (beside * units + unit) * step
+    return (at, at_beside), (group * LANES, beside * LANES)
+
+
+PLACES = {1: one_group, 2: two_groups}
+
+
 def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> Any:
     """The loops around
 
@@ -103,11 +122,13 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
       on of `size` tokens from first + token on into the panel, at token * depth units;
     - multiply(size)(token, (panel, weight, at, depth, out, first, row, begin, tuning)), which adds
       to the outputs of these tokens and of the rows packed at byte `at`: the first, if `begin`.
+      Where the blocking says two groups, `at` and `row` are tuples of two.
 
     A group of rows is `units` times `step` bytes of the packed weight.
     """
     tiles, tokens_at_once, most = blocking.tiles, blocking.tokens, blocking.size
     fill_all, multiply_all = filling(fill, tiles), in_tiles(multiply, tiles)
+    groups, place_of = blocking.groups, PLACES[blocking.groups]
 
     @njit(inline="always")
     def run(source, panel, weight, step, units, out, tuning, thread, n_threads):
@@ -121,9 +142,8 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
             for unit in range(0, units, depth):
                 deep = min(depth, units - unit)
                 fill_all(count, (source, panel, first, unit, deep))
-                for group in range(begin, end):
-                    at = (group * units + unit) * step
-                    row = group * LANES
+                for group in range(begin, end, groups):
+                    at, row = place_of(group, end, units, unit, step)
                     own = out, first, row, unit == 0
                     multiply_all(FIRST, count, (panel, weight, at, deep, *own, tuning))
 

@@ -24,12 +24,20 @@ from kernels.cpu.isa.simd import (
     store_first,
     zero,
 )
-from kernels.cpu.isa.simd_shuffle import stack, transpose
-from kernels.cpu.isa.tiles import fma_outer
+from kernels.cpu.isa.simd_shuffle import stack, transpose_first
+from kernels.cpu.isa.tiles import (
+    add_product,
+    fma_outer,
+    load_tile,
+    outer_of_two,
+    store_tile,
+    zeros,
+)
 from kernels.cpu.linear.linear import LANES, Blocking, asking, chains, named, product
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments, by_format, part
 
+fma_outer_of_two = outer_of_two(add_product)
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed], tuning: i64[knobs] -> out: f32[tokens out]"
 
 
@@ -37,10 +45,10 @@ SIGNATURE = "x: f32[tokens hidden], weight: u8[packed], tuning: i64[knobs] -> ou
 def fill(token, size, arguments):
     (x,), (panel,), first, unit, depth = arguments
     target, hidden, done = panel[token * depth :], x.shape[1], 0
-    if size == LANES:
-        done = depth // LANES * LANES
+    if size >= LANES // 2:  # then no vector is stored beyond the last column
+        done = (depth - 1) // LANES * LANES
         for k in range(0, done, LANES):
-            transpose(x, (first + token) * hidden + unit + k, hidden, target, LANES * k)
+            transpose_first(x, (first + token) * hidden + unit + k, hidden, size, target, size * k)
     for t in range(size):
         source = x[first + token + t, unit:]
         for k in range(done, depth):
@@ -53,6 +61,37 @@ def widened(kind: Vector) -> Any:
         return convert(f32x16, load(kind, weight, at))
 
     return load_weights
+
+
+def pairs(load_weights: Any, step: int) -> Callable[[int], Any]:
+    """`linear.chains` of two groups at a time: each element of activations that is spread over a
+    register meets both, since loads would be a bound before the units for multiplication are."""
+    every = max(1, CACHE_LINE // step)  # elements of a group in a line of the cache
+
+    def of_size(size: int) -> Any:
+        ask = asking(size, CACHE_LINE)
+
+        @inner
+        def tile(token, arguments):
+            (panel,), weight, places, depth, out, first, rows, begin, tuning = arguments
+            (at, beside), (row, row_beside), width = places, rows, out.shape[1]
+            a, b = zeros(f32x16, size), zeros(f32x16, size)
+            if not begin:
+                a = load_tile(a, out, first + token, row, min(LANES, width - row))
+                b = load_tile(b, out, first + token, row_beside, min(LANES, width - row_beside))
+            for k in range(depth):
+                if k % every == 0:
+                    ask(weight, at + k * step, tuning)
+                    ask(weight, beside + k * step, tuning)
+                v = load_weights(weight, at + k * step)
+                w = load_weights(weight, beside + k * step)
+                a, b = fma_outer_of_two(a, b, v, w, panel, token * depth + k * size)
+            store_tile(a, out, first + token, row, min(LANES, width - row))
+            store_tile(b, out, first + token, row_beside, min(LANES, width - row_beside))
+
+        return tile
+
+    return of_size
 
 
 def single(load_weights: Any, step: int) -> Any:
@@ -89,7 +128,11 @@ def float_kernel(blocking: Blocking, variant: str, kind: Vector) -> Callable[...
     size, step = blocking.size, LANES * kind.bits // kind.lanes // 8
     load_weights = widened(kind)
     one = single(load_weights, step)
-    many = product(blocking, fill, chains(load_weights, step, fma_outer))
+    if blocking.groups == 2:
+        multiply = pairs(load_weights, step)
+    else:
+        multiply = chains(load_weights, step, fma_outer)
+    many = product(blocking, fill, multiply)
 
     def kernel(block, thread, n_threads):
         x, weight, tuning, out = arguments(block, SIGNATURE)
@@ -104,7 +147,7 @@ def float_kernel(blocking: Blocking, variant: str, kind: Vector) -> Callable[...
 
 KINDS = {"F32": f32x16, "F16": f16x16, "BF16": bf16x16}
 GENERIC = Blocking((6, 4, 2, 1), tokens=48, units=1024)
-AVX512 = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
+AVX512 = Blocking((12, 8, 4, 2, 1), tokens=48, units=2048, groups=2)
 
 GENERIC_SHARES = by_format(partial(float_kernel, GENERIC, "generic"), SIGNATURE, KINDS)
 AVX512_SHARES = by_format(partial(float_kernel, AVX512, "avx512"), SIGNATURE, KINDS)

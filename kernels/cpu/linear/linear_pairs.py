@@ -80,42 +80,29 @@ def ask_for_outputs(out, token, row):
         prefetch_to_write(out, t * out.shape[1] + row + LANES)
 
 
-@inner
-def fetch(sums, out, first, row, tiles, unit):
-    """The sums of so many tiles as they are in the outputs, or zeros before the first unit."""
-    for t in range(tiles):
-        a, b = zeros(f32x16, SIZE), zeros(f32x16, SIZE)
-        if unit:
-            a = load_tile(a, out, first + t * SIZE, row, LANES)
-            b = load_tile(b, out, first + t * SIZE, row + LANES, out.shape[1] - row - LANES)
-        store_rows(sums, t * TALL, LANES, a)
-        store_rows(sums, t * TALL + TALL // 2, LANES, b)
-
-
-@inner
-def put(sums, out, first, row, tiles):
-    """And to the outputs."""
-    like = zeros(f32x16, SIZE)
-    for t in range(tiles):
-        a = load_rows(like, sums, t * TALL, LANES)
-        b = load_rows(like, sums, t * TALL + TALL // 2, LANES)
-        store_tile(a, out, first + t * SIZE, row, LANES)
-        store_tile(b, out, first + t * SIZE, row + LANES, out.shape[1] - row - LANES)
-
-
 def tile_of(layout: Layout, dots_of_two: Any) -> Any:
-    """(sums, at, token, (panel, lowered, deep, first, depth)): adds blocks `first` to first + depth
-    of a panel `deep` blocks deep, lowered, to the sums of SIZE tokens and 32 rows, which lie at
-    sums[at:]. dots_of_two(a, b, v, w, array, offset) adds to two tiles the dots of two vectors with
-    each token's word."""
+    """(sums, at, outputs, (begins, ends), token, (panel, lowered, deep, first, depth)): adds blocks
+    `first` to first + depth of a panel `deep` blocks deep, lowered, to the sums of SIZE tokens and
+    32 rows.
+
+    These lie at sums[at:], but where a panel begins they are zero, or in `outputs` (array, token,
+    row, whether it has any), and where it ends they go there. dots_of_two(a, b, v, w, array, at)
+    adds to two tiles the dots of two vectors with each token's word."""
     parts, has_m, words = layout.parts, layout.m, WORDS // layout.parts
     begin_dots = beginning(layout, LANES)
 
     @inner
-    def tile(sums, at, token, arguments):
+    def tile(sums, at, outputs, begins_ends, token, arguments):
         (q, scale, extra), (codes, scales, offsets), deep, first, depth = arguments
-        a = load_rows(zeros(f32x16, SIZE), sums, at, LANES)
-        b = load_rows(zeros(f32x16, SIZE), sums, at + TALL // 2, LANES)
+        out, out_token, row, begun = outputs
+        begins, ends = begins_ends
+        a, b = zeros(f32x16, SIZE), zeros(f32x16, SIZE)
+        if not begins:
+            a = load_rows(a, sums, at, LANES)
+            b = load_rows(b, sums, at + TALL // 2, LANES)
+        elif begun:
+            a = load_tile(a, out, out_token, row, LANES)
+            b = load_tile(b, out, out_token, row + LANES, out.shape[1] - row - LANES)
         for k in range(depth):
             where = token * deep + (first + k) * SIZE
             for p in range(parts):
@@ -133,8 +120,12 @@ def tile_of(layout: Layout, dots_of_two: Any) -> Any:
                     place, met = (k * parts + p) * 2 * LANES, where * parts + p * SIZE
                     a = fma_outer(a, load(f32x16, offsets, place), extra, met)
                     b = fma_outer(b, load(f32x16, offsets, place + LANES), extra, met)
-        store_rows(sums, at, LANES, a)
-        store_rows(sums, at + TALL // 2, LANES, b)
+        if ends:
+            store_tile(a, out, out_token, row, LANES)
+            store_tile(b, out, out_token, row + LANES, out.shape[1] - row - LANES)
+        else:
+            store_rows(sums, at, LANES, a)
+            store_rows(sums, at + TALL // 2, LANES, b)
 
     return tile
 
@@ -156,7 +147,8 @@ def in_pairs(
     def meet(panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep):
         """A pair of groups, whose units lie at byte `at`, and a panel of `count` tokens."""
         lowered, tiles = own, count // SIZE
-        fetch(sums, out, first, row, tiles, unit)
+        if unit:
+            ask_for_outputs(out, first, row)
         for begin in range(0, deep, units_of_slice):
             depth = min(units_of_slice, deep - begin)
             now = at + begin * step
@@ -168,10 +160,10 @@ def in_pairs(
             for t in range(tiles):
                 ask_for_part(weight, following, depth * step, t, tiles)
                 ask_for_part(weight, following + group_bytes, depth * step, t, tiles)
-                if last:
-                    ask_for_outputs(out, first + t * SIZE, row)
-                tile(sums, t * TALL, t * SIZE, met)
-        put(sums, out, first, row, tiles)
+                if last or (unit and begin == 0):
+                    ask_for_outputs(out, first + min(t + 1, tiles - 1) * SIZE, row)
+                outputs = out, first + t * SIZE, row, unit > 0
+                tile(sums, t * TALL, outputs, (begin == 0, last), t * SIZE, met)
 
     @njit(inline="always")
     def run(source, panel, weight, _, units, out, tuning, thread, n_threads):

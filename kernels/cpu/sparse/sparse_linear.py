@@ -216,9 +216,10 @@ def fits(shape: Shape) -> bool:
     return shape["hidden"] <= 48 * 1024
 
 
+AVX512 = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
 FLOATS, BLOCKS = linear_float.KINDS, [f for f in PIECES if f in LAYOUTS]
 GENERIC_FLOATS = _shares(float_kernel, linear_float.GENERIC, "generic", FLOAT, FLOATS)
-AVX512_FLOATS = _shares(float_kernel, linear_float.AVX512, "avx512", FLOAT, FLOATS)
+AVX512_FLOATS = _shares(float_kernel, AVX512, "avx512", FLOAT, FLOATS)
 GENERIC_BLOCKS = _shares(int8_kernel, linear_int8.GENERIC, "generic", INT8, BLOCKS)
 AVX2_BLOCKS = _shares(int8_kernel, linear_int8.AVX2, "avx2", INT8, BLOCKS)
 AVX512_VNNI_BLOCKS = _shares(int8_kernel, linear_int8.AVX512_VNNI, "avx512_vnni", INT8, BLOCKS)
