@@ -8,26 +8,43 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, LIMITS, demand_near, engine_logits, nmse
+from conformance.llama.peers.compare import (
+    EXACT,
+    LIMITS,
+    PROMISE,
+    demand_near,
+    engine_logits,
+    nmse,
+)
 from conformance.llama.peers.folder import words, write_json
 from conformance.llama.peers.rounding import as_llama_cpp
 from conformance.support.models.family_configs import CONFIGS
 from conformance.support.models.small_families import (
     SUBJECTS,
+    SmallCommandR,
     SmallDeepSeek,
     SmallFalcon,
     SmallGemma4,
+    SmallGLM,
+    SmallGlmMoe,
     SmallGPT2,
     SmallGptOss,
+    SmallKin,
     SmallMixture,
     SmallNeoX,
+    SmallOLMo,
+    SmallPhi,
+    SmallQwen,
     exact,
     joined_experts,
 )
+from conformance.support.models.small_recurrent import RECURRENT
 from engine import Engine, OwnHead, SamplingParams
 from engine.convert import convert
 from engine.gguf.file import GGUFFile
+from reference.activations import gelu
 from reference.formats import FORMATS
+from reference.op import Array
 
 UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "tanh": "its activation is gelu_pytorch_tanh",
@@ -316,3 +333,49 @@ def test_llama_cpp_agrees(small, tmp_path):
     path = small.write(tmp_path / "small.gguf", **tanh)
     theirs = llama_cpp_python.logits(path, tokens())
     demand_near(engine_logits(path, tokens()), theirs, EXACT if no_gelu else TABLE)
+
+
+def gelu_of_a_table(x: Array) -> Array:
+    """What llama.cpp has of GELU's tanh form: a float16 for every float16."""
+    return gelu(x.astype(np.float16).astype(np.float64)).astype(np.float16).astype(np.float64)
+
+
+ROUNDED = (
+    SmallFalcon(two_norms=True, kv_heads=2),
+    *(SmallQwen(architecture=name) for name in ("qwen2", "qwen3")),
+    SmallNeoX(),
+    SmallNeoX(architecture="phi2", fused=True),
+    SmallNeoX(architecture="starcoder2", parallel=False, kv_heads=2),
+    SmallNeoX(architecture="stablelm"),
+    SmallNeoX(architecture="nemotron", parallel=False),
+    *(SmallGPT2(architecture=name) for name in ("gpt2", "bloom", "mpt")),
+    SmallKin(architecture="smollm3", blocks=5),
+    *(SmallKin(architecture=name) for name in ("granite", "ernie4_5")),
+    SmallOLMo(), SmallGLM(), SmallPhi(), SmallCommandR(),
+    SmallCommandR(architecture="cohere2", blocks=5),
+    *(SmallMixture(architecture=name, width=96) for name in ("llama", "qwen3moe", "granitemoe")),
+    SmallMixture(architecture="qwen2moe", width=96, shared=64),
+    SmallGptOss(width=96), SmallGptOss(width=96, seed=2), SmallGptOss(width=96, seed=5),
+    SmallGlmMoe(),
+    *(RECURRENT[name] for name in ("Mamba", "Mamba 2", "LFM 2", "Qwen 3 Next", "Qwen 3.5")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("small", ROUNDED, ids=lambda small: small.architecture)
+def test_what_llama_cpp_differs_by_in_q8_0(small, tmp_path):
+    """The formula with its roundings of activations gives its logits, also where a mixture takes
+    other experts than the engine; until an activation lies so near to the half between two codes
+    that float32 decides, which later tokens see."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    small, how = replace(small, format="Q8_0"), {}
+    tanh = small.architecture in ("falcon", "gptneox", "phi2", "starcoder2", "gpt2", "bloom", "mpt")
+    if tanh:
+        how = {"activation": gelu_of_a_table}
+    path = small.write(tmp_path / "small.gguf")
+    theirs = llama_cpp_python.logits(path, tokens())
+    rounded = exact(small, tokens(), linear=as_llama_cpp, **how)
+    gaps = [nmse(ours, each) for ours, each in zip(rounded, theirs, strict=True)]
+    assert np.quantile(gaps, 0.1) <= (1e-6 if tanh else 1e-12)
+    assert nmse(rounded, theirs) <= PROMISE * small.blocks
