@@ -357,7 +357,8 @@ ROUNDED = (
     SmallMixture(architecture="qwen2moe", width=96, shared=64),
     SmallGptOss(width=96), SmallGptOss(width=96, seed=2), SmallGptOss(width=96, seed=5),
     SmallGlmMoe(),
-    *(RECURRENT[name] for name in ("Mamba", "Mamba 2", "LFM 2", "Qwen 3 Next", "Qwen 3.5")),
+    *(RECURRENT[name] for name in ("Mamba", "Mamba 2", "LFM 2", "Qwen 3.5", "Qwen 3.5, experts")),
+    RECURRENT["Qwen 3 Next, tied, F16"],
 )  # fmt: skip
 
 

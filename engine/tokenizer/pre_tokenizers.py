@@ -5,7 +5,7 @@ says something else of letters beyond ASCII, or of spaces.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,9 +33,18 @@ class PreTokenizer:
 
 def _class(ranges: str) -> str:
     """What stands between the brackets of a class of code points, given in hexadecimal."""
-    return "".join(
-        "-".join(chr(int(end, 16)) for end in each.split("-")) for each in ranges.split()
-    )
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in _ends(ranges))
+
+
+def code_points(ranges: str) -> list[str]:
+    """Each of them."""
+    return [chr(i) for first, last in _ends(ranges) for i in range(first, last + 1)]
+
+
+def _ends(ranges: str) -> Iterator[tuple[int, int]]:
+    for each in ranges.split():
+        first, _, last = each.partition("-")
+        yield int(first, 16), int(last or first, 16)
 
 
 _SPACES: Final = r"\s+(?!\S)|\s+"
@@ -239,7 +248,7 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
 
 # What Unicode has from version 16 on. llama.cpp's tables are of 15.1: to it these are no letters,
 # no numbers and no marks, and to the library they are.
-_LATER: Final = _class(
+LATER: Final = (
     "897 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 31E4-31E5 A7CB-A7CD A7DA-A7DC 105C0-105F3 "
     "10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC 11380-11389 1138B 1138E 11390-113B5 "
     "113B7-113C0 113C2 113C5 113C7-113CA 113CC-113D5 113D7-113D8 113E1-113E2 116D0-116E3 "
@@ -251,6 +260,6 @@ _LATER: Final = _class(
 
 def by_llama_cpps_tables(pattern: str) -> str:
     """A pattern whose classes are those of the version of Unicode that llama.cpp has."""
-    known = rf"[\\p{{\1}}&&[^{_LATER}]]"
+    known = rf"[\\p{{\1}}&&[^{_class(LATER)}]]"
     pattern = re.sub(r"\\p\{(\w)\}", known, pattern)
     return re.sub(r"\\P\{(\w)\}", known.replace("[", "[^", 1), pattern)
