@@ -185,8 +185,9 @@ FORETELLING = {
 @pytest.mark.parametrize("name", FORETELLING)
 def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
     """It stands behind the others, which transformers has alone: logits are those of the others,
-    and with it drafts leave the text as it is. Where config.json tells of such a layer and the
-    checkpoint has none the file is that of the others, bit for bit."""
+    and with it drafts leave the text as it is. Of a second one a note says that it is left out.
+    Where config.json tells of such a layer and the checkpoint has none the file is that of the
+    others, bit for bit."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -203,9 +204,13 @@ def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
     joining = torch.randn(width, 2 * width, generator=draw) * width**-0.5
     own = dict(zip(modules, (joining, *[torch.ones(width)] * 3), strict=True))
     more |= {f"{module}.weight": t for module, t in own.items()}
-    save_file(tensors | {n: t.clone() for n, t in more.items()}, folder / "model.safetensors")
+    second = {"mtp.layers.1.input_layernorm.weight": torch.ones(width)} if "Qwen" in name else {}
+    more = {n: t.clone() for n, t in (more | second).items()}
+    save_file(tensors | more, folder / "model.safetensors")
+    write_json(folder / "config.json", config | {"num_nextn_predict_layers": 2})
     path = tmp_path / "with.gguf"
-    assert not convert(folder, path, "F32", name="one").notes
+    [note] = convert(folder, path, "F32", name="one").notes
+    assert note.endswith("all but the first are left out")
     assert np.array_equal(engine_logits(path, tokens()), engine_logits(without, tokens()))
     with GGUFFile(path) as file:
         found = FORMATS["F32"].dequantise(file.tensor("blk.3.nextn.eh_proj.weight"))
