@@ -10,6 +10,7 @@ from engine.architectures import ARCHITECTURES, Routing, Traits
 from engine.blocks import OfBlock, sizes_of
 from engine.errors import ModelError as ModelError
 from engine.keys import Keys
+from engine.missing import MISSING
 from engine.recurrent import Ssm
 from engine.recurrent import states as states_of_block
 from engine.unused import unused_key
@@ -163,8 +164,9 @@ class ModelConfig:
         """`vocab` is the number of rows of the token embedding."""
         architecture = metadata.get("general.architecture")
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            raise ModelError(f"general.architecture is {architecture!r}; this engine runs {known}")
+            op = MISSING.get(str(architecture))
+            why = f"which is missing {op}" if op else f"not one of {', '.join(ARCHITECTURES)}"
+            raise ModelError(f"general.architecture is {architecture!r}, {why}")
         keys, traits = Keys(metadata, architecture), ARCHITECTURES[architecture]
         unused = traits.no_position or 0
         context = keys.count("context_length", least=unused + 1) - unused

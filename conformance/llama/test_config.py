@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import MODEL_ARCH_NAMES
 
+from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig, ModelError
 from engine.convert import CheckpointError, rope_scaling
 from engine.convert.fields import Fields
+from engine.missing import FAMILY, MISSING
 from reference import rope_frequencies
 
 PLAIN: dict[str, Any] = {
@@ -101,8 +104,18 @@ def test_wrong_values(key, value):
 def test_unknown_architectures(architecture):
     """Only architectures that the engine runs are taken; the line names them."""
     line = complaint({}, architecture)
-    assert line.startswith(f"general.architecture is {architecture!r}")
-    assert "llama" in line
+    assert line.startswith(f"general.architecture is {architecture!r}, not one of llama, ")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "op"), [("rwkv7", "RWKV 7's time mixing"), ("qwen", FAMILY)]
+)
+def test_architectures_whose_op_is_missing(architecture, op):
+    """Of every architecture that the gguf package names and no family runs it is known which."""
+    line = complaint({}, architecture)
+    assert line == f"general.architecture is '{architecture}', which is missing {op}"
+    assert {*MODEL_ARCH_NAMES.values()} <= MISSING.keys() | ARCHITECTURES.keys()
+    assert not MISSING.keys() & ARCHITECTURES.keys()
 
 
 YARN_TYPE = {"rope.scaling.type": "yarn"}

@@ -128,6 +128,20 @@ def test_word_piece_is_hugging_faces(lower):
         assert tokenizer.encode(text, add_special=False) == expected, text
 
 
+def test_word_piece_has_llama_cpps_unicode():
+    """Of version 15.1, whatever Python's is: marks and accents of 15 are such, those of 16 are no
+    more than characters."""
+    tokenizer = Tokenizer.from_metadata(SMALL["wordpiece"])
+
+    def encode(text):
+        return tokenizer.encode(text, add_special=False)
+
+    (unknown,), letter = encode("\u4e01"), encode("a")
+    assert encode("a\U00011f43a") == [*letter, unknown, *letter]
+    assert encode("a\u0ecea") == encode("aa") != [unknown]
+    assert encode("a\u0897a") == encode("a\u1b4ea") == [unknown]
+
+
 @quick
 @given(data=st.binary(max_size=9).map(lambda data: data.decode(errors="ignore")) | words)
 def test_world_takes_the_longest(data):

@@ -4,6 +4,8 @@ of every kind, and of every way to cut a text into words."""
 from functools import cache
 
 import pytest
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 from conformance.llama.peers import goldens
 from conformance.support.tokenizer.small_vocabularies import SMALL, ours
@@ -17,7 +19,7 @@ from conformance.support.tokenizer.vocabularies import (
 from conformance.support.tokenizer.words import digest, fuzzed, vocabulary
 from engine.tokenizer import Detokenizer, Tokenizer
 from engine.tokenizer.kinds import KINDS
-from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, by_llama_cpps_tables
 
 NAMES = (
     "llama-spm", "phi-3", "llama-bpe", "gpt-2", "qwen2", "qwen35", "gemma-4", "deepseek-llm",
@@ -154,3 +156,16 @@ def test_llama_cpp_still_cuts_them_so(llama_cpp, names, tmp_path):
     asked = llama_cpp.words(write_vocabulary(tmp_path / "words.gguf", metadata))
     assert digest(asked) == WORDS[names[0]]
     same_ids(Tokenizer.from_metadata(metadata), asked)
+
+
+@pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
+def test_what_llama_cpps_tables_lack_is_no_letter(names):
+    """Letters, digits, marks and symbols of Unicode 16 are cut as a code point that nobody has."""
+    contexts = "a{0}b {0} 1{0}2,{0}! {0}{0}\n{0}Z\u0301{0}"
+    for pattern in PRE_TOKENIZERS[names[0]].patterns:
+        split = Split(Regex(by_llama_cpps_tables(pattern)), "isolated")
+        unknown, *spans = (
+            [span for _, span in split.pre_tokenize_str(contexts.format(char))]
+            for char in "\U00050000\U00013460\U00010d40\U00010d69\U00010d6e\U0001cc00"
+        )
+        assert spans == [unknown] * 5

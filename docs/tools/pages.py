@@ -12,7 +12,9 @@ from mkdocs.structure.files import File, Files
 from typer import Context
 from typer.main import get_command
 
+from conformance.support.models.asked_of_llama_cpp import AGREED, MIXTURES, ON_FOLDERS, ROUNDED
 from conformance.support.models.family_configs import CONFIGS
+from conformance.support.models.small_recurrent import RECURRENT
 from engine.convert.table import FAMILIES as CONVERTED
 from engine.models.table import FAMILIES
 from engine.shell.command_line.groups import ALSO
@@ -95,18 +97,28 @@ def _families() -> Iterator[str]:
         " on a CPU and on the emulated GPU, and their bits against each other over threads, chunks"
         " of a prompt and batches. The last column has small random checkpoints of transformers"
         " that `assay convert` reads, and whose logits are held against transformers' in F32 (NMSE"
-        " at most 1e-11) wherever it is installed: `make test-transformers`, which CI runs.\n"
+        " at most 1e-11) wherever it is installed: `make test-transformers`, which CI runs. The"
+        " column before says in which formats llama.cpp opened the same file (`make test-peers`):"
+        " in F32 logits agree to 1e-10 (1e-11 of recurrent ones; to the step of its table where it"
+        " has GELU in F16), in Q8_0 with the formula that [rounds as it does](peers.md).\n"
     )
     of = {name: NAMES.get(one["model_type"], one["model_type"]) for name, one in CONFIGS.items()}
     if strangers := set(of.values()) - FAMILIES.keys():
         raise ValueError(f"NAMES lacks what GGUF calls {', '.join(sorted(strangers))}")
-    yield "| architecture | graph | `assay convert` | checkpoints |\n| --- | --- | --- | --- |"
+    floats = {small.architecture for small in (*AGREED, *MIXTURES, *RECURRENT.values())}
+    asked = {"F32": floats | {of[name] for name in ON_FOLDERS}}
+    asked["F16, Q8_0"] = {small.architecture for small in ROUNDED}
+    yield "| architecture | graph | `assay convert` | llama.cpp | checkpoints |"
+    yield "| --- | --- | --- | --- | --- |"
     for name, family in FAMILIES.items():
         module = family.expected_tensors.__module__.rpartition(".")[2]
         known = ", ".join(one.about for one in CONVERTED if one.gguf == name)
         held = [checkpoint for checkpoint, one in of.items() if one == name]
         shown = "; ".join(held) or ("[its own page](peers.md)" if name == "llama" else "")
-        yield f"| `{name}` | `engine/models/{module}.py` | {_cell(known)} | {_cell(shown)} |"
+        peer = ", ".join(form for form, names in asked.items() if name in names)
+        peer = "[its own page](peers.md)" if name == "llama" else peer
+        row = f"`{name}`", f"`engine/models/{module}.py`", _cell(known), peer, _cell(shown)
+        yield f"| {' | '.join(row)} |"
 
 
 def _moved(source: str) -> str:

@@ -20,6 +20,13 @@ def told(config: Fields, tensors: Mapping[str, Tensor], joining: str, count: obj
     return Fields({**config.values, FURTHER: count}, config.place)
 
 
+def notes(config: Fields) -> list[str]:
+    """That there are more than the one which the file has."""
+    several = (config.get(FURTHER) or 0) > 1
+    line = "of the layers that foretell further tokens all but the first are left out"
+    return [line] * several
+
+
 def keys_of(config: Fields) -> gw.Keys:
     """That there is one more block, and that it foretells."""
     if not config.get(FURTHER):

@@ -16,7 +16,8 @@ from reference.formats import FORMATS
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a matrix stands: its layer of so many, and how many heads share one of K and V; of how
-    many experts the model's networks are, and whether it has rows of all of them."""
+    many experts the model's networks are, whether it has rows of all of them, and the
+    architecture."""
 
     layer: int
     layers: int
@@ -24,13 +25,25 @@ class Place:
     weighed: bool  # by an importance matrix
     experts: int = 0
     of_experts: bool = False
+    architecture: str = "llama"
+
+    @property
+    def is_70b(self) -> bool:
+        """80 layers whose heads share V, as in Llama 2 70B: it is small, and worth another bit.
+        Of Qwen 2 all that have as many layers count as such."""
+        shared = self.grouped > 1 if self.architecture == "llama" else self.architecture == "qwen2"
+        return self.layers == 80 and shared
 
 
 Rule = Callable[[Place], str | None]  # None: the mix's own format
 
 
-def always(name: str) -> Rule:
+def always(name: str | None) -> Rule:
     return lambda _: name
+
+
+def either(rule: Rule, other: Rule) -> Rule:
+    return lambda p: rule(p) or other(p)
 
 
 def in_first(share: int, name: str, other: str | None = None) -> Rule:
@@ -78,8 +91,9 @@ class Mix:
 
     def choose(self, role: str, place: Place) -> str:
         """The format of a matrix of this role."""
+        falcon = place.architecture == "falcon"
         if role == "output":
-            return self.output
+            return "Q8_0" if falcon and FORMATS[self.base].block > 1 else self.output
         if self.base == "MXFP4" and place.experts:
             return "MXFP4" if place.of_experts else "Q8_0"
         if role == "token_embd":
@@ -88,10 +102,9 @@ class Mix:
             return "Q4_0" if self.base == "Q4_0" else "Q5_0"
         if place.experts == 8 and role in OF_EIGHT and FORMATS[self.base].block > 1:
             return OF_EIGHT[role](self)
-        found = self.roles[role](place) if role in self.roles else None
-        chosen = found or self.base
-        # 80 layers whose heads share V, as in the model of 70B: it is small, and worth another bit
-        if role == "attn_v" and place.layers == 80 and place.grouped > 1:
+        roles = {**self.roles, **(OF_FALCON.get(self.name, {}) if falcon else {})}
+        chosen = (role in roles and roles[role](place)) or self.base
+        if role == "attn_v" and place.is_70b:
             return "Q5_K" if chosen in ("Q3_K", "Q4_K") else chosen
         return chosen
 
@@ -105,6 +118,17 @@ OF_EIGHT: Mapping[str, Callable[[Mix], str]] = {
 }
 SHARED = {"attn_v": if_grouped("Q5_K"), "ffn_down": if_weighed(False, in_first(8, "Q5_K"))}
 LARGER = {role: where_more_matters("Q6_K") for role in ("attn_v", "ffn_down")}
+# Falcon has less for what attention and networks give, and more for what the head reads.
+OF_FALCON: Mapping[str, Mapping[str, Rule]] = {
+    "Q2_K": {"attn_output": always(None)},
+    "Q3_K_M": {
+        "attn_output": always(None),
+        "ffn_down": either(in_first(16, "Q5_K"), where_more_matters("Q4_K")),
+    },
+    "Q3_K_L": dict.fromkeys(("attn_output", "ffn_down"), always("Q4_K")),
+    "Q4_K_S": {"ffn_down": always(None)},
+    "Q4_K_M": {"ffn_down": either(in_first(16, "Q6_K"), where_more_matters("Q5_K"))},
+}
 MIXES = {
     mix.name: mix
     for mix in (

@@ -220,6 +220,7 @@ def _place(file: GGUFFile, tensor: TensorInfo, recipe: Recipe) -> Place:
         weighed=recipe.importance is not None,
         experts=count("expert_count", 0),
         of_experts=_experts(tensor) > 1,
+        architecture=prefix,
     )
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, by_llama_cpps_tables
 from engine.tokenizer.spm import SPACE
 from engine.tokenizer.vocab import TokenizerError, Vocab, read_list, read_value
 from engine.tokenizer.wordpiece import is_space, lowered
@@ -129,7 +129,10 @@ def _library(metadata: Mapping[str, Any], vocab: Vocab, pre: PreTokenizer) -> An
     except Exception as error:  # the library has no error type of its own
         raise TokenizerError(_wrong_merge(merges, vocab) or _one_line(error)) from None
     library = Tokenizer(model)
-    steps: list[Any] = [pre_tokenizers.Split(Regex(p), "isolated") for p in pre.patterns]
+    steps: list[Any] = [
+        pre_tokenizers.Split(Regex(by_llama_cpps_tables(pattern)), "isolated")
+        for pattern in pre.patterns
+    ]
     if not pre.characters:
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     library.pre_tokenizer = pre_tokenizers.Sequence(steps)

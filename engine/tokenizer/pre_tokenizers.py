@@ -4,7 +4,8 @@ The names are llama.cpp's, and so is what they mean: of some models' patterns it
 says something else of letters beyond ASCII, or of spaces.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,22 @@ class PreTokenizer:
     characters: bool = False
     spaces: bool = False
     line_breaks: bool = False
+
+
+def _class(ranges: str) -> str:
+    """What stands between the brackets of a class of code points, given in hexadecimal."""
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in _ends(ranges))
+
+
+def code_points(ranges: str) -> list[str]:
+    """Each of them."""
+    return [chr(i) for first, last in _ends(ranges) for i in range(first, last + 1)]
+
+
+def _ends(ranges: str) -> Iterator[tuple[int, int]]:
+    for each in ranges.split():
+        first, _, last = each.partition("-")
+        yield int(first, 16), int(last or first, 16)
 
 
 _SPACES: Final = r"\s+(?!\S)|\s+"
@@ -134,14 +151,11 @@ _ALPHABETS: Final = (
     "A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 FF21-FF3A FF41-FF5A "
     "10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF 1E900-1E943 "
 )
-_LETTERS: Final = "".join(
-    "-".join(chr(int(end, 16)) for end in range_.split("-")) for range_ in _ALPHABETS.split()
-)
 _CJK: Final = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff&&" r"\S]+"
 _KANA: Final = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _DEEPSEEK_LLM: Final = (
     "[\r\n]",
-    r"\s?[A-Za-z" + _LETTERS + "]+",
+    r"\s?[A-Za-z" + _class(_ALPHABETS) + "]+",
     r"\s?[!-/:-~" + "\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002&&" r"\S]+",
     r"\s+$",
     _CJK,
@@ -231,3 +245,21 @@ _FAMILIES: Final[tuple[tuple[PreTokenizer, str], ...]] = (
 PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     name: family for family, names in _FAMILIES for name in names.split()
 }
+
+# What Unicode has from version 16 on. llama.cpp's tables are of 15.1: to it these are no letters,
+# no numbers and no marks, and to the library they are.
+LATER: Final = (
+    "897 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 31E4-31E5 A7CB-A7CD A7DA-A7DC 105C0-105F3 "
+    "10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC 11380-11389 1138B 1138E 11390-113B5 "
+    "113B7-113C0 113C2 113C5 113C7-113CA 113CC-113D5 113D7-113D8 113E1-113E2 116D0-116E3 "
+    "11BC0-11BE1 11BF0-11BF9 11F5A 13460-143FA 16100-16139 16D40-16D79 18CFF 1CC00-1CCF9 "
+    "1CD00-1CEB3 1E5D0-1E5FA 1E5FF 1F8B2-1F8BB 1F8C0-1F8C1 1FA89 1FA8F 1FABE 1FAC6 1FADC 1FADF "
+    "1FAE9 1FBCB-1FBEF"
+)
+
+
+def by_llama_cpps_tables(pattern: str) -> str:
+    """A pattern whose classes are those of the version of Unicode that llama.cpp has."""
+    known = rf"[\\p{{\1}}&&[^{_class(LATER)}]]"
+    pattern = re.sub(r"\\p\{(\w)\}", known, pattern)
+    return re.sub(r"\\P\{(\w)\}", known.replace("[", "[^", 1), pattern)

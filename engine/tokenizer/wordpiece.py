@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from engine.tokenizer.matches import Matches
+from engine.tokenizer.pre_tokenizers import LATER, code_points
 from engine.tokenizer.spm import SPACE
 from engine.tokenizer.vocab import Vocab, needed_id, read_value
 
@@ -25,6 +26,19 @@ _CHINESE: Final = (
     (0x2B920, 0x2CEAF),  # from 2B820 on by Unicode, from here on to all who read these vocabularies
     (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
+
+# llama.cpp's tables are of Unicode 15.1. What it has since version 14, which is what the oldest
+# Python has, and what later ones have since.
+_KINDS: Final = dict.fromkeys(code_points(LATER), "Cn") | {
+    char: kind
+    for kind, ranges in {
+        "Mn": "CF3 ECE 10EFD-10EFF 11241 11F00-11F01 11F03 11F34-11F3A 11F3E-11F42 13440"
+        " 13447-13455 1E08F 1E4EC-1E4EF",
+        "Po": "11B00-11B09 11F43-11F4F",
+        "Cf": "13439-1343F",
+    }.items()
+    for char in code_points(ranges)
+}
 
 
 def lowered(char: str) -> str:
@@ -72,7 +86,7 @@ class WordPiece:
         word = ""
         for char in text:
             char = unicodedata.normalize("NFD", char)[0] if self._strip else char
-            kind = unicodedata.category(char)
+            kind = _KINDS.get(char) or unicodedata.category(char)
             if is_space(char):
                 yield from filter(None, [word])
                 word = ""

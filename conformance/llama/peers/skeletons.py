@@ -1,4 +1,4 @@
-"""LLaMAs of every depth that are all names, two rows a matrix: which format does each get?"""
+"""Models of every depth that are all names, two rows a matrix: which format does each get?"""
 
 import math
 from collections.abc import Mapping
@@ -29,6 +29,7 @@ class Skeleton:
     elements: int = 256
     experts: int = 0
     fused: bool = False
+    architecture: str = "llama"
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -55,7 +56,7 @@ class Skeleton:
         return [f"{name}.weight" for name in ends + inner]
 
     def write(self, path: Path) -> Path:
-        writer = gguf.GGUFWriter(path, "llama")
+        writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_context_length(64)
         writer.add_embedding_length(self.elements)
         writer.add_block_count(self.blocks)
@@ -63,6 +64,7 @@ class Skeleton:
         writer.add_head_count(HEADS)
         writer.add_head_count_kv(HEADS // self.grouped)
         writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_layer_norm_eps(1e-5)
         writer.add_rope_dimension_count(self.elements // HEADS)
         writer.add_vocab_size(ROWS)
         if self.experts:
@@ -93,6 +95,10 @@ SKELETONS = {
     "tied_rows_of_288": Skeleton(8, tied=True, elements=288),
     "rows_of_40": Skeleton(8, elements=40),
     "fused": Skeleton(17, 2, fused=True),
+    "falcon": Skeleton(17, 2, fused=True, architecture="falcon"),
+    "tied_falcon": Skeleton(33, 8, fused=True, tied=True, architecture="falcon"),
+    "qwen_of_80": Skeleton(80, architecture="qwen2"),
+    "another_of_80": Skeleton(80, 8, architecture="starcoder2"),
     "four_experts": Skeleton(17, 4, experts=4),
     "five_experts": Skeleton(9, tied=True, experts=5),
     "eight_experts": Skeleton(17, 4, experts=8),

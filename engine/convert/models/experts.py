@@ -149,11 +149,7 @@ class Routed(Mixture):
 
     def notes(self, config: Fields) -> list[str]:
         found: list[str] = super().notes(config)  # type: ignore[misc]
-        if (config.get(FURTHER) or 0) > 1:
-            found.append(
-                "of the layers that foretell further tokens all but the first are left out"
-            )
-        return found
+        return found + nextn.notes(config)
 
 
 def leading(config: Fields, usual: int) -> int:

@@ -52,7 +52,11 @@ class DeltaNets(Qwen3):
     part_turned = 0.25
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
-        return nextn.told(config, tensors, NEXTN["eh_proj"], 1)
+        layers = {name.split(".")[2] for name in tensors if name.startswith("mtp.layers.")}
+        return nextn.told(config, tensors, NEXTN["eh_proj"], len(layers))
+
+    def notes(self, config: Fields) -> list[str]:
+        return super().notes(config) + nextn.notes(config)
 
     def check(self, config: Fields) -> None:
         super().check(config)

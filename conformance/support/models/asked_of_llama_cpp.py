@@ -1,0 +1,86 @@
+"""What tests ask llama.cpp about: small models and folders, which the page of families tells."""
+
+from conformance.support.models.small_families import (
+    SUBJECTS,
+    SmallCommandR,
+    SmallDeepSeek,
+    SmallFalcon,
+    SmallGemma4,
+    SmallGLM,
+    SmallGlmMoe,
+    SmallGPT2,
+    SmallGptOss,
+    SmallKin,
+    SmallMixture,
+    SmallNeoX,
+    SmallOLMo,
+    SmallPhi,
+    SmallQwen,
+)
+from conformance.support.models.small_recurrent import RECURRENT
+
+# Folders of transformers' that `assay convert` reads, by their names in family_configs.py.
+ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",
+              "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
+              "MiniCPM 3", "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups",
+              "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
+# Of these it has GELU's tanh form, out of a table in F16.
+TANH = ("falcon", "gptneox", "phi2", "starcoder2", "gpt2", "bloom", "mpt", "gemma", "gemma2",
+        "gemma3", "gemma4")  # fmt: skip
+# Files in F32.
+AGREED = (
+    SmallFalcon(kv_heads=1),
+    SmallFalcon(two_norms=True, kv_heads=2),
+    SmallNeoX(),
+    SmallNeoX(parallel=False),
+    SmallNeoX(architecture="phi2", fused=True),
+    SmallNeoX(architecture="starcoder2", parallel=False, kv_heads=2),
+    SmallNeoX(architecture="stablelm"),
+    SmallNeoX(architecture="stablelm", kv_heads=2, head_norms=True),
+    SmallNeoX(architecture="nemotron", parallel=False, kv_heads=2),
+    SmallNeoX(architecture="nemotron", parallel=False, biases=True),
+    SmallDeepSeek(scale=2.5),
+    SmallDeepSeek(joined=True, scale=2.5),
+    SmallDeepSeek(q_rank=0, blocks=27, nope=16, turned=16, kv_rank=48),  # 27: it is the Lite
+    SmallGPT2(),
+    SmallGPT2(architecture="bloom"),
+    SmallGPT2(architecture="mpt", steep=3.0, biases=True),
+    *(SUBJECTS[name] for name in ("Gemma, wide heads", "Gemma 2", "Gemma 3")),
+    SmallGemma4(blocks=3, shared=0, keys_alone=True),
+    SmallGemma4(blocks=3, shared=0, per_layer=0),
+    *(SUBJECTS[name] for name in ("Qwen 2", "Qwen 3, wide heads", "SmolLM 3", "Granite")),
+    *(SUBJECTS[name] for name in ("ERNIE 4.5", "GLM 4", "Phi 3", "OLMo 2", "Command R")),
+)
+MIXTURES = (
+    SmallMixture(architecture="llama", width=96),
+    SmallMixture(architecture="llama", width=96, experts=8, used=2, head_dim=24),
+    *(SUBJECTS[name] for name in ("Qwen 2, experts", "Qwen 3, experts")),
+    SmallMixture(experts=12, used=4, groups=4, kept=2),
+    SmallMixture(architecture="olmoe", experts=9, used=2, kv_heads=4, width=96),
+    SmallMixture(architecture="granitemoe", tied=True, width=96),
+    SmallGptOss(width=28),
+    SmallGptOss(window=64, blocks=2, experts=8, used=4, seed=1),
+    SmallMixture(architecture="granitemoe", width=96, shared=40, seed=1),
+    *(SUBJECTS[name] for name in ("DeepSeek V3", "GLM 4.5, experts")),
+)
+# Files in F16 and Q8_0, against the formula that rounds activations as llama.cpp does.
+ROUNDED = (
+    SmallFalcon(two_norms=True, kv_heads=2),
+    *(SmallQwen(architecture=name) for name in ("qwen2", "qwen3")),
+    SmallNeoX(),
+    SmallNeoX(architecture="phi2", fused=True),
+    SmallNeoX(architecture="starcoder2", parallel=False, kv_heads=2),
+    SmallNeoX(architecture="stablelm"),
+    SmallNeoX(architecture="nemotron", parallel=False),
+    *(SmallGPT2(architecture=name) for name in ("gpt2", "bloom", "mpt")),
+    SmallKin(architecture="smollm3", blocks=5),
+    *(SmallKin(architecture=name) for name in ("granite", "ernie4_5")),
+    SmallOLMo(), SmallGLM(), SmallPhi(), SmallCommandR(),
+    SmallCommandR(architecture="cohere2", blocks=5),
+    *(SmallMixture(architecture=name, width=96) for name in ("llama", "qwen3moe", "granitemoe")),
+    SmallMixture(architecture="qwen2moe", width=96, shared=64),
+    SmallGptOss(width=96), SmallGptOss(width=96, seed=2), SmallGptOss(width=96, seed=5),
+    SmallGlmMoe(),
+    *(RECURRENT[name] for name in ("Mamba", "Mamba 2", "LFM 2", "Qwen 3.5", "Qwen 3.5, experts")),
+    RECURRENT["Qwen 3 Next, tied, F16"],
+)  # fmt: skip

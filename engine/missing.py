@@ -1,0 +1,50 @@
+"""Architectures of GGUF's that do not run, and which op of theirs is missing.
+
+Read off llama.cpp's graphs; of image and sound models off what their files hold.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+FAMILY: Final = "a family that joins them (its ops are here)"
+_BY_OP: Final[tuple[tuple[str, str], ...]] = (
+    (
+        "attention that sees the tokens behind",
+        "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert"
+        " gemma-embedding llama-embed dream llada llada-moe rnd1",
+    ),
+    ("relative position bias and attention to an encoder's tokens", "t5 t5encoder"),
+    ("rope of several positions a token", "qwen2vl qwen3vl qwen3vlmoe paddleocr hunyuan_vl"),
+    ("experts that only an image's tokens meet", "cogvlm"),
+    ("an encoder of images", "clip"),
+    ("a decoder of sound", "wavtokenizer-dec qwen3tts pockettts"),
+    ("RWKV 6's time mixing", "rwkv6 rwkv6qwen2"),
+    ("RWKV 7's time mixing", "rwkv7 arwkv7"),
+    ("a delta net whose decay is each channel's own", "kimi-linear kimi-k3 bailingmoe3"),
+    ("an SSM scan behind norms of dt, B and C", "jamba plamo2"),
+    ("queries scaled by their position", "llama4 mistral3 mistral4"),
+    (
+        "an indexer that chooses the tokens attention sees",
+        "glm-dsa glm5-next deepseek32 deepseek4 hy_v4 dots3note",
+    ),
+    ("attention to chosen blocks", "minimax-m3"),
+    ("attention without softmax", "minimax-01"),
+    ("drafts of another model's hidden states", "eagle3 dflash gemma4-assistant"),
+    ("bounds of queries, keys and values", "dbrx olmo"),
+    ("AltUp, Laurel and a sparse GELU", "gemma3n"),
+    ("xIELU", "apertus"),
+    ("a soft cap of the router's logits", "grok"),
+    ("scales of ternary matrices", "bitnet"),
+    ("experts that are shared by groups of others", "grovemoe"),
+    ("attention of other heads in each block", "deci openelm mimo2 step35"),
+    (
+        FAMILY,
+        "baichuan gptj starcoder refact qwen phimoe plamo plamo3 codeshell orion internlm2"
+        " minicpm xverse arctic deepseek deepseek2-ocr chatglm jais jais2 nemotron_h"
+        " nemotron_h_moe exaone exaone4 exaone-moe granitehybrid chameleon plm bailingmoe"
+        " bailingmoe2 dots1 arcee afmoe ernie4_5-moe falcon-h1 hunyuan-moe hunyuan-dense lfm2moe"
+        " smallthinker seed_oss minimax-m2 pangu-embedded maincoder mellum nanbeige cohere2moe"
+        " hy_v3",
+    ),
+)
+MISSING: Final[Mapping[str, str]] = {name: op for op, names in _BY_OP for name in names.split()}
