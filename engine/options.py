@@ -207,7 +207,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", *OF_CPU)
+            self._without(f"device {self.device}", "ram_budget", "passes", "foretells")
         if self.ram_budget:
             self._without("ram_budget", "vram_budget", *OF_CPU)
         if self.foretells:

@@ -44,9 +44,8 @@ static __device__ __forceinline__ int padded(const Desk& desk, const Run& run) {
   return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, desk.rows);
 }
 
-// A run's queries, and what the desk holds of each row.
-static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& desk,
-                                                  const Run& run) {
+static __device__ __forceinline__ void bring_queries(const Inputs& in, const Desk& desk,
+                                                     const Run& run) {
   const int rows = padded(desk, run);
   __syncthreads();  // all are done with the run before
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
@@ -54,7 +53,13 @@ static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& 
     for (int d = threadIdx.x % WARP; d < in.head_dim; d += WARP)
       desk.q[row * in.head_dim + d] = row < run.rows ? query[d] : 0.f;
   }
-  for (int row = threadIdx.x; row < rows; row += THREADS) {
+}
+
+// A run's queries, and what the desk holds of each row.
+static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& desk,
+                                                  const Run& run) {
+  bring_queries(in, desk, run);
+  for (int row = threadIdx.x; row < padded(desk, run); row += THREADS) {
     if (row < run.rows) {
       desk.row[row].slope = in.slopes[run.head(row)];
       desk.row[row].position = in.positions[run.token(row)];
