@@ -13,7 +13,7 @@ from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import Gap
 from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
-from engine import H2O, Engine, KeyDiff, PyramidKV, Quest, SamplingParams, SnapKV
+from engine import H2O, Engine, KeyDiff, MInference, PyramidKV, Quest, SamplingParams, SnapKV
 from engine.cache.session import restore, save
 from engine.errors import ModelError
 
@@ -81,6 +81,21 @@ def test_sessions_go_on(path, tmp_path, name):
     with loaded(path, kv_policy=EACH[name]) as engine:
         restore(engine, tmp_path / "held.session")
         assert np.array_equal(engine.model.evaluate([7], held), expected)
+
+
+def test_prompts_are_read_sparsely(path):
+    """By every node's kernel on the GPU, the same bits however a batch is cut; where all is seen
+    they are those without a pattern."""
+    prompt, found = PROMPT * 4, {}
+    few = MInference(columns=5, diagonals=3, first=2, recent=2, observers=9, stretch=64)
+    every = MInference(columns=200, diagonals=200, stretch=64)
+    ways = {"without": (None, 64), "all": (every, 64), "few": (few, 64), "cut": (few, 90)}
+    for way, (method, batch) in ways.items():
+        with loaded(path, context=160, prompt_attention=method, batch=batch) as engine:
+            assert {step.kernel.target for step in engine.model.steps} == {"cuda"}
+            found[way] = drawn(engine, prompt, GREEDY)
+    assert found["all"] == found["without"]
+    assert found["few"] == found["cut"] != found["all"]
 
 
 def test_two_bits_are_the_cpu_s(path):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kernels.cuda import single
-from kernels.cuda.attention import attention, attention_received
+from kernels.cuda.attention import attention, attention_received, prompts
 from kernels.cuda.cache import cells
 from kernels.cuda.linear import linear
 from kernels.cuda.recurrent import recurrent
@@ -92,6 +92,21 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
             scratch=attention_received.totals,
         )
         for f, x in attention_received.LAUNCHES.items()
+    ),
+    *(
+        CudaKernel("pattern_attention", "generic", (x,), f, in_place=ONTO)
+        for f, x in prompts.ATTENTION.items()
+    ),
+    *(
+        CudaKernel("stripe_sums", "generic", x, f, in_place=ONTO, scratch=attention_received.totals)
+        for f, x in prompts.STRIPE_SUMS.items()
+    ),
+    *(
+        CudaKernel("block_scores", "generic", x, f, in_place=ONTO, scratch=prompts.means)
+        for f, x in prompts.BLOCK_SCORES.items()
+    ),
+    CudaKernel(
+        "prompt_pattern", "generic", prompts.PROMPT_PATTERN, in_place=ONTO, scratch=prompts.chosen
     ),
     *(CudaKernel("knorm", "generic", (x,), f) for f, x in cells.KNORM.items()),
     *(
