@@ -22,7 +22,7 @@ from reference.formats.kivi import KIVI
 
 MOST_SEQUENCES = 2**10
 DEVICES = ("cpu", "cuda")
-OF_CPU = "passes", "kv_policy", "prompt_attention", "foretells"  # what wants all in its memory
+WHOLE = "passes", "kv_policy", "prompt_attention", "foretells"  # what wants all in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +206,9 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", *OF_CPU)
+            self._without(f"device {self.device}", "ram_budget", "passes", "foretells")
         if self.ram_budget:
-            self._without("ram_budget", "vram_budget", *OF_CPU)
+            self._without("ram_budget", "vram_budget", *WHOLE)
         if self.foretells:
             self._without("a model's own draft block", "kv_policy", "prompt_attention")
         if self.kv_policy:

@@ -12,6 +12,7 @@ from kernels.cuda.linear import linear
 from kernels.cuda.runtime import sass
 from kernels.cuda.runtime.launch import Launch, ours
 from kernels.cuda.runtime.occupancy import blocks_at_once
+from kernels.cuda.table import CUDA_KERNELS
 
 CAPABILITIES = (75, 80, 90)
 SAMPLE = [("F16", 90), ("Q4_0", 90)]  # of the quick gate
@@ -145,6 +146,25 @@ def test_tensor_cores_get_to_work(name):
     for launch in multiplying(name):
         loop = sass.read(launch, 90).multiplying
         assert len(loop.instructions) / loop.products <= PRODUCTS[name], launch.name
+
+
+# What goes through keys and values, or what is made of them, in F16: blocks at once, at least.
+OF_CACHES = {"attention_received": 3, "stripe_sums": 4, "pattern_attention": 2, "page_scores": 4,
+             "kv_keep": 5}  # fmt: skip
+
+
+@NOT_HERE
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("op", OF_CACHES)
+def test_caches_are_read_in_sixteens(op):
+    """The launch that ends each op has loads of 16 bytes, spills nothing and leaves room."""
+    kernel = next(k for k in CUDA_KERNELS if (k.op, k.format) == (op, "F16"))
+    launch = kernel.launches[-1]
+    code, threads = sass.read(launch, 90), 256 if op in ("page_scores", "kv_keep") else 128
+    assert max(load.bytes for load in code.loads) == 16
+    used = code.compiled
+    assert not used.spills
+    assert blocks_at_once(90, threads, used.registers, used.shared) >= OF_CACHES[op]
 
 
 def line(address: int, text: str, control: int) -> str:

@@ -14,9 +14,10 @@ import numpy as np
 
 from engine.cache.freed import release
 from engine.cache.method import NEVER, Method, Step
+from engine.compile.build import Kept
 from engine.compile.compiler import Compiler
-from engine.compile.plan import Plan
 from engine.errors import ModelError
+from engine.gpu.beside import caches_of
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
 from engine.policies.policy import Block, Policy
@@ -148,24 +149,25 @@ class Eviction(Method):
         self.observed_from = [NEVER] * n_sequences
 
     def compile(self, graph: Graph, memory: Memory, compiler: Compiler) -> None:
-        """Of a model's step, beside which it runs."""
+        """Of a model's step, beside which it runs; caches that a device has are there."""
         policy, self._blocks = self.policy, attending(graph)
         self._heads = {block: kv_heads_of(node) for block, node in self._blocks.items()}
-        self._received = [memory[f"{b}.received"] for b in self._heads if policy.observers]
+        held: Kept = {**memory, **compiler.there}
+        self._received = [held[f"{b}.received"] for b in self._heads if policy.observers]
         self.kept: dict[str, Array] = {}
         most, capacity = max(self._heads.values()), self.cells.capacity
-        self._inputs: Memory = {
+        inputs: Memory = {
             "cells": np.zeros(capacity, np.int32),
             "into": np.zeros(capacity, np.int32),
             "scores": np.zeros(most * capacity, np.float32),
             "slots": np.zeros(most * capacity, np.int32),
         }
         evicting, starts, last = self._graph()
-        caches = {v.name: memory[v.name] for n in evicting.nodes for v in _caches(n)}
+        names = caches_of(evicting.nodes) - compiler.there.keys()
+        self._caches = {name: memory[name] for name in names}
         limits = {"held": capacity, "kept": capacity}
-        self._plan: Plan = compiler.beside(
-            evicting, {**self._inputs, **caches}, limits, last, starts[1:]
-        )
+        given = {**inputs, **self._caches}
+        self._beside = compiler.beside(evicting, given, limits, last, starts[1:])
 
     def _graph(self) -> tuple[Graph, list[int], Value]:
         """What is done to all blocks, where each begins in it, and the last value of it."""
@@ -242,7 +244,8 @@ class Eviction(Method):
         gone = own[cells.positions[own] < 0]
         for block, begin in zip(self._blocks, begins, strict=False):
             for cache in self._caches_of(block):
-                release(self._plan.inputs[cache.name], np.append(gone, into[:begin]))
+                if cache.name in self._caches:  # a device's memory is kept for the next cells
+                    release(self._caches[cache.name], np.append(gone, into[:begin]))
 
     def keep(self, sequence: int, into: Array, begins: Array | int = 0) -> None:
         """Let the sequence have these cells alone, and blocks theirs from `begins` on."""
@@ -324,22 +327,13 @@ class Eviction(Method):
 
     def _move(self, sequence: int, i: int, held: Array, into: Array) -> None:
         """Of the cells that block i has of a text, what it keeps goes into these."""
-        block, inputs, count = list(self._heads)[i], self._inputs, len(into)
+        block, inputs, count = list(self._heads)[i], self._beside.inputs, len(into)
         heads, length = self._heads[block], self.cells.lengths[sequence]
         inputs["cells"][: len(held)] = held
         inputs["into"][:count] = into
         if self._received:
-            received = self._received[i][sequence, :, length - len(held) : length]
-            inputs["scores"][: received.size] = received.reshape(-1)
-        self._plan.resize(held=len(held), kept=count)
-        self._plan.set(f"{block}.kept", "kept", count)
-        self._plan.run(i)
+            received = self._received[i][sequence].reshape(-1).view(np.float32).reshape(heads, -1)
+            own = received[:, length - len(held) : length]
+            inputs["scores"][: own.size] = own.reshape(-1)
+        self._beside.run(i, {"held": len(held), "kept": count}, f"{block}.kept", "kept")
         self.kept[block] = inputs["slots"][: heads * count].reshape(heads, count).copy()
-
-
-def _caches(node: Node) -> list[Value]:
-    if node.op != "kv_keep":
-        return []
-    cache = node.arguments["before"]
-    assert isinstance(cache, Value)
-    return [cache]

@@ -180,10 +180,10 @@ class _Block:
             ("stale", "input", "i32", (self.sequences, 2)),
             (f"pages.{choosers}.scores", "cache", "f32", ("tokens", choosers, pages)),
             (f"pages.{choosers}.lists", "cache", "i32", (rows, wide)),
-            (f"pages.{choosers}.positions", "input", "i32", (f"tokens*{choosers}",)),
-            (f"pages.{choosers}.cell_positions", "input", "i32", (wide,)),
-            (f"pages.{choosers}.slopes", "input", "f32", (heads // choosers,)),
-            (f"pages.{choosers}.sinks", "input", "f32", (heads // choosers,)),
+            (f"pages.{choosers}.positions", "weight", "i32", (f"tokens*{choosers}",)),
+            (f"pages.{choosers}.cell_positions", "weight", "i32", (wide,)),
+            (f"pages.{choosers}.slopes", "weight", "f32", (heads // choosers,)),
+            (f"pages.{choosers}.sinks", "weight", "f32", (heads // choosers,)),
         ):
             yield Value(name, kind, dtype, dims)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import cached_property, partial
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
@@ -13,11 +13,16 @@ from engine.compile.packed_weights import Packed, packed_weights
 from engine.compile.plan import CpuStep, Plan, Tuned, names_in, need, packed_name, with_kernels
 from engine.compile.tune import AT_LOAD, Tuner
 from engine.described import Described
+from engine.errors import ModelError
 from engine.gguf.file import GGUFFile
 from engine.gpu import greedy
+from engine.gpu.beside import Beside, DeviceSide, caches_of
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import divide
 from engine.gpu.hybrid import Hybrid
+from engine.gpu.layout import laid_out
+from engine.gpu.memory import DeviceRows
+from engine.gpu.parts import Part
 from engine.graph import Graph, Node, Value
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
@@ -60,6 +65,7 @@ class Compiler:
         self._options, self._chooser, self._device = options, chooser, device
         self._samplers, self._resources = samplers, resources
         self._packed: dict[str, Array] = {}
+        self.there: dict[str, DeviceRows] = {}
         self.notes: list[str] = []
 
     @cached_property
@@ -92,11 +98,43 @@ class Compiler:
         limits: Mapping[str, int],
         last: Value,
         pauses: Sequence[int],
-    ) -> Plan:
-        """What runs another graph on the CPU, beside steps, whole or from pause to pause; it ends
-        with the value `last`."""
-        steps = _steps(graph, self._kernels_for(graph.nodes))
-        return Plan(steps, memory, limits, last, self.team, pauses=pauses)
+    ) -> Beside:
+        """What runs another graph beside steps, from pause to pause, each part where the caches are
+        that it changes; it ends with the value `last`."""
+        bounds = pairwise([0, *pauses, len(graph.nodes)])
+        parts = [graph.nodes[begin:end] for begin, end in bounds]
+        on_gpu = [bool(caches_of(part) & self.there.keys()) for part in parts]
+        inputs = {name: a for name, a in memory.items() if name not in caches_of(graph.nodes)}
+        theirs = [part for part, there in zip(parts, on_gpu, strict=True) if there]
+        device = self._device_side(theirs, inputs, limits, last) if theirs else None
+        own = [part for part, there in zip(parts, on_gpu, strict=True) if not there]
+        given = {**memory, **(device.inputs if device else {})}
+        plan = None
+        if own:
+            chosen = self._kernels_for(chain(*own))
+            steps = [_steps(Graph(part), chosen) for part in own]
+            (*later, _) = accumulate(map(len, steps))
+            plan = Plan(list(chain(*steps)), given, limits, last, self.team, pauses=later)
+        return Beside(on_gpu, plan, device, {name: given[name] for name in inputs})
+
+    def _device_side(
+        self,
+        parts: Sequence[Sequence[Node]],
+        inputs: Memory,
+        limits: Mapping[str, int],
+        last: Value,
+    ) -> DeviceSide:
+        """What runs these parts on the device."""
+        assert self._device
+        needs = list(dict.fromkeys(need(node) for part in parts for node in part))
+        chosen = self._chooser.choose_on(self._device, needs, self._options.progress.certified)
+        if lacking := [one for one in needs if one not in chosen]:
+            raise ModelError(
+                f"{self._device.name}: no CUDA kernel for {lacking[0].op}: load without a GPU"
+            )
+        own = [Part(True, tuple(part), (), ()) for part in parts]
+        layout = laid_out(own, chosen, (), limits)
+        return DeviceSide(DevicePlan(self._device, layout, {}, inputs, None, self.there), last)
 
     def _resident(self, built: Built) -> Executable:
         """Plans with all weights in memory: one, or one for prompts beside it."""
@@ -137,11 +175,15 @@ class Compiler:
         rest = division.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
         steps = [_steps(part, chosen) for part in rest]
+        inputs = {**built.inputs, **_inputs_of(built.graph, memory)}
         there = DevicePlan(
-            device, division.layout, division.weights, built.inputs, options.progress.packed
+            device, division.layout, division.weights, inputs, options.progress.packed
         )
+        self.there = there.caches
         for name, rows in there.caches.items():
-            (built.states if name in built.states else built.caches)[name] = rows
+            for kept in (built.states, built.caches):
+                if name in kept:
+                    kept[name] = rows
         self._pack(list(chain(*steps)), built, trial=False)
         choosing: dict[Need, CudaKernel] = {}
         if division.parts[-1].on_gpu:  # which then has the logits
@@ -204,6 +246,13 @@ class Compiler:
         memory |= built.inputs
         for name, array in memory.items():
             memory[name] = np.ascontiguousarray(array)
+
+
+def _inputs_of(graph: Graph, memory: Memory) -> Memory:
+    """What its nodes are told before a step."""
+    given = (value for node in graph.nodes for value in node.arguments.values())
+    names = (value.name for value in given if isinstance(value, Value) and value.kind == "input")
+    return {name: memory[name] for name in names}
 
 
 def _steps(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[CpuStep]:

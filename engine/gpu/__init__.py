@@ -10,4 +10,5 @@ The room, in reading order:
 - `device_plan`: what a step has it do, recorded once where its sizes come again
 - `greedy`: the most likely token found where the logits are
 - `hybrid`: a step of parts on both sides, which have one interface
+- `beside`: what is done between steps to the caches of blocks, on the side where they are
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.compile.plan import shape_of
 from engine.gpu.layout import Layout
-from engine.gpu.memory import Weight, caches, uploaded
+from engine.gpu.memory import DeviceRows, Weight, caches, uploaded
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
 from engine.passes.fuse import GpuStep, Group
@@ -48,8 +48,9 @@ class _WorkedOut:
 
 
 class DevicePlan:
-    """The parts of a layout, with `inputs` of the host and `caches` for themselves: a Side
-    (hybrid.py). Weights are put there, and everything is compiled, by the time it is made.
+    """The parts of a layout, with `inputs` of the host and `caches` for themselves, but for those
+    that are `there`: a Side (hybrid.py). Weights are put there, and everything is compiled, by the
+    time it is made.
 
     `arena` is the activations' memory, `recorded` the parts that were, by number and sizes.
     """
@@ -61,9 +62,10 @@ class DevicePlan:
         weights: Mapping[str, Weight],
         inputs: Mapping[str, Array],
         watch: Watch | None,
+        there: Mapping[str, DeviceRows] | None = None,
     ) -> None:
         self._device, self._layout, self._sizes = device, layout, dict[str, int]()
-        self.inputs, self.caches = Inputs(device, inputs), caches(device, layout)
+        self.inputs, self.caches = Inputs(device, inputs), caches(device, layout, there or {})
         self._weights = uploaded(device, weights, watch)
         self._buffers = {
             **{name: weight.buffer for name, weight in self._weights.items()},
@@ -99,7 +101,7 @@ class DevicePlan:
 
     def resize(self, **sizes: int) -> None:
         self._sizes = sizes
-        self.inputs.send(sizes["tokens"])
+        self.inputs.send(sizes.get("tokens", 0))
 
     def write(self, value: Value, array: Array) -> None:
         self._device.write(self.buffer(value), array)

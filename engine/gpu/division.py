@@ -107,11 +107,13 @@ def divide(
 
 
 def _split_cache(nodes: Sequence[Node], there: Sequence[bool]) -> str:
-    """A cache that blocks on both sides read, if there is one."""
+    """A cache that blocks on both sides read, if there is one; of what each block writes anew
+    before it reads it, either side has its own."""
     sides: dict[str, bool] = {}
     for node, on_gpu in zip(nodes, there, strict=True):
         values = (v for v in node.arguments.values() if isinstance(v, Value))
-        for cache in (value.name for value in values if value.kind == "cache"):
+        caches = (value.name for value in values if value.kind == "cache")
+        for cache in (name for name in caches if name.startswith("blk.")):
             if sides.setdefault(cache, on_gpu) != on_gpu:
                 return cache
     return ""

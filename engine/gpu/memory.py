@@ -130,7 +130,7 @@ def uploaded(
 
 class DeviceRows:
     """uint8 [capacity, row_bytes] in a device's memory, zero at first; rows are taken and put by
-    their numbers, as of an array."""
+    their numbers, as of an array, or one by its number."""
 
     def __init__(self, device: Device, shape: tuple[int, int]) -> None:
         self._device, self.shape = device, shape
@@ -143,19 +143,35 @@ class DeviceRows:
         self._device.read(self.buffer, rows)
         return rows
 
-    def __getitem__(self, numbers: Array) -> Array:
-        return np.asarray(self._all()[numbers])
+    def _row(self, number: int) -> Buffer:
+        return self.buffer.at(number * self.shape[1], self.shape[1])
 
-    def __setitem__(self, numbers: Array, rows: Array) -> None:
+    def __getitem__(self, numbers: Array | int) -> Array:
+        if not isinstance(numbers, int):
+            return np.asarray(self._all()[numbers])
+        row = np.empty(self.shape[1], np.uint8)
+        self._device.read(self._row(numbers), row)
+        return row
+
+    def __setitem__(self, numbers: Array | int, rows: Array | int) -> None:
+        if isinstance(numbers, int):
+            row = np.broadcast_to(np.asarray(rows, np.uint8), self.shape[1:])
+            self._device.write(self._row(numbers), np.ascontiguousarray(row))
+            return
         own = self._all()
         own[numbers] = rows
         self._device.write(self.buffer, own)
 
 
-def caches(device: Device, layout: Layout) -> dict[str, DeviceRows]:
-    """Empty ones for all blocks that run there, by name."""
+def caches(
+    device: Device, layout: Layout, there: Mapping[str, DeviceRows]
+) -> dict[str, DeviceRows]:
+    """Those of all blocks that run there, by name: some are `there`, others empty."""
     found = {}
     for name, value in layout.values("cache").items():
+        if name in there:
+            found[name] = there[name]
+            continue
         rows = value.sizes(layout.limits)[0]
         found[name] = DeviceRows(device, (rows, value.bytes(layout.limits) // rows))
     return found

@@ -11,12 +11,12 @@ from kernels.cuda.runtime.device import Buffer, Device, upload
 
 LASTING = ("lists", "cell_positions")
 
-Array = np.ndarray[Any, np.dtype[np.int32]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Inputs:
-    """`host` has the inputs by name, int32, to be written to before a step; those of LASTING are
-    the arrays that were given. `buffers` is where the device has them."""
+    """`host` has the inputs by name, to be written to before a step; those of LASTING are the
+    arrays that were given. `buffers` is where the device has them."""
 
     def __init__(self, device: Device, inputs: Mapping[str, Array]) -> None:
         fresh = {name: array for name, array in inputs.items() if name not in LASTING}
@@ -31,17 +31,18 @@ class Inputs:
         for name, array in fresh.items():
             begin, size = begins[name], array.nbytes
             own = self._fresh[begin : begin + size]
-            self.host[name] = own.view(np.int32).reshape(array.shape)
+            self.host[name] = own.view(array.dtype).reshape(array.shape)
             self.buffers[name] = self._memory.at(begin, size)
-        self._lasting = {name: _Mirrored(device, inputs[name]) for name in LASTING}
+        self._lasting = {n: _Mirrored(device, inputs[n]) for n in LASTING if n in inputs}
         for name, mirrored in self._lasting.items():
             self.host[name], self.buffers[name] = inputs[name], mirrored.buffer
 
     def send(self, tokens: int) -> None:
         """Those of a step of so many tokens."""
         self._device.write(self._memory, self._fresh)
-        self._lasting["lists"].send(set(self.host["spans"][:tokens, 0].tolist()))
-        self._lasting["cell_positions"].send([0])
+        if self._lasting:
+            self._lasting["lists"].send(set(self.host["spans"][:tokens, 0].tolist()))
+            self._lasting["cell_positions"].send([0])
 
 
 class _Mirrored:

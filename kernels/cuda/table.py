@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from kernels.cuda import single
-from kernels.cuda.attention import attention
+from kernels.cuda.attention import attention, attention_received, prompts
+from kernels.cuda.cache import cells
 from kernels.cuda.linear import linear
 from kernels.cuda.recurrent import recurrent
 from kernels.cuda.runtime.kernel import CudaKernel
@@ -80,6 +81,50 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         for f in FORMATS_OF_CACHE
     ),
     *(CudaKernel("attention", "scalar", attention.scalar(f), f) for f in FORMATS_OF_CACHE),
+    *(
+        CudaKernel(
+            "attention_received",
+            "generic",
+            x,
+            f,
+            takes=attention.TAKES[f],
+            in_place=ONTO,
+            scratch=attention_received.totals,
+        )
+        for f, x in attention_received.LAUNCHES.items()
+    ),
+    *(
+        CudaKernel("pattern_attention", "generic", (x,), f, in_place=ONTO)
+        for f, x in prompts.ATTENTION.items()
+    ),
+    *(
+        CudaKernel("stripe_sums", "generic", x, f, in_place=ONTO, scratch=attention_received.totals)
+        for f, x in prompts.STRIPE_SUMS.items()
+    ),
+    *(
+        CudaKernel("block_scores", "generic", x, f, in_place=ONTO, scratch=prompts.means)
+        for f, x in prompts.BLOCK_SCORES.items()
+    ),
+    CudaKernel(
+        "prompt_pattern", "generic", prompts.PROMPT_PATTERN, in_place=ONTO, scratch=prompts.chosen
+    ),
+    *(CudaKernel("knorm", "generic", (x,), f) for f, x in cells.KNORM.items()),
+    *(
+        CudaKernel("keydiff", "generic", x, f, scratch=cells.directions)
+        for f, x in cells.KEYDIFF.items()
+    ),
+    CudaKernel("pool_scores", "generic", (cells.POOL,)),
+    CudaKernel("keep_top", "generic", (cells.KEEP_TOP,)),
+    *(CudaKernel("kv_keep", "generic", (x,), f, in_place=ONTO) for f, x in cells.KEEP.items()),
+    *(
+        CudaKernel("page_extremes", "generic", (x,), f, in_place=ONTO)
+        for f, x in cells.EXTREMES_OF.items()
+    ),
+    *(
+        CudaKernel("page_scores", "generic", (x,), f, in_place=ONTO)
+        for f, x in cells.SCORES_OF.items()
+    ),
+    CudaKernel("choose_pages", "generic", (cells.CHOOSE,), in_place=ONTO),
     *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
     *(
         CudaKernel("sparse_linear", "generic", x, f, activations="int8")

@@ -35,7 +35,8 @@ def attention_received(
 
 
 def make(case: Case) -> Arguments:
-    """As attention's, with what cells received before."""
+    """As attention's, with what cells received before; of some cases texts begin later in their
+    lists, as those do of which a block keeps fewer cells."""
     rng, shape = case.rng(), case.shape
     given = attention.make(
         Case({**shape, "windowed": 0, "alibi": 0}, case.values, case.seed, case.format, LARGEST)
@@ -43,6 +44,11 @@ def make(case: Case) -> Arguments:
     names = ("q", "k", "lists", "spans", "scale", "softcap", "format")
     dims = shape["sequences"], shape["kv_heads"], shape["capacity"]
     before = np.abs(rng.standard_normal(dims, np.float32)) * (rng.random(dims) < 0.5)
+    if case.seed % 2:
+        for sequence in range(shape["sequences"]):
+            own = given["spans"][:, 0] == sequence
+            most = given["spans"][own, 2].min(initial=shape["capacity"])
+            given["spans"][own, 1] = rng.integers(0, most + 1)
     return {name: given[name] for name in names} | {"before": before.astype(np.float32)}
 
 

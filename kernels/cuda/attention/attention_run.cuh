@@ -67,6 +67,13 @@ struct Run {
     for (int t = t0; t < t1; ++t) most = max(most, cells_of(in, t));
   }
 
+  // Tokens of one head, whatever they see.
+  __device__ Run(const Inputs& in, int first, int end, int head)
+      : t0(first), t1(end), h0(head), width(1), rows(end - first), most(0),
+        list(in.lists + static_cast<size_t>(in.spans[3 * first]) * in.capacity) {
+    for (int t = t0; t < t1; ++t) most = max(most, cells_of(in, t));
+  }
+
   __device__ int token(int row) const { return t0 + row / width; }
   __device__ int head(int row) const { return h0 + row % width; }
 

@@ -44,9 +44,8 @@ static __device__ __forceinline__ int padded(const Desk& desk, const Run& run) {
   return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, desk.rows);
 }
 
-// A run's queries, and what the desk holds of each row.
-static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& desk,
-                                                  const Run& run) {
+static __device__ __forceinline__ void bring_queries(const Inputs& in, const Desk& desk,
+                                                     const Run& run) {
   const int rows = padded(desk, run);
   __syncthreads();  // all are done with the run before
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
@@ -54,7 +53,13 @@ static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& 
     for (int d = threadIdx.x % WARP; d < in.head_dim; d += WARP)
       desk.q[row * in.head_dim + d] = row < run.rows ? query[d] : 0.f;
   }
-  for (int row = threadIdx.x; row < rows; row += THREADS) {
+}
+
+// A run's queries, and what the desk holds of each row.
+static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& desk,
+                                                  const Run& run) {
+  bring_queries(in, desk, run);
+  for (int row = threadIdx.x; row < padded(desk, run); row += THREADS) {
     if (row < run.rows) {
       desk.row[row].slope = in.slopes[run.head(row)];
       desk.row[row].position = in.positions[run.token(row)];
@@ -192,17 +197,44 @@ static __device__ __forceinline__ void values(float (&sums)[ROWS][DIMS], const I
   }
 }
 
+// What a chunk gives, once its cells and what each row sees of them are on the desk: `most` cells,
+// of which every row sees the first `fewest`; SCORES rows and CELLS cells a thread for scores, ROWS
+// rows from `first` on and DIMS elements from d on for values.
+template <class Cache, int SCORES, int CELLS, int ROWS, int DIMS>
+static __device__ __forceinline__ void sum_chunk(float (&sums)[ROWS][DIMS], const Inputs& in,
+                                                 const Desk& desk, const Run& run, int kv_head,
+                                                 int first, int d, int most, int fewest) {
+  const int bytes = head_bytes<Cache>(in.head_dim);
+  const size_t row_bytes = static_cast<size_t>(bytes) * in.kv_heads;
+  const uint8_t* const keys = in.k + static_cast<size_t>(kv_head) * bytes;
+  const uint8_t* const all_values = in.v + static_cast<size_t>(kv_head) * bytes;
+  for (int c = 0; c < most; c += desk.staged) {
+    const int count = min(desk.staged, most - c);
+    bring<Cache>(desk.stage, keys, row_bytes, desk.cells + c, count, in.head_dim);
+    await_copies<0>();
+    __syncthreads();
+    scores<Cache, SCORES, CELLS>(in, desk, run, c, count);
+    __syncthreads();
+  }
+  for (int c = 0; c < most; c += desk.staged) {
+    const int count = min(desk.staged, most - c), common = min(max(fewest - c, 0), count);
+    bring<Cache>(desk.stage, all_values, row_bytes, desk.cells + c, count, in.head_dim);
+    if (c == 0) weigh(desk, padded(desk, run));
+    await_copies<0>();
+    __syncthreads();
+    if (first < run.rows)
+      values<Cache, ROWS, DIMS>(sums, in, desk, first, d, c, count, common);
+    if (c + desk.staged < most) __syncthreads();
+  }
+}
+
 // Chunks first to last of a run: SCORES rows and CELLS cells a thread for scores, ROWS rows and
 // DIMS elements for values. With FEW_TOKENS the one chunk's results go to scratch, else the mean to
 // out.
 template <class Cache, bool FEW_TOKENS, int SCORES, int CELLS, int ROWS, int DIMS>
 static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk, const Run& run,
                                               int kv_head, int first_chunk, int last_chunk) {
-  const int bytes = head_bytes<Cache>(in.head_dim), pieces = in.head_dim / DIMS;
-  const size_t row_bytes = static_cast<size_t>(bytes) * in.kv_heads;
-  const uint8_t* const keys = in.k + static_cast<size_t>(kv_head) * bytes;
-  const uint8_t* const all_values = in.v + static_cast<size_t>(kv_head) * bytes;
-  const int rows = padded(desk, run);
+  const int rows = padded(desk, run), pieces = in.head_dim / DIMS;
   const int first = static_cast<int>(threadIdx.x) / pieces * ROWS, d = threadIdx.x % pieces * DIMS;
   float means[ROWS][DIMS] = {};
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
@@ -215,25 +247,8 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
       desk.row[row].seen = min(max(cells - begin, 0), CHUNK);
     }
     __syncthreads();
-    for (int c = 0; c < most; c += desk.staged) {
-      const int count = min(desk.staged, most - c);
-      bring<Cache>(desk.stage, keys, row_bytes, desk.cells + c, count, in.head_dim);
-      await_copies<0>();
-      __syncthreads();
-      scores<Cache, SCORES, CELLS>(in, desk, run, c, count);
-      __syncthreads();
-    }
     float sums[ROWS][DIMS] = {};
-    for (int c = 0; c < most; c += desk.staged) {
-      const int count = min(desk.staged, most - c), common = min(max(fewest - c, 0), count);
-      bring<Cache>(desk.stage, all_values, row_bytes, desk.cells + c, count, in.head_dim);
-      if (c == 0) weigh(desk, rows);
-      await_copies<0>();
-      __syncthreads();
-      if (first < run.rows)
-        values<Cache, ROWS, DIMS>(sums, in, desk, first, d, c, count, common);
-      if (c + desk.staged < most) __syncthreads();
-    }
+    sum_chunk<Cache, SCORES, CELLS>(sums, in, desk, run, kv_head, first, d, most, fewest);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const int row = first + i;

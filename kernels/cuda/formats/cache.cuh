@@ -2,15 +2,20 @@
 #pragma once
 #include "formats.cuh"
 
-// Element e of a row that may lie anywhere.
-template <class Cache>
-static __device__ __forceinline__ float element_of(const uint8_t* row, int e) {
-  return Cache::element(row + e / Cache::BLOCK * Cache::BYTES, e % Cache::BLOCK);
-}
-
 template <class T>
 static __device__ __forceinline__ const T& at(const uint8_t* row, int index) {
   return reinterpret_cast<const T*>(row)[index];
+}
+
+// Element e of a row, of blocks that may lie anywhere.
+template <class Cache>
+static __device__ __forceinline__ float element_of(const uint8_t* row, int e) {
+  if constexpr (Cache::BLOCK > 1)
+    return Cache::element(row + e / Cache::BLOCK * Cache::BYTES, e % Cache::BLOCK);
+  else if constexpr (Cache::BYTES == 4)
+    return at<float>(row, e);
+  else
+    return to_float(at<half_t>(row, e));
 }
 
 // Elements of a row from e on, which is a multiple of how many they are: 2, 4 or 8. The row lies at

@@ -1,0 +1,103 @@
+"""Policies of the cache on a GPU, which the emulator takes the place of: what is kept and read is
+what the CPU keeps and reads, and the same bits however a prompt is cut and whoever is beside it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.cuda.emulator import compiler
+from conformance.llama.peers.compare import Gap
+from conformance.support.drawn import drawn
+from conformance.support.models.small_models import Small
+from engine import H2O, Engine, KeyDiff, MInference, PyramidKV, Quest, SamplingParams, SnapKV
+from engine.cache.session import restore, save
+from engine.errors import ModelError
+
+pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
+SMALL = Small(kv_heads=2, seed=3, blocks=3, head_dim=32)
+PROMPT = np.random.default_rng(0).integers(3, 60, 30).tolist()
+OTHER = PROMPT[::-1]
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+KEPT = 12
+EACH = {
+    "keydiff": KeyDiff(KEPT),
+    "snapkv": SnapKV(KEPT, window=4),
+    "h2o": H2O(KEPT, recent=5),
+    "pyramidkv": PyramidKV(KEPT, window=4),
+    "quest": Quest(KEPT, page=4, dense=1),
+}
+
+
+@pytest.fixture(name="path", scope="module")
+def _path(tmp_path_factory) -> Path:
+    return SMALL.write(tmp_path_factory.mktemp("policies") / "small.gguf")
+
+
+@contextmanager
+def loaded(path: Path, **options: Any) -> Iterator[Engine]:
+    given = {"threads": 1, "context": 64, "sequences": 2, "device": "cuda", **options}
+    with Engine.load(path, **given) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_is_kept_and_read(path, name):
+    """Every node is the GPU's, and each head keeps the slots that it does on the CPU; so it is
+    where the first block is the CPU's. However the prompt is cut, and whatever text is beside it,
+    the answer has the same bits."""
+    given, kept, answers = {"kv_policy": EACH[name]}, [], []
+    ways = ({"device": "cpu"}, {}, {"batch": 7}, {"gpu_layers": 2})
+    for way in ways:
+        with loaded(path, **given, **way) as engine:
+            targets = {step.kernel.target for step in engine.model.steps}
+            assert targets == {"cpu", "cuda"} if "gpu_layers" in way else len(targets) == 1
+            assert not engine.model.notes
+            if "batch" in way:
+                beside = engine.stream(OTHER, GREEDY)
+                next(beside)
+            answers.append(drawn(engine, PROMPT, GREEDY))
+            slots = getattr(engine.model.method, "kept", {})
+            kept.append({block: own.tolist() for block, own in slots.items()})
+    assert kept.count(kept[0]) == len(ways)
+    assert answers[1] == answers[2]
+    theirs, ours = (np.frombuffer(b"".join(b for _, b in a), np.float32) for a in answers[:2])
+    seen = np.isfinite(theirs)  # but for tokens that end a text
+    # a key or value next to a step of float16 may be rounded to the other side of it
+    assert Gap.between(ours[seen][None], theirs[seen][None]).nmse <= 2.0**-20
+
+
+@pytest.mark.parametrize("name", ["snapkv", "pyramidkv", "quest"])
+def test_sessions_go_on(path, tmp_path, name):
+    """As if never stopped."""
+    with loaded(path, kv_policy=EACH[name]) as engine:
+        engine.generate(PROMPT, GREEDY)
+        save(engine, tmp_path / "held.session")
+        held = engine.model.cells.next_position(0)
+        expected = engine.model.evaluate([7], held).copy()
+    with loaded(path, kv_policy=EACH[name]) as engine:
+        restore(engine, tmp_path / "held.session")
+        assert np.array_equal(engine.model.evaluate([7], held), expected)
+
+
+def test_prompts_are_read_sparsely(path):
+    """By every node's kernel on the GPU, the same bits however a batch is cut; where all is seen
+    they are those without a pattern."""
+    prompt, found = PROMPT * 4, {}
+    few = MInference(columns=5, diagonals=3, first=2, recent=2, observers=9, stretch=64)
+    every = MInference(columns=200, diagonals=200, stretch=64)
+    ways = {"without": (None, 64), "all": (every, 64), "few": (few, 64), "cut": (few, 90)}
+    for way, (method, batch) in ways.items():
+        with loaded(path, context=160, prompt_attention=method, batch=batch) as engine:
+            assert {step.kernel.target for step in engine.model.steps} == {"cuda"}
+            found[way] = drawn(engine, prompt, GREEDY)
+    assert found["all"] == found["without"]
+    assert found["few"] == found["cut"] != found["all"]
+
+
+def test_two_bits_are_the_cpu_s(path):
+    with pytest.raises(ModelError, match="kv_format KIVI2 is the CPU's: load without a GPU"):
+        Engine.load(path, device="cuda", kv_format="KIVI2")

@@ -1,0 +1,1 @@
+"""Ops that choose among the cells of a cache, and move what is kept."""
