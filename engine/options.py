@@ -11,8 +11,7 @@ from engine.gpu.parts import ALL
 from engine.offload.budget import parse_bytes
 from engine.passes import Pass
 from engine.policies.minference import MInference
-from engine.policies.policy import Policy
-from engine.policies.quest import Quest
+from engine.policies.table import AnyPolicy
 from engine.sparsity import MODES
 from engine.watch import Watch
 from kernels.certify import Certified
@@ -148,7 +147,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `kv_format`: of the KV cache, one of kv_write's FORMATS_OF_CACHE, or KIVI2: two bits for all
       but the latest tokens of a text, `kv_residual` of them and up to 31 more.
     - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024);
-      or which are read by each token, Quest(budget=1024).
+      or which are read by each token, Quest(budget=1024); or shared by blocks, MiniCache().
     - `prompt_attention`: prompts are read by sparse attention, such as MInference(columns=1000).
     - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
       always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
@@ -171,7 +170,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     states: int = 8
     kv_format: str = "F16"
     kv_residual: int = 128
-    kv_policy: Policy | Quest | None = None
+    kv_policy: AnyPolicy | None = None
     prompt_attention: MInference | None = None
     numerics: str = "exact"
     strict: bool = False
@@ -214,7 +213,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             self._without("a model's own draft block", "kv_policy", "prompt_attention")
         if self.kv_policy:
             self._without("kv_policy", "prompt_attention")
-        if not isinstance(self.kv_policy, Policy | Quest | None):
+        if not isinstance(self.kv_policy, AnyPolicy | None):
             raise ModelError(f"kv_policy is {self.kv_policy!r:.60}: want a SnapKV or the like")
         if not isinstance(self.prompt_attention, MInference | None):
             raise ModelError(
@@ -280,7 +279,7 @@ class Fields(TypedDict, total=False):
     cpu_moe: bool
     kv_format: str
     kv_residual: int
-    kv_policy: Policy | Quest | None
+    kv_policy: AnyPolicy | None
     prompt_attention: MInference | None
     numerics: str
     strict: bool

@@ -24,6 +24,7 @@ from engine.recurrent import as_ops_take_it, is_small
 from reference.formats import FORMATS
 from reference.op import DTYPES, Array
 
+PAGING = "kivi_keys", "kivi_values", "merge_blocks"  # ops that write pages
 Kept = dict[str, Array | DeviceRows]
 
 
@@ -203,7 +204,7 @@ def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, V
 
 def _pages_of(graph: Graph, memory: Memory) -> dict[str, Array]:
     """uint8 [pages, bytes] of each block's keys and values, by name."""
-    values = (n.arguments["before"] for n in graph.nodes if n.op in ("kivi_keys", "kivi_values"))
+    values = (n.arguments["before"] for n in graph.nodes if n.op in PAGING)
     names = [value.name for value in values if isinstance(value, Value)]
     return {name: memory[name].reshape(len(memory[name]), -1) for name in names}
 

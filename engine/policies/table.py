@@ -6,13 +6,16 @@ from engine.errors import ModelError
 from engine.policies.h2o import H2O
 from engine.policies.keydiff import KeyDiff
 from engine.policies.knorm import Knorm
+from engine.policies.minicache import MiniCache
 from engine.policies.policy import Policy
 from engine.policies.pyramidkv import PyramidKV
 from engine.policies.quest import Quest
 from engine.policies.snapkv import SnapKV
 from engine.policies.streaming_llm import StreamingLLM
 
-POLICIES: dict[str, type[Policy] | type[Quest]] = {
+AnyPolicy = Policy | Quest | MiniCache
+
+POLICIES: dict[str, type[AnyPolicy]] = {
     "streaming_llm": StreamingLLM,
     "knorm": Knorm,
     "keydiff": KeyDiff,
@@ -20,10 +23,11 @@ POLICIES: dict[str, type[Policy] | type[Quest]] = {
     "h2o": H2O,
     "pyramidkv": PyramidKV,
     "quest": Quest,
+    "minicache": MiniCache,
 }
 
 
-def policy_of(text: str) -> Policy | Quest:
+def policy_of(text: str) -> AnyPolicy:
     """The policy of a text such as `snapkv:capacity=1024,window=32`."""
     name, _, given = text.partition(":")
     if name not in POLICIES:
@@ -40,7 +44,7 @@ def policy_of(text: str) -> Policy | Quest:
     return POLICIES[name](**numbers)
 
 
-def text_of(policy: Policy | Quest) -> str:
+def text_of(policy: AnyPolicy) -> str:
     """The text that `policy_of` makes the same policy of; ModelError where there is none."""
     name = next((name for name, kind in POLICIES.items() if type(policy) is kind), "")
     if not name:
