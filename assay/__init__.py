@@ -75,11 +75,10 @@ __all__ = [
     "H2O", "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
     "ContextFullError", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm", "Linear",
     "Logprob", "Lookahead", "LookaheadTrie", "MInference", "MiniCache", "ModelError",
-    "NumericalError", "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError", "PromptLookup",
-    "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams", "SessionError",
-    "ShapeError",
-    "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
-    "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
+    "NumericalError", "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError",
+    "PromptLookup", "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams",
+    "SessionError", "ShapeError", "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings",
+    "TokenizerError", "Tree", "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
 ]  # fmt: skip
 
 _HOMES = {

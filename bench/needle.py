@@ -134,8 +134,11 @@ def nats(engine: Engine, continued: Continued) -> list[float]:
     return foretold.nll
 
 
-def text_of(name: str, cells: int) -> str:
-    """A policy that keeps, or has each token read, so many cells, in the shell's words."""
+def text_of(name: str, cells: int, budget: float) -> str:
+    """A policy that keeps, or has each token read, so many cells, in the shell's words; or one that
+    keeps all, but merges all but this share of them."""
+    if name == "minicache":
+        return f"{name}:retained={round(100 * budget)},recent=32"
     if name == "quest":
         return f"{name}:budget={cells},dense=0"
     return f"{name}:capacity={cells}" + (f",recent={int(RECENT * cells)}" if name == "h2o" else "")
@@ -146,7 +149,7 @@ def ways(effort: Effort, longest: int) -> Iterator[tuple[str, float, str]]:
     yield FULL, 1.0, ""
     for name in POLICIES:
         for budget in effort.budgets:
-            yield name, budget, text_of(name, round(budget * longest))
+            yield name, budget, text_of(name, round(budget * longest), budget)
 
 
 def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:

@@ -33,7 +33,8 @@ class Merged(Paged):
     """Pages of the blocks from `first` on.
 
     Of a sequence tokens behind its first `prompt` ones are an answer's; the others see `seen`
-    pages, which is told when the first of them is read. So many pages are `merged` of its text.
+    pages, which is told when the first of them is read. So many pages are `merged` of its text,
+    whose last prompt was `answered` so many tokens from its beginning.
     """
 
     ends = True
@@ -44,6 +45,7 @@ class Merged(Paged):
         self.prompt = [NEVER] * n_sequences
         self.seen = [UNKNOWN] * n_sequences
         self.merged = [0] * n_sequences
+        self.answered = [0] * n_sequences
         self.gone = np.zeros(capacity, np.bool_)  # cells of whose rows merged blocks have none
         self.memory: list[Array] = []  # of these blocks, uint8 [capacity, bytes]
         self._running: dict[int, int] = {}  # pages that a step's sequences will have
@@ -57,6 +59,7 @@ class Merged(Paged):
     def copied(self, source: int, target: int, count: int) -> None:
         self.prompt[target], self.seen[target] = self.prompt[source], self.seen[source]
         self.merged[target] = min(self.merged[source], count // GROUP)
+        self.answered[target] = self.answered[source]
 
     def removed(self, sequence: int, begin: int, gone: Array) -> None:
         if not gone.any():
@@ -89,7 +92,10 @@ class Merged(Paged):
         return min(int(self.pages_seen(held)), self.merged[sequence])
 
     def reach(self, sequence: int, end: int) -> int:
-        """None where what follows wants rows that are gone."""
+        """None where what follows wants rows that are gone, nor within a prompt that was answered,
+        whose own tokens saw others than what is left of it."""
+        if self.merged[sequence] and end < self.answered[sequence]:
+            return 0
         listed = self.cells.of(sequence)[:end]
         first = GROUP * self._pages_of_prompt(sequence, len(listed))
         return 0 if self.gone[listed[first:]].any() else end
@@ -150,6 +156,8 @@ class Merged(Paged):
         """Let rows go that no text needs, to go on or to be taken back a little."""
         for sequence, pages in self._running.items():
             self.merged[sequence] = pages
+            if self.cells.lengths[sequence] > self.prompt[sequence]:
+                self.answered[sequence] = self.prompt[sequence]
         self._running = {}
         cells = self.cells
         if not any(self.merged):
@@ -172,6 +180,7 @@ class Merged(Paged):
             "kv_policy": text_of(self.policy),
             "prompt": self.prompt[0],
             "merged": self.merged[0],
+            "answered": self.answered[0],
             "first": int(lacking[-1]) + 1 if len(lacking) else 0,
         }
 
@@ -183,7 +192,7 @@ class Merged(Paged):
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
         self.begin(0, header["prompt"])
-        self.merged[0] = header["merged"]
+        self.merged[0], self.answered[0] = header["merged"], header["answered"]
         self.gone[cells[: header["first"]]] = True
         for cell in self._ends(cells, self.merged[0]).tolist():
             self._page(cell)

@@ -32,13 +32,14 @@ class MiniCache:
         """The block with which the pairs begin, of so many."""
         middle = blocks // 2
         first = self.start or middle + (blocks - middle) % 2
-        if blocks - first < 2 or (blocks - first) % 2:
-            last = f"block {blocks - 1} would" if first < blocks - 1 else "none of them would"
+        if self.start >= blocks:
             raise ModelError(
-                f"kv_policy MiniCache: the model has {blocks} blocks, of which from {first} on"
-                f" {last} have no partner"
-                if first < blocks
-                else f"kv_policy MiniCache: start is {first}, and the model has {blocks} blocks"
+                f"kv_policy MiniCache: start is {first}, and the model has {blocks} blocks"
+            )
+        if (left := blocks - first) < 2 or left % 2:
+            raise ModelError(
+                f"kv_policy MiniCache: the model has {blocks} blocks, of which {left} from {first}"
+                " on make no pairs"
             )
         return first
 
