@@ -78,7 +78,8 @@ __all__ = [
     "NumericalError", "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError",
     "PromptLookup", "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams",
     "SessionError", "ShapeError", "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings",
-    "TokenizerError", "Tree", "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
+    "TokenizerError", "Tree", "UncertifiedError", "VocabularyError", "call", "find", "frames",
+    "judge",
 ]  # fmt: skip
 
 _HOMES = {

@@ -37,12 +37,20 @@ def attention_minicache(
     -> float64 [tokens, heads, head_dim].
     """
     given, out = locals(), np.zeros(q.shape)
+    pages = _restored(given)
     for t in range(len(q)):
-        out[t] = attention(**_seen_by(t, given))[0]
+        out[t] = attention(**_seen_by(t, given, pages))[0]
     return out
 
 
-def _seen_by(t: int, given: Arguments) -> Arguments:
+def _restored(given: Arguments) -> Array:
+    """What all pages hold for a block: keys, values [2, pages, 256, kv_heads, head_dim]."""
+    head_dim, upper = given["q"].shape[2], given["upper"]
+    of_block = [rows_of_pages(given[f"{name}_pages"], head_dim, upper) for name in "kv"]
+    return np.stack([restored(*own).swapaxes(1, 2) for own in of_block])
+
+
+def _seen_by(t: int, given: Arguments, of_pages: Array) -> Arguments:
     """attention's arguments for one token over its pages and cells, one after the other."""
     sequence, begin, end = given["spans"][t]
     pages = given["page_lists"][sequence, : given["packed"][t]]
@@ -50,15 +58,14 @@ def _seen_by(t: int, given: Arguments) -> Arguments:
     packed, kv_heads = GROUP * len(pages), given["k_pages"].shape[1]
     count = packed + len(cells)
     held = np.empty((2, count, kv_heads, head_dim), np.float32)
-    for rows, name in zip(held, "kv", strict=True):
-        of_block = rows_of_pages(given[f"{name}_pages"][pages], head_dim, given["upper"])
-        rows[:packed] = restored(*of_block).swapaxes(1, 2).reshape(packed, *rows.shape[1:])
+    for rows, name, own in zip(held, "kv", of_pages, strict=True):
+        rows[:packed] = own[pages].reshape(packed, *rows.shape[1:])
         rows[packed:] = rows_of(given[name][cells], head_dim, given["format"])
     keys, values = held.reshape(2, count, kv_heads * head_dim).view(np.uint8)
     where = np.arange(packed), given["cell_positions"][cells]
-    own = {name: given[name] for name in ("slopes", "sinks", "scale", "softcap")}
+    same = {name: given[name] for name in ("slopes", "sinks", "scale", "softcap")}
     return {
-        **own, "q": given["q"][t : t + 1], "k": keys, "v": values, "lists": np.arange(count)[None],
+        **same, "q": given["q"][t : t + 1], "k": keys, "v": values, "lists": np.arange(count)[None],
         "spans": np.array([[0, 0, count]]), "positions": given["positions"][t : t + 1],
         "cell_positions": np.concatenate(where), "format": "F32",
     }  # fmt: skip
@@ -116,8 +123,9 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     a kernel may have none, but two for the length by which it multiplies a score, and the weight of
     a value, instead: three at most."""
     off, of_scores = np.zeros(expected["out"].shape), gamma(inputs["q"].shape[2] + 5)
+    pages = _restored(inputs)
     for t, out in enumerate(expected["out"]):
-        off[t] = errors(_seen_by(t, inputs), out[None], of_scores, gamma(3), parts=2)[0]
+        off[t] = errors(_seen_by(t, inputs, pages), out[None], of_scores, gamma(3), parts=2)[0]
     return {"out": off}
 
 
@@ -200,6 +208,7 @@ OP = Op(
         _plain(tokens=513, heads=1, kv_heads=1, head_dim=16, capacity=40, slots=1),
         _plain(tokens=33, heads=32, kv_heads=4, head_dim=64, capacity=160, slots=1),
         _plain(tokens=2, heads=16, kv_heads=8, head_dim=256, capacity=33, slots=1, page=256),
+        _plain(tokens=2, heads=1, kv_heads=1, head_dim=16, capacity=9, slots=1, pages=1, page=2),
         # long contexts
         _plain(tokens=3, heads=2, kv_heads=1, head_dim=64, capacity=4100, slots=1),
         _plain(tokens=1, heads=1, kv_heads=1, head_dim=16, capacity=40, slots=65),

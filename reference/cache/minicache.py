@@ -289,6 +289,7 @@ OPS = (
         fit=fit_weights,
         corners=(
             {"capacity": 600, "places": 512, "sequences": 1, "kv_heads": 4, "head_dim": 128},
+            {**FEW, "capacity": 256, "places": 256},
             {**FEW, "capacity": 16640, "places": 16640},
         ),
         complaint=unfit_weights,
@@ -312,6 +313,7 @@ OPS = (
         formats=("F16",),
         fit=fit_merging,
         corners=(
+            {**FEW, "capacity": 256, "places": 256, "slots": 1, "pages": 1, "page": 2},
             {"places": 512, "sequences": 1, "kv_heads": 4, "head_dim": 128, "page": 13, "pages": 3},
             {"places": 512, "sequences": 1, "kv_heads": 4, "head_dim": 64, "page": 256},
             {**FEW, "capacity": 16640, "places": 16640, "slots": 65, "pages": 70, "page": 13},

@@ -78,6 +78,7 @@ BUGS = (
         length_forgotten=weighed(length_y=np.ones_like),
         a_place_late=changed(merge_blocks, lists=a_place_late),
         all_due=changed(merge_blocks, due=all_due),
+        cells_in_order=changed(merge_blocks, lists=lambda own: np.sort(own, axis=1)),
         pages_in_order=changed(merge_blocks, page_lists=lambda own: np.sort(own, axis=1)[:, ::-1]),
         others_cleared=changed(merge_blocks, before=np.zeros_like),
         lower_alone=lambda **given: merge_blocks(**{**given, "y": given["x"]}),

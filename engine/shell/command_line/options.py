@@ -65,7 +65,8 @@ class Loading:
     kv_policy: str = option(
         "",
         "Which cells are kept once a prompt is read, e.g. snapkv:capacity=1024; or streaming_llm,"
-        " knorm, keydiff, h2o, pyramidkv; or read by each token, quest:budget=1024.",
+        " knorm, keydiff, h2o, pyramidkv; or read by each token, quest:budget=1024; or shared by"
+        " two blocks, minicache.",
         metavar="NAME",
     )
     prompt_attention: str = option(
