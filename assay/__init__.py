@@ -10,7 +10,8 @@
 - `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `OwnHead` are ways to draft
   tokens.
 - `SnapKV`, `PyramidKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long
-  prompt are kept, `Quest` which of its pages a token reads, `DuoAttention` which heads keep all.
+  prompt are kept, `Quest` which of its pages a token reads, `DuoAttention` which heads keep all,
+  `MiniCache` that blocks share them.
 - `MInference` says what the tokens of a long prompt see.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
     from engine.policies.minference import MInference
+    from engine.policies.minicache import MiniCache
     from engine.policies.pyramidkv import PyramidKV
     from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
@@ -74,7 +76,7 @@ if TYPE_CHECKING:
 __all__ = [
     "H2O", "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
     "ContextFullError", "DuoAttention", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm",
-    "Linear", "Logprob", "Lookahead", "LookaheadTrie", "MInference", "ModelError",
+    "Linear", "Logprob", "Lookahead", "LookaheadTrie", "MInference", "MiniCache", "ModelError",
     "NumericalError", "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError",
     "PromptLookup", "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams",
     "SessionError", "ShapeError", "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings",
@@ -103,6 +105,7 @@ _HOMES = {
     "Lookahead": "engine.speculation.settings:Lookahead",
     "LookaheadTrie": "engine.speculation.settings:LookaheadTrie",
     "MInference": "engine.policies.minference:MInference",
+    "MiniCache": "engine.policies.minicache:MiniCache",
     "ModelError": "engine.config:ModelError",
     "NumericalError": "engine.checks:NumericalError",
     "OffloadError": "engine.offload.disk:OffloadError",

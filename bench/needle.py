@@ -169,8 +169,14 @@ class Heads:
         return (budget * self.count - kept) / (self.count - kept)
 
 
-def text_of(name: str, cells: int) -> str:
-    """A policy that keeps, or has each token read, so many cells, in the shell's words."""
+def text_of(name: str, budget: float, longest: int, heads: Heads) -> str:
+    """A policy that keeps, or has each token read, this part of so many cells, in the shell's
+    words; or one that keeps all, but merges all but this part of them."""
+    cells = round(budget * longest)
+    if name == "duoattention":
+        return heads.text(budget, longest)
+    if name == "minicache":
+        return f"{name}:retained={round(100 * budget)},recent=32"
     if name == "quest":
         return f"{name}:budget={cells},dense=0"
     return f"{name}:capacity={cells}" + (f",recent={int(RECENT * cells)}" if name == "h2o" else "")
@@ -181,10 +187,7 @@ def ways(effort: Effort, longest: int, heads: Heads) -> Iterator[tuple[str, floa
     yield FULL, 1.0, ""
     for name in POLICIES:
         for budget in effort.budgets:
-            of_heads = name == "duoattention"
-            cells = round(budget * longest)
-            text = heads.text(budget, longest) if of_heads else text_of(name, cells)
-            yield name, budget, text
+            yield name, budget, text_of(name, budget, longest, heads)
 
 
 def heads_of(path: Path, tokenizer: Tokenizer, effort: Effort, folder: Path, threads: int) -> Heads:

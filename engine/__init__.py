@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from engine.policies.keydiff import KeyDiff
     from engine.policies.knorm import Knorm
     from engine.policies.minference import MInference
+    from engine.policies.minicache import MiniCache
     from engine.policies.pyramidkv import PyramidKV
     from engine.policies.quest import Quest
     from engine.policies.snapkv import SnapKV
@@ -45,6 +46,7 @@ __all__ = [
     "Lookahead",
     "LookaheadTrie",
     "MInference",
+    "MiniCache",
     "Options",
     "OwnHead",
     "Piece",
@@ -67,6 +69,7 @@ _HOMES = {
     "KeyDiff": "engine.policies.keydiff",
     "Knorm": "engine.policies.knorm",
     "MInference": "engine.policies.minference",
+    "MiniCache": "engine.policies.minicache",
     "Options": "engine.options",
     "Piece": "engine.generation.completion",
     "PromptError": "engine.checks",

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import psutil
 
+from engine.cache.paged import pages_for
 from engine.cache.states import slots_for
-from engine.cache.two_bits import pages_for, rows_for
+from engine.cache.two_bits import rows_for
 from engine.config import ModelConfig, ModelError
 from engine.errors import EngineError
 from engine.gguf.cursor import shown
@@ -19,7 +20,7 @@ from engine.models.family import Family
 from engine.options import Options
 from engine.sampling.params import SamplingParams
 from reference.formats import FORMATS
-from reference.formats.kivi import PAGE_BYTES
+from reference.formats.kivi import GROUP, PAGE_BYTES
 from reference.op import Array
 
 # Frequencies that old checkpoints store and that are computed here; predictors, without which a
@@ -125,7 +126,7 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     if options.packs:
         held = rows_for(context, options.sequences, tokens, options.kv_residual)
         page = PAGE_BYTES * sum(widths[i] for i in blocks)
-        rows += page * pages_for(context, options.sequences) // held
+        rows += page * pages_for(context, options.sequences, GROUP) // held
     wanted = each * held * rows + 4 * options.sequences * context
     slots = slots_for(options.sequences, options.states)
     if options.foretells:

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.cache.cells import Cells
 from engine.cache.eviction import Eviction, receiving
+from engine.cache.merged import Merged
 from engine.cache.method import Method
 from engine.cache.pages import Pages, paging
 from engine.cache.states import States
@@ -27,11 +28,13 @@ from engine.passes import Pass
 from engine.passes.count import count_predicted
 from engine.passes.heads_apart import heads_apart
 from engine.passes.keep_hidden import keep_hidden
+from engine.passes.merge import merging
 from engine.passes.pack import packing
 from engine.passes.sparse_prompts import sparse_prompts
 from engine.placement.applied import placed
 from engine.policies.duo_attention import DuoAttention
 from engine.policies.minference import MInference
+from engine.policies.minicache import MiniCache
 from engine.policies.policy import Policy
 from engine.policies.quest import Quest
 from engine.sparsity import dense_where_faster
@@ -94,7 +97,11 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     compiler = Compiler(file, said, options, chooser, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
-        own = [*passes, packing(method)] if isinstance(method, TwoBits) else passes
+        own = [*passes]
+        if isinstance(method, TwoBits):
+            own.append(packing(method))
+        if isinstance(method, Merged):
+            own.append(merging(method))
         return build(file, said, config, cells, limits, options, own)
 
     if options.vram_budget:
@@ -132,6 +139,8 @@ def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Meth
             return Pages(policy, sequences, context)
         case DuoAttention() as policy:
             return Streaming(policy, context, sequences, tokens)
+        case MiniCache() as policy:
+            return Merged(policy, policy.first(blocks), context, sequences)
         case Policy() as policy:
             return Eviction(policy, sequences, blocks)
         case MInference() as policy:

@@ -147,7 +147,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `kv_format`: of the KV cache, one of kv_write's FORMATS_OF_CACHE, or KIVI2: two bits for all
       but the latest tokens of a text, `kv_residual` of them and up to 31 more.
     - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024);
-      or which are read by each token, Quest(budget=1024), or by which heads, DuoAttention(...).
+      or which are read by each token, Quest(budget=1024), or by which heads, DuoAttention(...); or
+      shared by blocks, MiniCache().
     - `prompt_attention`: prompts are read by sparse attention, such as MInference(columns=1000).
     - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
       always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same

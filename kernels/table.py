@@ -27,12 +27,13 @@ from kernels.cpu.attention import (
     attention,
     attention_amx,
     attention_kivi,
+    attention_minicache,
     attention_received,
     attention_scalar,
     pattern_attention,
     prompt_patterns,
 )
-from kernels.cpu.cache import cell_scores, keep_cells, kivi, kv_write, pages
+from kernels.cpu.cache import cell_scores, keep_cells, kivi, kv_write, minicache, pages
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.formats.packing import (
     BF16_PACKINGS,
@@ -265,6 +266,19 @@ KERNELS: tuple[Kernel, ...] = (
     *of_kivi("generic", attention_kivi.GENERIC),
     *of_formats("kivi_keys", "generic", kivi.KEYS, in_place=ONTO),
     *of_formats("kivi_values", "generic", kivi.VALUES, in_place=ONTO),
+    Kernel(
+        "attention_minicache",
+        "generic",
+        attention_minicache.GENERIC,
+        "F16",
+        then=attention_minicache.MERGE,
+        takes=attention_minicache.whole_vectors,
+        scratch=attention_minicache.partials,
+    ),
+    *of_formats("slerp_weights", "generic", minicache.WEIGHING, in_place=ONTO),
+    *of_formats(
+        "merge_blocks", "generic", minicache.MERGED, in_place=ONTO, takes=minicache.whole_vectors
+    ),
     *of_formats("knorm", "generic", cell_scores.KNORM_SHARES),
     *of_formats("keydiff", "generic", cell_scores.KEYDIFF_SHARES, scratch=cell_scores.directions),
     Kernel("pool_scores", "generic", cell_scores.pool_scores),

@@ -24,11 +24,12 @@ from reference import (
 from reference.attention import (
     attention,
     attention_kivi,
+    attention_minicache,
     attention_received,
     pattern_attention,
     prompt_patterns,
 )
-from reference.cache import cell_scores, keep_cells, kivi, kv_write, pages
+from reference.cache import cell_scores, keep_cells, kivi, kv_write, minicache, pages
 from reference.op import Op
 from reference.packages import Package, ops_beside
 from reference.recurrent import causal_conv1d, gated_delta_net, ssm_scan
@@ -74,6 +75,8 @@ OPS = Ops(
         attention_received.OP,
         *kivi.OPS,
         attention_kivi.OP,
+        *minicache.OPS,
+        attention_minicache.OP,
         *cell_scores.OPS,
         *keep_cells.OPS,
         *pages.OPS,

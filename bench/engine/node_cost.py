@@ -19,7 +19,9 @@ from reference.table import OPS
 SPARSE, EXPERTS = ("sparse_linear", "sparse_axpy"), "linear_experts"
 
 
-def cost_of(step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0) -> Cost:
+def cost_of(
+    step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0, pages: int = 0
+) -> Cost:
     """What the step's node must do in one of these sizes that begins after `depth` cells, whose
     tokens do not observe (engine/cache/eviction.py); of a sparse op, for so many `active` neurons;
     of experts for so many, or for all that tokens of these sizes may have where that is 0."""
@@ -32,6 +34,8 @@ def cost_of(step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0
         return cost({**shape, "active": active}, read)
     if node.op == "attention_received":
         return Cost(4 * 3 * shape["tokens"], 0)  # that their spans are empty
+    if node.op == "attention_minicache":  # behind so many pages that blocks share
+        return cost({**shape, "slots": pages, "capacity": depth + shape["tokens"]}, read)
     if node.op != "attention":
         return cost(shape, read)
     # not the whole cache: what is seen is read once, and the t-th token meets depth + t cells

@@ -18,11 +18,14 @@ from bench.machine.clock import Seconds, Stamped
 from bench.machine.limits import Limits
 from bench.race.results import Measurement
 from bench.race.timing import Rule, race
+from engine.compile.plan import Plan
 from engine.engine import Engine
+from engine.graph import Node, Value
 from engine.model import Model, block_of
 from engine.passes.count import Counted, neuron_counts
 from engine.sparsity import settings
 from kernels.cpu.runtime.team import Program, Team
+from reference.formats.minicache import GROUP
 
 RULE = Rule(least=5, error=0.01, cap_seconds=10)
 TICK = 1e-9  # seconds, the unit of the clock
@@ -40,7 +43,7 @@ class Profile:
     """A step of `tokens` tokens, the last of which sees `context` cells: the rows of the `step`
     without stamps and of its `nodes`, whose seconds hold a barrier of their own, which in the
     engine the nodes of a stage share. `kept` has the cells that blocks kept before the step, or
-    kinds of heads in them, where a policy chooses.
+    kinds of heads in them, where a policy chooses, or has blocks share the others.
 
     `overhead_seconds` is what all stamps cost, which is in neither. `interruptions`: a node's
     median leaves out what seldom strikes that node, though something strikes every step. It is
@@ -140,9 +143,13 @@ def profile(
             method.begin(0, depth)
             model.evaluate(ids[:depth], 0)
             method.finish(0)
+        shared = [s.node for s in plan.steps if s.node.op == "attention_minicache"]
         attending = [step.node.label for step in plan.steps if step.node.op == "attention"]
         before = {label: method.seen(0, label, block_of(label)) for label in attending}
         run()
+        run()  # what the first one had to do once, such as merging pages, is no part of a step
+        merged = {n.label: _merged(plan, n) for n in shared}
+        before |= {label: depth - GROUP * pages for label, pages in merged.items()}
         logits = plan.logits[:1].copy()
         plan.logits[:1] = np.nan
         run_stamped()
@@ -162,7 +169,7 @@ def profile(
     sizes = {"tokens": tokens, "outputs": 1}
     depths = [before.get(step.node.label, depth) for step in steps]
     costs = [
-        cost_of(step, sizes, own, active.get(i, 0))
+        cost_of(step, sizes, own, active.get(i, 0), merged.get(step.node.label, 0))
         for i, (step, own) in enumerate(zip(steps, depths, strict=True))
     ]
     ceilings = bounds(steps, sizes, costs, limits, threads) if limits else [None] * len(steps)
@@ -193,6 +200,13 @@ def profile(
         overhead_seconds=stamp * len(plan.calls),
         kept={x.removesuffix(".attention"): n for x, n in before.items() if policy},
     )  # fmt: skip
+
+
+def _merged(plan: Plan, node: Node) -> int:
+    """How many pages that blocks share the first token of the last step saw in one of them."""
+    packed = node.arguments["packed"]
+    assert isinstance(packed, Value)
+    return int(plan.array(packed)[0])
 
 
 def token_ids(engine: Engine, count: int) -> list[int]:

@@ -10,6 +10,7 @@ from data.shapes import ModelShape, ShapeError, Shapes, Sweep
 from kernels.kernel import Kernel
 from kernels.table import KERNELS
 from reference.formats import FORMATS
+from reference.formats.minicache import page_bytes
 from reference.table import OPS
 
 TOKENS = (1, 8, 512)
@@ -17,6 +18,7 @@ CACHES = ("cold", "hot")
 CONTEXT = 512  # cells that attention sees, itself included
 PAGE = 16  # cells
 RESIDUAL = 128  # of these cells, beside pages of two bits
+MERGED = 256  # tokens of a page that two blocks share
 GROUP = 128  # elements that share a scale, where not a row does
 LATENT = 192, 128, 512, 576  # of DeepSeek-V2's heads: all, apart, latent, latent and turned
 EXPERTS, USED = 8, 2  # of a mixture, and for each token
@@ -113,6 +115,21 @@ def _kivi(m: ModelShape, _: int) -> Iterator[Sizes]:
         yield {**pages, "heads": m.heads, "slots": pages["pages"], **plain}
 
 
+def _merged(m: ModelShape, *more: str) -> Sizes:
+    """Of a text that fills the cache, of which blocks share all but the latest tokens."""
+    slots = CONTEXT // MERGED
+    sizes = {"capacity": CONTEXT, "slots": slots, "places": CONTEXT, "pages": slots}
+    sizes |= {"heads": m.heads, "alibi": 0, "softcapped": 0, "page": page_bytes(m.head_dim, 13)}
+    own = {"sequences": 1, "kv_heads": m.kv_heads, "head_dim": m.head_dim}
+    return own | {name: sizes[name] for name in ("capacity", *more)}
+
+
+def _minicache(m: ModelShape, _: int) -> Iterator[Sizes]:
+    pages = _merged(m, "heads", "slots", "pages", "page", "alibi", "softcapped")
+    if m.head_dim % 16 == 0:
+        yield {**pages, "capacity": RESIDUAL}
+
+
 def _cells(m: ModelShape) -> Sizes:
     """Of a text that fills the cache."""
     held = {"capacity": CONTEXT, "held": CONTEXT}
@@ -186,6 +203,9 @@ BY_NAME: Mapping[str, Asked] = {
     "attention_kivi": _kivi,
     "kivi_keys": lambda m, _: [_packed(m)] if m.head_dim % 32 == 0 else [],
     "kivi_values": lambda m, _: [_packed(m)] if m.head_dim % 32 == 0 else [],
+    "attention_minicache": _minicache,
+    "slerp_weights": _for_few(lambda m, _: _merged(m, "places")),
+    "merge_blocks": _for_few(lambda m, _: _merged(m, "places", "slots", "pages", "page")),
     "knorm": _for_few(lambda m, _: _cells(m)),
     "keydiff": _for_few(lambda m, _: _cells(m)),
     "pool_scores": _for_few(lambda m, _: {"kv_heads": m.kv_heads, "held": CONTEXT}),

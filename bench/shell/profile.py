@@ -157,7 +157,7 @@ def kept_list(found: "Profile") -> list[dict[str, Any]]:
     read = {
         node.shape.removesuffix(".attention"): node.bytes
         for node in found.nodes
-        if node.test == "attention"
+        if node.test in ("attention", "attention_minicache")
     }
     return [
         {"block": block, "cells": cells, "attention_bytes": read[block]}

@@ -31,14 +31,14 @@ def test_references_still_give_their_golden_vectors(op):
 
 
 def test_the_index_knows_every_file_by_its_hash():
-    """Tables, files and hashes agree, and together they stay below a megabyte and a half."""
+    """Tables, files and hashes agree, and together they stay below 1.75 megabytes."""
     index = golden.index()
     files = {path.stem: path for path in golden.FOLDER.glob("*.npz")}
     assert set(index) == set(files) == set(OPS), "run: python -m data.golden.make"
     for op, path in files.items():
         assert golden.sha256(path) == index[op]["sha256"], f"{path.name} is not what was made"
         assert len(index[op]["cases"]) == len(list(golden.cases(op)))
-    assert sum(path.stat().st_size for path in files.values()) < 3 * 2**19
+    assert sum(path.stat().st_size for path in files.values()) < 7 * 2**18
 
 
 def test_making_them_again_gives_the_same_bytes(tmp_path):

@@ -25,7 +25,7 @@ class Step:
 
 class Method:
     """This one keeps and reads all. Others are files of their own, which override what is theirs:
-    engine/cache/{eviction,pages,stretches,streaming,two_bits}.py.
+    engine/cache/{eviction,pages,stretches,streaming,two_bits,merged}.py.
 
     Cells tell their method what becomes of sequences, a step asks it for `inputs`, and whoever
     reads a prompt tells it when that begins and that it is over.
@@ -40,6 +40,7 @@ class Method:
     ends = False
     observers = 0
     stretch = 0
+    together = 0
     cells: "Cells"
 
     # Of a prompt
@@ -153,7 +154,7 @@ class Method:
         """The rows of a block's cache that a session keeps of these cells."""
         return cells
 
-    def pages_of(self, cells: Array) -> Array:
+    def pages_of(self, cells: Array, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
         """And the pages."""
         return cells[:0]
 

@@ -134,7 +134,7 @@ def _kept(
     found: list[tuple[Array | DeviceRows, Array]] = [
         (cache, method.rows_of(cells, block_of(name), told)) for name, cache in model.caches.items()
     ]
-    found += [(pages, method.pages_of(cells)) for pages in model.pages.values()]
+    found += [(pages, method.pages_of(cells, told)) for pages in model.pages.values()]
     for states in model.states.values():
         if not isinstance(states, DeviceRows):
             states = states.reshape(len(states), -1).view(np.uint8)

@@ -121,7 +121,7 @@ class Streaming(Method):
         which = hashlib.sha256(np.packbits(self.streaming).tobytes()).hexdigest()[:16]
         return {"kv_policy": text_of(replace(self.policy, heads=which))}
 
-    def pages_of(self, cells: Array) -> Array:
+    def pages_of(self, cells: Array, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
         return self.rows_held.of[cells[self._needed(len(cells))]]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:  # noqa: ARG002

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.method import Method, Step
+from engine.cache.method import Step
+from engine.cache.paged import Paged
 from engine.cache.rows import NONE, Rows
 from engine.errors import EngineError
 from reference.formats.kivi import GROUP
@@ -26,22 +27,18 @@ class PackedError(EngineError, RuntimeError):
     """A token that would go on from what is in two bits, and was not when it was read."""
 
 
-class TwoBits(Method):
+class TwoBits(Paged):
     """Rows and pages for `capacity` cells of up to `n_sequences` sequences, in steps of at most
     `tokens`. What a step is given is in `lists` (rows by sequence, from the first one that some
     token of the step sees), `positions` (by row) and `page_lists`."""
 
     def __init__(self, capacity: int, n_sequences: int, tokens: int, residual: int) -> None:
+        super().__init__(capacity, n_sequences, GROUP, -(-capacity // GROUP))
         self.residual = residual
         self._rows = Rows(rows_for(capacity, n_sequences, tokens, residual), capacity)
-        self.count = pages_for(capacity, n_sequences)
         self.lists = np.zeros((n_sequences, self._rows.count), np.int32)
         self.positions = np.zeros(self._rows.count, np.int32)
-        self.page_lists = np.zeros((n_sequences, -(-capacity // GROUP)), np.int32)
         self.row_of = self._rows.of
-        self.page_of = np.full(capacity, NONE, np.int32)  # by the cell of a page's last token
-        self._free = list(range(self.count - 1, -1, -1))
-        self._fresh: list[int] = []  # last cells of the pages that this step packs
 
     @property
     def rows(self) -> int:
@@ -54,10 +51,6 @@ class TwoBits(Method):
     def held(self, block: int) -> int:  # noqa: ARG002
         return self._rows.held
 
-    @property
-    def packed(self) -> int:
-        return self.count - len(self._free)
-
     def pages_seen(self, ends: Any) -> Any:
         """How many pages tokens see that are the last of so many of their text."""
         return np.maximum(0, np.asarray(ends) - self.residual) // GROUP
@@ -65,7 +58,7 @@ class TwoBits(Method):
     def before(self) -> None:
         """Let rows go that no text needs to go on, or to be taken back by GROUP tokens; what the
         step before packed stays."""
-        self._fresh = []
+        super().before()
         needed = np.zeros(len(self.row_of), bool)
         for sequence, length in enumerate(self.cells.lengths):
             if length:
@@ -95,7 +88,7 @@ class TwoBits(Method):
             rows = self.row_of[cells.lists[sequence, start:last]]
             for t in own[packed[own] > before[own]].tolist():
                 into[t] = self._page(int(cells.lists[sequence, GROUP * packed[t] - 1]))
-            pages = self.page_of[self._ends(cells.lists[sequence, :last])]
+            pages = self.pages_of(cells.lists[sequence, :last], {})
             if (rows < 0).any() or (pages < 0).any():
                 raise PackedError(
                     f"position {first - 1} goes on from tokens that are in two bits: read the text"
@@ -107,12 +100,6 @@ class TwoBits(Method):
         where = GROUP * packed - begins
         seen = np.stack([sequences, where, ends - begins], axis=1)
         return {"cells": self.row_of[chosen], "spans": seen, "packed": packed, "into": into}
-
-    def undo(self) -> None:
-        """The step failed: what it would have packed is not."""
-        for cell in self._fresh:
-            self._let_page_go(cell)
-        self._fresh = []
 
     def reach(self, sequence: int, end: int) -> int:
         """None where what follows wants rows that are gone."""
@@ -136,46 +123,23 @@ class TwoBits(Method):
     def rows_of(self, cells: Array, block: int, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
         return self.row_of[cells[told["first"] :]]
 
-    def pages_of(self, cells: Array) -> Array:
-        return self.page_of[self._ends(cells)]
+    def pages_of(self, cells: Array, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
+        return self.page_of[self._ends(cells, int(self.pages_seen(len(cells))))]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
         first = header["first"]
         self._hold(cells[first:], np.arange(first, len(cells), dtype=np.int32))
-        for cell in self._ends(cells).tolist():
+        for cell in self._ends(cells, int(self.pages_seen(len(cells)))).tolist():
             self._page(cell)
-
-    def _ends(self, listed: Array) -> Array:
-        """Of a text's cells those of the last tokens of its pages."""
-        return listed[GROUP - 1 : GROUP * int(self.pages_seen(len(listed))) : GROUP]
 
     def freed(self, cells: Array) -> None:
         self._rows.let_go(cells)
-        for cell in cells[self.page_of[cells] >= 0].tolist():
-            self._let_page_go(cell)
+        super().freed(cells)
 
     def _hold(self, chosen: Array, positions: Array) -> None:
         self.positions[self._rows.hold(chosen)] = positions
-
-    def _page(self, last: int) -> int:
-        """A new page for the group whose last token has this cell, or NONE where there is one."""
-        if self.page_of[last] >= 0:
-            return NONE
-        self.page_of[last] = self._free.pop()
-        self._fresh.append(last)
-        return int(self.page_of[last])
-
-    def _let_page_go(self, cell: int) -> None:
-        if self.page_of[cell] >= 0:
-            self._free.append(int(self.page_of[cell]))
-            self.page_of[cell] = NONE
 
 
 def rows_for(capacity: int, n_sequences: int, tokens: int, residual: int) -> int:
     """As many as sequences keep between two steps, and a step's tokens."""
     return min(capacity, n_sequences * (residual + GROUP - 1 + BACK) + tokens)
-
-
-def pages_for(capacity: int, n_sequences: int) -> int:
-    """Texts that part within a group have its first cells in common, but not its page."""
-    return -(-capacity // GROUP) + n_sequences

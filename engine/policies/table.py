@@ -8,13 +8,14 @@ from engine.policies.duo_attention import DuoAttention
 from engine.policies.h2o import H2O
 from engine.policies.keydiff import KeyDiff
 from engine.policies.knorm import Knorm
+from engine.policies.minicache import MiniCache
 from engine.policies.policy import Policy
 from engine.policies.pyramidkv import PyramidKV
 from engine.policies.quest import Quest
 from engine.policies.snapkv import SnapKV
 from engine.policies.streaming_llm import StreamingLLM
 
-AnyPolicy = Policy | Quest | DuoAttention
+AnyPolicy = Policy | Quest | DuoAttention | MiniCache
 
 POLICIES: dict[str, type[AnyPolicy]] = {
     "streaming_llm": StreamingLLM,
@@ -25,6 +26,7 @@ POLICIES: dict[str, type[AnyPolicy]] = {
     "pyramidkv": PyramidKV,
     "quest": Quest,
     "duoattention": DuoAttention,
+    "minicache": MiniCache,
 }
 
 

@@ -274,6 +274,8 @@ class Scheduler:
             count = min(run.length - run.held, left, begin + 1 + spare)
             if self._method.ends and run.held < (prompt := len(run.request.tokens)):
                 count = min(count, prompt - run.held)
+            elif self._method.together and not run.request.reading:
+                count = min(count, self._method.together)
             if count := self._room(run, parts, count):
                 wanted = max(0, count - begin)
                 spare -= max(0, wanted - 1)

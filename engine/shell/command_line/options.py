@@ -66,7 +66,7 @@ class Loading:
         "",
         "Which cells are kept once a prompt is read, e.g. snapkv:capacity=1024; or streaming_llm,"
         " knorm, keydiff, h2o, pyramidkv; or read by each token, quest:budget=1024; or by which"
-        " heads, duoattention:heads=FILE.",
+        " heads, duoattention:heads=FILE; or shared by two blocks, minicache.",
         metavar="NAME",
     )
     prompt_attention: str = option(

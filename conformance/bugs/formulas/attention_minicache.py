@@ -1,0 +1,63 @@
+"""Planted bugs of attention_minicache."""
+
+from typing import Any
+
+import numpy as np
+
+from conformance.bugs.bug import changed, in_python
+from reference.attention.attention_minicache import attention_minicache
+from reference.formats.minicache import retained_in
+from reference.op import Array
+
+
+def lengths_of(pages: Array, head_dim: int) -> slice:
+    """Where the lengths of a head's tokens lie."""
+    rows = 2 * head_dim * (256 + retained_in(pages.shape[2], head_dim))
+    return slice(rows, rows + 8 * 256)
+
+
+def unit(*names: str) -> Any:
+    """Directions without their lengths."""
+
+    def wrong(**given: Any) -> Array:
+        pages = {name: given[name].copy() for name in names}
+        for own in pages.values():
+            where = lengths_of(own, given["q"].shape[2])
+            ones = np.ones(512, np.float32).view(np.uint8)
+            own[:, :, where] = ones
+        return attention_minicache(**{**given, **pages})
+
+    return wrong
+
+
+def averaged_apart(**given: Any) -> Array:
+    """Pages and cells each have weights that add up to one, and are averaged by their tokens."""
+    nothing = given["spans"].copy()
+    nothing[:, 2] = nothing[:, 1]
+    pages = attention_minicache(**{**given, "spans": nothing})
+    cells = attention_minicache(**{**given, "packed": 0 * given["packed"]})
+    held = 256 * given["packed"][:, None, None]
+    seen = np.diff(given["spans"][:, 1:])[:, :, None]
+    return (held * pages + seen * cells) / np.maximum(1, held + seen)
+
+
+BUGS = in_python(
+    "attention_minicache",
+    averaged_apart,
+    keys_without_lengths=unit("k_pages"),
+    values_without_lengths=unit("v_pages"),
+    the_other_block=changed(attention_minicache, upper=lambda upper: 1 - upper),
+    always_the_lower=changed(attention_minicache, upper=0),
+    pages_unseen=changed(attention_minicache, packed=np.zeros_like),
+    a_page_less=changed(attention_minicache, packed=lambda packed: np.maximum(0, packed - 1)),
+    all_pages=changed(attention_minicache, packed=lambda own: np.full_like(own, own.max())),
+    unscaled=changed(attention_minicache, scale=1.0),
+    cells_unseen=changed(
+        attention_minicache, spans=lambda spans: np.column_stack([spans[:, :2], spans[:, 1]])
+    ),
+    pages_in_order=changed(
+        attention_minicache, page_lists=lambda lists: np.sort(lists, axis=1)[:, ::-1].copy()
+    ),
+    values_are_keys=lambda **given: attention_minicache(**{**given, "v_pages": given["k_pages"]}),
+    formats=("F16",),
+)

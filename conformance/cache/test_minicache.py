@@ -1,0 +1,230 @@
+"""Blocks that share a cache: what is merged is what the reference merges, and what follows is the
+same every way."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from conformance.support.drawn import drawn
+from conformance.support.models.small_families import SUBJECTS
+from conformance.support.models.small_models import Small
+from conformance.support.models.small_recurrent import RECURRENT
+from engine import Engine, Lookahead, MiniCache, PromptLookup, SamplingParams
+from engine.cache.merged import MergedError
+from engine.cache.session import SessionError
+from engine.errors import EngineError, ModelError
+from reference.cache.minicache import merge_blocks, restored, slerp, slerp_weights
+from reference.formats import FORMATS
+from reference.formats.minicache import GROUP, page_bytes, rows_of_pages
+
+RECENT = 20
+POLICY = MiniCache(recent=RECENT)
+SMALL = Small(kv_heads=2, head_dim=32, seed=9, blocks=3)  # of which the last two are a pair
+PROMPT = np.random.default_rng(0).integers(3, 60, 2 * GROUP + 90).tolist()
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+text = partial(drawn, prompt=PROMPT, params=GREEDY)
+WIDTH = 2 * SMALL.kv_heads * SMALL.head_dim  # bytes of a cell's keys in a block
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return SMALL.write(tmp_path_factory.mktemp("minicache") / "small.gguf")
+
+
+@pytest.fixture(scope="module")
+def load(model):
+    given = {"threads": 2, "context": 700, "sequences": 3, "kv_policy": POLICY}
+    return lambda **more: Engine.load(model, **{**given, **more})
+
+
+def test_what_is_merged_is_the_references(load):
+    """Pages of the pair hold what the reference merges of the keys and values of a cache without
+    policy; its rows are given back, and the timings say so. Restored, merged vectors have their
+    lengths, and lie where slerp has them."""
+    with load(kv_policy=None) as plain, load() as engine:
+        for each in (plain, engine):
+            each.generate(PROMPT, replace(GREEDY, max_tokens=2))
+        cells, own, method = plain.model.cells.of(0), engine.model.cells.of(0), engine.model.method
+        pages = method.page_of[own[GROUP - 1 :: GROUP]]
+        assert (pages >= 0).sum() == method.packed == 2
+        size = page_bytes(SMALL.head_dim, 13) * SMALL.kv_heads
+        rows = 3 * len(own) - 2 * (2 * GROUP)
+        assert engine.timings.cache == 2 * (WIDTH * rows + 2 * size)
+        for part in "kv":
+            given = {
+                name: plain.model.caches[f"blk.{block}.{part}_cache"]
+                for name, block in (("x", 1), ("y", 2))
+            }
+            given |= {"due": np.array([[0, 2]]), "lists": cells[None], "format": "F16"}
+            zeros = np.zeros((1, SMALL.kv_heads, 5, 2 * GROUP), np.float32)
+            weights = slerp_weights(**given, towards=0.6, before=zeros).astype(np.float32)
+            before = np.zeros((2, SMALL.kv_heads, size // SMALL.kv_heads), np.uint8)
+            lists = np.arange(2)[None]
+            want = merge_blocks(**given, weights=weights, page_lists=lists, before=before)
+            got = engine.model.memory[f"blk.1.{part}_pages"][pages]
+            for upper, name in enumerate("xy"):
+                exact = FORMATS["F16"].dequantise(given[name])[cells[: 2 * GROUP]]
+                exact = exact.reshape(2, GROUP, SMALL.kv_heads, -1).swapaxes(1, 2)
+                ours, theirs = (
+                    restored(*rows_of_pages(p, SMALL.head_dim, upper)) for p in (got, want)
+                )
+                apart = np.linalg.norm(ours - theirs, axis=-1)
+                assert (apart <= 2e-3 * np.linalg.norm(theirs, axis=-1)).all()
+                lengths = [np.linalg.norm(x, axis=-1) for x in (ours, exact)]
+                np.testing.assert_allclose(*lengths, rtol=2e-3)
+                assert ((ours == exact).all(axis=-1).sum(axis=-1) >= 13).all()
+            units = [
+                FORMATS["F16"].dequantise(given[n])[cells[0], :32].astype(np.float64) for n in "xy"
+            ]
+            x, y = (unit / np.linalg.norm(unit) for unit in units)
+            middle = slerp(x, y, 0.6)
+            assert abs(np.linalg.norm(middle) - 1) < 1e-9
+            assert abs(np.arccos(x @ middle) - 0.6 * np.arccos(x @ y)) < 1e-6
+
+
+def test_all_retained_is_as_without(load):
+    """Where every token is retained all bits are those of a model without the policy; where fewer
+    are they are not, but for a text of which nothing is old enough."""
+    with load(kv_policy=None) as plain:
+        whole, short = text(plain), text(plain, prompt=PROMPT[: GROUP + 9])
+    with load(kv_policy=MiniCache(retained=100, recent=RECENT)) as engine:
+        assert text(engine) == whole
+        assert engine.model.method.packed == 2
+    with load() as engine:
+        assert text(engine) != whole
+        assert text(engine, prompt=PROMPT[: GROUP + 9]) == short
+
+
+def test_the_same_every_way(load):
+    """Threads, how a prompt is cut into steps, what was read before, forks, scores and company
+    change no bit."""
+    with load() as engine:
+        alone = text(engine)
+        text(engine, prompt=PROMPT[:70])
+        assert text(engine) == alone
+        tokens = list(engine.generate(PROMPT, GREEDY).outputs[0].token_ids)
+        pieces = list(engine.stream(PROMPT, replace(GREEDY, n=2)))
+        assert [[p.token for p in pieces if p.index == i] for i in (0, 1)] == [tokens, tokens]
+        score = engine.score(PROMPT, PROMPT[:5])
+        assert text(engine) == alone
+        talk = text(engine, prompt=engine.text.held + engine.text.drawn + PROMPT[:30])
+        assert engine.timings.prompt.tokens == 31
+    with load(threads=1, batch=90) as engine:
+        assert text(engine) == alone
+        assert text(engine, prompt=engine.text.held + engine.text.drawn + PROMPT[:30]) == talk
+        assert engine.score(PROMPT, PROMPT[:5]) == score
+    prompts = [PROMPT, PROMPT[:99], PROMPT[:300], PROMPT]
+    with load(context=1200, batch=64) as engine:
+        each = []
+        for prompt in prompts:
+            each.append(engine.generate(prompt, GREEDY).outputs[0].token_ids)
+            engine.reset()  # or the next would go on from what is merged of this one
+        many = engine.generate(prompts, GREEDY)
+        assert [found.outputs[0].token_ids for found in many] == each
+        assert each[0] == tuple(tokens)
+        engine.reset()
+        model = engine.model
+        assert (model.cells.free, model.method.held(2), model.method.packed) == (1200, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "drafting", [PromptLookup(adaptive=False), Lookahead()], ids=["chains", "trees"]
+)
+def test_drafts_change_nothing(load, drafting):
+    """Nor do those that are dropped where what they would merge is not due without them."""
+    prompt, asked = PROMPT[:12] * 21, replace(GREEDY, max_tokens=40)  # 252: a group is due at 276
+    with load() as plain:
+        wanted = plain.generate(prompt, asked).outputs[0].token_ids
+        assert plain.model.method.packed == 1
+    with load(speculation=drafting) as engine:
+        assert engine.generate(prompt, asked).outputs[0].token_ids == wanted
+        assert engine.timings.speculation.drafted
+
+
+def test_sessions_and_shifts_go_on(load, tmp_path):
+    """Pages and rows are saved and gone on with; a session without the policy is refused. What a
+    shifted context leaves of a text is read anew, and merged by its new places."""
+    path = tmp_path / "talk.session"
+    with load() as engine:
+        whole = engine.generate(PROMPT, replace(GREEDY, max_tokens=12)).outputs[0].token_ids
+        engine.reset()
+        begun = engine.generate(PROMPT, replace(GREEDY, max_tokens=3)).outputs[0].token_ids
+        engine.save(path)
+    with load(batch=9) as other:
+        tokens = other.restore(path)
+        rest = other.stream(tokens, replace(GREEDY, max_tokens=9), resume=True)
+        assert begun + tuple(piece.token for piece in rest) == whole
+        assert other.timings.prompt.tokens == 1
+    with load(kv_policy=None) as other, pytest.raises(SessionError) as refused:
+        other.restore(path)
+    told = "minicache:retained=5,towards=60,recent=20,start=0, the engine's is none"
+    assert str(refused.value).endswith(told)
+    with load(context=640) as engine:
+        pieces = list(engine.stream(PROMPT, replace(GREEDY, max_tokens=60), context_shift=True))
+        assert (len(pieces), engine.model.method.packed) == (60, 1)
+
+
+def test_a_step_that_fails_merges_nothing(load, monkeypatch):
+    """What it would have merged the next one merges. A text cannot go on from inside of that."""
+    with load() as engine:
+        alone = text(engine)
+        engine.reset()
+        model, method = engine.model, engine.model.method
+        method.begin(0, len(PROMPT))
+        model.evaluate(PROMPT[:-1], 0)
+        model.step(PROMPT[-1:], [len(PROMPT) - 1], [(0,)], [0])
+        monkeypatch.setattr(model.ready, "run", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model.step([5], [len(PROMPT)], [(0,)], [0])
+        monkeypatch.undo()
+        assert (method.packed, method.held(2)) == (0, len(PROMPT))
+        engine.text.hold(PROMPT)
+        assert text(engine) == alone
+        assert (method.packed, model.cells.reach(0, 90)) == (2, 0)
+        model.cells.remove(0, begin=90)
+        with pytest.raises(MergedError, match="position 90 goes on from tokens that are merged"):
+            model.step([5], [90], [(0,)], [0])
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"kv_format": "Q8_0"}, "kv_policy MiniCache merges cells in F16: kv_format is Q8_0"),
+        ({"kv_format": "KIVI2"}, "kv_format KIVI2 and kv_policy exclude each other"),
+        ({"context": 270}, "which is all of a context of 270: nothing would be merged"),
+        ({"kv_policy": MiniCache(start=2)}, "3 blocks, of which 1 from 2 on make no pairs"),
+        ({"kv_policy": MiniCache(start=7)}, "start is 7, and the model has 3 blocks"),
+    ],
+)
+def test_options_that_do_not_go_together(load, given, line):
+    """Each is told in one line."""
+    with pytest.raises(ModelError) as refused:
+        load(**given)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("small", "line"),
+    [
+        (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window of the text"),
+        (replace(RECURRENT["Mamba"], blocks=4), "are recurrent"),
+        (SUBJECTS["DeepSeek-V2"], "has no keys and values of its own"),
+        (Small(blocks=2), "2 blocks, of which 0 from 2 on make no pairs"),
+        (Small(kv_heads=2, head_dim=8, blocks=4), "have 8 elements: want a multiple of 16"),
+    ],
+)
+def test_models_that_have_no_such_cells(tmp_path, small, line):
+    """Each is told in one line."""
+    with pytest.raises(EngineError) as refused:
+        Engine.load(small.write(tmp_path / "model.gguf"), threads=1, context=300, kv_policy=POLICY)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("numbers", [{"retained": 101}, {"towards": -1}, {"recent": 0}])
+def test_numbers_that_are_no_policys(numbers):
+    with pytest.raises(ModelError, match=f"MiniCache: {next(iter(numbers))} is"):
+        MiniCache(**numbers)

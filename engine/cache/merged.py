@@ -1,0 +1,201 @@
+"""Caches that two blocks share but for the latest tokens of each text (docs/decisions/051).
+
+A token has a cell as ever, and in all blocks a row for it. A prompt's tokens see rows. When it has
+been read, groups of 256 tokens are merged, block by pair of blocks, into pages (paged.py): by the
+step of the first token that sees them so, which is an answer's. That many tokens younger than the
+group are in rows. Of the merged blocks the memory of rows that no text needs goes back to the
+system. A prompt that goes on from a text sees the pages that its own place in the text allows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.cache.freed import release
+from engine.cache.method import NEVER, Step
+from engine.cache.paged import Paged
+from engine.errors import EngineError
+from engine.policies.minicache import MiniCache
+from engine.policies.table import text_of
+from reference.formats.minicache import GROUP
+from reference.op import Array
+
+BACK = 64  # tokens by which a text can be taken back, though what it held of them was merged
+UNKNOWN = -1
+
+
+class MergedError(EngineError, RuntimeError):
+    """A token that would go on from what is merged, and was not when it was read."""
+
+
+class Merged(Paged):
+    """Pages of the blocks from `first` on.
+
+    Of a sequence tokens behind its first `prompt` ones are an answer's; the others `prompt_sees`
+    pages, told when the first of them is read. So many pages are `merged` of its text,
+    whose last prompt was `answered` so many tokens from its beginning.
+    """
+
+    ends = True
+
+    def __init__(self, policy: MiniCache, first: int, capacity: int, n_sequences: int) -> None:
+        super().__init__(capacity, n_sequences, GROUP, capacity // GROUP)
+        self.policy, self.block, self.together = policy, first, policy.recent
+        self.prompt = [NEVER] * n_sequences
+        self.prompt_sees = [UNKNOWN] * n_sequences
+        self.merged = [0] * n_sequences
+        self.answered = [0] * n_sequences
+        self.gone = np.zeros(capacity, np.bool_)  # cells of whose rows merged blocks have none
+        self.memory: list[Array] = []  # of these blocks, uint8 [capacity, bytes]
+        self._running: dict[int, int] = {}  # pages that a step's sequences will have
+
+    def begin(self, sequence: int, tokens: int) -> None:
+        self.prompt[sequence], self.prompt_sees[sequence] = tokens, UNKNOWN
+
+    def whole(self, sequence: int) -> None:
+        self.begin(sequence, NEVER)
+
+    def copied(self, source: int, target: int, count: int) -> None:
+        self.prompt[target], self.prompt_sees[target] = (
+            self.prompt[source],
+            self.prompt_sees[source],
+        )
+        self.merged[target] = min(self.merged[source], count // GROUP)
+        self.answered[target] = self.answered[source]
+
+    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+        if not gone.any():
+            return
+        left = int(gone.argmax())
+        if left < GROUP * self.merged[sequence] and not gone[left:].all():
+            raise ValueError(
+                f"positions from {begin} on cannot be dropped without those after them, which are"
+                " merged with them"
+            )
+        self.merged[sequence] = min(self.merged[sequence], left // GROUP)
+
+    def freed(self, cells: Array) -> None:
+        super().freed(cells)
+        self.gone[cells] = False
+
+    def cleared(self) -> None:
+        for sequence in range(len(self.prompt)):
+            self.whole(sequence)
+
+    def held(self, block: int) -> int:
+        return super().held(block) - (int(self.gone.sum()) if block >= self.block else 0)
+
+    def pages_seen(self, ends: Any) -> Any:
+        """How many pages an answer's tokens see that are the last of so many of their text."""
+        return np.maximum(0, np.asarray(ends) - self.policy.recent) // GROUP
+
+    def _pages_of_prompt(self, sequence: int, held: int) -> int:
+        """How many pages tokens see that go on behind so many."""
+        return min(int(self.pages_seen(held)), self.merged[sequence])
+
+    def reach(self, sequence: int, end: int) -> int:
+        """None where what follows wants rows that are gone, nor within a prompt that was answered,
+        whose own tokens saw others than what is left of it."""
+        if self.merged[sequence] and end < self.answered[sequence]:
+            return 0
+        listed = self.cells.of(sequence)[:end]
+        first = GROUP * self._pages_of_prompt(sequence, len(listed))
+        return 0 if self.gone[listed[first:]].any() else end
+
+    def shares(self, sequence: int, end: int) -> int:
+        """Nothing of what is merged, which is not what another prompt's tokens would see."""
+        return 0 if self.merged[sequence] else super().shares(sequence, end)
+
+    def is_begun(self, sequence: int) -> bool:
+        return self.prompt[sequence] != NEVER
+
+    def is_spoilt(self, sequence: int) -> bool:
+        return self.merged[sequence] > 0
+
+    def inputs(self, step: Step) -> dict[str, Array]:
+        """How many pages each token sees, and the spans behind them; of each sequence the groups
+        that are due, the first and the end."""
+        if "due" not in step.inputs:  # no blocks of the step are merged
+            return {}
+        cells, spans = self.cells, step.spans.copy()
+        sequences, _, ends = step.spans.T
+        if (strange := cells.positions[step.cells] != ends - 1).any():
+            at = int(strange.argmax())
+            raise MergedError(
+                f"position {cells.positions[step.cells[at]]} is the {ends[at]}th of its text, by"
+                " which tokens are merged: leave none out"
+            )
+        packed, due = np.zeros(len(spans), np.int32), np.zeros((cells.n_sequences, 2), np.int32)
+        self._running = {}
+        for sequence in np.unique(sequences).tolist():
+            own = np.flatnonzero(sequences == sequence)
+            packed[own] = self._seen_by(sequence, ends[own])
+            pages, first = int(packed[own].max()), int(ends[own].min()) - 1
+            listed = cells.lists[sequence, : int(ends[own].max())]
+            if GROUP * pages > first or self.gone[listed[GROUP * int(packed[own].min()) :]].any():
+                raise MergedError(
+                    f"position {first} goes on from tokens that are merged: read the text anew, and"
+                    f" no more than {self.together} tokens of an answer in a step"
+                )
+            lasts = self._ends(listed, pages)
+            there = int((self.page_of[lasts] >= 0).sum())
+            for cell in lasts[there:].tolist():
+                self._page(cell)
+            due[sequence] = there, pages
+            self.page_lists[sequence, :pages] = self.page_of[lasts]
+            self._running[sequence] = pages
+        spans[:, 1] = GROUP * packed
+        return {"packed": packed, "unmerged_spans": spans, "due": due}
+
+    def _seen_by(self, sequence: int, ends: Array) -> Array:
+        """The pages that tokens see, the last ones of so many."""
+        asked = ends <= self.prompt[sequence]
+        if asked.any() and self.prompt_sees[sequence] == UNKNOWN:
+            self.prompt_sees[sequence] = self._pages_of_prompt(sequence, int(ends.min()) - 1)
+        return np.where(asked, self.prompt_sees[sequence], self.pages_seen(ends)).astype(np.int32)
+
+    def ran(self) -> None:
+        """Let rows go that no text needs, to go on or to be taken back a little."""
+        for sequence, pages in self._running.items():
+            self.merged[sequence] = pages
+            if self.cells.lengths[sequence] > self.prompt[sequence]:
+                self.answered[sequence] = self.prompt[sequence]
+        self._running = {}
+        cells = self.cells
+        if not any(self.merged):
+            return
+        going = (cells.positions >= 0) & ~self.gone
+        for sequence, length in enumerate(cells.lengths):
+            pages = self.prompt_sees[sequence]
+            if length > self.prompt[sequence] or pages == UNKNOWN:
+                pages = self._pages_of_prompt(sequence, max(0, length - BACK))
+            going[cells.of(sequence)[GROUP * pages :]] = False
+        if going.any():
+            self.gone |= going
+            for rows in self.memory:
+                release(rows, np.flatnonzero(going))
+
+    def told(self, cells: Array) -> dict[str, Any]:
+        """The first cell that has rows in all blocks, as all behind it do."""
+        lacking = np.flatnonzero(self.gone[cells])
+        return {
+            "kv_policy": text_of(self.policy),
+            "prompt": self.prompt[0],
+            "merged": self.merged[0],
+            "answered": self.answered[0],
+            "first": int(lacking[-1]) + 1 if len(lacking) else 0,
+        }
+
+    def rows_of(self, cells: Array, block: int, told: Mapping[str, Any]) -> Array:
+        return cells[told["first"] :] if block >= self.block else cells
+
+    def pages_of(self, cells: Array, told: Mapping[str, Any]) -> Array:
+        return self.page_of[self._ends(cells, told["merged"])]
+
+    def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
+        self.begin(0, header["prompt"])
+        self.merged[0], self.answered[0] = header["merged"], header["answered"]
+        self.gone[cells[: header["first"]]] = True
+        for cell in self._ends(cells, self.merged[0]).tolist():
+            self._page(cell)
