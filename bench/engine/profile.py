@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.engine.node_cost import active_neurons, bounds, cost_of
+from bench.engine.node_cost import active_neurons, bounds, cells_seen, cost_of
 from bench.machine.clock import Seconds, Stamped
 from bench.machine.limits import Limits
 from bench.race.results import Measurement
@@ -150,7 +150,7 @@ def profile(
         run_stamped()
         if not np.array_equal(logits, plan.logits[:1]):
             raise ProfileError("the step with time stamps gave other logits than the step without")
-        active = active_neurons(model, tokens)
+        active, seen = active_neurons(model, tokens), cells_seen(model, tokens)
         laps.clear()
         bare.clear()
         samples = race({"step": run, "stamped": run_stamped}, rule, watch)["step"]
@@ -162,10 +162,8 @@ def profile(
         taken[:, call.step] += np.maximum(TICK, lap)
     steps, threads = plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
-    depths = [before.get(step.node.label, depth) for step in steps]
     costs = [
-        cost_of(step, sizes, own, active.get(i, 0))
-        for i, (step, own) in enumerate(zip(steps, depths, strict=True))
+        cost_of(step, sizes, depth, active.get(i, 0), seen.get(i)) for i, step in enumerate(steps)
     ]
     ceilings = bounds(steps, sizes, costs, limits, threads) if limits else [None] * len(steps)
     row = Measurement(
