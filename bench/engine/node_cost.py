@@ -50,9 +50,9 @@ def cost_of(
         return cost(shape, read)
     # not the whole cache: what is seen is read once, and the t-th token meets depth + t cells
     tokens = shape["tokens"]
-    seen = {**shape, "capacity": depth + tokens}
+    once = {**shape, "capacity": depth + tokens}
     met = {**shape, "tokens": 1, "capacity": tokens * depth + tokens * (tokens + 1) // 2}
-    return Cost(cost(seen, read).bytes, cost(met, read).operations)
+    return Cost(cost(once, read).bytes, cost(met, read).operations)
 
 
 def _of_cells(node: Node, shape: dict[str, int], read: str | None, seen: Given) -> Cost:
@@ -107,7 +107,7 @@ def _arguments(model: Model, tokens: int, wanted: Mapping[str, Sequence[str]]) -
     plan = model.plan_for(tokens)
     if not any(step.node.op in wanted for step in plan.steps):
         return {}
-    found: dict[int, dict[str, Array]] = {}
+    found: dict[int, Given] = {}
     for call, entry in zip(plan.calls, plan.entries, strict=True):
         node = plan.steps[call.step].node
         if node.op in wanted and call.step not in found:
