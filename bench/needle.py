@@ -13,6 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from engine.gguf.file import GGUFFile
 from engine.policies.table import POLICIES, policy_of
 from engine.sampling.params import Logits
 from engine.tokenizer import Tokenizer
+from reference.formats.kivi import KIVI
 
 MODEL = "story-long"
 SEED = 25_001  # of tales that no training drew
@@ -46,7 +48,7 @@ class Effort:
     budgets: Sequence[float]
 
 
-THOROUGH = Effort(5, 3700, 6, 200, (0.05, 0.1, 0.2, 0.5))
+THOROUGH = Effort(5, 3700, 6, 200, (0.05, 0.125, 0.25, 0.5))
 QUICK = Effort(1, 300, 2, 30, (0.3,))
 
 
@@ -141,12 +143,14 @@ def text_of(name: str, cells: int) -> str:
     return f"{name}:capacity={cells}" + (f",recent={int(RECENT * cells)}" if name == "h2o" else "")
 
 
-def ways(effort: Effort, longest: int) -> Iterator[tuple[str, float, str]]:
-    """A policy's name, its budget, and its text: all cells first, then each policy by budget."""
-    yield FULL, 1.0, ""
+def ways(effort: Effort, longest: int) -> Iterator[tuple[str, float, dict[str, Any]]]:
+    """A method's name, its budget, and the engine's options: all cells first, in F16 and in two
+    bits, then each policy by budget."""
+    yield FULL, 1.0, {}
+    yield KIVI.lower(), 1.0, {"kv_format": KIVI}
     for name in POLICIES:
         for budget in effort.budgets:
-            yield name, budget, text_of(name, round(budget * longest))
+            yield name, budget, {"kv_policy": policy_of(text_of(name, round(budget * longest)))}
 
 
 def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
@@ -167,11 +171,10 @@ def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None,
     floor = -sum(tale.log_probability for tale in tales)
     tokens = sum(len(tale.following) for tale in tales)
     yield [figure(base, FLOOR, math.exp(floor / tokens), "perplexity")]
-    for name, budget, text in ways(effort, longest):
+    for name, budget, own in ways(effort, longest):
         tell(f"{path.stem}, {name}, {budget:.0%}")
         row = replace(base, variant=name, shape=f"budget={budget:g}")
-        policy = policy_of(text) if text else None
-        with Engine.load(path, threads=asked.threads, context=context, kv_policy=policy) as engine:
+        with Engine.load(path, threads=asked.threads, context=context, **own) as engine:
             right = [(question.depth, answers(engine, question)) for question in questions]
             costs = [nll for tale in tales for nll in nats(engine, tale)]
         by_depth = [[found for at, found in right if at == depth] for depth in range(effort.depths)]
