@@ -2,8 +2,9 @@
 method at each budget, and of llama.cpp, in turns.
 
 `python -m bench.long_contexts MODEL [-o PAGE.md]` fills caches with random keys and values as if a
-prompt had been read, since what they hold changes no speed; llama.cpp reads one. The bound is the
-time that reading a step's bytes takes at the machine's probed bandwidth. What `python -m
+prompt had been read, since what they hold changes no speed, and llama.cpp's with the first 256
+tokens of one again and again. The bound is the time that reading a step's bytes takes at the
+machine's probed bandwidth. What `python -m
 bench.needle` last found again by the same method and budget stands beside it. `--kv-policy
 quest:budget=2048 snapkv:capacity=1024` races these alone.
 """
@@ -156,12 +157,12 @@ class Race:
             BENCH, STEP, model=self._path.name, threads=self._threads, tokens=1,
             settings=f"held={self._held}",
         )  # fmt: skip
-        tell(f"{PEER} reads {self._held} tokens")
+        tell(f"{PEER}: opening")
         test = EngineTest("tg", generate=1, depth=self._held)
         self._peer = self._entered(test)
         if isinstance(self._peer, Racer):
             stack.enter_context(self._peer)
-            self._peer.sample(test)
+            self._peer.fill(self._held)
         self._test = test
         self._full = self._opened(Way(FULL), stack)
 
