@@ -34,7 +34,17 @@ from bench.race.experiment import Contender, Experiment, Sample, timed
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Limit, Measurement, ResultsError, read_folder, results_folder
 from bench.race.timing import Rule
-from bench.report.long_contexts import BENCH, BOOKKEEPING, CACHE, FULL, READ, STEP, TIDYING, section
+from bench.report.long_contexts import (
+    BENCH,
+    BOOKKEEPING,
+    CACHE,
+    FULL,
+    PEER,
+    READ,
+    STEP,
+    TIDYING,
+    section,
+)
 from bench.report.lookup import rows_of
 from bench.report.needle import BENCH as NEEDLE
 from engine.cache.pages import Pages
@@ -51,7 +61,6 @@ ROWS = 1024  # that are drawn; the others repeat them
 STAMPED = 30  # steps with a time stamp behind each call
 BUDGETS, FEW = (0.05, 0.125, 0.25, 0.5), (0.3,)
 RULE, QUICKLY = Rule(least=9, error=0.005, cap_seconds=60), Rule(least=3, most=3)
-PEER = "llama.cpp"
 
 
 @dataclass(frozen=True, slots=True)

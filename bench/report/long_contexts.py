@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench.contenders.contender import OURS
@@ -27,7 +28,7 @@ from bench.report.table import (
 
 BENCH = "long contexts"
 STEP, READ, CACHE, TIDYING, BOOKKEEPING = "step", "read", "cache", "to evict", "bookkeeping"
-FULL = ALL_CELLS
+FULL, PEER = ALL_CELLS, "llama.cpp"
 TOGETHER = 3  # rounds that are drawn as one
 MB = 1e6
 TITLE = "What a step behind a long text takes"
@@ -101,32 +102,50 @@ def _quality(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ways(steps: pd.DataFrame, known: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """All cells first, then llama.cpp, then each method by budget: what was measured of each, and
-    what it was in turns with these two."""
-    for i, (_, part) in enumerate(steps.groupby("rivals", sort=False)):
-        full = part[part["variant"] == FULL].iloc[0]
-        peers = part[part["contender"] != OURS]
-        peer = peers.iloc[0] if len(peers) else None
-        first = part["variant"].eq(FULL) | part["contender"].ne(OURS)
-        for _, row in (
-            (part if i == 0 else part[~first]).sort_values("contender", kind="stable").iterrows()
-        ):
-            key = row["variant"], row["shape"]
-            ours = row["contender"] == OURS
-            beside = known.loc[key] if ours and key in known.index else {}
-            yield {
-                "name": row["variant"],
-                "budget": float(row["shape"].removeprefix("budget=")),
-                "seconds": row["median"],
-                "bytes": row["bytes"] or float("nan"),
-                "bound": row["limit_seconds"] or float("nan"),
-                "all": None if row is full or row["variant"] == FULL else _faster(row, full),
-                "peer": None if peer is None or not ours else _faster(row, peer),
-                **{
-                    name: beside.get(name, float("nan"))
-                    for name in (READ, CACHE, TIDYING, BOOKKEEPING, ANSWERED, PERPLEXITY)
-                },
-            }
+    """All cells first and llama.cpp, of the rounds of all races, then each method by budget: what
+    was measured of each, and what it was in turns with these two."""
+    races = [part for _, part in steps.groupby("rivals", sort=False)]
+    always = steps["variant"].eq(FULL) | steps["contender"].ne(OURS)
+    both = [(_one(part, FULL), _one(part, PEER)) for part in races]
+    beside = [(own, other) for own, other in both if other is not None]
+    full = _all_rounds([own for own, _ in beside or both])
+    peer = _all_rounds([other for _, other in beside]) if beside else None
+    yield _way(full, known, None, peer)
+    if peer is not None:
+        yield _way(peer, known, full, None)
+    for part, (own, other) in zip(races, both, strict=True):
+        for _, row in part[~always[part.index]].iterrows():
+            yield _way(row, known, own, other)
+
+
+def _one(race: pd.DataFrame, variant: str) -> Any:
+    rows = race[race["variant"] == variant]
+    return rows.iloc[0] if len(rows) else None
+
+
+def _all_rounds(rows: list[Any]) -> Any:
+    """One row of the samples of these, race after race."""
+    samples = tuple(sample for row in rows for sample in row["samples"])
+    return {**rows[0], "samples": samples, "median": float(np.median(samples))}
+
+
+def _way(row: Any, known: pd.DataFrame, full: Any, peer: Any) -> dict[str, Any]:
+    """What is told of a row, beside all cells and llama.cpp where there are these to compare."""
+    key = row["variant"], row["shape"]
+    beside = known.loc[key] if row["contender"] == OURS and key in known.index else {}
+    return {
+        "name": row["variant"],
+        "budget": float(row["shape"].removeprefix("budget=")),
+        "seconds": row["median"],
+        "bytes": row["bytes"] or float("nan"),
+        "bound": row["limit_seconds"] or float("nan"),
+        "all": None if full is None else _faster(row, full),
+        "peer": None if peer is None else _faster(row, peer),
+        **{
+            name: beside.get(name, float("nan"))
+            for name in (READ, CACHE, TIDYING, BOOKKEEPING, ANSWERED, PERPLEXITY)
+        },
+    }
 
 
 def _faster(row: Any, other: Any) -> Any:
@@ -145,7 +164,7 @@ def _plots(ways: list[dict[str, Any]]) -> list[Plot]:
     """Time beside its bound by budget, a panel for each method, all cells the last place of each;
     and bytes held and read, a line for each method."""
     full = next(way for way in ways if way["name"] == FULL)
-    peer = [way for way in ways if way["name"] == "llama.cpp"]
+    peer = [way for way in ways if way["name"] == PEER]
     names = dict.fromkeys(way["name"] for way in ways if way["budget"] < 1)
     budgets = sorted({way["budget"] for way in ways})
     places = {budget: float(i) for i, budget in enumerate(budgets)}
@@ -160,7 +179,7 @@ def _plots(ways: list[dict[str, Any]]) -> list[Plot]:
             for title, what in (("held", CACHE), ("a token reads", READ)):
                 size.append({"title": title, "name": name, "x": x, "value": way[what] / MB})
         speed += [
-            {"title": name, "name": "llama.cpp", "x": places[1.0], "value": 1e3 * way["seconds"]}
+            {"title": name, "name": PEER, "x": places[1.0], "value": 1e3 * way["seconds"]}
             for way in peer
         ]
     if not names:
