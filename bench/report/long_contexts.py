@@ -164,7 +164,6 @@ def _plots(ways: list[dict[str, Any]]) -> list[Plot]:
     """Time beside its bound by budget, a panel for each method, all cells the last place of each;
     and bytes held and read, a line for each method."""
     full = next(way for way in ways if way["name"] == FULL)
-    peer = [way for way in ways if way["name"] == PEER]
     names = dict.fromkeys(way["name"] for way in ways if way["budget"] < 1)
     budgets = sorted({way["budget"] for way in ways})
     places = {budget: float(i) for i, budget in enumerate(budgets)}
@@ -178,10 +177,6 @@ def _plots(ways: list[dict[str, Any]]) -> list[Plot]:
             speed.append({"title": name, "name": "bound", "x": x, "value": 1e3 * way["bound"]})
             for title, what in (("held", CACHE), ("a token reads", READ)):
                 size.append({"title": title, "name": name, "x": x, "value": way[what] / MB})
-        speed += [
-            {"title": name, "name": PEER, "x": places[1.0], "value": 1e3 * way["seconds"]}
-            for way in peer
-        ]
     if not names:
         return []
     for way in ways:
