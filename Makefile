@@ -61,7 +61,7 @@ test-transformers: $(VENV)/.installed-transformers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/families/test_peers.py \
 		conformance/powerinfer/test_sparsify.py conformance/powerinfer/test_statistics.py \
 		conformance/convert/test_torch_file.py conformance/foreign/test_honest.py \
-		conformance/foreign/test_triton.py \
+		conformance/foreign/test_triton.py conformance/cache/test_authors.py \
 		conformance/foreign/test_verdicts.py::test_right_and_wrong_are_told_apart \
 		conformance/foreign/test_verdicts.py::test_a_kernel_with_a_tolerance_says_so \
 		bench/tests/test_exchange.py

@@ -1,48 +1,124 @@
-"""What a step behind a long text takes: with all of it, and with each policy, in turns.
+"""What a step behind a long text takes, and what it reads for that: with all of the text, with each
+method at each budget, and of llama.cpp, in turns.
 
-`python -m bench.long_contexts MODEL --kv-policy quest:budget=2048 snapkv:capacity=1024` fills
-caches with random keys and values as if a prompt had been read, since what they hold changes no
-speed. It prints for each policy the bytes of keys and values, the ratio of a step's time without to
-with it and, of Quest and DuoAttention, the share of a step that is neither in attention nor in what
-is the same without.
+`python -m bench.long_contexts MODEL [-o PAGE.md]` fills caches with random keys and values as if a
+prompt had been read, since what they hold changes no speed, and llama.cpp's with the first 256
+tokens of one again and again. The bound is the time that reading a step's bytes takes at the
+machine's probed bandwidth. What `python -m
+bench.needle` last found again by the same method and budget stands beside it. `--kv-policy
+quest:budget=2048 snapkv:capacity=1024` races these alone.
 """
 
-import argparse
+import sys
 import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from bench.child import ChildError, settle
+from bench.contenders.contender import Setup
+from bench.contenders.racer import Program, Racer, enter
+from bench.engine.engine_tests import EngineTest
+from bench.engine.node_cost import SEEING, cells_seen, cost_of, stored_bytes
 from bench.machine.clock import Stamped
-from bench.race.ratio import ratio
-from bench.race.timing import Rule, race
+from bench.machine.limits import limits
+from bench.needle import Heads, text_of
+from bench.quality import figure
+from bench.race.experiment import Contender, Experiment, Sample, timed
+from bench.race.program import Tell, parsed, report
+from bench.race.results import Limit, Measurement, ResultsError, read_folder, results_folder
+from bench.race.timing import Rule
+from bench.report.long_contexts import (
+    BENCH,
+    BOOKKEEPING,
+    CACHE,
+    FULL,
+    PEER,
+    READ,
+    STEP,
+    TIDYING,
+    section,
+)
+from bench.report.lookup import rows_of
+from bench.report.needle import BENCH as NEEDLE
 from engine.cache.pages import Pages
 from engine.cache.streaming import Streaming
+from engine.cache.two_bits import TwoBits
+from engine.embedded import resolve
 from engine.engine import Engine
 from engine.graph import Node
 from engine.model import Model
-from engine.policies.table import policy_of
+from engine.policies.retrieval import write
+from engine.policies.table import POLICIES, policy_of
 from reference.formats import FORMATS
+from reference.formats.kivi import GROUP, KIVI, page_of_keys
 
 OPS = ("page_extremes", "page_scores", "choose_pages")
 APART = (".q", ".put", "_new")  # how labels end of what puts heads apart and together
 ROWS = 1024  # that are drawn; the others repeat them
 STAMPED = 30  # steps with a time stamp behind each call
+BUDGETS, FEW = (0.05, 0.125, 0.25, 0.5), (0.3,)
+RULE, QUICKLY = Rule(least=9, error=0.005, cap_seconds=60), Rule(least=3, most=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A method that keeps or reads so much of a text, and the engine's options for it."""
+
+    name: str
+    budget: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def groups(asked: Namespace, heads: Heads) -> Iterator[list[Way]]:
+    """Who takes turns, beside all cells and llama.cpp."""
+    held = asked.held
+    if asked.kv_policy:
+        policies = {text: policy_of(text) for text in asked.kv_policy}
+        yield [
+            Way(text, getattr(p, "capacity", getattr(p, "budget", 0)) / held, {"kv_policy": p})
+            for text, p in policies.items()
+        ]
+        return
+    yield [Way(KIVI.lower(), options={"kv_format": KIVI})]
+    for name in POLICIES:
+        yield [
+            Way(name, budget, {"kv_policy": policy_of(text_of(name, budget, held, heads))})
+            for budget in (FEW if asked.quick else BUDGETS)
+        ]
 
 
 def fill(model: Model, held: int) -> float:
     """Let sequence 0 hold a text; the seconds that a policy took to evict from it."""
     rng = np.random.default_rng(0)
-    layout = FORMATS[model.options.kv_format]
-    for cache in (*model.caches.values(), *model.pages.values()):
+    cells, method = model.cells, model.method
+    if isinstance(method, TwoBits):
+        kv_heads, width = model.config.kv_heads, model.config.head_dim
+        page = page_of_keys(rng.standard_normal((GROUP, kv_heads, width), np.float32))
+        for pages in model.pages.values():
+            assert isinstance(pages, np.ndarray)
+            pages[:] = page.reshape(pages[:1].shape)
+    layout = FORMATS["F16" if isinstance(method, TwoBits) else model.options.kv_format]
+    streaming = model.pages.values() if isinstance(method, Streaming) else ()
+    for cache in (*model.caches.values(), *streaming):
         assert isinstance(cache, np.ndarray)
         width = cache.shape[1] // layout.block_bytes * layout.block
         rows = layout.quantise(rng.standard_normal((ROWS, width), np.float32))
         cache[:] = np.resize(rows, cache.shape)
-    cells = model.cells.place(range(held), [(0,)] * held)
-    if isinstance(model.method, Streaming):  # as behind a session
-        model.method.restore(cells, {})
+    placed = cells.place(range(held), [(0,)] * held)
+    if isinstance(method, Streaming):  # as behind a session
+        method.restore(placed, {})
+    if isinstance(method, TwoBits):  # the latest tokens have rows, all others pages
+        unpacked = model.options.kv_residual + 2 * GROUP
+        method.restore(cells.of(0), {"first": max(0, held - unpacked)})
     started = time.perf_counter()
     model.method.begin(0, held)
     model.method.finish(0)
@@ -75,40 +151,139 @@ def _is_bookkeeping(node: Node) -> bool:
     return node.op in OPS or joining or node.label.endswith((".attention_all", *APART))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.long_contexts", description=__doc__)
+def bytes_read(model: Model, held: int) -> tuple[float, float]:
+    """What a step reads of weights and cache, and of the cache alone."""
+    step(model, held)
+    sizes, seen, parts = {"tokens": 1, "outputs": 1}, cells_seen(model, 1), [0.0, 0.0]
+    for i, one in enumerate(model.plan.steps):
+        cost = cost_of(one, sizes, held, seen=seen.get(i))
+        parts[one.node.op in SEEING] += stored_bytes(one.node, sizes, cost)
+    return sum(parts), parts[1]
+
+
+class Race:
+    """Ways behind the same text, each an engine of this process, and llama.cpp in one of its own.
+
+    `base` is what their rows have in common.
+    """
+
+    def __init__(self, asked: Namespace, tell: Tell, stack: ExitStack) -> None:
+        self._asked, self._tell, self._held = asked, tell, asked.held
+        self._path, self._threads = resolve(asked.model), asked.threads
+        self._memory = limits([self._threads]).bandwidth(self._threads)
+        self._base = Measurement(
+            BENCH, STEP, model=self._path.name, threads=self._threads, tokens=1,
+            settings=f"held={self._held}",
+        )  # fmt: skip
+        tell(f"{PEER}: opening")
+        test = EngineTest("tg", generate=1, depth=self._held)
+        self._peer = self._entered(test)
+        if isinstance(self._peer, Racer):
+            stack.enter_context(self._peer)
+            self._peer.fill(self._held)
+        self._test = test
+        self._full = self._opened(Way(FULL), stack)
+
+    def _entered(self, test: EngineTest) -> Racer | Program | str:
+        if self._asked.no_peer:
+            return "was not asked for"
+        setup = Setup(self._threads, test.context, sequences=1)
+        peer = enter(PEER, self._path, setup)
+        return peer if isinstance(peer, str) or peer.does(test) else f"{PEER} knows no depth"
+
+    def _opened(self, way: Way, stack: ExitStack) -> tuple[Way, Model, list[Measurement]]:
+        """A model that holds the text, and what is known of its steps beforehand."""
+        self._tell(f"{way.name}, {way.budget:.3g}: opening")
+        options = {"batch": 64, "sequences": 1, "threads": self._threads, **way.options}
+        context = self._held + 64
+        model = stack.enter_context(Engine.load(self._path, context=context, **options)).model
+        evicting, held = fill(model, self._held), self._held
+        step(model, held)
+        whole, of_cache = bytes_read(model, held)
+        row = replace(self._base, variant=way.name, shape=f"budget={way.budget:g}")
+        memory = self._memory
+        bound = Limit("memory read", whole / memory.per_second, memory.spread)
+        known = [
+            bound.of(replace(row, bytes=whole)),
+            figure(row, READ, of_cache, "B"),
+            figure(row, CACHE, model.cache_bytes, "B"),
+        ]
+        if model.method.evicts:
+            known.append(figure(row, TIDYING, evicting, "s"))
+        if isinstance(model.method, Pages | Streaming):
+            known.append(figure(row, BOOKKEEPING, bookkeeping(model, held), "share"))
+        return way, model, known
+
+    def of(self, ways: list[Way], rule: Rule) -> list[Measurement]:
+        """Rows of these, of all cells and of llama.cpp, of one race."""
+        with ExitStack() as stack:
+            opened = [self._full, *(self._opened(way, stack) for way in ways)]
+            racing = {
+                f"{way.name} {way.budget}": Contender(
+                    rows[0], timed(partial(step, model, self._held))
+                )
+                for way, model, rows in opened
+            }
+            row = replace(self._base, contender=PEER, variant=PEER, shape="budget=1")
+            racing[PEER] = Contender(row, self._beside, excused=ChildError, absent=self._absent)
+            self._tell(f"{ways[0].name}: racing")
+            return Experiment(racing).run(rule) + [
+                row for _, _, rows in opened[1:] for row in rows[1:]
+            ]
+
+    def heads(self, folder: Path) -> Heads:
+        """A file by which heads keep all at random, since no speed depends on which."""
+        config, path = self._full[1].config, folder / "heads.tsv"
+        found = np.random.default_rng(0).random((config.blocks, config.kv_heads))
+        write(path, found)
+        return Heads(path, found.size)
+
+    @property
+    def full(self) -> list[Measurement]:
+        """What is known of all cells, which every race has."""
+        return self._full[2][1:]
+
+    @property
+    def _absent(self) -> str:
+        return self._peer if isinstance(self._peer, str) else ""
+
+    def _beside(self) -> Sample:
+        """A step of llama.cpp, once our threads rest."""
+        assert isinstance(self._peer, Racer)
+        settle()
+        return self._peer.sample(self._test)
+
+
+def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
+    """Rows, one race after the other."""
+    if asked.held < 1:
+        raise ValueError(f"--held is {asked.held}: want one token at least")
+    with ExitStack() as stack:
+        race = Race(asked, tell, stack)
+        yield race.full
+        for ways in groups(asked, race.heads(Path(stack.enter_context(TemporaryDirectory())))):
+            yield race.of(ways, asked.rule)
+
+
+def answers() -> pd.DataFrame:
+    """What `bench.needle` found last on this machine; nothing where it never ran."""
+    try:
+        runs, _ = read_folder(results_folder())
+    except ResultsError:
+        return pd.DataFrame()
+    asked = [run for run in runs if any(row.bench == NEEDLE for row in run.measurements)]
+    return rows_of(asked[-1:])
+
+
+def main() -> int:
+    parser = ArgumentParser(prog="python -m bench.long_contexts", description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--held", type=int, default=16384, help="tokens of the text (%(default)s)")
-    parser.add_argument("--context", type=int, default=32768, help="cells (%(default)s)")
-    parser.add_argument("--threads", type=int, default=0, help="0: one per core")
-    parser.add_argument("--seconds", type=float, default=60, help="of the race (%(default)s)")
-    parser.add_argument("--kv-policy", nargs="+", default=["quest:budget=2048"], metavar="POLICY")
-    options = parser.parse_args()
-    held, load = options.held, partial(
-        Engine.load, options.model, context=options.context, threads=options.threads, batch=64,
-        sequences=1,
-    )  # fmt: skip
-    with ExitStack() as engines:
-        models = {"all": engines.enter_context(load()).model}
-        for text in options.kv_policy:
-            models[text] = engines.enter_context(load(kv_policy=policy_of(text))).model
-        evicting = {name: fill(model, held) for name, model in models.items()}
-        for model in models.values():
-            step(model, held)
-        runs = {name: partial(step, model, held) for name, model in models.items()}
-        found = race(runs, Rule(least=9, error=0.005, cap_seconds=options.seconds))
-        whole = found.pop("all")
-        size = {name: f"{model.cache_bytes / 1e6:.1f} MB" for name, model in models.items()}
-        print(f"behind {held} tokens, {size['all']}, a step takes {1e3 * np.median(whole):.1f} ms")
-        for name, own in found.items():
-            model = models[name]
-            print(
-                f"{name}: {1e3 * np.median(own):.1f} ms, {ratio(whole, own, together=3)} times as"
-                f" fast; {size[name]}; to evict took {1e3 * evicting[name]:.0f} ms"
-            )
-            if isinstance(model.method, Pages | Streaming):
-                print(f"  bookkeeping {bookkeeping(model, held):.1%} of a step")
+    parser.add_argument("--kv-policy", nargs="+", default=[], metavar="POLICY", help="race these")
+    parser.add_argument("--no-peer", action="store_true", help=f"leave {PEER} out")
+    options = parsed(parser, RULE, QUICKLY)
+    return report(options, partial(section, found_again=answers()), partial(measured, options))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from engine.policies.retrieval import alphas, write
 from engine.policies.table import POLICIES, policy_of
 from engine.sampling.params import Logits
 from engine.tokenizer import Tokenizer
+from reference.formats.kivi import KIVI
 
 MODEL = "story-long"
 SEED = 25_001  # of tales that no training drew
@@ -53,7 +55,7 @@ class Effort:
     budgets: Sequence[float]
 
 
-THOROUGH = Effort(5, 3700, 6, 200, (0.05, 0.1, 0.2, 0.5))
+THOROUGH = Effort(5, 3700, 6, 200, (0.05, 0.125, 0.25, 0.5))
 QUICK = Effort(1, 300, 2, 30, (0.3,))
 
 
@@ -182,12 +184,14 @@ def text_of(name: str, budget: float, longest: int, heads: Heads) -> str:
     return f"{name}:capacity={cells}" + (f",recent={int(RECENT * cells)}" if name == "h2o" else "")
 
 
-def ways(effort: Effort, longest: int, heads: Heads) -> Iterator[tuple[str, float, str]]:
-    """A policy's name, its budget, and its text: all cells first, then each policy by budget."""
-    yield FULL, 1.0, ""
+def ways(effort: Effort, longest: int, heads: Heads) -> Iterator[tuple[str, float, dict[str, Any]]]:
+    """A method's name, its budget, and the engine's options: all cells first, in F16 and in two
+    bits, then each policy by budget."""
+    yield FULL, 1.0, {}
+    yield KIVI.lower(), 1.0, {"kv_format": KIVI}
     for name in POLICIES:
         for budget in effort.budgets:
-            yield name, budget, text_of(name, budget, longest, heads)
+            yield name, budget, {"kv_policy": policy_of(text_of(name, budget, longest, heads))}
 
 
 def heads_of(path: Path, tokenizer: Tokenizer, effort: Effort, folder: Path, threads: int) -> Heads:
@@ -219,11 +223,10 @@ def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None,
     yield [figure(base, FLOOR, math.exp(floor / tokens), "perplexity")]
     with TemporaryDirectory() as folder:
         heads = heads_of(path, tokenizer, effort, Path(folder), asked.threads)
-        for name, budget, text in ways(effort, longest, heads):
+        for name, budget, own in ways(effort, longest, heads):
             tell(f"{path.stem}, {name}, {budget:.0%}")
             row = replace(base, variant=name, shape=f"budget={budget:g}")
-            load = partial(Engine.load, path, threads=asked.threads, context=context)
-            with load(kv_policy=policy_of(text) if text else None) as engine:
+            with Engine.load(path, threads=asked.threads, context=context, **own) as engine:
                 right = [(question.depth, answers(engine, question)) for question in questions]
                 costs = [nll for tale in tales for nll in nats(engine, tale)]
             depths = [[found for at, found in right if at == i] for i in range(effort.depths)]

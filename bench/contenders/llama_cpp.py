@@ -79,6 +79,21 @@ class LlamaCpp:
         self._held = min(self._held, length)
         return self._held
 
+    def repeat(self, length: int) -> None:
+        """Hold so many tokens of sequence 0, with the keys and values of those that it holds again
+        and again: what a cache holds changes no speed, and to read a long text takes minutes."""
+        size = llama_cpp.llama_state_seq_get_size(self._context, 0)
+        state = np.empty(size, np.uint8)
+        place = ctypes.POINTER(ctypes.c_uint8)
+        llama_cpp.llama_state_seq_get_data(self._context, state.ctypes.data_as(place), size, 0)
+        longer = repeated(state, llama_cpp.llama_model_n_layer(self._model), length)
+        taken = llama_cpp.llama_state_seq_set_data(
+            self._context, longer.ctypes.data_as(place), len(longer), 0
+        )
+        if taken != len(longer):
+            raise RuntimeError(f"llama.cpp does not take a state of {length} cells")
+        self._held = length
+
     def evaluate(self, tokens: Array, start: int) -> Array:
         n_sequences, n = tokens.shape
         flat = tokens.ravel()
@@ -124,6 +139,34 @@ class LlamaCppMapped(LlamaCpp):
     that the system may take back and read again."""
 
     repacked = False
+
+
+def repeated(state: Array, blocks: int, length: int) -> Array:
+    """A sequence's state, bytes as llama_state_seq_get_data gives them, with so many cells, which
+    are its own again and again at positions from 0 on; RuntimeError where it has another layout."""
+
+    def word(at: int, dtype: type = np.int32) -> int:
+        return int(np.frombuffer(state, dtype, 1, at)[0])
+
+    held = word(12)  # behind a magic number, the sequence, and how many streams there are
+    for entry in (12, 24):  # bytes of a cell's position and sequences, and of what some have beside
+        at = 16 + held * entry
+        if at + 8 <= len(state) and (word(at), word(at + 4)) == (0, blocks):
+            break
+    else:
+        raise RuntimeError("llama.cpp keeps its state in a layout that is not known here")
+    cells = np.resize(state[16:at].reshape(held, entry), (length, entry))
+    cells[:, :4] = np.arange(length, dtype=np.int32)[:, None].view(np.uint8)
+    pieces = [state[:12], np.array([length], np.int32).view(np.uint8), cells, state[at : at + 8]]
+    at += 8
+    for _ in range(2 * blocks):  # keys of all, then values: type, bytes of a row, rows
+        row = word(at + 4, np.uint64)
+        begin, at = at + 12, at + 12 + held * row
+        pieces.append(state[begin - 12 : begin])
+        pieces.append(np.resize(state[begin:at].reshape(held, row), (length, row)))
+    if at != len(state):
+        raise RuntimeError("llama.cpp keeps its state in a layout that is not known here")
+    return np.concatenate([piece.ravel() for piece in pieces])
 
 
 class Batch:

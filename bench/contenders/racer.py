@@ -61,6 +61,12 @@ class Racer(Closing):
             check = Check(check["argmax"], tuple(check["values"]))
         return Sample(**answer, check=check)
 
+    def fill(self, depth: int) -> int:
+        """How many tokens its cache holds now, of `depth` that a test begins behind: where it can
+        it has repeated the first ones, so that what is missing alone is read by the first
+        sample."""
+        return int(self._child.ask("filled", depth=depth))
+
     def close(self) -> None:
         self._child.close()
 

@@ -19,6 +19,8 @@ from bench.contenders.contender import CONTENDERS, Array, Check, Contender, Setu
 from bench.engine.engine_tests import EngineTest
 from bench.race.experiment import Sample
 
+REPEATED = 256  # tokens that are read, where others are copies of them
+
 
 class Session:
     """One contender with one model. Between samples its cache holds at most the tokens before
@@ -67,6 +69,17 @@ class Session:
             self._run(test, tokens[:, : test.prompt + 1])
             self._warm.add(test)
         return self._run(test, tokens)
+
+    def filled(self, depth: int) -> int:
+        """Hold so many tokens before a test, where this contender can repeat those that it has: how
+        many it holds."""
+        few = min(REPEATED, depth)
+        self._fill(EngineTest("tg", generate=1, depth=few))
+        repeat = getattr(self._contender, "repeat", None)
+        if repeat and few < depth:
+            repeat(depth)
+        settle()
+        return depth if repeat else few
 
     def _load(self) -> Sample:
         self._contender.close()

@@ -15,17 +15,30 @@ from kernels.cpu.runtime.team import Program
 from reference.op import DTYPES, Array, Cost
 from reference.table import OPS
 
-# Ops that read no more of a weight than a step needs.
+# Ops that read no more of a weight than a step needs,
 SPARSE, EXPERTS = ("sparse_linear", "sparse_axpy"), "linear_experts"
+# and of a cache no more than their tokens see, by the arguments that say what that is.
+SEEING = {
+    "attention": ("spans",),
+    "attention_kivi": ("spans", "packed"),
+    "attention_minicache": ("spans", "packed"),
+    "page_extremes": ("stale",),
+    "page_scores": ("spans",),
+    "choose_pages": ("spans",),
+}
+Given = Mapping[str, Array]  # arguments of a node as it found them
 
 
 def cost_of(
-    step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0, pages: int = 0
+    step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0, seen: Given | None = None
 ) -> Cost:
     """What the step's node must do in one of these sizes that begins after `depth` cells, whose
-    tokens do not observe (engine/cache/eviction.py); of a sparse op, for so many `active` neurons;
-    of experts for so many, or for all that tokens of these sizes may have where that is 0."""
+    tokens do not observe (engine/cache/eviction.py), or whose tokens have `seen` what is said; of a
+    sparse op, for so many `active` neurons; of experts for so many, or for all that tokens of these
+    sizes may have where that is 0."""
     node, read = step.node, format_read(step.kernel)
+    if seen:
+        return _of_cells(node, shape_of(node, sizes), read, seen)
     cost = OPS[node.op].cost
     shape = shape_of(node, sizes)
     if node.op == EXPERTS and active:
@@ -34,37 +47,81 @@ def cost_of(
         return cost({**shape, "active": active}, read)
     if node.op == "attention_received":
         return Cost(4 * 3 * shape["tokens"], 0)  # that their spans are empty
-    if node.op == "attention_minicache":  # behind so many pages that blocks share
-        return cost({**shape, "slots": pages, "capacity": depth + shape["tokens"]}, read)
     if node.op != "attention":
         return cost(shape, read)
     # not the whole cache: what is seen is read once, and the t-th token meets depth + t cells
     tokens = shape["tokens"]
-    seen = {**shape, "capacity": depth + tokens}
+    once = {**shape, "capacity": depth + tokens}
     met = {**shape, "tokens": 1, "capacity": tokens * depth + tokens * (tokens + 1) // 2}
-    return Cost(cost(seen, read).bytes, cost(met, read).operations)
+    return Cost(cost(once, read).bytes, cost(met, read).operations)
+
+
+def _of_cells(node: Node, shape: dict[str, int], read: str | None, seen: Given) -> Cost:
+    """The cost of a node that reads of a cache what its tokens see."""
+    cost = OPS[node.op].cost
+    for name in ("page", "chosen"):
+        number = node.arguments.get(name)
+        if isinstance(number, int):
+            shape[name] = number
+    if node.op == "page_extremes":
+        pages = int((seen["stale"][:, 1] - seen["stale"][:, 0]).sum())
+        return cost({**shape, "sequences": 1, "pages": pages}, read)
+    spans = seen["spans"]
+    if node.op in ("page_scores", "choose_pages"):
+        pages = max(0, int(spans[:, 2].max(initial=0)) - 1) // shape["page"]
+        return cost({**shape, "tokens": int((spans[:, 2] > 0).sum()), "pages": pages}, read)
+    met = int((spans[:, 2] - spans[:, 1]).sum())
+    if "packed" in seen:
+        shape["slots"] = int(seen["packed"].max(initial=0))
+    once = cost({**shape, "capacity": _together(spans)}, read)
+    return Cost(once.bytes, cost({**shape, "tokens": 1, "capacity": met}, read).operations)
+
+
+def _together(spans: Array) -> int:
+    """How many cells spans int32 [tokens, 3] see, those of more than one token once."""
+    count = 0
+    for sequence in np.unique(spans[:, 0]):
+        own = spans[spans[:, 0] == sequence]
+        begins, ends = own[own[:, 1].argsort(kind="stable"), 1:].T
+        reached = np.maximum.accumulate(np.concatenate([[0], ends[:-1]]))
+        count += int(np.maximum(0, ends - np.maximum(begins, reached)).sum())
+    return count
 
 
 def active_neurons(model: Model, tokens: int) -> dict[int, int]:
     """Of each sparse node, by its step's number, how many neurons or experts the last step needs,
-    which had so many tokens. It is run once more, entry by entry: a node's inputs may be gone at
-    the end."""
+    which had so many tokens."""
+    wanted = dict.fromkeys((*SPARSE, EXPERTS), ("a", "rows", "count", "ends"))
+    found = _arguments(model, tokens, wanted)
+    return {step: _active(arrays, tokens) for step, arrays in found.items()}
+
+
+def cells_seen(model: Model, tokens: int) -> dict[int, Given]:
+    """Of each node that reads no more of a cache than its tokens see, by its step's number, the
+    arguments that say what that is, of the last step, which had so many tokens."""
+    return _arguments(model, tokens, SEEING)
+
+
+def _arguments(model: Model, tokens: int, wanted: Mapping[str, Sequence[str]]) -> dict[int, Given]:
+    """Arguments of these names of nodes with these ops, in the last step, by number. It is run once
+    more, entry by entry: a node's inputs may be gone at the end."""
     plan = model.plan_for(tokens)
-    found: dict[int, int] = {}
+    if not any(step.node.op in wanted for step in plan.steps):
+        return {}
+    found: dict[int, Given] = {}
     for call, entry in zip(plan.calls, plan.entries, strict=True):
         node = plan.steps[call.step].node
-        if node.op in (*SPARSE, EXPERTS) and call.step not in found:
-            arrays = {
-                name: plan.array(value)
+        if node.op in wanted and call.step not in found:
+            found[call.step] = {
+                name: plan.array(value)[: value.sizes({"tokens": tokens, "outputs": 1})[0]].copy()
                 for name, value in node.arguments.items()
-                if isinstance(value, Value) and name in ("a", "rows", "count", "ends")
+                if isinstance(value, Value) and name in wanted[node.op]
             }
-            found[call.step] = _active(arrays, tokens)
         model.team.run(Program([entry]))
     return found
 
 
-def _active(arrays: Mapping[str, Array], tokens: int) -> int:
+def _active(arrays: Given, tokens: int) -> int:
     if "ends" in arrays:  # which ascend: an expert with tokens has another than the one before
         return len(np.setdiff1d(arrays["ends"], 0))
     rows = arrays["rows"][: arrays["count"][0]]

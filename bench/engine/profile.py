@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.engine.node_cost import active_neurons, bounds, cost_of
+from bench.engine.node_cost import active_neurons, bounds, cells_seen, cost_of
 from bench.machine.clock import Seconds, Stamped
 from bench.machine.limits import Limits
 from bench.race.results import Measurement
 from bench.race.timing import Rule, race
+from engine.cache.method import Method
+from engine.cache.streaming import Streaming
 from engine.compile.plan import Plan
 from engine.engine import Engine
 from engine.graph import Node, Value
@@ -148,14 +150,13 @@ def profile(
         before = {label: method.seen(0, label, block_of(label)) for label in attending}
         run()
         run()  # what the first one had to do once, such as merging pages, is no part of a step
-        merged = {n.label: _merged(plan, n) for n in shared}
-        before |= {label: depth - GROUP * pages for label, pages in merged.items()}
+        before |= {node.label: depth - GROUP * _merged(plan, node) for node in shared}
         logits = plan.logits[:1].copy()
         plan.logits[:1] = np.nan
         run_stamped()
         if not np.array_equal(logits, plan.logits[:1]):
             raise ProfileError("the step with time stamps gave other logits than the step without")
-        active = active_neurons(model, tokens)
+        active, seen = active_neurons(model, tokens), cells_seen(model, tokens)
         laps.clear()
         bare.clear()
         samples = race({"step": run, "stamped": run_stamped}, rule, watch)["step"]
@@ -167,10 +168,8 @@ def profile(
         taken[:, call.step] += np.maximum(TICK, lap)
     steps, threads = plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
-    depths = [before.get(step.node.label, depth) for step in steps]
     costs = [
-        cost_of(step, sizes, own, active.get(i, 0), merged.get(step.node.label, 0))
-        for i, (step, own) in enumerate(zip(steps, depths, strict=True))
+        cost_of(step, sizes, depth, active.get(i, 0), seen.get(i)) for i, step in enumerate(steps)
     ]
     ceilings = bounds(steps, sizes, costs, limits, threads) if limits else [None] * len(steps)
     row = Measurement(
@@ -198,8 +197,17 @@ def profile(
         context=depth + tokens,
         interruptions=float(np.median(taken.sum(axis=1)) - np.median(taken, axis=0).sum()),
         overhead_seconds=stamp * len(plan.calls),
-        kept={x.removesuffix(".attention"): n for x, n in before.items() if policy},
+        kept={_kept_by(x, method): n for x, n in before.items() if policy},
     )  # fmt: skip
+
+
+def _kept_by(label: str, method: Method) -> str:
+    """The block of a node that attends, or what kind of its heads does."""
+    return (
+        label.removesuffix(".attention")
+        if isinstance(method, Streaming)
+        else label.rpartition(".")[0]
+    )
 
 
 def _merged(plan: Plan, node: Node) -> int:

@@ -1,5 +1,6 @@
 """The section on facts found again: shares of questions answered, by policy, budget and depth."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ import pandas as pd
 
 from bench.report.lookup import present
 from bench.report.plots import grids
-from bench.report.table import Cell, Column, Plot, Section, Table, percent, table, text
+from bench.report.table import NONE, Cell, Column, Plot, Section, Table, percent, table, text
 
 BENCH = "needle"
 ANSWERED, PERPLEXITY, FLOOR = "answered", "perplexity", "floor"
@@ -39,16 +40,16 @@ def section(rows: pd.DataFrame) -> Section:
         budget=mine["shape"].str.removeprefix(f"{BUDGET}=").astype(float),
         depth=mine["test"].str.extract(r" (\d+)/", expand=False).astype(float),
     )
-    told, perplexities = mine[mine["depth"].notna()], mine[mine["test"] == PERPLEXITY]
+    found, perplexities = mine[mine["depth"].notna()], mine[mine["test"] == PERPLEXITY]
     about = dict(pair.split("=") for pair in mine["settings"].iloc[0].split(","))
-    asked, model = int(about["tales"]) * told["depth"].nunique(), mine["model"].iloc[0]
+    asked, model = int(about["tales"]) * found["depth"].nunique(), mine["model"].iloc[0]
     of_answers = f"{model}: of {asked} questions behind {int(about['tokens']):,} tokens answered"
     of_text = f"{model}: perplexity of what follows; the grammar's own is {floor:.4f}"
     tables = (
-        _table("needle-answers", of_answers, told, percent),
+        _table("needle-answers", of_answers, found, percent),
         _table("needle-perplexity", of_text, perplexities, _places),
     )
-    return Section("needle", TITLE, LEAD, _plots(told), tables)
+    return Section("needle", TITLE, LEAD, _plots(found), tables)
 
 
 def _places(perplexity: float) -> Cell:
@@ -58,29 +59,35 @@ def _places(perplexity: float) -> Cell:
 def _table(anchor: str, caption: str, found: pd.DataFrame, cell: Callable[[float], Cell]) -> Table:
     """Means of what was found, policies down and budgets across; all cells are the last column."""
     wide = found.groupby(["variant", "budget"], sort=False)["median"].mean().unstack()
-    every, budgets = cell(wide.loc[FULL, 1.0]), sorted(wide.columns.difference([1.0]))
+    wide[1.0] = wide[1.0].fillna(wide.loc[FULL, 1.0])
     columns: dict[str, Column] = {"Policy": lambda row: text(row["variant"])}
-    columns |= {f"{budget:.0%}": partial(_at, budget, cell) for budget in budgets}
-    columns["100%"] = lambda _: every
+    columns |= {told(budget): partial(_at, budget, cell) for budget in sorted(wide.columns)}
     rows = wide.drop(index=FULL).reset_index().to_dict("records")
     return table(anchor, caption, rows, columns, top=0)
 
 
+def told(budget: float) -> str:
+    """A share of a text, such as 12.5%."""
+    return f"{100 * budget:.3g}%"
+
+
 def _at(budget: float, cell: Callable[[float], Cell], row: Mapping[Any, Any]) -> Cell:
-    return cell(row[budget])
+    return cell(row[budget]) if math.isfinite(row[budget]) else NONE
 
 
-def _plots(told: pd.DataFrame) -> list[Plot]:
-    """A grid for each policy; all cells are the last column of each."""
-    full, depths = told["variant"] == FULL, told["depth"].max()
+def _plots(found: pd.DataFrame) -> list[Plot]:
+    """A grid for each policy; all cells are the last column of each that leaves some out."""
+    full, depths = found["variant"] == FULL, found["depth"].max()
     marks = [
         {
             "title": name,
-            "x": f"{row['budget']:.0%}",
+            "x": told(row["budget"]),
             "y": f"{(row['depth'] - 0.5) / depths:.0%}",
             "value": row["median"],
         }
-        for name, part in told[~full].groupby("variant", sort=False)
-        for row in pd.concat([part, told[full]]).sort_values(["budget", "depth"]).to_dict("records")
+        for name, part in found[~full & (found["budget"] < 1)].groupby("variant", sort=False)
+        for row in pd.concat([part, found[full]])
+        .sort_values(["budget", "depth"])
+        .to_dict("records")
     ]
     return grids("plot-depths", CAPTION, marks, "kept of the text", "depth of the fact")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -154,11 +155,11 @@ def as_dict(found: "Profile") -> dict[str, Any]:
 def kept_list(found: "Profile") -> list[dict[str, Any]]:
     """Every block's cells for programs, and the bytes that its attention reads and writes; apart of
     heads that keep others."""
-    read = {
-        node.shape.removesuffix(".attention"): node.bytes
-        for node in found.nodes
-        if node.test in ("attention", "attention_minicache")
-    }
+    read: Counter[str] = Counter()
+    for node in found.nodes:
+        if node.test in ("attention", "attention_minicache"):
+            name = node.shape.removesuffix(".attention")
+            read[name if name in found.kept else name.rpartition(".")[0]] += round(node.bytes)
     return [
         {"block": block, "cells": cells, "attention_bytes": read[block]}
         for block, cells in found.kept.items()

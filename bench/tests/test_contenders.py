@@ -302,6 +302,33 @@ def test_llama_cpp_with_weights_left_in_the_file():
     assert mapped.nmse(repacked) < 1e-3
 
 
+def test_llama_cpp_holds_copies():
+    """Of a text that it holds once more nothing changes; of a longer one the cells are there."""
+    if reason := present("llama.cpp"):
+        pytest.skip(reason)
+    from bench.contenders.llama_cpp import LlamaCpp, repeated
+
+    contender = LlamaCpp(resolve("story-f16"), Setup(1, context=64, batch=8))
+    tokens = np.array([[1, 5, 9, 11, 4]], np.int32)
+
+    def behind(length, begin):
+        """The logits of a token behind what it holds; what follows `begin` goes again."""
+        found = contender.evaluate(tokens[:, -1:], length)[-1]
+        contender.hold(1, begin)
+        return found
+
+    contender.evaluate(tokens, 0)
+    alone = behind(5, 5)
+    contender.repeat(5)
+    assert np.array_equal(behind(5, 5), alone)
+    contender.repeat(40)
+    assert contender.hold(1, 40) == 40
+    assert not np.array_equal(behind(40, 40), alone)
+    with pytest.raises(RuntimeError, match="not known here"):
+        repeated(np.zeros(400, np.uint8), 5, 40)
+    contender.close()
+
+
 # Rows say what they ran with, so that two set-ups are never taken for one
 
 

@@ -1,28 +1,80 @@
-"""The race of policies behind a long text."""
+"""The race of methods behind a long text: the program in small, and what its figures are of."""
 
+import json
 import sys
 
-import numpy as np
+import pytest
 
 from bench import long_contexts
-from engine.policies.retrieval import write
+from bench.long_contexts import bytes_read, fill, step
+from bench.needle import text_of
+from engine import Engine
+from engine.policies.table import POLICIES, policy_of
+
+SMALL, HELD = "story", 400
 
 
-def test_policies_race_behind_a_text(monkeypatch, capsys, tmp_path):
-    """Of each policy a ratio is told, and of those that put apart what share of a step their
-    bookkeeping is."""
-    write(heads := tmp_path / "heads.tsv", np.arange(20).reshape(5, 4))
-    duo = f"duoattention:sinks=4,recent=16,heads={heads}"
-    given = "story --held 300 --context 400 --threads 2 --seconds 0.1"
-    policies = ["--kv-policy", "quest:budget=64", "knorm:capacity=64", duo]
-    monkeypatch.setattr(sys, "argv", ["long_contexts", *given.split(), *policies])
-    long_contexts.main()
-    whole, quest, share, knorm, duo, apart = capsys.readouterr().out.splitlines()
-    assert whole.startswith("behind 300 tokens, ")
-    assert [line.split(":")[0] for line in (quest, knorm, duo)] == [
-        "quest",
-        "knorm",
-        "duoattention",
-    ]
-    for line in (share, apart):
-        assert 0 < float(line.split()[1].rstrip("%")) < 100
+def told(monkeypatch, capsys, *options):
+    """What the program prints for programs, of one table."""
+    given = [SMALL, "--held", str(HELD), "-t", "2", "--quick", "--json", "--no-peer", *options]
+    monkeypatch.setattr(sys, "argv", ["long_contexts", *given])
+    assert long_contexts.main() == 0
+    (table,) = json.loads(capsys.readouterr().out)
+    return table["rows"]
+
+
+def test_the_program_in_small(monkeypatch, capsys, tmp_path):
+    """Every method has its bytes and its time in turns with all cells; the page has pictures, and
+    says who is absent."""
+    page = tmp_path / "page.md"
+    full, kivi, *others = told(monkeypatch, capsys, "-o", str(page))
+    assert (full["Method"], kivi["Method"]) == ("all cells", "kivi2")
+    assert [row["Method"] for row in others] == list(POLICIES)
+    for row in others:
+        if row["Method"] == "minicache":  # reads of its pages what both blocks had
+            assert row["MB held"] < full["MB held"]
+            continue
+        assert row["MB read"] < full["MB read"]
+        assert (row["MB held"] < full["MB held"]) == (row["Method"] != "quest")
+        assert row["Times all cells"] > 0
+        assert row["Bound, ms"] < full["Bound, ms"]
+    assert "llama.cpp is absent" in page.read_text()
+    speed = (tmp_path / "page-speed.svg").read_text()
+    assert all(f">{name}<" in speed for name in POLICIES)
+    assert ">held<" in (tmp_path / "page-bytes.svg").read_text()
+
+
+def test_chosen_policies_race_alone(monkeypatch, capsys):
+    """Policies that are named race with all cells, at the budgets that they say."""
+    texts = ["quest:budget=200,page=4,dense=0", "knorm:capacity=100"]
+    _, *rows = told(monkeypatch, capsys, "--kv-policy", *texts)
+    assert [(row["Method"], row["Budget"]) for row in rows] == [
+        (texts[0], 0.5), (texts[1], 0.25)
+    ]  # fmt: skip
+    assert 0 < rows[0]["Bookkeeping"] < 1
+
+
+@pytest.mark.parametrize("name", ["", "snapkv", "quest"])
+def test_a_step_reads_what_its_method_leaves(name):
+    """Of the cache a step reads the cells that are kept or chosen, its own, and pages' extremes."""
+    kept, page = 48, 16
+    policy = policy_of(text_of(name, kept / HELD, HELD, None)) if name else None
+    with Engine.load(SMALL, threads=1, context=HELD + 64, batch=64, kv_policy=policy) as engine:
+        model = engine.model
+        fill(model, HELD)
+        step(model, HELD)  # which makes pages' extremes
+        whole, of_cache = bytes_read(model, HELD)
+        rows = sum(cache.shape[1] for cache in model.caches.values())
+        weights = whole - of_cache
+    pages = HELD // page
+    cells = {"": HELD + 1, "snapkv": kept + 1, "quest": 2 * page + (HELD + 1) % page + pages}[name]
+    beside = of_cache - cells * rows  # lists of chosen cells, four bytes each
+    assert 0 <= beside <= 0.08 * cells * rows
+    assert weights > 10 * rows
+
+
+def test_a_text_of_no_tokens_is_a_line(monkeypatch, capsys):
+    """As are policies that there are not."""
+    monkeypatch.setattr(sys, "argv", ["long_contexts", SMALL, "--held", "0", "--quick"])
+    assert long_contexts.main() == 1
+    assert capsys.readouterr().err.strip() == "--held is 0: want one token at least"

@@ -17,7 +17,7 @@ from bench.shell.profile import as_dict, kept_table
 from bench.shell.profile import profile as command
 from bench.tests.support.programs import shell as shell_of
 from bench.tests.support.synthetic import QUICK, limits
-from engine import DuoAttention, Engine, PyramidKV, SamplingParams
+from engine import DuoAttention, Engine, PyramidKV, Quest, SamplingParams
 from engine.embedded import resolve
 from engine.gguf.edit import keys_of
 from engine.gguf.file import GGUFFile
@@ -181,6 +181,26 @@ def test_a_prompt_meets_the_cells_of_its_tokens(engine):
     alone = [cost_of(step, {"tokens": 1, "outputs": 1}, depth + t) for t in range(tokens)]
     assert together.operations == sum(cost.operations for cost in alone)
     assert alone[-1].bytes < together.bytes < sum(cost.bytes for cost in alone)
+
+
+def test_of_pages_only_those_chosen_are_read():
+    """A block that reads all reads all; where pages are chosen attention reads these, once."""
+    policy = Quest(16, page=4, dense=1)
+    with Engine.load(SMALL, threads=2, context=96, kv_policy=policy) as engine:
+        found = profile(engine, depth=61, rule=QUICK, limits=limits())
+        row = engine.model.caches["blk.0.k_cache"].shape[1]
+    (dense, all_cells), *others = [
+        (node.shape, node.bytes) for node in found.nodes if node.test == "attention"
+    ]
+    pages = [read for name, read in others if name.endswith("attention_pages")]
+    whole = [read for name, read in others if name.endswith("attention_all")]
+    beside = all_cells - 2 * row * 62
+    assert dense == "blk.0.attention"
+    assert set(whole) == {beside}, "queries and what comes of them"
+    assert set(pages) == {beside + 2 * row * (3 * 4 + 2)}, "three pages, and two cells of the last"
+    (extremes,) = {n.bytes for n in found.nodes if n.test == "page_extremes"}
+    assert extremes == 0, "no page became whole"
+    assert not found.rejected()
 
 
 @pytest.mark.parametrize(("cache", "level"), [(1 << 20, "L2"), (1 << 16, "memory")])

@@ -57,10 +57,8 @@ class Merged(Paged):
         self.begin(sequence, NEVER)
 
     def copied(self, source: int, target: int, count: int) -> None:
-        self.prompt[target], self.prompt_sees[target] = (
-            self.prompt[source],
-            self.prompt_sees[source],
-        )
+        self.prompt[target] = self.prompt[source]
+        self.prompt_sees[target] = self.prompt_sees[source]
         self.merged[target] = min(self.merged[source], count // GROUP)
         self.answered[target] = self.answered[source]
 
