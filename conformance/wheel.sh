@@ -18,7 +18,7 @@ for room in ('assay', 'reference', 'kernels', 'engine', 'bench'):
     assert sys.modules[room].__file__.startswith('$room/site'), sys.modules[room]"
 "$python" -m assay run story -p "Once upon a time" -n 30 --seed 7
 "$python" -m assay certify --op relu --again
-"$python" -c "
+"$python" -P -c "
 import sys
 sys.modules['pandas'] = None  # which a plain install lacks
 from engine.shell import main
