@@ -93,6 +93,14 @@ def test_context_full_of_several(engine):
         assert [p.finish_reason for p in mine] == [None] * (len(mine) - 1) + ["length"]
 
 
+def test_several_leave_no_sampler(engine):
+    """Of several texts none is the one that `resume` may go on with, nor that of before."""
+    generate(engine, temperature=1, seed=5, max_tokens=2)
+    assert engine.sampler_state
+    generate(engine, temperature=1, seed=5, max_tokens=2, n=2)
+    assert engine.sampler_state is None
+
+
 HELD = {
     "a character": (b"ab" + "😀".encode()[:3], {}, "ab", "\ufffd"),
     "a stop string": (b"abxy", {"stop": "xyz"}, "ab", "xy"),

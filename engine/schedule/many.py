@@ -76,6 +76,7 @@ def _said(engine: "Engine", requests: Iterator[Request]) -> Iterator[Said]:
     generation = engine.begin()
     scheduler = Scheduler(engine.serving(), engine.text.held)
     engine.text.hold([])  # the scheduler has it
+    engine.sampler_state = None  # of several texts none is the one that may be gone on with
     ahead = AHEAD * engine.model.options.sequences
     live: dict[str, Request] = {}
     try:
