@@ -10,7 +10,7 @@ from kernels.cpu.runtime.share import Share, Words, pack_words
 from kernels.cuda.runtime import call as cuda
 from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.kernel import Kernel
+from kernels.kernel import QUANTISING, Kernel
 from kernels.knob import NONE_CHOSEN, Values, array_of
 from kernels.shapes import ShapeError, empty_outputs, sizes
 from reference.op import Arguments, Array
@@ -38,12 +38,12 @@ def stages(
         values[output][...] = values[source]
     if kernel.pack:
         values["weight"] = kernel.pack(values["weight"], 3) if packed is None else packed
-    if kernel.activations == "int8":
+    if kernel.activations in QUANTISING:
         x = values["x"]
         values["q"] = allocate(x.shape, np.int8)
         values["scale"] = allocate((len(x), x.shape[1] // BLOCK), np.float32)
         values["total"] = allocate((len(x), x.shape[1] // BLOCK), np.int32)
-        quantise = quantise_activations.generic
+        quantise = quantise_activations.SHARES[kernel.activations]
         result.append((quantise, pack_words(quantise.signature, values), values))
     if kernel.scratch:
         shape = sizes(kernel.spec, inputs, kernel.format)

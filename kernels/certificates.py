@@ -22,7 +22,7 @@ from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.device import EMULATED
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.domain import Axes, joined
-from kernels.kernel import Kernel
+from kernels.kernel import QUANTISING, Kernel
 from kernels.provenance import digest_of, digest_of_package, fingerprint, machine, tools
 from kernels.table import package_of
 from reference.packages import PACKAGES
@@ -105,8 +105,8 @@ def shares_of(kernel: Kernel) -> list[Share]:
     shares = [*kernel.shares, *(share.calls for share in kernel.shares if share.calls)]
     if kernel.pack:
         shares.append(kernel.pack.share)
-    if kernel.activations == "int8":
-        shares.append(quantise_activations.generic)
+    if kernel.activations in QUANTISING:
+        shares.append(quantise_activations.SHARES[kernel.activations])
     return shares
 
 

@@ -12,6 +12,8 @@ from reference.op import Op, Shape
 from reference.table import OPS
 
 NUMERICS = ("exact", "fast")
+# The op that has to run before a kernel, by its `activations`
+QUANTISING = {"int8": "quantise_activations", "int8_256": "quantise_activations_256"}
 PROMPT = 32  # tokens from which a step is a prompt's, for which there are kernels of their own
 
 
@@ -26,7 +28,8 @@ class Kernel:
     - `requires`: CPU features by LLVM's names; `takes(shape)`: the sizes it can do.
     - `pack`: how the op's weight, uint8 [rows, row_bytes], becomes the layout the share streams.
     - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
-      and the op quantise_activations has to run before it; "bf16": it rounds x and the weight;
+      and the op quantise_activations has to run before it; "int8_256": they have one scale for 256
+      elements, and that op is quantise_activations_256; "bf16": it rounds x and the weight;
       "f16x2": each element is a sum of two float16. Bounds are by these (Op.rounded, Op.bounds).
     - `numerics` "fast": it rounds more than the default numerics do, and serves where asked for;
       `fewest`: in steps of at least so many tokens.

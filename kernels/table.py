@@ -1,7 +1,7 @@
 """Every kernel for CPUs, one row each, and with those for GPUs (cuda/table.py) every one there is;
 variants of an op stand in order of preference."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -67,10 +67,12 @@ from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
 from kernels.cpu.sparse import neuron_masks, sparse_axpy, sparse_linear
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.kernel import PROMPT, Kernel
+from kernels.kernel import PROMPT, QUANTISING, Kernel
 from kernels.packages import Rows, kernels_beside
+from reference.formats import FORMATS
 from reference.op import Shape
 from reference.packages import Package
+from reference.quantise_activations import rounding_for
 from reference.table import brought as ops_of_packages
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -87,7 +89,6 @@ IN_FLOATS, IN_INT8 = linear_experts.FLOATS, linear_experts.CODES
 ONTO = (("out", "before"),)  # what was there before
 STATES = (("states", "before"),)
 FITTING: dict[str, Any] = {"takes": sparse_linear.fits}
-IN_BLOCKS = FITTING | {"activations": "int8"}
 W8A8: dict[str, Any] = {
     "takes": linear_w8a8.whole_blocks,
     "pack": FOURS,
@@ -115,8 +116,13 @@ def in_int8(
     variant: str, shares: dict[str, Share], packings: Packings = PACKINGS, **rest: Any
 ) -> list[Kernel]:
     """A variant of linear that meets quantised activations, in each of its formats."""
-    own = {"activations": "int8", "knobs": STREAM} | rest
-    return linear(variant, shares, packings, **own)
+    own = {"knobs": STREAM} | rest
+    return quantising(linear(variant, shares, packings, **own))
+
+
+def quantising(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """These, which meet activations quantised as their formats want them."""
+    return [replace(k, activations=rounding_for(FORMATS[k.format or ""].block)) for k in kernels]
 
 
 def in_bf16(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
@@ -140,16 +146,21 @@ def of_experts(
     """A variant of linear_experts, in each of the formats of linear's. Its knobs are not measured:
     how many tokens an expert has is what another node found."""
     made = linear_experts.shares(kind, shares)
-    own = {"activations": "int8" if kind == IN_INT8 else "float32"} | rest
-    own["knobs"] = tuple(replace(knob, tokens=()) for knob in own.pop("knobs", STREAM))
-    return [
-        Kernel("linear_experts", variant, s, f, pack=packings[f], **own) for f, s in made.items()
+    rest["knobs"] = tuple(replace(knob, tokens=()) for knob in rest.pop("knobs", STREAM))
+    kernels = [
+        Kernel("linear_experts", variant, s, f, pack=packings[f], **rest) for f, s in made.items()
     ]
+    return quantising(kernels) if kind == IN_INT8 else kernels
 
 
 def on_rows(op: str, variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of an op that brings the rows of active neurons, in each of its formats."""
     return of_formats(op, variant, shares, pack=ROWS, knobs=(ALONG,), **rest)
+
+
+def on_int8_rows(variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
+    """A variant of sparse_linear that meets quantised activations, in each of its formats."""
+    return quantising(on_rows("sparse_linear", variant, shares, **FITTING, **rest))
 
 
 def attention_of(variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
@@ -182,7 +193,10 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("rms_norm", "scalar", rms_norm.scalar, splits="tokens"),
     Kernel("layer_norm", "generic", layer_norm.generic, splits="tokens"),
     Kernel("layer_norm", "scalar", layer_norm.scalar, splits="tokens"),
-    Kernel("quantise_activations", "generic", quantise_activations.generic, splits="tokens"),
+    *(
+        Kernel(QUANTISING[kind], "generic", s, splits="tokens")
+        for kind, s in quantise_activations.SHARES.items()
+    ),
     *in_bf16("amx_bf16", linear_amx_bf16.SHARES, requires=AMX_BF16),
     *in_bf16("avx512_bf16", linear_bf16.SHARES, requires=BF16),
     *in_bf16("neon_bf16", linear_neon_bf16.SHARES, requires=NEON_BF16),
@@ -310,11 +324,9 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("active_rows", "generic", neuron_masks.active_rows),
     *on_rows("sparse_linear", "avx512", sparse_linear.AVX512_FLOATS, requires=AVX512, **FITTING),
     *on_rows("sparse_linear", "generic", sparse_linear.GENERIC_FLOATS, **FITTING),
-    *on_rows(
-        "sparse_linear", "avx512_vnni", sparse_linear.AVX512_VNNI_BLOCKS, requires=VNNI, **IN_BLOCKS
-    ),
-    *on_rows("sparse_linear", "avx2", sparse_linear.AVX2_BLOCKS, requires=AVX2, **IN_BLOCKS),
-    *on_rows("sparse_linear", "generic", sparse_linear.GENERIC_BLOCKS, **IN_BLOCKS),
+    *on_int8_rows("avx512_vnni", sparse_linear.AVX512_VNNI_BLOCKS, requires=VNNI),
+    *on_int8_rows("avx2", sparse_linear.AVX2_BLOCKS, requires=AVX2),
+    *on_int8_rows("generic", sparse_linear.GENERIC_BLOCKS),
     *on_rows("sparse_axpy", "avx512", sparse_axpy.AVX512_SHARES, requires=AVX512),
     *on_rows("sparse_axpy", "avx2", sparse_axpy.AVX2_SHARES, requires=AVX2),
     *on_rows("sparse_axpy", "generic", sparse_axpy.GENERIC_SHARES),

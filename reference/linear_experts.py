@@ -166,7 +166,7 @@ OP = Op(
         {"tokens": 7, "experts": 520, "hidden": 33, "out": 16, "held": 515},
     ),
     complaint=complaint,
-    rounded={"int8": rounded_as(dense.as_int8)},
+    rounded={"int8": rounded_as(dense.as_int8), "int8_256": rounded_as(dense.as_int8_256)},
     nan="token",
     largest=FACTOR,
     laws=laws(SIGNATURE, make),

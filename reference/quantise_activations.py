@@ -1,13 +1,19 @@
-"""Activations as int8: blocks of 32 with one float32 scale, as linear wants them for quantised
-weights (ggml's Q8_0, its scale kept in float32; and ggml's Q8_1 sum, kept as an integer)."""
+"""Activations as int8, as linear wants them for quantised weights: blocks of 32 with one float32
+scale (ggml's Q8_0, its scale kept in float32; and ggml's Q8_1 sum, kept as an integer), or of 256
+for weights in superblocks (ggml's Q8_K)."""
+
+from dataclasses import replace
 
 import numpy as np
 
 from reference.laws.common import alone
-from reference.laws.quantise_activations import LAWS
+from reference.laws.quantise_activations import laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 
 BLOCK = 32
+
+
+SUPERBLOCK = 256
 
 
 def quantise_activations(x: Array) -> tuple[Array, Array, Array]:
@@ -17,7 +23,17 @@ def quantise_activations(x: Array) -> tuple[Array, Array, Array]:
     total int32 [tokens, hidden / 32] (the sum of q). Defined in float32, so that every correct
     kernel gives the same bits. A block with a NaN or infinity has scale NaN and q 0.
     """
-    blocks = x.astype(np.float32).reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK)
+    return _quantised(x, BLOCK)
+
+
+def quantise_activations_256(x: Array) -> tuple[Array, Array, Array]:
+    """The same with one scale for 256 elements, as ggml's Q8_K has it for weights in superblocks.
+    It stands at each of its eight blocks, so that who reads blocks of 32 may read these."""
+    return _quantised(x, SUPERBLOCK)
+
+
+def _quantised(x: Array, together: int) -> tuple[Array, Array, Array]:
+    blocks = x.astype(np.float32).reshape(x.shape[0], x.shape[1] // together, together)
     finite = np.asarray(np.isfinite(blocks).all(axis=-1))
     blocks = np.where(finite[..., None], blocks, np.float32(0))
     scale = np.abs(blocks).max(axis=-1) / np.float32(127)
@@ -26,8 +42,17 @@ def quantise_activations(x: Array) -> tuple[Array, Array, Array]:
         inverse = np.where(np.isinf(inverse), np.float32(0), inverse)
     scaled = blocks * inverse[..., None]
     q = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8)
-    total = q.sum(axis=-1, dtype=np.int32)
-    return q.reshape(x.shape), np.where(finite, scale, np.float32(np.nan)), total
+    total = q.reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK).sum(axis=-1, dtype=np.int32)
+    scale = np.where(finite, scale, np.float32(np.nan))
+    return q.reshape(x.shape), np.repeat(scale, together // BLOCK, axis=-1), total
+
+
+ROUNDINGS = {"int8": quantise_activations, "int8_256": quantise_activations_256}
+
+
+def rounding_for(block: int) -> str:
+    """How activations are rounded that meet weights in blocks of so many elements."""
+    return "int8_256" if block == SUPERBLOCK else "int8"
 
 
 def dequantise_activations(q: Array, scale: Array) -> Array:
@@ -49,8 +74,12 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(elements * (4 + 1 + 8 / BLOCK), 4 * elements)
 
 
-def fit(shape: Shape, format: str | None) -> Shape:
-    return {**shape, "hidden": -(-shape["hidden"] // BLOCK) * BLOCK}
+def fit(shape: Shape, format: str | None, together: int = BLOCK) -> Shape:
+    return {**shape, "hidden": -(-shape["hidden"] // together) * together}
+
+
+def fit_256(shape: Shape, format: str | None) -> Shape:
+    return fit(shape, format, SUPERBLOCK)
 
 
 SIGNATURE = (
@@ -76,5 +105,13 @@ OP = Op(
     ),
     nan="token",
     largest=2.0**127,  # whatever float32 holds
-    laws=(alone(SIGNATURE, make), *LAWS),
+    laws=(alone(SIGNATURE, make), *laws(BLOCK)),
+)
+OP_256 = replace(
+    OP,
+    name="quantise_activations_256",
+    reference=quantise_activations_256,
+    axes={"tokens": (1, 2, 7, 9, 33), "hidden": (256, 512, 768, 2048)},
+    fit=fit_256,
+    laws=(alone(SIGNATURE, make), *laws(SUPERBLOCK)),
 )

@@ -68,6 +68,7 @@ OPS = Ops(
         rms_norm.OP,
         layer_norm.OP,
         quantise_activations.OP,
+        quantise_activations.OP_256,
         linear.OP,
         *rope.OPS,
         kv_write.OP,

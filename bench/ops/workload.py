@@ -21,7 +21,8 @@ from reference.sparse.neuron_masks import active_rows, some_mask, some_slots
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
 TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked
-ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8"}  # by what activations become
+# by what activations become
+ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8", "int8_256": "int8"}
 GGML = {"F32": "f32", "F16": "f32", "BF16": "bf16"}  # of its products by the weight, or int8
 # axes along which outputs depend on each other
 TOGETHER = {

@@ -42,7 +42,8 @@ from engine.placement.budget import GIB, parts
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.current import taking_the_place
 from reference import linear
-from reference.models.transformer import Neurons, linear_of_quantised
+from reference.linear import linear_of_quantised
+from reference.models.transformer import Neurons
 from reference.op import Array
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")

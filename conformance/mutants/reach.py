@@ -18,7 +18,7 @@ from kernels.certificates import code_of
 from kernels.cpu import quantise_activations
 from kernels.cpu.runtime.closures import modules_of as closed_over
 from kernels.cpu.runtime.share import Share, pack_words
-from kernels.kernel import Kernel
+from kernels.kernel import QUANTISING, Kernel
 from kernels.provenance import closure
 from reference.formats import FORMATS
 
@@ -57,8 +57,8 @@ class Parts:
         self._format, self._seen, self._kept = kernel.format, {}, []
         modules = modules_of(kernel)
         waiting: list[Any] = [kernel, pack_words]
-        if kernel.activations == "int8":
-            waiting.append(quantise_activations.generic)
+        if kernel.activations in QUANTISING:
+            waiting.append(quantise_activations.SHARES[kernel.activations])
         for symbol, meanings in _overloads().items():
             if not _ours(getattr(symbol, "__module__", "")):  # operators: code does not name them
                 waiting += [m for m in meanings if m.__module__ in modules]

@@ -34,13 +34,11 @@ from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.kernel import PROMPT, Kernel
+from kernels.kernel import PROMPT, QUANTISING, Kernel
 from kernels.tuning import chosen
 from kernels.tuning import keep as keep_tuned
 from kernels.tuning import load as load_tuned
 from reference.op import Array
-
-ROUNDING = Need("quantise_activations")
 
 
 class Compiler:
@@ -210,14 +208,15 @@ class Compiler:
         own = list(dict.fromkeys(map(need, nodes)))
         beside = [over(op, self._described.config.vocab) for op in self._samplers]
         chosen = self._chooser.choose([*own, *beside], certified, fewest)
-        rounded = {
-            (("hidden", dict(need.shape)["hidden"]), need.times)
-            for need, kernel in chosen.items()
-            if kernel.activations == "int8"
-        }
-        if rounded:
-            needs = [Need(ROUNDING.op, None, (size,), times) for size, times in sorted(rounded)]
-            chosen[ROUNDING] = self._chooser.choose(needs, certified)[needs[0]]
+        for rounding, op in QUANTISING.items():
+            sizes = {
+                (("hidden", dict(need.shape)["hidden"]), need.times)
+                for need, kernel in chosen.items()
+                if kernel.activations == rounding
+            }
+            if sizes:
+                needs = [Need(op, None, (size,), times) for size, times in sorted(sizes)]
+                chosen[Need(op)] = self._chooser.choose(needs, certified)[needs[0]]
         return chosen
 
     def _pack(self, steps: Sequence[CpuStep], built: Built, trial: bool) -> None:

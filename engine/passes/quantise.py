@@ -7,6 +7,7 @@ from engine.compile.plan import kernel_of
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
 from kernels.choose import K, Need
+from kernels.kernel import QUANTISING
 from reference.quantise_activations import BLOCK
 
 
@@ -17,22 +18,23 @@ def quantise(chosen: Mapping[Need, K]) -> Pass:
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         found, made = Graph(), dict[str, dict[str, Value]]()
         for node in graph.nodes:
-            if kernel_of(node, chosen).activations == "int8":
+            kernel = kernel_of(node, chosen)
+            if op := QUANTISING.get(kernel.activations):
                 arguments = dict(node.arguments)
                 x = arguments.pop("x")
                 assert isinstance(x, Value)
-                if x.name not in made:
-                    made[x.name] = parts = _parts(x)
-                    label = f"{x.name}.int8"
-                    found.nodes.append(Node("quantise_activations", {"x": x, **parts}, label=label))
-                node = replace(node, arguments=arguments | made[x.name])
+                label = f"{x.name}.{kernel.activations}"
+                if label not in made:
+                    made[label] = parts = _parts(x, label)
+                    found.nodes.append(Node(op, {"x": x, **parts}, label=label))
+                node = replace(node, arguments=arguments | made[label])
             found.nodes.append(node)
         return found, memory
 
     return apply
 
 
-def _parts(x: Value) -> dict[str, Value]:
+def _parts(x: Value, label: str) -> dict[str, Value]:
     tokens, hidden = x.dims
     assert isinstance(hidden, int)
     widths = {
@@ -41,6 +43,6 @@ def _parts(x: Value) -> dict[str, Value]:
         "total": ("i32", hidden // BLOCK),
     }
     return {
-        name: Value(f"{x.name}.{name}", "activation", dtype, (tokens, width))
+        name: Value(f"{label}.{name}", "activation", dtype, (tokens, width))
         for name, (dtype, width) in widths.items()
     }

@@ -1,6 +1,8 @@
-"""quantise_activations on the CPU: tokens are shared among threads, a block is two vectors."""
+"""quantise_activations and quantise_activations_256 on the CPU: tokens are shared among threads,
+and 32 activations are two vectors."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,9 @@ from kernels.cpu.isa.simd import (
     store,
     suffix,
 )
-from kernels.cpu.runtime.share import arguments, part, share
-from reference.quantise_activations import BLOCK, OP
+from kernels.cpu.linear.linear import named
+from kernels.cpu.runtime.share import Share, arguments, part
+from reference.quantise_activations import BLOCK, OP, SUPERBLOCK
 
 SIGNATURE = OP.signature
 F32 = ir.FloatType()
@@ -76,30 +79,56 @@ def sum_both(typing, a, b):
 
 
 @njit(inline="always")
-def quantise_block(values, quants, begin):
-    """One block from flat element `begin` on; its scale and the sum of its quants."""
-    low, high = load(f32x16, values, begin), load(f32x16, values, begin + 16)
-    largest = largest_magnitude(low, high)
+def scale_of(largest):
+    """A block's scale, and what multiplies its activations; NaN where one is not finite."""
     if not largest < np.inf:
-        for j in range(BLOCK):
-            quants[begin + j] = 0
-        return np.float32(np.nan), np.int32(0)
+        return np.float32(np.nan), np.float32(0)
     d = largest / np.float32(127)
     inverse = np.float32(1) / d if d > 0 else np.float32(0)
-    if math.isinf(inverse):
-        inverse = np.float32(0)
-    factor = splat(f32x16, inverse)
-    q_low, q_high = round_away(mul(low, factor)), round_away(mul(high, factor))
-    store(quants, begin, convert(i8x16, q_low))
-    store(quants, begin + 16, convert(i8x16, q_high))
-    return d, sum_both(q_low, q_high)
+    return d, np.float32(0) if math.isinf(inverse) else inverse
 
 
-@share(SIGNATURE)
-def generic(block, thread, n_threads):
-    x, q, scale, total = arguments(block, SIGNATURE)
-    tokens, blocks = scale.shape
-    values, quants, scales, totals = x.ravel(), q.ravel(), scale.ravel(), total.ravel()
-    first, last = part(tokens, thread, n_threads)
-    for b in range(first * blocks, last * blocks):
-        scales[b], totals[b] = quantise_block(values, quants, b * BLOCK)
+def of_blocks(together: int) -> Any:
+    """The share for blocks of so many activations."""
+
+    @njit(inline="always")
+    def largest_of(values, begin):
+        largest = np.float32(0)
+        for at in range(begin, begin + together, BLOCK):
+            found = largest_magnitude(load(f32x16, values, at), load(f32x16, values, at + 16))
+            largest = largest if found <= largest else found  # NaN too
+            if not largest < np.inf:
+                break
+        return largest
+
+    @njit(inline="always")
+    def quantise(values, quants, scales, totals, begin):
+        """One block from flat element `begin` on."""
+        scale, inverse = scale_of(largest_of(values, begin))
+        factor = splat(f32x16, inverse)
+        for at in range(begin, begin + together, BLOCK):
+            scales[at // BLOCK] = scale
+            if scale != scale:
+                quants[at : at + BLOCK] = 0
+                totals[at // BLOCK] = 0
+                continue
+            low = round_away(mul(load(f32x16, values, at), factor))
+            high = round_away(mul(load(f32x16, values, at + 16), factor))
+            store(quants, at, convert(i8x16, low))
+            store(quants, at + 16, convert(i8x16, high))
+            totals[at // BLOCK] = sum_both(low, high)
+
+    def kernel(block, thread, n_threads):
+        x, q, scale, total = arguments(block, SIGNATURE)
+        values, quants, scales, totals = x.ravel(), q.ravel(), scale.ravel(), total.ravel()
+        first, last = part(x.shape[0], thread, n_threads)
+        for begin in range(first * x.shape[1], last * x.shape[1], together):
+            quantise(values, quants, scales, totals, begin)
+
+    return named(kernel, str(together))
+
+
+SHARES = {
+    "int8": Share(partial(of_blocks, BLOCK), SIGNATURE),
+    "int8_256": Share(partial(of_blocks, SUPERBLOCK), SIGNATURE),
+}

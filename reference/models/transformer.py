@@ -16,7 +16,6 @@ from reference.gated_activations import reglu, swiglu
 from reference.layer_norm import layer_norm
 from reference.linear import linear
 from reference.models.mixture import Mixture, mixture
-from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.rms_norm import rms_norm
 from reference.rope import rope_norm, rotation
 from reference.sparse.neuron_masks import active_rows, threshold_mask, union_mask, where_active
@@ -192,12 +191,6 @@ def apart(weights: Mapping[str, Weight], shape: Shape) -> dict[str, Weight]:
             half = len(found[f"{block}.ffn_up.weight"].data) // 2
             cut(block, "ffn_up", ("ffn_gate", "ffn_up"), (half, half))
     return found
-
-
-def linear_of_quantised(x: Array, weight: Array, format: str) -> Array:
-    """What linear gives on activations that were quantised to int8 first."""
-    q, scale, _ = quantise_activations(x)
-    return linear(dequantise_activations(q, scale), weight, format)
 
 
 def causal(

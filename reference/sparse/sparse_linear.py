@@ -1,5 +1,7 @@
 """The linear layer over active neurons alone: PowerInfer's MUL_MAT_SPARSE (arXiv 2312.12456)."""
 
+from functools import partial
+
 import numpy as np
 
 from reference import linear as dense
@@ -56,9 +58,9 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": _where_active(inputs, dense.bound(_active(inputs), expected)["out"])}
 
 
-def as_int8(inputs: Arguments) -> tuple[Arguments, Array, Array]:
+def as_int8(inputs: Arguments, rounding: str = "int8") -> tuple[Arguments, Array, Array]:
     """linear's where the neuron is active."""
-    exact, tight, step = dense.as_int8(_active(inputs))
+    exact, tight, step = dense.as_int8(_active(inputs), rounding)
     exact = {**inputs, "x": exact["x"]}
     return exact, _where_active(inputs, tight), _where_active(inputs, step)
 
@@ -141,7 +143,7 @@ OP = Op(
         {"tokens": 513, "hidden": 65, "neurons": 300, "active": 280, "held": 300},
     ),
     complaint=not_the_mask,
-    rounded={"int8": as_int8},
+    rounded={"int8": as_int8, "int8_256": partial(as_int8, rounding="int8_256")},
     nan="token",
     largest=FACTOR,
     varying=("tokens", "active"),

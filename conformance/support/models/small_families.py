@@ -15,7 +15,7 @@ from reference import rope_frequencies
 from reference.activations import gelu, gelu_erf, squared_relu
 from reference.attention.alibi import alibi_slopes
 from reference.gated_activations import swiglu
-from reference.linear import linear
+from reference.linear import linear, linear_of_quantised
 from reference.models.command_r import command_r
 from reference.models.deepseek2 import Latent, deepseek2
 from reference.models.falcon import falcon
@@ -28,7 +28,7 @@ from reference.models.neox import neox
 from reference.models.opt import UNUSED, opt
 from reference.models.post_norm import post_norm
 from reference.models.qwen import qwen
-from reference.models.transformer import Scales, Shape, Weight, linear_of_quantised, transformer
+from reference.models.transformer import Scales, Shape, Weight, transformer
 from reference.op import Array
 from reference.rope import rope_neox, rope_norm
 

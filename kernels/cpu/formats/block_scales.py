@@ -21,34 +21,50 @@ from kernels.cpu.isa.tiles import splats, zeros
 from kernels.cpu.linear.linear import LANES
 
 
+def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
+    """Two functions of (weight, at): the int32 that multiply d, of a part whose bytes lie at `at`,
+    and those that multiply m."""
+    bytes_, integers = Vector("i8", lanes), Vector("i32", lanes)
+    beyond = 0 if layout.halves else LANES * layout.parts
+
+    @njit(inline="always")
+    def whole(weight, at):
+        return convert(integers, load(bytes_, weight, at))
+
+    @njit(inline="always")
+    def low(weight, at):
+        return convert(integers, low_nibbles(load(bytes_, weight, at)))
+
+    @njit(inline="always")
+    def high(weight, at):
+        return convert(integers, high_nibbles(load(bytes_, weight, at)))
+
+    @njit(inline="always")
+    def after(weight, at):
+        return convert(integers, load(bytes_, weight, at + beyond))
+
+    return (low, high) if layout.halves else (whole, after)
+
+
 def scales_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     """Two functions of (unit, weight, at): what multiplies the dots of a part whose integers lie at
     byte `at`, out of its unit's d, and what multiplies its activations' total, out of the m."""
-    bytes_, floats = Vector("i8", lanes), Vector("f32", lanes)
-    beyond = 0 if layout.halves else LANES * layout.parts
+    floats = Vector("f32", lanes)
+    integer, floor = integers_of(layout, lanes)
 
     @njit(inline="always")
     def alone(unit, weight, at):
         return unit
 
     @njit(inline="always")
-    def whole(unit, weight, at):
-        return mul(unit, convert(floats, load(bytes_, weight, at)))
+    def scaled(unit, weight, at):
+        return mul(unit, convert(floats, integer(weight, at)))
 
     @njit(inline="always")
-    def low(unit, weight, at):
-        return mul(unit, convert(floats, low_nibbles(load(bytes_, weight, at))))
+    def floored(unit, weight, at):
+        return mul(unit, convert(floats, floor(weight, at)))
 
-    @njit(inline="always")
-    def high(unit, weight, at):
-        return mul(unit, convert(floats, high_nibbles(load(bytes_, weight, at))))
-
-    @njit(inline="always")
-    def after(unit, weight, at):
-        return mul(unit, convert(floats, load(bytes_, weight, at + beyond)))
-
-    scale, floor = (low, high) if layout.halves else (whole, after)
-    return scale if layout.integers else alone, floor if layout.floors else alone
+    return scaled if layout.integers else alone, floored if layout.floors else alone
 
 
 def beginning(layout: Layout, lanes: int, raised: bool = True) -> Any:

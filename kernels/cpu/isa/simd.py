@@ -56,7 +56,7 @@ class _VectorModel(models.PrimitiveModel):
 
 
 f32x16, f16x16, bf16x16, i32x16 = (Vector(e, 16) for e in ("f32", "f16", "bf16", "i32"))
-i32x8, i8x64 = Vector("i32", 8), Vector("i8", 64)
+i32x8, i8x64, i16x32 = Vector("i32", 8), Vector("i8", 64), Vector("i16", 32)
 bf16x32, i8x32 = Vector("bf16", 32), Vector("i8", 32)
 i8x16, u16x16 = Vector("i8", 16), Vector("u16", 16)
 f32x1, f16x1, bf16x1 = (Vector(e, 1) for e in ("f32", "f16", "bf16"))
@@ -433,6 +433,19 @@ def less(builder, kind, a, b):
 
 
 @intrinsic
+def in_pairs(typing, a, b):
+    """Two vectors of int32, each within int16, as pairs of i16: a's in the lower half of a word."""
+    halves = Vector("i16", 2 * a.lanes)
+
+    def codegen(context, builder, signature, values):
+        low = builder.and_(values[0], constant(a.ir, 0xFFFF))
+        words = builder.or_(low, builder.shl(values[1], constant(a.ir, 16)))
+        return builder.bitcast(words, halves.ir)
+
+    return halves(a, a), codegen
+
+
+@intrinsic
 def two_bits(typing, v, shift):
     """The two bits from `shift` on of each word, as a float."""
 
@@ -494,8 +507,8 @@ def widened(builder: Any, kind: Vector, value: Any) -> Any:
 @intrinsic
 def convert(typing, kind, v):
     """Lanes of one element type as another: f16, bf16, i8, u16, i32 to f32 (exact where it fits);
-    f32 to f16 and bf16 (nearest even, subnormals kept) and to i32 (toward zero); i32 to i8 (the
-    low byte)."""
+    f32 to f16 and bf16 (nearest even, subnormals kept) and to i32 (toward zero); i8 to i32; i32 to
+    i8 (the low byte)."""
     result = kind.instance_type if isinstance(kind.instance_type, Vector) else v.of("f32")
 
     def codegen(context, builder, signature, values):
@@ -513,6 +526,8 @@ def convert(typing, kind, v):
                 return narrow_to_bf16(builder, value, v.lanes)
             case "f32", "i32":
                 return builder.fptosi(value, target)
+            case "i8", "i32":
+                return builder.sext(value, target)
             case "i32", "i8":
                 return builder.trunc(value, target)
         raise TypeError(f"no conversion from {v} to {result}")

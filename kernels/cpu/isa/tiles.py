@@ -139,6 +139,79 @@ def add_scaled(typing, sums, dots, v, array, offset):
     return sums(sums, dots, v, array, types.intp), codegen
 
 
+@intrinsic
+def add_tiles(typing, totals, dots):
+    """The tuple of totals[t] + dots[t], of int32."""
+
+    def codegen(context, builder, signature, values):
+        tile, added = values
+        for t in range(totals.count):
+            total = builder.add(builder.extract_value(tile, t), builder.extract_value(added, t))
+            tile = builder.insert_value(tile, total, t)
+        return tile
+
+    return totals(totals, dots), codegen
+
+
+@intrinsic
+def add_times(typing, totals, dots, v):
+    """The tuple of totals[t] + dots[t] * v, of int32."""
+
+    def codegen(context, builder, signature, values):
+        tile = values[0]
+        for t in range(totals.count):
+            product = builder.mul(builder.extract_value(values[1], t), values[2])
+            total = builder.add(builder.extract_value(tile, t), product)
+            tile = builder.insert_value(tile, total, t)
+        return tile
+
+    return totals(totals, dots, v), codegen
+
+
+@intrinsic
+def add_unit(typing, sums, totals, d, array, offset):
+    """The tuple of sums[t] + (totals[t] * d) * array[offset + t], totals being integers."""
+
+    def codegen(context, builder, signature, values):
+        return _add_unit(context, builder, signature, values, None)
+
+    return sums(sums, totals, d, array, types.intp), codegen
+
+
+@intrinsic
+def add_unit_with_offset(typing, sums, totals, d, met, m, array, offset):
+    """The tuple of sums[t] + (totals[t] * d + met[t] * m) * array[offset + t], totals and met being
+    integers."""
+
+    def codegen(context, builder, signature, values):
+        tile, totals_, d_, met_, m_, *where = values
+        given = [tile, totals_, d_, *where]
+        return _add_unit(context, builder, signature, given, (met_, m_))
+
+    return sums(sums, totals, d, met, m, array, types.intp), codegen
+
+
+def _add_unit(context: Any, builder: Any, signature: Any, values: Any, offset: Any) -> Any:
+    tile, totals, d, *where = values
+    sums, array = signature.args[0], signature.args[-2]
+    kind = sums.dtype
+
+    def add_product(total: Any, a: Any, b: Any) -> Any:
+        return call_llvm(builder, f"llvm.fmuladd.{suffix(kind)}", kind.ir, [a, b, total])
+
+    def number(integers: Any, t: int) -> Any:
+        return builder.sitofp(builder.extract_value(integers, t), kind.ir)
+
+    for t, one in enumerate(scalars(context, builder, array, where, sums.count)):
+        value = builder.fmul(number(totals, t), d)
+        if offset:
+            met, m = offset
+            value = add_product(value, number(met, t), m)
+        total = add_product(builder.extract_value(tile, t), value, broadcast(builder, kind, one))
+        tile = builder.insert_value(tile, total, t)
+    return tile
+
+
 def _rows(context: Any, builder: Any, out: Any, values: Any, kind: Vector, count: int) -> list[Any]:
     """Pointers to out[token + t, row:] for each t; values are (out, token, row)."""
     array = context.make_array(out)(context, builder, values[0])

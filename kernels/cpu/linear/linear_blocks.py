@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.block_scales import beginning, scales_of, unit_offset, unit_scale
+from kernels.cpu.formats.block_scales import beginning, unit_offset, unit_scale
 from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, Layout
 from kernels.cpu.isa.simd import (
@@ -27,6 +27,7 @@ from kernels.cpu.isa.simd import (
     f32x16,
     i8x64,
     i32x16,
+    in_pairs,
     less,
     load,
     mul,
@@ -39,6 +40,7 @@ from kernels.cpu.isa.tiles import add_scaled, fma_outer, load_tile, store_tile, 
 from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import FIRST, LANES, Blocking, asking, named, product
 from kernels.cpu.linear.linear_pairs import WORDS
+from kernels.cpu.linear.linear_superblocks import add_superblock, pairs_of
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, part
 
@@ -82,62 +84,40 @@ class Meeting:
         return None
 
 
-def offsets_of(layout: Layout, lanes: int) -> Any:
-    """(sums, m, weight, at, met, where, size) -> sums with a block's offsets added, each part's
-    times what it meets."""
-    two_parts, (_, floor_of) = layout.parts == 2, scales_of(layout, lanes)
-
-    @njit(inline="always")
-    def nothing(sums, m, weight, at, met, where, size):
-        return sums
-
-    @njit(inline="always")
-    def lift(sums, m, weight, at, met, where, size):
-        sums = fma_outer(sums, floor_of(m, weight, at), met, where)
-        if two_parts:
-            sums = fma_outer(sums, floor_of(m, weight, at + LANES), met, where + size)
-        return sums
-
-    return lift if layout.m else nothing
-
-
-def add_block(meeting: Meeting, layout: Layout) -> Any:
-    """(sums, d, m, weight, at, lane, (q, scale, extra), where, size) -> sums with a block added."""
-    lanes, words, parts = meeting.lanes, 8 * meeting.words, layout.parts
-    payload, two_parts = layout.payload, layout.parts == 2
+def add_block(meeting: Meeting, layout: Layout, ask: Any) -> Any:
+    """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums with the block
+    at byte `at` added; in the panel it is the one at place `where`."""
+    lanes, words, has_m = meeting.lanes, 8 * meeting.words, layout.m
     begin = beginning(layout, lanes, meeting.taken_off(layout) != 0)
-    lift = offsets_of(layout, lanes)
-    scale_of, _ = scales_of(layout, lanes)
-    dots_of = meeting.dots(layout)
-    first, last = dots_of[0], dots_of[-1]
+    (dots_of,) = meeting.dots(layout)
 
     @njit(inline="always")
-    def add(sums, d, m, weight, at, lane, panel, where, size):
+    def add(sums, d, m, weight, at, lane, panel, where, size, tuning):
+        ask(weight, at, tuning)
         q, scale, extra = panel
-        own, codes = at + payload + lane, at + 4 * lane
-        own_last, total = own, where * parts
-        if two_parts:
-            dots = begin(extra, total, size)
-            dots = first(dots, weight, codes, q, where * words, size)
-            sums = add_scaled(sums, dots, scale_of(d, weight, own), scale, where)
-            own_last, total = own + LANES, total + size
-        dots = last(begin(extra, total, size), weight, codes, q, where * words, size)
-        sums = add_scaled(sums, dots, scale_of(d, weight, own_last), scale, where)
-        return lift(sums, m, weight, own, extra, where * parts, size)
+        dots = dots_of(begin(extra, where, size), weight, at + 4 * lane, q, where * words, size)
+        sums = add_scaled(sums, dots, d, scale, where)
+        return fma_outer(sums, m, extra, where) if has_m else sums
 
     return add
 
 
+def add_unit(meeting: Meeting, layout: Layout, size: int) -> Any:
+    """What has one float scale, a superblock or a block, for tiles of `size` tokens."""
+    if layout.blocks > 1:
+        return add_superblock(meeting, layout, asking(size, layout.block))
+    return add_block(meeting, layout, asking(size, layout.step))
+
+
 def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int], Any]:
     """Of linear.product, a tile of each size made once; `factor` multiplies the weight's d."""
-    lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
-    floats, scales = Vector("f32", lanes), blocks * block_step
-    add, offset = add_block(meeting, layout), unit_offset(layout, lanes)
-    scale = unit_scale(layout, lanes, factor)
+    lanes, step, scales = meeting.lanes, layout.step, layout.blocks * layout.block
+    floats = Vector("f32", lanes)
+    scale, offset = unit_scale(layout, lanes, factor), unit_offset(layout, lanes)
 
     @cache
     def of_size(size: int) -> Any:
-        ask = asking(size, block_step if blocks > 1 else step)
+        add = add_unit(meeting, layout, size)
 
         @inner
         def tile(token, arguments):
@@ -151,12 +131,8 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
                     base = at + u * step
                     d = scale(weight, base + scales + 2 * lane)
                     m = offset(weight, base + scales + 2 * (LANES + lane))
-                    for b in range(blocks):
-                        ask(weight, base + b * block_step, tuning)
-                        where = (token * depth + u * size) * blocks + b * size
-                        sums = add(
-                            sums, d, m, weight, base + b * block_step, lane, panel, where, size
-                        )
+                    where = token * depth + u * size
+                    sums = add(sums, d, m, weight, base, lane, panel, where, size, tuning)
                 store_tile(sums, out, first + token, row + lane, valid)
 
         return tile
@@ -168,11 +144,9 @@ def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
     """(panel, weight, units, out, tuning, thread, n_threads): one token, whose panel is all of
     hidden. As linear_float.single, two groups of rows at once, of the two halves of a thread's:
     two long streams of weights come faster from memory than one."""
-    lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
-    floats, scales = Vector("f32", lanes), blocks * block_step
-    add, offset = add_block(meeting, layout), unit_offset(layout, lanes)
-    scale = unit_scale(layout, lanes, factor)
-    ask = asking(1, block_step if blocks > 1 else step)
+    lanes, step, scales = meeting.lanes, layout.step, layout.blocks * layout.block
+    floats, add = Vector("f32", lanes), add_unit(meeting, layout, 1)
+    scale, offset = unit_scale(layout, lanes, factor), unit_offset(layout, lanes)
 
     @inner
     def run(panel, weight, units, out, tuning, thread, n_threads):
@@ -189,12 +163,8 @@ def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
                     e = scale(weight, beside + scales + 2 * lane)
                     m = offset(weight, at + scales + 2 * (LANES + lane))
                     n = offset(weight, beside + scales + 2 * (LANES + lane))
-                    for k in range(blocks):
-                        block, where = k * block_step, u * blocks + k
-                        ask(weight, at + block, tuning)
-                        ask(weight, beside + block, tuning)
-                        a = add(a, d, m, weight, at + block, lane, panel, where, 1)
-                        b = add(b, e, n, weight, beside + block, lane, panel, where, 1)
+                    a = add(a, d, m, weight, at, lane, panel, u, 1, tuning)
+                    b = add(b, e, n, weight, beside, lane, panel, u, 1, tuning)
                 row, row_beside = group * LANES + lane, other * LANES + lane
                 store_tile(a, out, 0, row, min(lanes, width - row))
                 store_tile(b, out, 0, row_beside, min(lanes, width - row_beside))
@@ -233,40 +203,87 @@ def total_of(layout: Layout) -> Any:
     return whole if parts == 1 else added
 
 
+def laying_totals(meeting: Meeting, layout: Layout) -> Any:
+    """(source, row, block, count, scales, extras, begin, size, t): lays scales and totals of so
+    many blocks of a token, number t of a tile, whose blocks begin at place `begin`."""
+    parts, taken_off, has_m = layout.parts, meeting.taken_off(layout), layout.m
+    blocks, pairs, sum_of = layout.blocks, pairs_of(layout), total_of(layout)
+
+    @njit(inline="always")
+    def of_blocks(source, row, block, count, scales, extras, begin, size, t):
+        _, _, scale, total = source
+        for b in range(count):
+            at = begin + b * size + t
+            scales[at] = scale[row, block + b]
+            if has_m:
+                extras[at] = scale[row, block + b] * np.float32(total[row, block + b])
+            else:
+                extras[at] = taken_off * total[row, block + b]
+
+    @njit(inline="always")
+    def of_superblocks(source, row, block, count, scales, extras, begin, size, t):
+        q, _, scale, total = source
+        for u in range(count // blocks):
+            first, place = block + u * blocks, begin // blocks + u * size
+            scales[place + t] = scale[row, first]
+            for p in range(blocks * parts if not has_m else 0):
+                found = sum_of(q, total, row, first + p // parts, p % parts)
+                extras[(place * blocks * parts) + p * size + t] = taken_off * found
+            for p in range(pairs if has_m else 0):
+                low = sum_of(q, total, row, first + 2 * p // parts, 2 * p % parts)
+                high = sum_of(q, total, row, first + (2 * p + 1) // parts, (2 * p + 1) % parts)
+                extras[place * pairs + p * size + t] = (low & 0xFFFF) | (high << 16)
+
+    return of_superblocks if blocks > 1 else of_blocks
+
+
 def fill(meeting: Meeting, layout: Layout) -> Any:
-    words, blocks, parts = meeting.words, layout.blocks, layout.parts
-    taken_off, has_m, sum_of = meeting.taken_off(layout), layout.m, total_of(layout)
-    spread = spreading(meeting)
+    words, blocks = meeting.words, layout.blocks
+    spread, lay_totals = spreading(meeting), laying_totals(meeting, layout)
 
     @inner
     def fill_tile(token, size, arguments):
-        (q, word, scale, total), (panel, scales, extras), first, unit, depth = arguments
+        source, (panel, scales, extras), first, unit, depth = arguments
         block, count = unit * blocks, depth * blocks
         begin = token * count
         target = panel[begin * 8 * words :]
         for t in range(size):
             row = first + token + t
-            for b in range(count):
-                scales[begin + b * size + t] = scale[row, block + b]
-                for p in range(parts):
-                    found = sum_of(q, total, row, block + b, p)
-                    at = (begin + b * size) * parts + p * size + t
-                    if has_m:
-                        extras[at] = scale[row, block + b] * np.float32(found)
-                    else:
-                        extras[at] = taken_off * found
-            spread(word[row], 8 * block, 8 * count, target, size, t)
+            lay_totals(source, row, block, count, scales, extras, begin, size, t)
+            spread(source[1][row], 8 * block, 8 * count, target, size, t)
 
     dot = meeting.dot_of_bytes()
-    return in_vectors(layout, taken_off, dot, fill_tile) if dot else fill_tile
+    return in_vectors(layout, meeting.taken_off(layout), dot, fill_tile) if dot else fill_tile
 
 
 def in_vectors(layout: Layout, taken_off: int, dot: Any, fill_few: Any) -> Any:
     """`fill` with the tokens of a tile side by side in a vector, where words are laid as they are:
     sixteen of each token are transposed at a time, and totals are dots of what is laid with ones.
     Vectors are stored whole, each over what the one before it has beyond the tile."""
-    per_unit, parts, has_m, width = layout.blocks, layout.parts, layout.m, WORDS
-    each, ones = WORDS // layout.parts, 1 if layout.m else -taken_off
+    per_unit, has_m, width = layout.blocks, layout.m, WORDS
+    parts, of_blocks, each = layout.parts, layout.blocks == 1, WORDS // layout.parts
+    ones, pairs = 1 if has_m else -taken_off, pairs_of(layout)
+
+    @njit(inline="always")
+    def total(panel, target, part, size):
+        found = zero(i32x16)
+        for w in range(part * each, part * each + each):
+            found = dot(found, splat(i8x64, ones), load(i8x64, panel, target + w * size))
+        return found
+
+    @njit(inline="always")
+    def lay_totals(panel, target, scales, extras, begin, count, size):
+        for b in range(count if of_blocks and has_m else 0):
+            place = begin + b * size
+            found = convert(f32x16, total(panel, target, b, size))
+            store(extras, place, mul(load(f32x16, scales, place), found))
+        for p in range(0 if has_m else count * parts):
+            found = total(panel, target, p, size)
+            store(extras, begin * parts + p * size, less(zero(i32x16), found))
+        for pair in range(0 if of_blocks or not has_m else count // per_unit * pairs):
+            low = total(panel, target, 2 * pair, size)
+            high = total(panel, target, 2 * pair + 1, size)
+            store(extras, begin // per_unit * pairs + pair * size, in_pairs(low, high))
 
     @inner
     def fill_tile(token, size, arguments):
@@ -284,23 +301,13 @@ def in_vectors(layout: Layout, taken_off: int, dot: Any, fill_few: Any) -> Any:
         for k in range(whole, width * count):
             for t in range(size):
                 panel[target + k * size + t] = word[row + t, width * block + k]
-        for b in range(0, of_scales, LANES):
+        for b in range(0, of_scales if of_blocks else 0, LANES):
             at = row * blocks + block + b
             transpose_first(scale, at, blocks, size, scales, begin + b * size)
-        for b in range(of_scales, count):
+        for b in range(of_scales if of_blocks else 0, count, per_unit):
             for t in range(size):
-                scales[begin + b * size + t] = scale[row + t, block + b]
-        for b in range(count):
-            for p in range(parts):
-                found, where = zero(i32x16), target + (b * width + p * each) * size
-                for w in range(each):
-                    found = dot(found, splat(i8x64, ones), load(i8x64, panel, where + w * size))
-                place = (begin + b * size) * parts + p * size
-                if has_m:
-                    own = load(f32x16, scales, begin + b * size)
-                    store(extras, place, mul(own, convert(f32x16, found)))
-                else:
-                    store(extras, place, less(zero(i32x16), found))
+                scales[(begin + b * size) // per_unit + t] = scale[row + t, block + b]
+        lay_totals(panel, target, scales, extras, begin, count, size)
 
     return fill_tile
 
@@ -308,6 +315,17 @@ def in_vectors(layout: Layout, taken_off: int, dot: Any, fill_few: Any) -> Any:
 def panel_sizes(meeting: Meeting, layout: Layout, size: int) -> tuple[int, int, int]:
     """Words, scales and extras of a panel of so many blocks, and a vector beyond for `fill`."""
     return 8 * meeting.words * size + LANES, size + LANES, layout.parts * size + LANES
+
+
+def extras_of(layout: Layout) -> int:
+    """Extras of a unit of a token."""
+    superblock_with_offset = layout.m and layout.blocks > 1
+    return pairs_of(layout) if superblock_with_offset else layout.blocks * layout.parts
+
+
+def extra_type(layout: Layout) -> Any:
+    """Totals are integers, but of a block whose offset meets them scaled."""
+    return np.float32 if layout.m and layout.blocks == 1 else np.int32
 
 
 def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., None]:
@@ -320,7 +338,7 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     if pair := meeting.pair(layout):
         many, size = linear_pairs.for_prompts(many, layout, factor, pair, *tile)
     words, scales, extras = panel_sizes(meeting, layout, size)
-    extra = np.float32 if layout.m else np.int32
+    extra = extra_type(layout)
     fill_one, one, most = tile[0], single(meeting, layout, factor), size // blocks
 
     def kernel(block, thread, n_threads):

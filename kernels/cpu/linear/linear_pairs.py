@@ -15,18 +15,33 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.block_scales import beginning, scales_of, unit_offset, unit_scale
+from kernels.cpu.formats.block_scales import beginning, integers_of, unit_offset, unit_scale
 from kernels.cpu.formats.layouts import BLOCK, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
     f32x16,
     i8x64,
+    i16x32,
+    i32x16,
     load,
     prefetch_to_write,
     store,
 )
 from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
-from kernels.cpu.isa.tiles import add_scaled, fma_outer, in_tiles, load_tile, store_tile, zeros
+from kernels.cpu.isa.tiles import (
+    add_unit,
+    add_unit_with_offset,
+    in_tiles,
+    load_tile,
+    store_tile,
+    zeros,
+)
 from kernels.cpu.linear.linear import FIRST, LANES, ask_for_part, filling
+from kernels.cpu.linear.linear_superblocks import (
+    floor_pairs,
+    meet_totals,
+    pairs_of,
+    times_integers,
+)
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import part
 
@@ -43,31 +58,35 @@ ALL_SUMS = TOKENS // SIZE * TALL
 def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
     """(weight, at, depth, which, lowered): units of a group, as group `which` of a pair.
 
-    `lowered` is (codes [blocks][2][CODES], scales f32 [blocks][parts][2][16], offsets like them).
+    `lowered` is (codes [blocks][2][CODES], integers i32 [blocks][parts][2][16], pairs of floors
+    [units][pairs][2][16 pairs], d f32 [units][2][16], m like it).
     """
     blocks, step, block_step, parts = layout.blocks, layout.step, layout.block, layout.parts
     payload, has_m, ends = layout.payload, layout.m, blocks * block_step
     scale, offset = unit_scale(layout, LANES, factor), unit_offset(layout, LANES)
-    scale_of, floor_of = scales_of(layout, LANES)
+    has_integers, pairs = layout.integers, pairs_of(layout) if layout.floors else 0
+    integer_of, floors_of = integers_of(layout, LANES)[0], floor_pairs(layout, LANES)
     first, second = codes_of
 
     @inner
     def lower(weight, at, depth, which, lowered):
-        codes, scales, offsets = lowered
+        codes, integers, floors, scales, offsets = lowered
         for u in range(depth):
-            base = at + u * step
-            d, m = scale(weight, base + ends), offset(weight, base + ends + 2 * LANES)
+            base, place = at + u * step, (2 * u + which) * LANES
+            store(scales, place, scale(weight, base + ends))
+            if has_m:
+                store(offsets, place, offset(weight, base + ends + 2 * LANES))
             for b in range(blocks):
                 block = base + b * block_step
                 to = (2 * (u * blocks + b) + which) * CODES
                 store_rows(codes, to, WORD_ROWS, first(weight, block))
                 store_rows(codes, to + CODES // 2, WORD_ROWS, second(weight, block))
-                for p in range(parts):
-                    own = block + payload + p * LANES
-                    place = ((u * blocks + b) * parts + p) * 2 * LANES + which * LANES
-                    store(scales, place, scale_of(d, weight, own))
-                    if has_m:
-                        store(offsets, place, floor_of(m, weight, own))
+                for p in range(parts if has_integers else 0):
+                    place = (2 * ((u * blocks + b) * parts + p) + which) * LANES
+                    store(integers, place, integer_of(weight, block + payload + p * LANES))
+            for pair in range(pairs):
+                place = (2 * (u * pairs + pair) + which) * 2 * LANES
+                store(floors, place, floors_of(weight, base, pair))
 
     return lower
 
@@ -80,20 +99,61 @@ def ask_for_outputs(out, token, row):
         prefetch_to_write(out, t * out.shape[1] + row + LANES)
 
 
+def add_superblocks(layout: Layout, dots_of_two: Any) -> Any:
+    """(a, b, (q, scale, extra), lowered, k, where) -> both sums with superblock k, as lowered,
+    added; in the panel it is the one at place `where`."""
+    blocks, parts, has_integers = layout.blocks, layout.parts, layout.integers
+    words, pairs, has_m = WORDS // layout.parts, pairs_of(layout), layout.m
+    begin, times = beginning(layout, LANES), times_integers(layout)
+
+    @njit(inline="always")
+    def integers_at(integers, place):
+        return load(i32x16, integers, place if has_integers else 0)
+
+    @njit(inline="always")
+    def add(a, b, panel, lowered, k, where):
+        (q, scale, extra), (codes, integers, floors, scales, offsets) = panel, lowered
+        totals, others_totals = zeros(i32x16, SIZE), zeros(i32x16, SIZE)
+        for p in range(blocks * parts):
+            dots = begin(extra, where * blocks * parts + p * SIZE, SIZE)
+            others, block = dots, k * blocks + p // parts
+            at = (where * blocks + p // parts * SIZE) * WORDS
+            for w in range(p % parts * words, p % parts * words + words):
+                v = load(i8x64, codes, 2 * block * CODES + w * WORD_ROWS)
+                u = load(i8x64, codes, (2 * block + 1) * CODES + w * WORD_ROWS)
+                dots, others = dots_of_two(dots, others, v, u, q, at + w * SIZE)
+            place = 2 * (k * blocks * parts + p) * LANES
+            totals = times(totals, dots, integers_at(integers, place))
+            others_totals = times(others_totals, others, integers_at(integers, place + LANES))
+        place = 2 * k * LANES
+        d, e = load(f32x16, scales, place), load(f32x16, scales, place + LANES)
+        if not has_m:
+            return add_unit(a, totals, d, scale, where), add_unit(b, others_totals, e, scale, where)
+        m, n = load(f32x16, offsets, place), load(f32x16, offsets, place + LANES)
+        met, others_met = zeros(i32x16, SIZE), zeros(i32x16, SIZE)
+        for pair in range(pairs):
+            place, at = 4 * (k * pairs + pair) * LANES, where * pairs + pair * SIZE
+            met = meet_totals(met, load(i16x32, floors, place), extra, at)
+            others_met = meet_totals(others_met, load(i16x32, floors, place + 2 * LANES), extra, at)
+        a = add_unit_with_offset(a, totals, d, met, m, scale, where)
+        return a, add_unit_with_offset(b, others_totals, e, others_met, n, scale, where)
+
+    return add
+
+
 def tile_of(layout: Layout, dots_of_two: Any) -> Any:
-    """(sums, at, outputs, (begins, ends), token, (panel, lowered, deep, first, depth)): adds blocks
-    `first` to first + depth of a panel `deep` blocks deep, lowered, to the sums of SIZE tokens and
+    """(sums, at, outputs, (begins, ends), token, (panel, lowered, deep, first, depth)): adds units
+    `first` to first + depth of a panel `deep` units deep, lowered, to the sums of SIZE tokens and
     32 rows.
 
     These lie at sums[at:], but where a panel begins they are zero, or in `outputs` (array, token,
     row, whether it has any), and where it ends they go there. dots_of_two(a, b, v, w, array, at)
     adds to two tiles the dots of two vectors with each token's word."""
-    parts, has_m, words = layout.parts, layout.m, WORDS // layout.parts
-    begin_dots = beginning(layout, LANES)
+    add = add_superblocks(layout, dots_of_two)
 
     @inner
     def tile(sums, at, outputs, begins_ends, token, arguments):
-        (q, scale, extra), (codes, scales, offsets), deep, first, depth = arguments
+        panel, lowered, deep, first, depth = arguments
         out, out_token, row, begun = outputs
         begins, ends = begins_ends
         a, b = zeros(f32x16, SIZE), zeros(f32x16, SIZE)
@@ -104,22 +164,7 @@ def tile_of(layout: Layout, dots_of_two: Any) -> Any:
             a = load_tile(a, out, out_token, row, LANES)
             b = load_tile(b, out, out_token, row + LANES, out.shape[1] - row - LANES)
         for k in range(depth):
-            where = token * deep + (first + k) * SIZE
-            for p in range(parts):
-                dots = begin_dots(extra, where * parts + p * SIZE, SIZE)
-                others = dots
-                for w in range(p * words, p * words + words):
-                    v = load(i8x64, codes, 2 * k * CODES + w * WORD_ROWS)
-                    u = load(i8x64, codes, (2 * k + 1) * CODES + w * WORD_ROWS)
-                    dots, others = dots_of_two(dots, others, v, u, q, where * WORDS + w * SIZE)
-                place = (k * parts + p) * 2 * LANES
-                a = add_scaled(a, dots, load(f32x16, scales, place), scale, where)
-                b = add_scaled(b, others, load(f32x16, scales, place + LANES), scale, where)
-            if has_m:
-                for p in range(parts):
-                    place, met = (k * parts + p) * 2 * LANES, where * parts + p * SIZE
-                    a = fma_outer(a, load(f32x16, offsets, place), extra, met)
-                    b = fma_outer(b, load(f32x16, offsets, place + LANES), extra, met)
+            a, b = add(a, b, panel, lowered, k, token * deep + (first + k) * SIZE)
         if ends:
             store_tile(a, out, out_token, row, LANES)
             store_tile(b, out, out_token, row + LANES, out.shape[1] - row - LANES)
@@ -140,8 +185,9 @@ def in_pairs(
     lower, tile = lowering(layout, factor, codes_of), tile_of(layout, dots_of_two)
     fill_all, multiply_all = filling(fill, TILES), in_tiles(multiply, TILES)
     units_at_once, units_of_slice = DEEPEST // blocks, SLICE // blocks
-    all_codes, all_scales = 2 * SLICE * CODES, 2 * SLICE * parts * LANES
-    all_offsets = all_scales if layout.m else 1
+    all_codes, all_scales = 2 * SLICE * CODES, 2 * units_of_slice * LANES
+    all_integers = 2 * SLICE * parts * LANES if layout.integers else LANES
+    all_floors = 4 * units_of_slice * pairs_of(layout) * LANES if layout.floors else 1
 
     @inner
     def meet(panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep):
@@ -156,7 +202,7 @@ def in_pairs(
             lower(weight, now + group_bytes, depth, 1, lowered)
             last = begin + depth == deep
             following = at + 2 * group_bytes if last else now + depth * step
-            met = panel, lowered, deep * blocks, begin * blocks, depth * blocks
+            met = panel, lowered, deep, begin, depth
             for t in range(tiles):
                 ask_for_part(weight, following, depth * step, t, tiles)
                 ask_for_part(weight, following + group_bytes, depth * step, t, tiles)
@@ -169,8 +215,10 @@ def in_pairs(
     def run(source, panel, weight, _, units, out, tuning, thread, n_threads):
         own = (
             stack(np.uint8, all_codes),
+            stack(np.int32, all_integers),
+            stack(np.int16, all_floors),
             stack(np.float32, all_scales),
-            stack(np.float32, all_offsets),
+            stack(np.float32, all_scales),
         )
         sums = stack(np.float32, ALL_SUMS)
         group_bytes, tokens = units * step, out.shape[0]

@@ -181,14 +181,14 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     layout, factor = meeting.layout(format), CODINGS[format].factor
     blocking = fewer(meeting.blocking.over(layout.blocks))
     blocks, size = layout.blocks, blocking.size * layout.blocks
-    words, parts = 8 * meeting.words, layout.parts
+    words, extras_each = 8 * meeting.words, linear_blocks.extras_of(layout)
     all_words, all_scales, all_parts = linear_blocks.panel_sizes(meeting, layout, size)
-    extra = np.float32 if layout.m else np.int32
+    extra = linear_blocks.extra_type(layout)
 
     @njit(inline="always")
     def from_unit(panel, n):
         q, scales, extras = panel
-        return q[n * blocks * words :], scales[n * blocks :], extras[n * blocks * parts :]
+        return q[n * blocks * words :], scales[n:], extras[n * extras_each :]
 
     multiply = linear_blocks.multiply(meeting, layout, factor)
     filling = linear_blocks.fill(meeting, layout)
