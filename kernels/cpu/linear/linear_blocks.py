@@ -40,7 +40,7 @@ from kernels.cpu.isa.tiles import add_scaled, fma_outer, load_tile, store_tile, 
 from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import FIRST, LANES, Blocking, asking, named, product
 from kernels.cpu.linear.linear_pairs import WORDS
-from kernels.cpu.linear.linear_superblocks import add_superblock, pairs_of
+from kernels.cpu.linear.linear_superblocks import add_superblock, add_two_superblocks, pairs_of
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, part
 
@@ -109,6 +109,23 @@ def add_unit(meeting: Meeting, layout: Layout, size: int) -> Any:
     return add_block(meeting, layout, asking(size, layout.step))
 
 
+def add_two_units(meeting: Meeting, layout: Layout) -> Any:
+    """The same of one token and two groups of rows: (sums, ds, ms, weight, ats, lane, panel, where,
+    tuning) -> sums, of which all but the panel's are tuples of two."""
+    if layout.blocks > 1:
+        return add_two_superblocks(meeting, layout, asking(1, layout.block))
+    one = add_block(meeting, layout, asking(1, layout.step))
+
+    @njit(inline="always")
+    def add(sums, ds, ms, weight, ats, lane, panel, where, tuning):
+        return (
+            one(sums[0], ds[0], ms[0], weight, ats[0], lane, panel, where, 1, tuning),
+            one(sums[1], ds[1], ms[1], weight, ats[1], lane, panel, where, 1, tuning),
+        )
+
+    return add
+
+
 def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int], Any]:
     """Of linear.product, a tile of each size made once; `factor` multiplies the weight's d."""
     lanes, step, scales = meeting.lanes, layout.step, layout.blocks * layout.block
@@ -145,7 +162,7 @@ def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
     hidden. As linear_float.single, two groups of rows at once, of the two halves of a thread's:
     two long streams of weights come faster from memory than one."""
     lanes, step, scales = meeting.lanes, layout.step, layout.blocks * layout.block
-    floats, add = Vector("f32", lanes), add_unit(meeting, layout, 1)
+    floats, add = Vector("f32", lanes), add_two_units(meeting, layout)
     scale, offset = unit_scale(layout, lanes, factor), unit_offset(layout, lanes)
 
     @inner
@@ -163,8 +180,8 @@ def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
                     e = scale(weight, beside + scales + 2 * lane)
                     m = offset(weight, at + scales + 2 * (LANES + lane))
                     n = offset(weight, beside + scales + 2 * (LANES + lane))
-                    a = add(a, d, m, weight, at, lane, panel, u, 1, tuning)
-                    b = add(b, e, n, weight, beside, lane, panel, u, 1, tuning)
+                    ats = at, beside
+                    a, b = add((a, b), (d, e), (m, n), weight, ats, lane, panel, u, tuning)
                 row, row_beside = group * LANES + lane, other * LANES + lane
                 store_tile(a, out, 0, row, min(lanes, width - row))
                 store_tile(b, out, 0, row_beside, min(lanes, width - row_beside))

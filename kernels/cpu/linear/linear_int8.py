@@ -123,8 +123,10 @@ class Multiplying(Meeting):
         return self.dot
 
     def pair(self, layout: Layout) -> tuple[Any, Any] | None:
-        # With two parts to a block a tile of one group has no registers left for all it needs.
-        if self.any_of_two is None or layout.parts == 1:
+        # Codes of several planes take long to make, and with two parts to a block a tile of one
+        # group has no registers left for all it needs.
+        costly = layout.parts == 2 or len(layout.planes) > 1
+        if self.any_of_two is None or layout.blocks == 1 or not costly:
             return None
         return codes_of(layout, self.lanes), self.any_of_two
 

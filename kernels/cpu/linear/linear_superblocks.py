@@ -54,18 +54,58 @@ def floor_pairs(layout: Layout, lanes: int) -> Any:
     return floors
 
 
+def add_blocks(meeting: Any, layout: Layout, ask: Any) -> Any:
+    """(totals, weight, block, lane, (q, extra), place, size, tuning) -> totals with the block at
+    byte `block` added; in the panel it is the one at `place`."""
+    lanes, words, parts = meeting.lanes, 8 * meeting.words, layout.parts
+    payload, two_parts = layout.payload, layout.parts == 2
+    begin = beginning(layout, lanes, meeting.taken_off(layout) != 0)
+    integer_of, _ = integers_of(layout, lanes)
+    times, dots_of = times_integers(layout), meeting.dots(layout)
+    first, last = dots_of[0], dots_of[-1]
+
+    @njit(inline="always")
+    def add(totals, weight, block, lane, panel, place, size, tuning):
+        ask(weight, block, tuning)
+        q, extra = panel
+        own, codes, total = block + payload + lane, block + 4 * lane, place * parts
+        if two_parts:
+            dots = begin(extra, total, size)
+            dots = first(dots, weight, codes, q, place * words, size)
+            totals = times(totals, dots, integer_of(weight, own))
+            own, total = own + LANES, total + size
+        dots = last(begin(extra, total, size), weight, codes, q, place * words, size)
+        return times(totals, dots, integer_of(weight, own))
+
+    return add
+
+
+def add_floats(layout: Layout, lanes: int) -> Any:
+    """(sums, totals, d, m, weight, at, (scale, extra), where, size) -> sums with a superblock's
+    totals added, and what its floors make of the activations' totals; `at` is its first byte of
+    these lanes."""
+    integers, pairs, has_m = Vector("i32", lanes), pairs_of(layout), layout.m
+    floors = floor_pairs(layout, lanes)
+
+    @njit(inline="always")
+    def add(sums, totals, d, m, weight, at, panel, where, size):
+        scale, extra = panel
+        if not has_m:
+            return add_unit(sums, totals, d, scale, where)
+        met = zeros(integers, size)
+        for pair in range(pairs):
+            met = meet_totals(met, floors(weight, at, pair), extra, where * pairs + pair * size)
+        return add_unit_with_offset(sums, totals, d, met, m, scale, where)
+
+    return add
+
+
 def add_superblock(meeting: Any, layout: Layout, ask: Any) -> Any:
     """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums with the
     superblock at byte `at` added; in the panel it is the one at place `where`."""
-    lanes, words, parts, blocks = meeting.lanes, 8 * meeting.words, layout.parts, layout.blocks
-    integers, pairs = Vector("i32", lanes), pairs_of(layout)
-    block_step, payload = layout.block, layout.payload
-    two_parts, has_m = parts == 2, layout.m
-    begin = beginning(layout, lanes, meeting.taken_off(layout) != 0)
-    integer_of, _ = integers_of(layout, lanes)
-    floors, times = floor_pairs(layout, lanes), times_integers(layout)
-    dots_of = meeting.dots(layout)
-    first, last = dots_of[0], dots_of[-1]
+    lanes, blocks, block_step = meeting.lanes, layout.blocks, layout.block
+    integers = Vector("i32", lanes)
+    add_block, end = add_blocks(meeting, layout, ask), add_floats(layout, lanes)
 
     @njit(inline="always")
     def add(sums, d, m, weight, at, lane, panel, where, size, tuning):
@@ -73,21 +113,31 @@ def add_superblock(meeting: Any, layout: Layout, ask: Any) -> Any:
         totals = zeros(integers, size)
         for b in range(blocks):
             block, place = at + b * block_step, where * blocks + b * size
-            ask(weight, block, tuning)
-            own, codes, total = block + payload + lane, block + 4 * lane, place * parts
-            if two_parts:
-                dots = begin(extra, total, size)
-                dots = first(dots, weight, codes, q, place * words, size)
-                totals = times(totals, dots, integer_of(weight, own))
-                own, total = own + LANES, total + size
-            dots = last(begin(extra, total, size), weight, codes, q, place * words, size)
-            totals = times(totals, dots, integer_of(weight, own))
-        if not has_m:
-            return add_unit(sums, totals, d, scale, where)
-        met = zeros(integers, size)
-        for pair in range(pairs):
-            of_rows = floors(weight, at + lane, pair)
-            met = meet_totals(met, of_rows, extra, where * pairs + pair * size)
-        return add_unit_with_offset(sums, totals, d, met, m, scale, where)
+            totals = add_block(totals, weight, block, lane, (q, extra), place, size, tuning)
+        return end(sums, totals, d, m, weight, at + lane, (scale, extra), where, size)
+
+    return add
+
+
+def add_two_superblocks(meeting: Any, layout: Layout, ask: Any) -> Any:
+    """The same of one token and two groups of rows, whose blocks take turns: (sums, ds, ms, weight,
+    ats, lane, panel, where, tuning) -> sums, of which all but the panel's are tuples of two."""
+    lanes, blocks, block_step = meeting.lanes, layout.blocks, layout.block
+    integers = Vector("i32", lanes)
+    add_block, end = add_blocks(meeting, layout, ask), add_floats(layout, lanes)
+
+    @njit(inline="always")
+    def add(sums, ds, ms, weight, ats, lane, panel, where, tuning):
+        q, scale, extra = panel
+        a, b = zeros(integers, 1), zeros(integers, 1)
+        for k in range(blocks):
+            step, place = k * block_step, where * blocks + k
+            a = add_block(a, weight, ats[0] + step, lane, (q, extra), place, 1, tuning)
+            b = add_block(b, weight, ats[1] + step, lane, (q, extra), place, 1, tuning)
+        floats = scale, extra
+        return (
+            end(sums[0], a, ds[0], ms[0], weight, ats[0] + lane, floats, where, 1),
+            end(sums[1], b, ds[1], ms[1], weight, ats[1] + lane, floats, where, 1),
+        )
 
     return add
