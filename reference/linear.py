@@ -83,8 +83,8 @@ def quantised_bound(x: Array, inputs: Arguments, rounding: str) -> Array:
 
 def _sizes(x: Array, w: Array, stretches: int) -> Array:
     """The sum of the sizes of dots of so many stretches. -> [tokens, out]."""
-    parts = (rows.reshape(len(rows), stretches, -1).transpose(1, 0, 2) for rows in (x, w))
-    ours, theirs = parts
+    shape = stretches, x.shape[1] // stretches
+    ours, theirs = (rows.reshape(len(rows), *shape).transpose(1, 0, 2) for rows in (x, w))
     return np.asarray(np.abs(ours @ theirs.transpose(0, 2, 1)).sum(axis=0))
 
 

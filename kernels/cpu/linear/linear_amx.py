@@ -3,12 +3,13 @@
 One instruction multiplies a part of sixteen tokens with that of sixteen rows of the weight, which
 lies packed (layouts.py) almost as the tile it is, 8 by 64 bytes, or 4 by 64 where a block of 32 has
 two parts. Its codes are unpacked and lowered to signed bytes once for all tokens of a panel. Every
-output is the same chain over parts as in linear_blocks.py, so the bits are too.
+output is the same chain over blocks, or superblocks, as in linear_blocks.py, so the bits are too.
 
 By Intel's figures the product takes 16 cycles. Then its dots have to leave the tiles by way of
-memory, and vectors scale them: 3 instructions for each token, 2 a cycle, so 24 cycles set the pace.
-Two parts are under way at once, for one to be scaled while the other waits for its dots. For
-a few tokens, vectors alone are faster.
+memory, and vectors scale them, 2 instructions a cycle: 3 for each token of a block, so 24 cycles
+set the pace; of a superblock's part, which is scaled by integers, 2. Two parts are under way at
+once, for one to be scaled while the other waits for its dots. For a few tokens, vectors alone are
+faster.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.block_scales import scales_of, unit_offset, unit_scale
+from kernels.cpu.formats.block_scales import integers_of, unit_offset, unit_scale
 from kernels.cpu.formats.layouts import BLOCK, LATTICES, LAYOUTS, Layout
 from kernels.cpu.isa.amx import (
     AMX,
@@ -38,6 +39,7 @@ from kernels.cpu.isa.simd import (
     f32x16,
     i8x32,
     i8x64,
+    i16x32,
     i32x16,
     less,
     load,
@@ -47,11 +49,23 @@ from kernels.cpu.isa.simd import (
     store_first,
 )
 from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
-from kernels.cpu.isa.tiles import add_scaled, fma_outer, zeros
+from kernels.cpu.isa.tiles import (
+    add_scaled,
+    add_unit,
+    add_unit_with_offset,
+    fma_outer,
+    zeros,
+)
 from kernels.cpu.linear import linear_blocks
 from kernels.cpu.linear.linear import LANES, STREAM, Blocking, ask_for_part, named
-from kernels.cpu.linear.linear_blocks import SIGNATURE, total_of
+from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, total_of
 from kernels.cpu.linear.linear_int8 import AVX512_VNNI, GENERIC, four_codes
+from kernels.cpu.linear.linear_superblocks import (
+    floor_pairs,
+    meet_totals,
+    pairs_of,
+    times_integers,
+)
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, part
 from kernels.knob import Knob
@@ -133,37 +147,43 @@ def product(
 
 
 def fill(layout: Layout) -> Any:
-    """Activations, their scales and, where weights have an offset, what meets it in each part."""
-    parts, has_m, total = layout.parts, layout.m, total_of(layout)
+    """Activations, a unit's scale and, where weights have an offset, what meets it: a block's total
+    times the scale, or pairs of a superblock's totals."""
+    blocks, has_m, total = layout.blocks, layout.m, total_of(layout)
+    parts, pairs, superblocks = layout.parts, pairs_of(layout), layout.blocks > 1
 
     @inner
     def fill_tiles(source, panel, first, count, unit, depth):
         (q, scale, totals), (bytes_, scales, extras) = source, panel[0]
         hidden = q.shape[1]
         for token in range((count + ROWS - 1) // ROWS * ROWS):
-            row = first + min(token, count - 1)
+            row, lane = first + min(token, count - 1), token % ROWS
+            tile = token // ROWS * depth
             for b in range(depth):
-                tile = token // ROWS * depth + b
-                at = tile * ROWS + token % ROWS
+                at = (tile + b) * ROWS + lane
                 store(bytes_, at * BLOCK, load(i8x32, q, row * hidden + (unit + b) * BLOCK))
-                scales[at] = scale[row, unit + b]
-                if has_m:
-                    for p in range(parts):
-                        found = total(q, totals, row, unit + b, p)
-                        met = scale[row, unit + b] * np.float32(found)
-                        extras[(tile * parts + p) * ROWS + token % ROWS] = met
+            for u in range(depth // blocks):
+                b, place = unit + u * blocks, tile // blocks + u
+                scales[place * ROWS + lane] = scale[row, b]
+                for p in range(pairs if has_m and superblocks else 0):
+                    low = total(q, totals, row, b + 2 * p // parts, 2 * p % parts)
+                    high = total(q, totals, row, b + (2 * p + 1) // parts, (2 * p + 1) % parts)
+                    extras[(place * pairs + p) * ROWS + lane] = (low & 0xFFFF) | (high << 16)
+                if has_m and not superblocks:
+                    extras[place * ROWS + lane] = scale[row, b] * np.float32(totals[row, b])
 
     return fill_tiles
 
 
 def lower(layout: Layout) -> Any:
-    """(weight, at, depth, lowered, scales, offsets): a group's blocks as tiles of signed bytes,
-    and for each part what multiplies its dots, and what multiplies its activations' total."""
+    """(weight, at, depth, lowered, integers, floors, scales, offsets): a group's blocks as tiles of
+    signed bytes, each part's integers and pairs of floors, and each unit's d and m."""
     blocks, step, block_step = layout.blocks, layout.step, layout.block
     parts, payload, has_m = layout.parts, layout.payload, layout.m
+    has_integers, pairs = layout.integers, pairs_of(layout) if layout.floors else 0
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
     scale, offset = unit_scale(layout, LANES), unit_offset(layout, LANES)
-    scale_of, floor_of = scales_of(layout, LANES)
+    integer_of, floors_of = integers_of(layout, LANES)[0], floor_pairs(layout, LANES)
     raised = np.full(ROW, layout.raised, np.uint8)
 
     @njit(inline="always")
@@ -172,26 +192,69 @@ def lower(layout: Layout) -> Any:
             store(lowered, at + i * ROW, less(codes[i], load(i8x64, raised, 0)))
 
     @inner
-    def lower_all(weight, at, depth, lowered, scales, offsets):
-        for b in range(depth):
-            base = at + b // blocks * step
-            block, ends = base + b % blocks * block_step, base + blocks * block_step
-            four(lowered, 8 * b * ROW, first(weight, block))
-            four(lowered, (8 * b + 4) * ROW, second(weight, block))
-            d, m = scale(weight, ends), offset(weight, ends + 2 * LANES)
-            for p in range(parts):
-                own, place = block + payload + p * LANES, (b * parts + p) * LANES
-                store(scales, place, scale_of(d, weight, own))
-                if has_m:
-                    store(offsets, place, floor_of(m, weight, own))
+    def lower_all(weight, at, depth, lowered, integers, floors, scales, offsets):
+        for u in range(depth // blocks):
+            base = at + u * step
+            ends = base + blocks * block_step
+            store(scales, u * LANES, scale(weight, ends))
+            if has_m:
+                store(offsets, u * LANES, offset(weight, ends + 2 * LANES))
+            for b in range(blocks):
+                block, to = base + b * block_step, u * blocks + b
+                four(lowered, 8 * to * ROW, first(weight, block))
+                four(lowered, (8 * to + 4) * ROW, second(weight, block))
+                for p in range(parts if has_integers else 0):
+                    own, place = block + payload + p * LANES, (to * parts + p) * LANES
+                    store(integers, place, integer_of(weight, own))
+            for pair in range(pairs):
+                store(floors, (u * pairs + pair) * 2 * LANES, floors_of(weight, base, pair))
 
     return lower_all
 
 
+def adding(layout: Layout) -> Any:
+    """(sums, totals, exact, weights, met, unit, piece) -> sums and totals with a part's exact dots
+    added: to the sums, or to the superblock's totals, which its last part adds to the sums. `unit`
+    is the place of the first unit in the panel."""
+    parts, blocks, has_m = layout.parts, layout.blocks, layout.m
+    pieces, pairs, has_integers = parts * blocks, pairs_of(layout), layout.integers
+    times = times_integers(layout)
+
+    @njit(inline="always")
+    def to_sums(sums, totals, exact, weights, met, unit, piece):
+        (_, _, scales, offsets), (token_scales, extras) = weights, met
+        place = (unit + piece) * ROWS
+        sums = add_scaled(sums, exact, load(f32x16, scales, piece * LANES), token_scales, place)
+        if has_m:
+            sums = fma_outer(sums, load(f32x16, offsets, piece * LANES), extras, place)
+        return sums, totals
+
+    @njit(inline="always")
+    def to_totals(sums, totals, exact, weights, met, unit, piece):
+        (integers, floors, scales, offsets), (token_scales, extras) = weights, met
+        totals = times(totals, exact, load(i32x16, integers, piece * LANES if has_integers else 0))
+        if piece % pieces != pieces - 1:
+            return sums, totals
+        u = piece // pieces
+        place, d = (unit + u) * ROWS, load(f32x16, scales, u * LANES)
+        if not has_m:
+            return add_unit(sums, totals, d, token_scales, place), zeros(i32x16, ROWS)
+        found = zeros(i32x16, ROWS)
+        for pair in range(pairs):
+            of_rows = load(i16x32, floors, (u * pairs + pair) * 2 * LANES)
+            found = meet_totals(found, of_rows, extras, place * pairs + pair * ROWS)
+        m = load(f32x16, offsets, u * LANES)
+        sums = add_unit_with_offset(sums, totals, d, found, m, token_scales, place)
+        return sums, zeros(i32x16, ROWS)
+
+    return to_totals if blocks > 1 else to_sums
+
+
 def multiply(tag: Any, layout: Layout) -> Any:
-    blocks, step, parts, has_m = layout.blocks, layout.step, layout.parts, layout.m
-    lower_all = lower(layout)
+    blocks, step, parts = layout.blocks, layout.step, layout.parts
+    lower_all, add_exact = lower(layout), adding(layout)
     width = BLOCK // parts
+    own_integers, own_floors, own_scales = sizes_of_group(layout)
 
     @njit(inline="always")
     def issue(state, c, a, w, where, piece, dots):
@@ -205,48 +268,41 @@ def multiply(tag: Any, layout: Layout) -> Any:
         tile_store(tag, state, c, dots, piece % UNDER_WAY * C, ROW)
 
     @njit(inline="always")
-    def add(sums, dots, weights, met, unit, piece):
-        """A part's dots, and after a block's last part what the offsets give."""
-        (scales, offsets), (token_scales, extras), b = weights, met, piece // parts
+    def add(sums, totals, dots, weights, met, unit, piece):
         exact = load_rows(zeros(i32x16, ROWS), dots, piece % UNDER_WAY * C, LANES)
-        w = load(f32x16, scales, piece * LANES)
-        sums = add_scaled(sums, exact, w, token_scales, (unit + b) * ROWS)
-        if has_m and piece % parts == parts - 1:
-            for p in range(parts):
-                m = load(f32x16, offsets, (b * parts + p) * LANES)
-                sums = fma_outer(sums, m, extras, ((unit + b) * parts + p) * ROWS)
-        return sums
+        return add_exact(sums, totals, exact, weights, met, unit // blocks, piece)
 
     @njit(inline="always")
     def own_of(lowered_weights, which):
-        """The lowered weights, scales and offsets of one of the groups that are together."""
-        lowered, scales, offsets = lowered_weights
-        at = which * DEEPEST * parts * LANES
-        return lowered[which * WEIGHTS :], scales[at:], offsets[at if has_m else 0 :]
+        """The lowered weights, and what else there is, of one of the groups that are together."""
+        lowered, integers, floors, scales, offsets = lowered_weights
+        rest = integers[which * own_integers :], floors[which * own_floors :]
+        floats = scales[which * own_scales :], offsets[which * own_scales :]
+        return lowered[which * WEIGHTS :], (rest[0], rest[1], floats[0], floats[1])
 
     @inner
     def tile(state, q, met, unit, lowered, weights, depth, dots, sums):
-        """Sixteen tokens of the panel from its unit `unit` on, a group of rows, `depth` blocks. A
+        """Sixteen tokens of the panel from its block `unit` on, a group of rows, `depth` blocks. A
         part's dots are made two parts before they are added: they leave tiles by way of memory."""
-        pieces, where = depth * parts, (q, unit, lowered)
+        pieces, where, totals = depth * parts, (q, unit, lowered), zeros(i32x16, ROWS)
         issue(state, 0, 4, 5, where, 0, dots)
         if pieces > 1:
             issue(state, 1, 6, 7, where, 1, dots)
         piece = 0
         while piece + UNDER_WAY + 2 <= pieces:
             issue(state, 2, 4, 5, where, piece + 2, dots)
-            sums = add(sums, dots, weights, met, unit, piece)
+            sums, totals = add(sums, totals, dots, weights, met, unit, piece)
             issue(state, 3, 6, 7, where, piece + 3, dots)
-            sums = add(sums, dots, weights, met, unit, piece + 1)
+            sums, totals = add(sums, totals, dots, weights, met, unit, piece + 1)
             issue(state, 0, 4, 5, where, piece + 4, dots)
-            sums = add(sums, dots, weights, met, unit, piece + 2)
+            sums, totals = add(sums, totals, dots, weights, met, unit, piece + 2)
             issue(state, 1, 6, 7, where, piece + 5, dots)
-            sums = add(sums, dots, weights, met, unit, piece + 3)
+            sums, totals = add(sums, totals, dots, weights, met, unit, piece + 3)
             piece += UNDER_WAY
         for last in range(piece, pieces):
             if last + 2 < pieces:
                 issue(state, 0, 4, 5, where, last + 2, dots)
-            sums = add(sums, dots, weights, met, unit, last)
+            sums, totals = add(sums, totals, dots, weights, met, unit, last)
         return sums
 
     @inner
@@ -259,12 +315,12 @@ def multiply(tag: Any, layout: Layout) -> Any:
         for together in range(begin, end, TOGETHER):
             last = min(together + TOGETHER, end)
             for group in range(together, last):
-                lowered, scales, offsets = own_of(lowered_weights, group - together)
+                lowered, rest = own_of(lowered_weights, group - together)
                 at = group * group_bytes + unit // blocks * step
-                lower_all(weight, at, depth, lowered, scales, offsets)
+                lower_all(weight, at, depth, lowered, rest[0], rest[1], rest[2], rest[3])
             for token in range(0, count, ROWS):
                 for group in range(together, last):
-                    lowered, scales, offsets = own_of(lowered_weights, group - together)
+                    lowered, rest = own_of(lowered_weights, group - together)
                     following = (group + TOGETHER) * group_bytes + unit // blocks * step
                     tiles = (count + ROWS - 1) // ROWS
                     ask_for_part(weight, following, used, token // ROWS, tiles)
@@ -274,7 +330,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
                         fetch(kept, 0, out, first + token, group * LANES)
                         sums = load_rows(sums, kept, 0, LANES)
                     of = token // ROWS * depth
-                    sums = tile(state, q, met, of, lowered, (scales, offsets), depth, dots, sums)
+                    sums = tile(state, q, met, of, lowered, rest, depth, dots, sums)
                     at_row = first + token, group * LANES
                     if tokens - at_row[0] >= ROWS and width - at_row[1] >= LANES:
                         store_rows(out, at_row[0] * width + at_row[1], width, sums)
@@ -285,19 +341,26 @@ def multiply(tag: Any, layout: Layout) -> Any:
     return multiply
 
 
+def sizes_of_group(layout: Layout) -> tuple[int, int, int]:
+    """Elements of a group's integers, pairs of floors, and scales or offsets, lowered."""
+    units = DEEPEST // layout.blocks
+    integers = DEEPEST * layout.parts * LANES if layout.integers else LANES
+    floors = 2 * LANES * units * pairs_of(layout) if layout.floors else 1
+    return integers, floors, units * LANES
+
+
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     layout, vectors = LAYOUTS[format], AVX512_VNNI if tag == AMX else GENERIC
     vectors = replace(vectors, blocking=FEW, any_of_two=None)
     few = inner(linear_blocks.int8_kernel(vectors, "few", format))
     many = product(PANEL, DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
     # dots, then activations and weights by turns
-    parts, width = layout.parts, BLOCK // layout.parts
+    width = BLOCK // layout.parts
     config = tile_config(*[(ROWS, ROW)] * UNDER_WAY, *[(ROWS, width), (width // 4, ROW)] * 2)
-    activations, met = PANEL * ROWS * BLOCK, PANEL * ROWS
-    extras = met * parts if layout.m else 1
-    weights, dots = TOGETHER * WEIGHTS, UNDER_WAY * C
-    scales = TOGETHER * DEEPEST * parts * LANES
-    offsets = scales if layout.m else 1
+    activations, met = PANEL * ROWS * BLOCK, PANEL // layout.blocks * ROWS
+    extras = met * (pairs_of(layout) if layout.blocks > 1 else 1) if layout.m else 1
+    extra, weights, dots = extra_type(layout), TOGETHER * WEIGHTS, UNDER_WAY * C
+    integers, floors, scales = (TOGETHER * size for size in sizes_of_group(layout))
 
     def kernel(block, thread, n_threads):
         q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
@@ -308,8 +371,14 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
         if rows[0] == rows[1]:
             return
         panel = (
-            (stack(np.int8, activations), stack(np.float32, met), stack(np.float32, extras)),
-            (stack(np.int8, weights), stack(np.float32, scales), stack(np.float32, offsets)),
+            (stack(np.int8, activations), stack(np.float32, met), stack(extra, extras)),
+            (
+                stack(np.int8, weights),
+                stack(np.int32, integers),
+                stack(np.int16, floors),
+                stack(np.float32, scales),
+                stack(np.float32, scales),
+            ),
             (stack(np.int32, dots), stack(np.float32, C)),
         )
         state = tile_state(tag)
