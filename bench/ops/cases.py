@@ -188,6 +188,7 @@ BY_NAME: Mapping[str, Asked] = {
     "linear_e5m2": _linear_float8,
     "embedding": lambda m, _: [{"vocab": m.vocab, "hidden": m.hidden}],
     "quantise_activations": _both_inputs,
+    "quantise_activations_256": _both_inputs,
     "add_squares": _both_inputs,
     "add_squares_by_expert": lambda m, _: [{"experts": EXPERTS, "hidden": m.hidden}],
     "rotation": lambda m, _: [{"pairs": m.head_dim // 2}],

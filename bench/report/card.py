@@ -18,7 +18,12 @@ from bench.targets import Target, target, targets
 BENCHES = ("engine", "stream", "scaling", "memory", "gap", "empty step")
 PEER = "llama.cpp"
 ALLOWANCE = 400e6  # bytes beside the file and the cache
-KINDS = {"linear": "linear nodes", "quantise_activations": "quantising", "attention": "attention"}
+KINDS = {
+    "linear": "linear nodes",
+    "quantise_activations": "quantising",
+    "quantise_activations_256": "quantising",
+    "attention": "attention",
+}
 LEAD = (
     "Ratios of medians with their 95% bootstrap intervals. Speeds of two engines, of two numbers of"
     " sequences and of two numbers of threads took turns, and what is above 1 is faster. A figure"

@@ -81,7 +81,7 @@ SHAPES = [
 @pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.format)
 def test_bits_are_those_of_vectors(kernel, shape):
     """With the best variant of vectors that this machine has."""
-    alike = ("linear", kernel.format, "int8")
+    alike = ("linear", kernel.format, kernel.activations)
     vectors = next(
         k for k in HERE if (k.op, k.format, k.activations) == alike and k.variant != "amx"
     )

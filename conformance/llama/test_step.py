@@ -23,6 +23,7 @@ from conformance.support.models.formula import (
 )
 from conformance.support.models.small_models import Small
 from conformance.support.models.steps import loaded
+from reference.linear import linear_of_quantised
 from reference.op import Array
 from reference.quantise_activations import dequantise_activations, quantise_activations
 
@@ -100,7 +101,7 @@ SPOILT: dict[str, Callable[[Small], Array]] = {
                                                frequencies=s.shape().frequencies[::2]),
     "one weight of thousands": lambda s: exact(replace(s, seed=s.seed), prompt(s),
                                                one_weight_off(formula.linear)),
-    "activations in int8": lambda s: exact(s, prompt(s), formula.linear_of_quantised),
+    "activations in int8": lambda s: exact(s, prompt(s), linear_of_quantised),
     "last token": lambda s: exact(s, [*prompt(s)[:-1], (prompt(s)[-1] + 1) % s.vocab]),
 }  # fmt: skip
 

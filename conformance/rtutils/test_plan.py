@@ -11,6 +11,7 @@ from conformance.support.models.small_models import Small
 from conformance.support.models.steps import loaded
 from engine.graph import Graph, Value
 from engine.shell.program import app
+from kernels.kernel import QUANTISING
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +42,8 @@ def test_smaller_step_after_a_larger_one(model):
 
 def test_activations_are_quantised_once(model):
     """q, k and v read one quantisation of their common input, gate and up another."""
-    int8 = [s for s in model.plan.steps if s.kernel.activations == "int8"]
-    made = [s for s in model.plan.steps if s.node.op == "quantise_activations"]
+    int8 = [s for s in model.plan.steps if s.kernel.activations in QUANTISING]
+    made = [s for s in model.plan.steps if s.node.op in QUANTISING.values()]
     assert len({s.arrays["q"].name for s in int8}) == len(made)
     if int8:
         assert len(made) == 4 * model.config.blocks + 1

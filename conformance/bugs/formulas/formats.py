@@ -6,7 +6,7 @@ from conformance.bugs.bug import changed, in_python
 from conformance.bugs.formulas.linear import nibbles_swapped
 from reference.formats import FORMATS
 from reference.op import Array
-from reference.quantise_activations import quantise_activations
+from reference.quantise_activations import quantise_activations, quantise_activations_256
 from reference.weight_formats import dequantise
 
 
@@ -59,6 +59,15 @@ def int8_zeros_divided(x: Array) -> Triple:
     return q, np.where(scale == 0, np.float32(np.nan), scale), total
 
 
+def int8_last_block_left_out(x: Array) -> Triple:
+    """The scale is that of the first seven blocks of a superblock."""
+    without = x.reshape(len(x), -1, 8, 32).copy()
+    without[:, :, -1] = 0
+    _, scale, _ = quantise_activations_256(without.reshape(x.shape))
+    q, _, total = quantise_activations_256(x)
+    return q, scale, total
+
+
 BUGS = (
     *in_python(
         "quantise_weighted",
@@ -82,4 +91,5 @@ BUGS = (
         int8_total_of_magnitudes,
         int8_zeros_divided,
     ),
+    *in_python("quantise_activations_256", int8_last_block_left_out, quantise_activations),
 )

@@ -9,7 +9,13 @@ from reference.formats import FORMATS
 from reference.linear import linear
 from reference.linear_experts import linear_experts, runs
 from reference.op import Arguments, Array
-from reference.quantise_activations import dequantise_activations, quantise_activations
+from reference.quantise_activations import (
+    ROUNDINGS,
+    dequantise_activations,
+    quantise_activations,
+    quantise_activations_256,
+    rounding_for,
+)
 
 
 def weights(weight: Array, format: str) -> Array:
@@ -56,8 +62,21 @@ def stale_activation_scale(x: Array, weight: Array, format: str) -> Array:
 
 
 def activations_of_seven_bits(x: Array, weight: Array, format: str) -> Array:
-    q, scale, _ = quantise_activations(x)
+    q, scale, _ = ROUNDINGS[rounding_for(FORMATS[format].block)](x)
     return linear(dequantise_activations(q // 2 * 2, scale), weight, format)
+
+
+def activations_in_blocks_of_32(x: Array, weight: Array, format: str) -> Array:
+    q, scale, _ = quantise_activations(x)
+    return linear(dequantise_activations(q, scale), weight, format)
+
+
+def scale_of_the_first_blocks(x: Array, weight: Array, format: str) -> Array:
+    """Of a superblock, as its first 32 activations would have it."""
+    q, scale, _ = quantise_activations_256(x)
+    _, own, _ = quantise_activations(x)
+    first = np.repeat(own[:, ::8], 8, axis=1)
+    return linear(dequantise_activations(q, np.minimum(scale, first)), weight, format)
 
 
 def float16_sum(x: Array, weight: Array, format: str) -> Array:
@@ -166,6 +185,14 @@ BUGS = (
         activations_of_seven_bits,
         formats=("Q8_0", "Q4_0"),
         activations="int8",
+    ),
+    *in_python(
+        "linear",
+        activations_in_blocks_of_32,
+        scale_of_the_first_blocks,
+        activations_of_seven_bits,
+        formats=("Q4_K", "Q6_K"),
+        activations="int8_256",
     ),
     *in_python(
         "linear_experts",

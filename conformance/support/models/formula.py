@@ -23,10 +23,12 @@ import pytest
 import reference.models.transformer as formula
 from conformance.support.models.small_models import Small
 from conformance.support.models.steps import loaded
+from kernels.kernel import QUANTISING
 from kernels.table import variants
-from reference.linear import quantised_bound
+from reference.formats import FORMATS
+from reference.linear import linear_of_quantised, quantised_bound
 from reference.op import Array
-from reference.quantise_activations import dequantise_activations, quantise_activations
+from reference.quantise_activations import ROUNDINGS, dequantise_activations, rounding_for
 from reference.table import OPS
 
 
@@ -77,7 +79,7 @@ def prompt(small: Small, length: int = 19) -> list[int]:
 def exact(small: Small, tokens: list[int], linear: Any = None, **shape: Any) -> Array:
     """The reference's logits, with activations quantised where the engine's kernels do so."""
     if linear is None:
-        linear = formula.linear_of_quantised if is_int8(small) else formula.linear
+        linear = linear_of_quantised if is_int8(small) else formula.linear
     weights, norms = small.tensors()
     sizes = replace(small.shape(), **shape)
     return formula.transformer(np.array(tokens, np.int32), weights, norms, sizes, linear)
@@ -86,7 +88,7 @@ def exact(small: Small, tokens: list[int], linear: Any = None, **shape: Any) -> 
 def is_int8(small: Small) -> bool:
     """Whether the first choice for the model's matrices reads quantised activations."""
     exact = (k for k in variants("linear", small.format) if k.numerics == "exact")
-    return next(exact).activations == "int8"
+    return next(exact).activations in QUANTISING
 
 
 def shaken(value: Array, bound: Any, rng: np.random.Generator) -> Array:
@@ -112,9 +114,10 @@ def erring_int8_linear(rng: np.random.Generator) -> Callable[..., Array]:
     """linear_of_quantised, wrong by the bound of kernels with exact integer dots."""
 
     def wrong(x: Array, weight: Array, format: str) -> Array:
-        q, scale, _ = quantise_activations(x)
+        rounding = rounding_for(FORMATS[format].block)
+        q, scale, _ = ROUNDINGS[rounding](x)
         x = dequantise_activations(q, scale)
-        bound = quantised_bound(x, {"weight": weight, "format": format})
+        bound = quantised_bound(x, {"weight": weight, "format": format}, rounding)
         return shaken(OPS["linear"].reference(x, weight, format), bound, rng)
 
     return wrong
