@@ -28,12 +28,15 @@ def quantise_activations(x: Array) -> tuple[Array, Array, Array]:
 
 def quantise_activations_256(x: Array) -> tuple[Array, Array, Array]:
     """The same with one scale for 256 elements, as ggml's Q8_K has it for weights in superblocks.
-    It stands at each of its eight blocks, so that who reads blocks of 32 may read these."""
+    It stands at each of its eight blocks, so that who reads blocks of 32 may read these. The last
+    one may be shorter."""
     return _quantised(x, SUPERBLOCK)
 
 
 def _quantised(x: Array, together: int) -> tuple[Array, Array, Array]:
-    blocks = x.astype(np.float32).reshape(x.shape[0], x.shape[1] // together, together)
+    tokens, hidden = x.shape
+    padded = np.pad(x.astype(np.float32), ((0, 0), (0, -hidden % together)))
+    blocks = padded.reshape(tokens, padded.shape[1] // together, together)
     finite = np.asarray(np.isfinite(blocks).all(axis=-1))
     blocks = np.where(finite[..., None], blocks, np.float32(0))
     scale = np.abs(blocks).max(axis=-1) / np.float32(127)
@@ -42,9 +45,10 @@ def _quantised(x: Array, together: int) -> tuple[Array, Array, Array]:
         inverse = np.where(np.isinf(inverse), np.float32(0), inverse)
     scaled = blocks * inverse[..., None]
     q = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8)
-    total = q.reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK).sum(axis=-1, dtype=np.int32)
+    q = q.reshape(padded.shape)[:, :hidden]
+    total = q.reshape(tokens, hidden // BLOCK, BLOCK).sum(axis=-1, dtype=np.int32)
     scale = np.where(finite, scale, np.float32(np.nan))
-    return q.reshape(x.shape), np.repeat(scale, together // BLOCK, axis=-1), total
+    return q, np.repeat(scale, together // BLOCK, axis=-1)[:, : hidden // BLOCK], total
 
 
 ROUNDINGS = {"int8": quantise_activations, "int8_256": quantise_activations_256}
