@@ -12,7 +12,7 @@ from kernels.table import find
 TILE = 8 * 8 * 32
 LOOPS = {
     "neon_dotprod/Q8_0/8": ("sdot", TILE // 16, 84),
-    "neon_dotprod/Q4_K/8": ("sdot", TILE // 16, 125),
+    "neon_dotprod/Q4_K/8": ("sdot", TILE // 16, 56),
     "neon_i8mm/Q4_0/8": ("smmla", TILE // 32, 142),
 }
 

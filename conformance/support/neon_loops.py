@@ -30,7 +30,7 @@ from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import LAYOUTS
 from kernels.cpu.linear import linear_neon
 from kernels.cpu.linear.linear import FIRST
-from kernels.cpu.linear.linear_blocks import multiply
+from kernels.cpu.linear.linear_blocks import extra_type, multiply
 from kernels.cpu.runtime.object_code import assembly
 from kernels.cpu.runtime.share import arguments
 
@@ -40,7 +40,7 @@ for word in sys.argv[1:]:
     variant, format, tokens = word.split("/")
     layout = LAYOUTS[format]
     tile = multiply(WAYS[variant], layout, CODINGS[format].factor)(int(tokens))
-    extra = "f32" if layout.m else "i32"
+    extra = {"float32": "f32", "int32": "i32"}[extra_type(layout).__name__]
     signature = (
         f"panel: i32[words], scale: f32[scales], extra: {extra}[extras], weight: u8[packed],"
         " tuning: i64[knobs] -> out: f32[tokens out]"
