@@ -215,7 +215,7 @@ def batched_bench(program: str, model: Path, load: Load, threads: int, context: 
         "--output-format": "jsonl",
     }  # fmt: skip
     for _ in range(TRIES):
-        told = output(program, options, PATIENCE).stdout.splitlines()
+        told = output(program, options, PATIENCE)[0].splitlines()
         if found := [line for line in told if line.startswith("{")]:
             return Sample(json.loads(found[0])["t"])
     raise ChildError(f"{program} does not print what it found")

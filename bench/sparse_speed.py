@@ -136,7 +136,7 @@ def powerinfer(program: str, model: Path, threads: int, threshold: float) -> Sam
         "--log-disable": None,
     }  # fmt: skip
     env = {"LLAMA_SPARSE_PRED_THRESHOLD": f"{threshold:.9g}"}
-    told = TOLD.search(output(program, options, PATIENCE, env).stderr)
+    told = TOLD.search(output(program, options, PATIENCE, env)[1])
     if not told:
         raise ChildError(f"{program} does not tell the time of its steps")
     return Sample(float(told[1]) / float(told[2]) / 1e3)

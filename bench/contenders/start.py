@@ -25,7 +25,7 @@ def start(model: Path, threads: int, cache: Path | None = None) -> Sample:
     env = {"ASSAY_CACHE": str(cache)} if cache else {}
     started = time.perf_counter()
     with Child("bench.contenders.start:first_token", env=env, patience=PATIENCE) as child:
-        parts = child.ask(model=str(model), threads=threads)
+        parts = child.ask(model=model, threads=threads)
         seconds = time.perf_counter() - started
     return Sample(seconds, {"python": seconds - sum(parts.values()), **parts}, check=True)
 
@@ -48,7 +48,7 @@ def drop(path: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def first_token(model: str, threads: int) -> dict[str, float]:
+def first_token(model: Path, threads: int) -> dict[str, float]:
     """What the child does: import, load, generate one token; the seconds of each."""
     started = time.perf_counter()
     from engine.engine import Engine

@@ -1,7 +1,5 @@
 """What runs on a worker, around every share: who it is, whether it may go on, what it found."""
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bench.child import started
 from bench.fleet.sealed import Sealed
 from kernels.child import environment
 
@@ -80,28 +79,13 @@ def child(
     folder: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Python with these words, in a process group that ends when the result is not wanted."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env={**environment(), **(more or {})},
-        cwd=folder,
-        start_new_session=True,
-    )
-    try:
+    env = {**environment(), **(more or {})}
+    with started([sys.executable, "-P", *words], env, folder) as process:
         while True:
             with suppress(subprocess.TimeoutExpired):
                 out, err = process.communicate(timeout=TICK)
                 return subprocess.CompletedProcess(words, process.returncode, out, err)
             demand_wanted(asked)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in filter(None, (process.stdout, process.stderr)):
-            stream.close()
 
 
 def watching(asked: str) -> Callable[..., None]:

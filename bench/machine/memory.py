@@ -1,8 +1,7 @@
 """How much memory a process holds at most that loads a model and runs a prompt."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,8 @@ class Held:
 def held(model: Path, setup: Setup, prompt: int) -> Held:
     """Load the model in a new process and run a prompt of so many tokens and one step more."""
     with Child("bench.machine.memory:held_here") as child:
-        return Held(**child.ask(model=str(model), setup=asdict(setup), prompt=prompt))
+        found: Held = child.ask(model=model, setup=setup, prompt=prompt)
+        return found
 
 
 def peak(status: Path = STATUS) -> int:
@@ -36,15 +36,14 @@ def peak(status: Path = STATUS) -> int:
     raise ValueError(f"{status}: no {PEAK.rstrip(':')} in it")
 
 
-def held_here(model: str, setup: dict[str, Any], prompt: int) -> dict[str, int]:
+def held_here(model: Path, setup: Setup, prompt: int) -> Held:
     """What the child does."""
     from bench.contenders.assay import loaded
 
-    path = Path(model)
-    with loaded(path, Setup(**setup)) as engine:
+    with loaded(model, setup) as engine:
         own = engine.model
         tokens = np.random.default_rng(0).integers(own.config.vocab, size=prompt + 1).tolist()
         own.evaluate(tokens[:-1], 0)
         own.evaluate(tokens[-1:], prompt)
         cache = sum(part.nbytes for part in own.caches.values())
-        return asdict(Held(peak(), path.stat().st_size, cache))
+        return Held(peak(), model.stat().st_size, cache)

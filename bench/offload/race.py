@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -116,16 +116,15 @@ class Folders:
 
     def opened(self, child: Child, subject: Subject, process: Process) -> About:
         """What a child has open that was asked to. Raises ChildError."""
-        question = {
-            "process": asdict(process),
-            "model": str(subject.path),
-            "threads": subject.threads,
-            "context": max(32, subject.length),
-            "packed": self.packed.get(process.layout, ""),
-            "alone": subject.alone,
-        }
-        answer = child.ask("open", **question)
-        found = About(**{**answer, "notes": tuple(answer["notes"])})
+        found: About = child.ask(
+            "open",
+            process=process,
+            model=subject.path,
+            threads=subject.threads,
+            context=max(32, subject.length),
+            packed=self.packed.get(process.layout, ""),
+            alone=subject.alone,
+        )
         if found.packed:
             self.packed[process.layout] = found.packed
         return found
@@ -206,13 +205,11 @@ class Field:
 
     def _ask(self, way: Way, number: int) -> Sample:
         """A sample on the tokens of this number."""
-        question = {
-            "tokens": self._subject.tokens(number),
-            "uncounted": self._subject.uncounted,
-            "naive": way.naive,
-        }
+        tokens, uncounted = self._subject.tokens(number), self._subject.uncounted
+        child = self._children[way.process]
         try:
-            return Sample(**self._children[way.process].ask("sample", **question))
+            found: Sample = child.ask("sample", tokens=tokens, uncounted=uncounted, naive=way.naive)
+            return found
         except ChildError as error:
             raise ChildError(self._reason(way.process, error)) from None
 
