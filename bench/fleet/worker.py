@@ -1,14 +1,17 @@
-"""What runs on a worker, around every share: who it is, whether it may go on, what it found."""
+"""What runs on a worker, around every share: who it is, whether it may go on, and what it found, as
+that travels: bytes with their digest."""
 
+import hashlib
+import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.child import started
-from bench.fleet.sealed import Sealed
 from kernels.child import environment
 
 ALONE = "assay"  # Dask's resource: one share at a time on a worker, whoever asks
@@ -16,6 +19,30 @@ TICK = 0.2  # seconds between two looks at whether a child has ended, or should
 
 S = TypeVar("S")
 _stopped: set[str] = set()
+
+
+class CorruptedError(ValueError):
+    """A result whose bytes are not those that its worker sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a worker found for a share; `digest` is sha256 of `payload`."""
+
+    worker: str
+    digest: str
+    payload: bytes
+
+    @classmethod
+    def of(cls, worker: str, found: Any) -> "Sealed":
+        payload = pickle.dumps(found, protocol=5)
+        return cls(worker, hashlib.sha256(payload).hexdigest(), payload)
+
+    def opened(self) -> Any:
+        """What was found. Raises `CorruptedError` before anything is made of wrong bytes."""
+        if hashlib.sha256(self.payload).hexdigest() != self.digest:
+            raise CorruptedError("its result is not what it sent: the digest is another")
+        return pickle.loads(self.payload)
 
 
 class StoppedError(RuntimeError):
@@ -64,6 +91,13 @@ def demand_wanted(asked: str) -> None:
     """Raise `StoppedError` if the result is not wanted any more."""
     if asked in _stopped:
         raise StoppedError(asked)
+
+
+def wanted(asked: str, found: Iterable[S]) -> Iterator[S]:
+    """These one by one, as long as the result is wanted."""
+    for one in found:
+        demand_wanted(asked)
+        yield one
 
 
 def do(job: Callable[[S, str], Any], share: S, asked: str) -> Sealed:
