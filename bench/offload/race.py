@@ -1,10 +1,9 @@
 """Ways to run a model in turns, each in a process of its own and under its limit of memory."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from bench.contenders.start import drop
 from bench.offload.memory_group import MemoryGroup
 from bench.offload.way import ASSAY, DISK, IN_A_ROW, IN_MEMORY, LLAMA_CPP, About, Process, Way
 from bench.quality import passages, stories
-from bench.race.experiment import Contender, Experiment, Sample
+from bench.race.experiment import Contender, Racing, Sample
 from bench.race.results import Measurement
-from bench.race.timing import Rule, race
 from engine.embedded import embedded_models
 from engine.gguf.file import GGUFFile
 from kernels.cache import cache_folder
@@ -169,14 +167,14 @@ class Field:
         for about in self.abouts.values():
             self._note(*about.notes)
 
-    def race(self, rule: Rule, watch: Callable[[int], None] | None = None) -> list[Measurement]:
+    def race(self, racing: Racing) -> list[Measurement]:
         """Rows of all, in turns, once windows are as full as they get."""
         for way in self._ways:
             for number in range(WARM_UP if way.process.budget and way.name in self.abouts else 0):
                 with suppress(ChildError):  # it is absent, as the first sample will tell
                     self._ask(way, BEFORE_ALL + number)
-        raced = Experiment({way.name: self._contender(way) for way in self._ways})
-        return beside_the_disk(raced.run(rule, partial(race, watch=watch)))
+        contenders = {way.name: self._contender(way) for way in self._ways}
+        return beside_the_disk(racing(self._kind, contenders))
 
     def _contender(self, way: Way) -> Contender:
         about, process, subject = self._opened[way.name], way.process, self._subject
