@@ -1,10 +1,9 @@
-"""A child process that answers questions, one JSON line each.
+"""A child process that answers questions.
 
 What may crash, hang or keep threads busy is asked from afar: its death is found and told in one
 line, its threads and memory never meet the parent's, and it does not outlive the parent.
 """
 
-import json
 import os
 import queue
 import signal
@@ -14,14 +13,18 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Any, Self
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
+from engine.closing import Closing
 from kernels.child import environment
 
-LINES = 50  # of the child's stderr, the last that are kept
+LINES = 50  # that the child prints, the last that are kept
 FAREWELL = 10.0  # seconds a child has to end by itself once nobody asks any more
 QUIET = 0.02  # seconds over which a process at rest is looked for
 PATIENCE = 2.0  # seconds within which it must come to rest
@@ -36,48 +39,46 @@ class ChildError(RuntimeError):
         self.reason = reason
 
 
+@contextmanager
+def started(
+    words: Sequence[str], env: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Iterator["subprocess.Popen[str]"]:
+    """A program whose output is caught; it ends with the block, and so does all that it started.
+    `env` is added to this process's environment."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace",
+        env={**os.environ, **(env or {})}, cwd=folder, process_group=0,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        kill(process)
+        with suppress(subprocess.TimeoutExpired, ValueError):  # a call into a driver may never end
+            process.communicate(timeout=FAREWELL)
+
+
 def output(
     program: str,
     options: Mapping[str, object | None],
     patience: float,
     env: Mapping[str, str] | None = None,
-) -> "subprocess.CompletedProcess[str]":
-    """What a program prints that ends by itself within `patience` seconds; ChildError where it
-    cannot be run, takes longer, or fails. Options without a value are None; `env` is added to this
-    process's environment."""
+) -> tuple[str, str]:
+    """What a program prints, on stdout and on stderr, that ends by itself within `patience`
+    seconds; ChildError where it cannot be run, takes longer, or fails. Options without a value are
+    None."""
     words = [program, *(str(w) for pair in options.items() for w in pair if w is not None)]
     try:
-        done = subprocess.run(
-            words,
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=patience,
-            check=False,
-        )
+        with started(words, env) as process:
+            out, err = process.communicate(timeout=patience)
     except OSError as error:
         raise ChildError(f"{program}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise ChildError(f"{program}: no answer within {patience:g} s") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise ChildError(f"{program} ended with {done.returncode}: {said[0][:200]}")
-    return done
-
-
-class Closing:
-    """A context manager that closes itself."""
-
-    def close(self) -> None:
-        """Free what it has."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    if process.returncode:
+        said = err.strip().splitlines()[-1:] or ["no message"]
+        raise ChildError(f"{program} ended with {process.returncode}: {said[0][:200]}")
+    return out, err
 
 
 class Child(Closing):
@@ -97,27 +98,26 @@ class Child(Closing):
         patience: float = 600.0,
     ) -> None:
         self.home, self.patience = home, patience
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bench.child", home, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            process_group=0,
-            env={**environment(), **(env or {})},
-        )
-        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._complaints: deque[str] = deque(maxlen=LINES)
-        self._readers = [
-            threading.Thread(target=_collect, args=wiring, daemon=True)
-            for wiring in (
-                (self._process.stdout, self._answers.put, True),
-                (self._process.stderr, self._complaints.append, False),
+        self._talk, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "bench.child", str(theirs.fileno()), home],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                process_group=0,
+                pass_fds=[theirs.fileno()],
+                env={**environment(), **(env or {})},
             )
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._complaints: deque[str] = deque(maxlen=LINES)
+        printed: Iterable[str] = self._process.stdout or ()
+        self._reader = threading.Thread(
+            target=lambda: self._complaints.extend(map(str.strip, printed)), daemon=True
+        )
+        self._reader.start()
+        self._tell(arguments)
 
     @property
     def pid(self) -> int:
@@ -126,48 +126,45 @@ class Child(Closing):
     @property
     def ended(self) -> bool:
         """Whether it died, hung or was closed, so that it can be asked no more."""
-        return self._process.stdin is None or self._process.stdin.closed
+        return self._talk.closed
 
     def ask(self, method: str = "", /, **arguments: Any) -> Any:
         """What its function gives for these arguments, or a method of its class. A child that
         reports an error lives on; one that died or hung is gone."""
-        asked = json.dumps([method, arguments])
-        told = f"{self.home}, asked {asked[:200]}"
-        if self.ended or self._process.stdin is None:
+        told = f"{self.home}, asked {str([method, arguments])[:200]}"
+        if self.ended:
             raise ChildError("it has ended before", told)
-        with suppress(BrokenPipeError):  # it is dead: its status says how
-            self._process.stdin.write(asked + "\n")
-            self._process.stdin.flush()
-        try:
-            line = self._answers.get(timeout=self.patience)
-        except queue.Empty:
+        self._tell((method, arguments))
+        if not self._talk.poll(self.patience):
             kill(self._process)
             self.close()
-            raise ChildError(f"no answer within {self.patience:g} s", told) from None
-        if line is None:
+            raise ChildError(f"no answer within {self.patience:g} s", told)
+        try:
+            error, answer = self._talk.recv()
+        except (EOFError, ConnectionResetError):
             self.close()
-            raise ChildError(self._death(), told)
-        answer = json.loads(line)
-        if "error" in answer:
-            raise ChildError(str(answer["error"]))
-        return answer["answer"]
+            raise ChildError(self._death(), told) from None
+        if error:
+            raise ChildError(error)
+        return answer
 
     def close(self) -> None:
         """End the child: it is told that nobody asks any more, and killed if that does not do."""
-        if self.ended or self._process.stdin is None:
+        if self.ended:
             return
-        with suppress(BrokenPipeError):  # it is dead already
-            self._process.stdin.close()
+        self._talk.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(FAREWELL)
         kill(self._process)
         with suppress(subprocess.TimeoutExpired):  # a call into a driver may never end
             self._process.wait(FAREWELL)
-        for reader in self._readers:
-            reader.join(FAREWELL)  # a grandchild may hold the pipes open
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None and not any(reader.is_alive() for reader in self._readers):
-                stream.close()
+        self._reader.join(FAREWELL)  # a grandchild may hold the pipe open
+        if self._process.stdout and not self._reader.is_alive():
+            self._process.stdout.close()
+
+    def _tell(self, words: Any) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: its status says how
+            self._talk.send(words)
 
     def _death(self) -> str:
         status = self._process.returncode
@@ -180,7 +177,7 @@ class Child(Closing):
         return f"it ended with status {status}{said}"
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: "subprocess.Popen[str]") -> None:
     """A process with all that it started, where it leads a group of its own."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -204,13 +201,6 @@ class Revived(ExitStack):
         return self._child.ask(method, **arguments)
 
 
-def _collect(stream: Iterable[str], keep: Callable[[str | None], None], end: bool) -> None:
-    for line in stream:
-        keep(line.strip())
-    if end:
-        keep(None)
-
-
 def settle() -> None:
     """Wait until this process's threads are at rest, so that the next contender has the machine
     to itself: thread pools look out for more work for a while after the last."""
@@ -226,45 +216,40 @@ def settle() -> None:
 
 
 def serve() -> None:
-    """The child's side: answer the questions on standard input until it closes.
+    """The child's side: answer the questions that come until nobody asks any more.
 
-    What an answer raises becomes {"error": line}. From here on whatever is printed goes to stderr
-    and standard input is empty, so that no library can disturb the talk. When the parent goes
-    while an answer is in the making, the process ends at once.
+    What an answer raises is told in a line. When the parent goes while an answer is in the making,
+    the process ends at once.
     """
-    home, arguments = sys.argv[1], json.loads(sys.argv[2])
-    asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
-        os.dup2(nothing.fileno(), 0)
-    questions: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    talk, home = Connection(int(sys.argv[1])), sys.argv[2]
+    questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
     busy = threading.Event()
 
     def read() -> None:
-        for line in asked:
-            questions.put(line)
+        with suppress(EOFError, ConnectionResetError):
+            while True:
+                questions.put(talk.recv())
         if busy.is_set():
             os._exit(1)
         questions.put(None)
 
     threading.Thread(target=read, daemon=True).start()
-    served: Any = None
-    while (line := questions.get()) is not None:
+    arguments, served = questions.get(), None
+    while (question := questions.get()) is not None:
         busy.set()
         try:
             if served is None:
                 served = _found(home, arguments)
-            method, named = json.loads(line)
-            answer = (getattr(served, method) if method else served)(**named)
-            told = json.dumps({"answer": answer})
+            method, named = question
+            told = "", (getattr(served, method) if method else served)(**named)
         except Exception as error:
             traceback.print_exc()
-            told = json.dumps({"error": _one_line(error)})
+            told = _one_line(error), None
         busy.clear()
-        answers.write(told + "\n")
+        talk.send(told)
 
 
-def _found(home: str, arguments: list[Any]) -> Any:
+def _found(home: str, arguments: Sequence[Any]) -> Any:
     """The function, or an object of the class."""
     module, _, name = home.partition(":")
     found = getattr(import_module(module), name)

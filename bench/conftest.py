@@ -14,7 +14,7 @@ from bench.ops.cases import CACHES
 from bench.ops.op_run import Lab
 from bench.race.benchmarking import CLOCK, Recorder
 from bench.race.plan import Plan
-from bench.race.results import Results, ResultsError, find, read
+from bench.race.results import read
 from bench.report import card, quality
 from bench.report.lookup import rows_of
 from bench.report.markdown import table_lines
@@ -32,11 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--quick", action="store_true", help="small shapes, few samples: 3 minutes")
     group.addoption("--models", help="names of data/shapes.toml, with commas between")
     group.addoption("--shapes", metavar="FILE", help="shapes of your own, as data/shapes.toml")
-    group.addoption("--packages", action="store_true", help="kernels of installed packages, too")
     group.addoption("--threads", type=int, default=0, help="0: one per core that it may use")
     group.addoption("--most-seconds", type=float, help="leave out kernels whose calls take longer")
     group.addoption("--results", metavar="FOLDER", help="where runs are kept")
-    group.addoption("--into", metavar="RUN", help="go on with a run instead of a new one")
     group.addoption(
         "--engine-model", metavar="MODEL", action="append", help="for the engine's; may repeat"
     )
@@ -49,11 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not plan.measuring:
         config.option.benchmark_disable = True
     now = conditions()  # before this run makes itself felt
-    try:
-        going_on = Results.into(find(plan.into, plan.folder), now) if plan.into else None
-    except ResultsError as error:
-        raise pytest.UsageError(str(error)) from None
-    config.stash[RECORDER] = Recorder(plan.folder, now, Limits.unprobed(), going_on)
+    config.stash[RECORDER] = Recorder(plan.folder, now, Limits.unprobed())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -25,28 +25,19 @@ import pandas as pd
 
 from bench.child import ChildError, settle
 from bench.contenders.contender import Setup
-from bench.contenders.racer import Program, Racer, enter
+from bench.contenders.racer import Racer, enter
 from bench.engine.engine_tests import EngineTest
 from bench.engine.node_cost import SEEING, cells_seen, cost_of, stored_bytes
+from bench.engine.timed_step import timed_step
 from bench.machine.clock import Stamped
 from bench.machine.limits import limits
 from bench.needle import Heads, text_of
 from bench.quality import figure
-from bench.race.experiment import Contender, Experiment, Sample, timed
+from bench.race.experiment import Contender, Racing, Sample, timed
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Limit, Measurement, ResultsError, read_folder, results_folder
 from bench.race.timing import Rule
-from bench.report.long_contexts import (
-    BENCH,
-    BOOKKEEPING,
-    CACHE,
-    FULL,
-    PEER,
-    READ,
-    STEP,
-    TIDYING,
-    section,
-)
+from bench.report import long_contexts as told
 from bench.report.lookup import rows_of
 from bench.report.needle import BENCH as NEEDLE
 from engine.cache.pages import Pages
@@ -125,19 +116,10 @@ def fill(model: Model, held: int) -> float:
     return time.perf_counter() - started
 
 
-def step(model: Model, held: int) -> float:
-    """Seconds of one token behind the text."""
-    started = time.perf_counter()
-    model.step([1], [held], [(0,)], [0])
-    seconds = time.perf_counter() - started
-    model.cells.remove(0, begin=held)
-    return seconds
-
-
 def bookkeeping(model: Model, held: int) -> float:
     """The share of a step in nodes that only a policy has, but for the attention over what it
     chose."""
-    step(model, held)  # whose inputs are still in place
+    timed_step(model, [1], held)  # whose inputs are still in place
     plan, team = model.plan, model.team
     stamped = Stamped(plan.entries)
     bare = float(np.median([stamped.bare(team) for _ in range(STAMPED)]))
@@ -153,7 +135,7 @@ def _is_bookkeeping(node: Node) -> bool:
 
 def bytes_read(model: Model, held: int) -> tuple[float, float]:
     """What a step reads of weights and cache, and of the cache alone."""
-    step(model, held)
+    timed_step(model, [1], held)
     sizes, seen, parts = {"tokens": 1, "outputs": 1}, cells_seen(model, 1), [0.0, 0.0]
     for i, one in enumerate(model.plan.steps):
         cost = cost_of(one, sizes, held, seen=seen.get(i))
@@ -168,68 +150,60 @@ class Race:
     """
 
     def __init__(self, asked: Namespace, tell: Tell, stack: ExitStack) -> None:
-        self._asked, self._tell, self._held = asked, tell, asked.held
-        self._path, self._threads = resolve(asked.model), asked.threads
+        self._held, self._path, self._threads = asked.held, resolve(asked.model), asked.threads
+        self._racing = Racing(asked.rule, tell, self._path.stem)
         self._memory = limits([self._threads]).bandwidth(self._threads)
         self._base = Measurement(
-            BENCH, STEP, model=self._path.name, threads=self._threads, tokens=1,
+            told.BENCH, told.STEP, model=self._path.name, threads=self._threads, tokens=1,
             settings=f"held={self._held}",
         )  # fmt: skip
-        tell(f"{PEER}: opening")
-        test = EngineTest("tg", generate=1, depth=self._held)
-        self._peer = self._entered(test)
-        if isinstance(self._peer, Racer):
-            stack.enter_context(self._peer)
+        self._racing.say(told.PEER)
+        self._test = EngineTest("tg", generate=1, depth=self._held)
+        setup = Setup(self._threads, self._test.context, sequences=1)
+        peer = "was not asked for" if asked.no_peer else enter(told.PEER, self._path, setup)
+        self._peer = stack.enter_context(peer) if isinstance(peer, Racer) else None
+        self._absent = "" if self._peer else str(peer)
+        if self._peer:
             self._peer.fill(self._held)
-        self._test = test
-        self._full = self._opened(Way(FULL), stack)
-
-    def _entered(self, test: EngineTest) -> Racer | Program | str:
-        if self._asked.no_peer:
-            return "was not asked for"
-        setup = Setup(self._threads, test.context, sequences=1)
-        peer = enter(PEER, self._path, setup)
-        return peer if isinstance(peer, str) or peer.does(test) else f"{PEER} knows no depth"
+        self._full = self._opened(Way(told.FULL), stack)
 
     def _opened(self, way: Way, stack: ExitStack) -> tuple[Way, Model, list[Measurement]]:
         """A model that holds the text, and what is known of its steps beforehand."""
-        self._tell(f"{way.name}, {way.budget:.3g}: opening")
+        self._racing.say(f"{way.name}, {way.budget:.3g}")
         options = {"batch": 64, "sequences": 1, "threads": self._threads, **way.options}
         context = self._held + 64
         model = stack.enter_context(Engine.load(self._path, context=context, **options)).model
         evicting, held = fill(model, self._held), self._held
-        step(model, held)
+        timed_step(model, [1], held)
         whole, of_cache = bytes_read(model, held)
         row = replace(self._base, variant=way.name, shape=f"budget={way.budget:g}")
         memory = self._memory
         bound = Limit("memory read", whole / memory.per_second, memory.spread)
         known = [
             bound.of(replace(row, bytes=whole)),
-            figure(row, READ, of_cache, "B"),
-            figure(row, CACHE, model.cache_bytes, "B"),
+            figure(row, told.READ, of_cache, "B"),
+            figure(row, told.CACHE, model.cache_bytes, "B"),
         ]
         if model.method.evicts:
-            known.append(figure(row, TIDYING, evicting, "s"))
+            known.append(figure(row, told.TIDYING, evicting, "s"))
         if isinstance(model.method, Pages | Streaming):
-            known.append(figure(row, BOOKKEEPING, bookkeeping(model, held), "share"))
+            known.append(figure(row, told.BOOKKEEPING, bookkeeping(model, held), "share"))
         return way, model, known
 
-    def of(self, ways: list[Way], rule: Rule) -> list[Measurement]:
+    def of(self, ways: list[Way]) -> list[Measurement]:
         """Rows of these, of all cells and of llama.cpp, of one race."""
         with ExitStack() as stack:
             opened = [self._full, *(self._opened(way, stack) for way in ways)]
-            racing = {
+            entries = {
                 f"{way.name} {way.budget}": Contender(
-                    rows[0], timed(partial(step, model, self._held))
+                    rows[0], timed(partial(timed_step, model, [1], self._held))
                 )
                 for way, model, rows in opened
             }
-            row = replace(self._base, contender=PEER, variant=PEER, shape="budget=1")
-            racing[PEER] = Contender(row, self._beside, excused=ChildError, absent=self._absent)
-            self._tell(f"{ways[0].name}: racing")
-            return Experiment(racing).run(rule) + [
-                row for _, _, rows in opened[1:] for row in rows[1:]
-            ]
+            row = replace(self._base, contender=told.PEER, variant=told.PEER, shape="budget=1")
+            peer = Contender(row, self._beside, excused=ChildError, absent=self._absent)
+            rows = self._racing(ways[0].name, {**entries, told.PEER: peer})
+            return rows + [row for _, _, known in opened[1:] for row in known[1:]]
 
     def heads(self, folder: Path) -> Heads:
         """A file by which heads keep all at random, since no speed depends on which."""
@@ -243,13 +217,9 @@ class Race:
         """What is known of all cells, which every race has."""
         return self._full[2][1:]
 
-    @property
-    def _absent(self) -> str:
-        return self._peer if isinstance(self._peer, str) else ""
-
     def _beside(self) -> Sample:
         """A step of llama.cpp, once our threads rest."""
-        assert isinstance(self._peer, Racer)
+        assert self._peer
         settle()
         return self._peer.sample(self._test)
 
@@ -262,7 +232,7 @@ def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None,
         race = Race(asked, tell, stack)
         yield race.full
         for ways in groups(asked, race.heads(Path(stack.enter_context(TemporaryDirectory())))):
-            yield race.of(ways, asked.rule)
+            yield race.of(ways)
 
 
 def answers() -> pd.DataFrame:
@@ -280,9 +250,9 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--held", type=int, default=16384, help="tokens of the text (%(default)s)")
     parser.add_argument("--kv-policy", nargs="+", default=[], metavar="POLICY", help="race these")
-    parser.add_argument("--no-peer", action="store_true", help=f"leave {PEER} out")
+    parser.add_argument("--no-peer", action="store_true", help=f"leave {told.PEER} out")
     options = parsed(parser, RULE, QUICKLY)
-    return report(options, partial(section, found_again=answers()), partial(measured, options))
+    return report(options, partial(told.section, found_again=answers()), partial(measured, options))
 
 
 if __name__ == "__main__":

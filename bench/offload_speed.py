@@ -20,6 +20,7 @@ from pathlib import Path
 from bench.offload import way as ways
 from bench.offload.race import Field, Folders, Subject, folders
 from bench.offload.way import Way
+from bench.race.experiment import Racing
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Measurement
 from bench.race.timing import Rule
@@ -31,6 +32,7 @@ FULL, QUICK = Rule(least=5, most=60, error=0.01, cap_seconds=240), Rule(least=3,
 
 def races(path: Path, options: Namespace, kept: Folders, tell: Tell) -> Iterator[list[Measurement]]:
     """One after the other; `tell` is told which, and how many rounds are done."""
+    racing = Racing(options.rule, tell, path.stem)
     # tokens of a sample that count, of a model larger than a process and of a smaller one
     large, small = (1, 8) if options.quick else (4, 48)
     shares = (0.6, 1.0) if options.quick else ways.SHARES  # the budgets of a curve
@@ -38,12 +40,12 @@ def races(path: Path, options: Namespace, kept: Folders, tell: Tell) -> Iterator
     weights = subject.weights
 
     def run(kind: str, chosen: Sequence[Way]) -> list[Measurement]:
-        tell(f"{path.stem}, {kind}: opening")
+        racing.say(kind)
         with ExitStack() as stack:
             field = Field(subject, chosen, kept, kind, stack)
             for note in field.notes:
-                tell(f"{path.stem}, {kind}: {note}")
-            return field.race(options.rule, lambda n: tell(f"{path.stem}, {kind}: round {n}"))
+                racing.say(kind, note)
+            return field.race(racing)
 
     if not subject.sparse:
         yield run("dense", ways.dense(weights, share, limited=not subject.alone))

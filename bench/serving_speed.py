@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,23 +20,11 @@ import numpy as np
 
 from bench.child import ChildError, output
 from bench.contenders.contender import OURS
-from bench.race.experiment import Contender, Experiment, Sample, timed
+from bench.race.experiment import Contender, Racing, Sample, timed
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Measurement
-from bench.race.timing import Rule, Sampler, race
-from bench.report.serving import (
-    ALONE,
-    ANSWERS,
-    ARRIVING,
-    BARE,
-    BENCH,
-    MIXED,
-    OWN,
-    PEER,
-    PREFIX,
-    STEP,
-    section,
-)
+from bench.race.timing import Rule
+from bench.report import serving
 from engine import Engine, Options, SamplingParams
 from engine.embedded import resolve
 from engine.model import Model
@@ -123,6 +111,14 @@ class Served:
         drawn = self._random.integers(0, self.engine.model.config.vocab, length)
         return cast(list[int], drawn.tolist())
 
+    def row(self, test: str, load: Load, contender: str = OURS, **more: Any) -> Measurement:
+        """What is known of a part before it is measured."""
+        model = self.engine.model
+        return Measurement(
+            serving.BENCH, test, contender, model=model.file.path.name,
+            threads=model.team.n_threads, shape=load.shape, **more,
+        )  # fmt: skip
+
     def requests(self, load: Load) -> list[Request]:
         return [
             Request(str(i), self.prompt(load.prompt), answer(load.answer))
@@ -131,8 +127,8 @@ class Served:
 
     def steps(self, arriving: Mapping[int, Sequence[Request]]) -> tuple[list[Step], int]:
         """Of a scheduler to whom requests come at these steps, and the tokens that it evaluated."""
-        serving, watched = self.engine.serving(), Watched(self.engine.model)
-        scheduler, timings = Scheduler(replace(serving, model=watched)), serving.timings  # type: ignore[arg-type]
+        own, watched = self.engine.serving(), Watched(self.engine.model)
+        scheduler, timings = Scheduler(replace(own, model=watched)), own.timings  # type: ignore[arg-type]
         found: list[Step] = []
         while scheduler.work or len(found) <= max(arriving):
             for request in arriving.get(len(found), ()):
@@ -215,7 +211,7 @@ def batched_bench(program: str, model: Path, load: Load, threads: int, context: 
         "--output-format": "jsonl",
     }  # fmt: skip
     for _ in range(TRIES):
-        told = output(program, options, PATIENCE).stdout.splitlines()
+        told = output(program, options, PATIENCE)[0].splitlines()
         if found := [line for line in told if line.startswith("{")]:
             return Sample(json.loads(found[0])["t"])
     raise ChildError(f"{program} does not print what it found")
@@ -223,92 +219,69 @@ def batched_bench(program: str, model: Path, load: Load, threads: int, context: 
 
 def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
     """Rows, one part after the other; `tell` is told which, and how many rounds are done."""
-    path, effort, rule = resolve(asked.model), QUICK if asked.quick else FULL, asked.rule
+    path, effort = resolve(asked.model), QUICK if asked.quick else FULL
     tell(f"{path.stem}: opening")
+    racing = Racing(asked.rule, tell, path.stem)
     most = max(effort.arriving.sequences, effort.prefix.sequences, effort.mixed.sequences + 1)
     options = Options(threads=asked.threads, context=effort.context, sequences=most)
-
-    def watch(part: str) -> Callable[[int], None]:
-        return lambda rounds: tell(f"{path.stem}, {part}: round {rounds}")
-
     with Engine.load(path, options) as engine:
         served = Served(engine)
         served.arriving(QUICK.arriving)  # to warm up
-
-        def row(test: str, load: Load, contender: str = OURS, **more: Any) -> Measurement:
-            return Measurement(
-                BENCH, test, contender, model=path.name, threads=asked.threads, shape=load.shape,
-                **more,
-            )  # fmt: skip
-
-        yield arriving(served, row, effort, asked.batched_bench, path, rule, watch(ARRIVING))
-        yield from steps(served, row, effort, rule, watch)
-        mixed, load = list[Step](), effort.mixed
-        for rounds in range(1 if asked.quick else 3):
-            watch(MIXED)(rounds)
-            mixed += served.mixed(load)
-        plain = [s.seconds for s in mixed if not s.read]
-        among = [s.seconds for s in mixed if s.read]
-        yield [
-            row(MIXED, load, samples=tuple(plain), settings=ANSWERS),
-            row(MIXED, load, samples=tuple(among), settings=f"beside prompts of {load.long}"),
-        ]
+        yield arriving(racing, served, effort, asked.batched_bench)
+        yield from steps(racing, served, effort.step)
+        yield mixed(racing, served, effort.mixed, 1 if asked.quick else 3)
         evaluated, least = served.prefix(effort.prefix)
-        yield [row(PREFIX, effort.prefix, samples=(evaluated,), unit="tokens", tokens=least)]
+        row = served.row(serving.PREFIX, effort.prefix, unit="tokens", tokens=least)
+        yield [replace(row, samples=(float(evaluated),))]
 
 
-Row = Callable[..., Measurement]
-
-
-def arriving(
-    served: Served, row: Row, effort: Effort, program: str, path: Path, rule: Rule,
-    watch: Callable[[int], None],
-) -> list[Measurement]:  # fmt: skip
+def arriving(racing: Racing, served: Served, effort: Effort, program: str) -> list[Measurement]:
     """All prompts at once, in turns with llama.cpp's program where it is."""
-    load, threads = effort.arriving, served.engine.model.team.n_threads
-    run = partial(batched_bench, program, path, load, threads, effort.context)
-    contenders = {
-        OURS: Contender(
-            row(ARRIVING, load, tokens=load.tokens), partial(served.arriving, load)
+    load, test, model = effort.arriving, serving.ARRIVING, served.engine.model
+    about = model.file.path, load, model.team.n_threads, effort.context
+    ours = served.row(test, load, tokens=load.tokens)
+    absent = "" if program else "llama-batched-bench is not named: --batched-bench PROGRAM"
+    run = partial(batched_bench, program, *about)
+    return racing(test, {
+        OURS: Contender(ours, partial(served.arriving, load)),
+        serving.PEER: Contender(
+            replace(ours, contender=serving.PEER), run, excused=ChildError, absent=absent
         ),
-        PEER: Contender(
-            row(ARRIVING, load, PEER, tokens=load.tokens), run, excused=ChildError,
-            absent="" if program else "llama-batched-bench is not named: --batched-bench PROGRAM",
-        ),
-    }  # fmt: skip
-    return Experiment(contenders).run(rule, partial(race, watch=watch))
+    })  # fmt: skip
 
 
-def steps(
-    served: Served, row: Row, effort: Effort, rule: Rule, watch: Callable[[str], Any]
-) -> Iterator[list[Measurement]]:
+def steps(racing: Racing, served: Served, many: Load) -> Iterator[list[Measurement]]:
     """Steps of many answers and of one, the scheduler's part of either, and one prompt by
     `generate` beside bare steps; each pair in turns."""
-    many, one = effort.step, replace(effort.step, sequences=1)
+    one = replace(many, sequences=1)
     own: dict[Load, list[float]] = {many: [], one: []}
+    yield racing(serving.STEP, {
+        load.shape: Contender(
+            served.row(serving.STEP, load, tokens=load.sequences),
+            timed(partial(served.step, load, own[load])),
+        )
+        for load in own
+    })  # fmt: skip
+    yield [served.row(serving.OWN, load, samples=tuple(own[load]), unit="share") for load in own]
+    ways = {serving.ALONE: served.alone, serving.BARE: served.bare}
+    yield racing(serving.ALONE, {
+        test: Contender(served.row(test, one, tokens=one.tokens), timed(partial(way, one)))
+        for test, way in ways.items()
+    })  # fmt: skip
 
-    def pair(names: Mapping[str, tuple[Measurement, Sampler]]) -> list[Measurement]:
-        contenders = {
-            name: Contender(about, timed(measure)) for name, (about, measure) in names.items()
-        }
-        return Experiment(contenders).run(rule, partial(race, watch=watch(next(iter(names)))))
 
-    yield pair(
-        {
-            f"{STEP} {load.sequences}": (
-                row(STEP, load, tokens=load.sequences),
-                partial(served.step, load, own[load]),
-            )
-            for load in (many, one)
-        }
-    )
-    yield [row(OWN, load, samples=tuple(own[load]), unit="share") for load in own]
-    yield pair(
-        {
-            ALONE: (row(ALONE, one, tokens=one.tokens), partial(served.alone, one)),
-            BARE: (row(BARE, one, tokens=one.tokens), partial(served.bare, one)),
-        }
-    )
+def mixed(racing: Racing, served: Served, load: Load, rounds: int) -> list[Measurement]:
+    """Steps of answers, with a part of a prompt beside them and without."""
+    found = list[Step]()
+    for done in range(rounds):
+        racing.say(serving.MIXED, f"round {done}")
+        found += served.mixed(load)
+    plain = tuple(s.seconds for s in found if not s.read)
+    among, beside = tuple(s.seconds for s in found if s.read), f"beside prompts of {load.long}"
+    return [
+        served.row(serving.MIXED, load, samples=plain, settings=serving.ANSWERS),
+        served.row(serving.MIXED, load, samples=among, settings=beside),
+    ]
 
 
 def main() -> int:
@@ -316,7 +289,7 @@ def main() -> int:
     parser.add_argument("model", metavar="MODEL", help="a GGUF file, or e.g. story")
     parser.add_argument("--batched-bench", default="", metavar="PROGRAM", help="llama.cpp's")
     options = parsed(parser, RULE, QUICKLY)
-    return report(options, section, partial(measured, options))
+    return report(options, serving.section, partial(measured, options))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ not transposed: that is what a dense model would be.
 import argparse
 import re
 import sys
-import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -22,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from bench.child import ChildError, output
+from bench.engine.timed_step import timed_step
 from bench.race.experiment import Contender, Experiment, Sample, timed
 from bench.race.program import Tell, parsed, report
 from bench.race.ratio import ratio
@@ -85,19 +85,9 @@ class Bytes:
 
 
 def decoding(model: Model) -> Sampler:
-    """A step of one token, forgotten again."""
-    token = 0
-
-    def step() -> float:
-        nonlocal token
-        token = (token * 7919 + 17) % model.config.vocab
-        started = time.perf_counter()
-        model.evaluate([token], DEPTH)
-        taken = time.perf_counter() - started
-        model.cells.remove(0, DEPTH)
-        return taken
-
-    return step
+    """A step of one token, forgotten again; each time of another one."""
+    tokens = np.random.default_rng(2)
+    return lambda: timed_step(model, [int(tokens.integers(model.config.vocab))], DEPTH)
 
 
 def shares_of(model: Model, threshold: float) -> tuple[float, float]:
@@ -136,7 +126,7 @@ def powerinfer(program: str, model: Path, threads: int, threshold: float) -> Sam
         "--log-disable": None,
     }  # fmt: skip
     env = {"LLAMA_SPARSE_PRED_THRESHOLD": f"{threshold:.9g}"}
-    told = TOLD.search(output(program, options, PATIENCE, env).stderr)
+    told = TOLD.search(output(program, options, PATIENCE, env)[1])
     if not told:
         raise ChildError(f"{program} does not tell the time of its steps")
     return Sample(float(told[1]) / float(told[2]) / 1e3)

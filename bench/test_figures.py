@@ -12,10 +12,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.contenders.contender import FAST, OURS, Setup
 from bench.contenders.racer import Racer
+from bench.contenders.start import STATUS, Held, held
 from bench.engine.engine_race import Field, field_of, gaps
 from bench.engine.profile import Profile, empty_steps, profile
+from bench.engine.timed_step import timed_step
 from bench.figures import READING, reading, streams
-from bench.machine.memory import STATUS, Held, held
 from bench.ops.op_run import Lab
 from bench.race.benchmarking import Recorder, measure
 from bench.race.experiment import Contender, Experiment
@@ -140,13 +141,5 @@ def test_steps(
 
 def _decode(engine: Engine) -> Sampler:
     """A step of one token after DEPTH others."""
-    model = engine.model
-    model.evaluate([0] * DEPTH, 0)
-
-    def step() -> float:
-        model.cells.remove(0, DEPTH)
-        started = time.perf_counter()
-        model.step([0], [DEPTH], [(0,)], [0])
-        return time.perf_counter() - started
-
-    return step
+    engine.model.evaluate([0] * DEPTH, 0)
+    return partial(timed_step, engine.model, [0], DEPTH)

@@ -3,18 +3,7 @@ measures it (minutes), and `assay report` shows it."""
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.quality import (
-    DIVERGENCE,
-    MIXED,
-    PURE,
-    QUICK,
-    STORIES,
-    floor,
-    mixed,
-    pure,
-    qualities,
-    stories,
-)
+from bench import quality
 from bench.race.benchmarking import Recorder, once
 from bench.race.plan import Plan
 
@@ -24,11 +13,12 @@ FEW = 5  # stories
 def test_quality(benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder) -> None:
     """Fewer bits are further from F16, where the difference in bits is large."""
     full = plan.measuring and not plan.quick
-    told = stories(STORIES if full else FEW)
-    kinds = {PURE: pure(), MIXED: mixed()} if full else {PURE: pure(QUICK)}
-    found = once(benchmark, "quality", qualities(kinds, told, plan.threads))
-    far = {m.format: m.median for m in found if (m.variant, m.test) == (PURE, DIVERGENCE)}
-    ordered = [far[name] for name in QUICK]
+    told, pure = quality.stories(quality.STORIES if full else FEW), quality.PURE
+    kinds = {pure: quality.pure(), quality.MIXED: quality.mixed()}
+    kinds = kinds if full else {pure: quality.pure(quality.QUICK)}
+    found = once(benchmark, "quality", quality.qualities(kinds, told, plan.threads))
+    far = {m.format: m.median for m in found if (m.variant, m.test) == (pure, quality.DIVERGENCE)}
+    ordered = [far[name] for name in quality.QUICK]
     assert ordered == sorted(ordered)
     if plan.measuring:
-        recorder.add(floor(told, plan.threads), *found)
+        recorder.add(quality.floor(told, plan.threads), *found)

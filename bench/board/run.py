@@ -1,6 +1,5 @@
 """The solutions of a folder: found, judged with their op's laws, and timed in turns."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +16,10 @@ from bench.machine.limits import Limits
 from bench.ops.cases import asked
 from bench.ops.op_run import WrongOutputError
 from bench.ops.workload import ARITHMETIC, arithmetic_of
+from bench.race.experiment import Contender, Experiment, timed
 from bench.race.ratio import ratio
-from bench.race.timing import Rule, race
+from bench.race.results import Measurement
+from bench.race.timing import Rule
 from data.shapes import read
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.foreign.candidate import KINDS, Candidate, defined
@@ -193,38 +194,29 @@ def _started(
     own: Mapping[str, Callable[[], float]],
 ) -> dict[str, list[float]]:  # fmt: skip
     """Samples of all that are right, each in a child of its own that was started for them, but for
-    our `own`."""
-    running = {name: _guarded(clock, rows, name) for name, clock in own.items()}
+    our `own`; who goes wrong meanwhile is not."""
+    clocks = {name: clock for name, clock in own.items() if _right(rows[name])}
     with ExitStack() as stack:
         for entry in entries:
             if not _right(rows[entry.name]):
                 continue
             child = ChildLimits(threads=threads)
-            timed = sampled(
+            timing = sampled(
                 entry.candidate, entry.op, entry.format, case.shape, child, most_calls=MOST_CALLS
             )
             try:
-                samples = stack.enter_context(timed)
+                clocks[entry.name] = stack.enter_context(timing)
             except CAUGHT as error:
                 rows[entry.name] = _not_right(rows[entry.name], "wrong", str(error))
-            else:
-                running[entry.name] = _guarded(samples, rows, entry.name)
-        return race(running, rule) if running else {}
-
-
-def _guarded(clock: Callable[[], float], rows: dict[str, Row], name: str) -> Callable[[], float]:
-    """A sampler that notes why it ended, and takes no part from then on."""
-
-    def sample() -> float:
-        if not _right(rows[name]):
-            return math.nan
-        try:
-            return clock()
-        except (*CAUGHT, WrongOutputError) as error:
-            rows[name] = _not_right(rows[name], "wrong", str(error))
-            return math.nan
-
-    return sample
+        row, excused = Measurement("op", entries[0].op.name), (*CAUGHT, WrongOutputError)
+        raced = Experiment({
+            name: Contender(row, timed(clock), excused=excused) for name, clock in clocks.items()
+        })  # fmt: skip
+        raced.run(rule)
+    for name, one in raced.contenders.items():
+        if one.absent:
+            rows[name] = _not_right(rows[name], "wrong", one.absent)
+    return {name: [s.seconds for s in one.taken] for name, one in raced.contenders.items()}
 
 
 def _not_right(row: Row, verdict: str, why: str) -> Row:

@@ -3,14 +3,14 @@
 import json
 import os
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.child import Child, ChildError, Closing, output
-from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup, present
+from bench.child import Child, ChildError, output
+from bench.contenders.contender import CONTENDERS, FAST, OURS, Setup, present
 from bench.engine.engine_tests import EngineTest
 from bench.race.experiment import Sample
+from engine.closing import Closing
 
 NANOSECONDS = 1e9
 PATIENCE = 600.0  # seconds for a sample of a program
@@ -27,8 +27,8 @@ class Racer(Closing):
             raise ChildError(reason)
         self.name, self.model, self.setup = name, model, setup
         environment = CONTENDERS[name].environment
-        home, opened = "bench.contenders.session:Session", asdict(setup)
-        self._child = Child(home, name, str(model), opened, env=environment)
+        home = "bench.contenders.session:Session"
+        self._child = Child(home, name, model, setup, env=environment)
         self._sampled: Counter[EngineTest] = Counter()
         try:
             self.about = self._child.ask("opened")
@@ -55,11 +55,8 @@ class Racer(Closing):
         sample has fresh ones."""
         self._sampled[test] += 1
         number = number or self._sampled[test]
-        answer = self._child.ask("sampled", test=asdict(test), number=number)
-        check = answer.pop("check")
-        if check:
-            check = Check(check["argmax"], tuple(check["values"]))
-        return Sample(**answer, check=check)
+        found: Sample = self._child.ask("sampled", test=test, number=number)
+        return found
 
     def fill(self, depth: int) -> int:
         """How many tokens its cache holds now, of `depth` that a test begins behind: where it can
@@ -106,8 +103,7 @@ class Program:
             "-r": 1,
             "-o": "json",
         }
-        said = output(self._path, options, PATIENCE).stdout
-        row = self._row(said, test)
+        row = self._row(output(self._path, options, PATIENCE)[0], test)
         self.about["build"] = str(row.get("build_commit", "unknown"))
         return Sample(row["samples_ns"][0] / NANOSECONDS)
 

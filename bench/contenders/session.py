@@ -7,10 +7,8 @@ sampled, and before its first sample every test has one run that is not counted.
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,14 +22,13 @@ REPEATED = 256  # tokens that are read, where others are copies of them
 
 class Session:
     """One contender with one model. Between samples its cache holds at most the tokens before
-    which the last test began. What it is asked for and what it answers are JSON; it rests before
-    it answers."""
+    which the last test began. It rests before it answers."""
 
-    def __init__(self, name: str, model: str, setup: dict[str, Any]) -> None:
+    def __init__(self, name: str, model: Path, setup: Setup) -> None:
         home, _, kind = CONTENDERS[name].home.partition(":")
-        self._setup = Setup(**setup)
+        self._setup = setup
         self._open: Callable[[], Contender] = lambda: getattr(import_module(home), kind)(
-            Path(model), self._setup
+            model, setup
         )
         self._contender: Contender = self._open()
         self._warm: set[EngineTest] = set()  # those that had their uncounted run
@@ -49,9 +46,9 @@ class Session:
         settle()
         return dict(self._contender.about)
 
-    def sampled(self, test: dict[str, Any], number: int) -> dict[str, Any]:
-        """A `Sample`."""
-        found = asdict(self.sample(EngineTest(**test), number))
+    def sampled(self, test: EngineTest, number: int) -> Sample:
+        """As `sample` has it; then it rests."""
+        found = self.sample(test, number)
         settle()
         return found
 

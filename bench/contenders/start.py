@@ -1,17 +1,22 @@
-"""How long a process takes from its start to the first token: cold and warm."""
+"""How long a process takes from its start to the first token, cold and warm, and how much memory
+one holds at most that loads a model and runs a prompt."""
 
 import os
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from bench.child import Child
+from bench.contenders.contender import Setup
 from bench.race.experiment import Sample
 
 PROMPT = "Once upon a time"
 PATIENCE = 600.0  # seconds: with nothing cached every kernel is compiled and certified
-
-
+STATUS = Path("/proc/self/status")
+PEAK = "VmHWM:"  # of what was resident, since the program's own start
 PARTS = ("python", "imports", "certify", "load", "prompt")
 
 
@@ -25,7 +30,7 @@ def start(model: Path, threads: int, cache: Path | None = None) -> Sample:
     env = {"ASSAY_CACHE": str(cache)} if cache else {}
     started = time.perf_counter()
     with Child("bench.contenders.start:first_token", env=env, patience=PATIENCE) as child:
-        parts = child.ask(model=str(model), threads=threads)
+        parts = child.ask(model=model, threads=threads)
         seconds = time.perf_counter() - started
     return Sample(seconds, {"python": seconds - sum(parts.values()), **parts}, check=True)
 
@@ -48,7 +53,7 @@ def drop(path: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def first_token(model: str, threads: int) -> dict[str, float]:
+def first_token(model: Path, threads: int) -> dict[str, float]:
     """What the child does: import, load, generate one token; the seconds of each."""
     started = time.perf_counter()
     from engine.engine import Engine
@@ -73,3 +78,40 @@ def first_token(model: str, threads: int) -> dict[str, float]:
         "load": loaded - imported - certify,
         "prompt": drawn - loaded,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes resident at the peak, loading included, and those of the file and of the KV cache."""
+
+    peak: int
+    file: int
+    cache: int
+
+
+def held(model: Path, setup: Setup, prompt: int) -> Held:
+    """Load the model in a new process and run a prompt of so many tokens and one step more."""
+    with Child("bench.contenders.start:held_here") as child:
+        found: Held = child.ask(model=model, setup=setup, prompt=prompt)
+        return found
+
+
+def peak(status: Path = STATUS) -> int:
+    """Bytes of this process; OSError or ValueError where the system does not tell."""
+    for line in status.read_text().splitlines():
+        if line.startswith(PEAK):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"{status}: no {PEAK.rstrip(':')} in it")
+
+
+def held_here(model: Path, setup: Setup, prompt: int) -> Held:
+    """What the child does."""
+    from bench.contenders.assay import loaded
+
+    with loaded(model, setup) as engine:
+        own = engine.model
+        tokens = np.random.default_rng(0).integers(own.config.vocab, size=prompt + 1).tolist()
+        own.evaluate(tokens[:-1], 0)
+        own.evaluate(tokens[-1:], prompt)
+        cache = sum(part.nbytes for part in own.caches.values())
+        return Held(peak(), model.stat().st_size, cache)

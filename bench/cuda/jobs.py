@@ -4,7 +4,7 @@ its own, so that what hangs, or takes the context down with an access to nowhere
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from bench.cuda.ceilings import Ceilings, probe
 from bench.cuda.clock import Clock
 from bench.cuda.goals import GEMV
 from bench.cuda.measure import measure
-from bench.race.experiment import first_line
 from bench.race.results import Measurement
 from data.shapes import ModelShape, read
 from kernels.cuda.runtime.device import DeviceError
@@ -121,33 +120,30 @@ class Measuring:
     """The jobs of these models, by a child; kernels called so are left `out`."""
 
     def __init__(self, child: Revived, models: Mapping[str, Path], out: Iterable[str]) -> None:
-        self._child, self._models, self._out = child, models, sorted(out)
+        self._child, self._models, self._out = child, models, frozenset(out)
         self.jobs = jobs(models)
 
     def probe(self, seconds: float) -> Ceilings:
         """Within so many seconds, LEAST or PATIENCE; once more if that fails, then ChildError."""
         try:
-            return Ceilings(**self._ask("probe", PATIENCE, seconds))
+            found: Ceilings = self._ask("probe", PATIENCE, seconds)
         except ChildError:
             self._child.close()
-            return Ceilings(**self._ask("probe", PATIENCE, seconds))
+            found = self._ask("probe", PATIENCE, seconds)
+        return found
 
     def rows(self, number: int, ceilings: Ceilings, seconds: float) -> list[Measurement]:
         """Of the job of this number, within its patience and so many seconds, or LEAST; a row that
         says why if there are none."""
-        job = self.jobs[number]
-        models = {name: str(path) for name, path in self._models.items()}
-        asked = {"models": models, "ceilings": ceilings.to_json(), "out": self._out}
+        job, rows = self.jobs[number], list[Measurement]()
+        asked = {"models": self._models, "ceilings": ceilings, "out": self._out}
         try:
-            found = self._ask("measure", job.patience, seconds, number=number, **asked)
-            if found["lost"]:
-                self._child.close()
-            return [Measurement.from_json(row) for row in found["rows"]]
+            rows, lost = self._ask("measure", job.patience, seconds, number=number, **asked)
         except ChildError as error:
-            self._child.close()  # the context may be lost
-            return job.failed(error.reason)
-        except (ValueError, TypeError, KeyError) as error:
-            return job.failed(first_line(error))
+            lost, rows = True, job.failed(error.reason)
+        if lost:  # the context, perhaps
+            self._child.close()
+        return rows
 
     def _ask(self, method: str, patience: float, left: float, **arguments: Any) -> Any:
         return self._child.ask(min(patience, max(LEAST, left)), method, **arguments)
@@ -164,17 +160,15 @@ class Worker:
     def clock(self) -> Clock:
         return Clock(self.gpu)
 
-    def probe(self) -> dict[str, Any]:
-        """The ceilings."""
-        return probe(self.gpu, self.clock).to_json()
+    def probe(self) -> Ceilings:
+        return probe(self.gpu, self.clock)
 
     def measure(
-        self, number: int, models: dict[str, str], ceilings: dict[str, Any], out: list[str]
-    ) -> dict[str, Any]:
+        self, number: int, models: Mapping[str, Path], ceilings: Ceilings, out: frozenset[str]
+    ) -> tuple[list[Measurement], bool]:
         """A job's rows, and whether the GPU is lost to it."""
-        lab = Lab(self.gpu, self.clock, Ceilings(**ceilings), frozenset(out))
-        job = jobs({name: Path(path) for name, path in models.items()})[number]
-        return {"rows": [asdict(row) for row in job.run(lab)], "lost": self._lost()}
+        lab = Lab(self.gpu, self.clock, ceilings, out)
+        return jobs(models)[number].run(lab), self._lost()
 
     def _lost(self) -> bool:
         """Whether one of those who failed has left a context that nobody can use."""

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
-from bench.child import Revived
+from bench.child import Revived, started
 from bench.cuda import engine, jobs, sanitizer
 from bench.cuda.ceilings import Ceilings
 from bench.cuda.goals import GOALS, peers_lines
@@ -20,7 +20,7 @@ from bench.cuda.measure import OURS
 from bench.cuda.predict import ceilings as published
 from bench.cuda.predict import of_goals
 from bench.machine.conditions import conditions
-from bench.packages import lacking
+from bench.packages import lacking, versions
 from bench.race.experiment import first_line
 from bench.race.results import Measurement, Results
 from data.gpus import gpus
@@ -89,28 +89,26 @@ class Check:
 
 def run(check: Check, models: Mapping[str, Path]) -> None:
     """All of them; one that breaks off is a failure, and the next one follows."""
-    measured, comparison = Measured(models), Comparison()
-    parts: dict[str, Callable[[Check], None]] = {
-        "the GPU": introduce,
-        "compiling": compile_kernels,
-        "ceilings, and what goals are of": measured.aim,
-        "the engine, beside judging": comparison.begin,
-        "judging": judge,
-        "compute-sanitizer": sanitize,
-        "the engine": comparison.end,
-        "measuring the rest": measured.rest,
-        "predictions": measured.predict,
-        "goals": measured.tell,
-    }
-    try:
+    with Comparison() as comparison:  # Ctrl-C does not reach it
+        measured = Measured(models)
+        parts: dict[str, Callable[[Check], None]] = {
+            "the GPU": introduce,
+            "compiling": compile_kernels,
+            "ceilings, and what goals are of": measured.aim,
+            "the engine, beside judging": comparison.begin,
+            "judging": judge,
+            "compute-sanitizer": sanitize,
+            "the engine": comparison.end,
+            "measuring the rest": measured.rest,
+            "predictions": measured.predict,
+            "goals": measured.tell,
+        }
         for what, part in parts.items():
             check.say(f"{what} ...")
             try:
                 part(check)
             except Exception as error:  # a lost device, a full disk: it is said, whatever it is
                 check.fail(f"{what} broke off: {type(error).__name__}: {first_line(error)}")
-    finally:  # Ctrl-C does not reach it
-        comparison.stop()
     for missed in check.missed:
         check.say(f"NOT RUN: {missed}")
     check.say(f"{len(check.failures)} failures" if check.failures else "no failure")
@@ -121,21 +119,13 @@ def run(check: Check, models: Mapping[str, Path]) -> None:
 def introduce(check: Check) -> None:
     free, total = check.gpu.memory()
     check.say(f"{check.gpu.identity}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
-    found = {name: version_of(name) for name in PACKAGES}
+    found = {name: versions([name]).get(name, "") for name in PACKAGES}
     found |= nvrtc.tools() | {"cuBLAS": check.gpu.library, "nvdisasm": str(sass.program() or "")}
     found["compute-sanitizer"] = str(sanitizer.program() or "")
     check.say(f"Python {platform.python_version()}, {len(allowed_cores())} cores")
     check.say("here: " + ", ".join(f"{name} {what}" for name, what in found.items() if what))
     if absent := [name for name, what in found.items() if not what]:
         check.say(f"not here: {', '.join(absent)}")
-
-
-def version_of(package: str) -> str:
-    """Of what is installed, without importing it; "" if it is not."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def compile_kernels(check: Check) -> None:
@@ -220,22 +210,18 @@ def sanitize(check: Check) -> None:
             check.say(f"{tool}: {finding.words}")
 
 
-class Comparison:
+class Comparison(ExitStack):
     """Of the engine's logits with the CPU's, in a process of its own, most of whose time goes into
-    compiling CPU kernels."""
+    compiling CPU kernels; it ends with the block."""
 
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[str] | None = None
+    process: "subprocess.Popen[str] | None" = None
 
     def begin(self, check: Check) -> None:
         if missing := lacking(("gguf", "tokenizers")):
             check.miss(f"the engine, without {' and '.join(missing)}")
             return
         command = [sys.executable, "-m", "bench.cuda.engine", *engine.MODELS]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            command, stdout=pipe, stderr=pipe, text=True, process_group=0
-        )
+        self.process = self.enter_context(started(command))
 
     def end(self, check: Check) -> None:
         """What came of it."""
@@ -243,20 +229,16 @@ class Comparison:
             return
         try:
             told, complaint = self.process.communicate(timeout=max(1, check.left(COMPARED)))
-        except subprocess.TimeoutExpired:
-            told = sanitizer.stop(self.process)
-            if told:
+        except subprocess.TimeoutExpired as late:
+            if told := (late.stdout or b"").decode(errors="replace"):
                 check.say(told.rstrip())
             check.miss("the engine on further models, not reached in time")
+            self.close()
             return
         check.say(told.rstrip())
         if self.process.returncode:
             last = complaint.strip().splitlines()[-1:] or ["logits are too far apart"]
             check.fail(f"the engine: {last[0]}")
-
-    def stop(self) -> None:
-        if self.process is not None:
-            sanitizer.stop(self.process)
 
 
 class Measured:

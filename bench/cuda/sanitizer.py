@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.child import FAREWELL, kill
+from bench.child import started
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.product import Product
@@ -73,30 +73,17 @@ def watched(path: str, tool: str, seconds: float) -> Finding:
     """What a tool says of the sample, in so many seconds."""
     command = [path, "--tool", tool, *OPTIONS.get(tool, ()), "--error-exitcode", str(FAULT)]
     command += [sys.executable, "-m", MODULE]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, process_group=0)
     try:
-        said = "".join(process.communicate(timeout=seconds))
+        with started(command) as process:
+            said = "".join(process.communicate(timeout=seconds))
     except subprocess.TimeoutExpired:
         return Finding(f"not done within {seconds:.0f} s", missed=True)
-    finally:
-        stop(process)
     if not process.returncode:
         return Finding("nothing found")
     lines = [line.strip("= ") for line in said.splitlines()]
     words = " | ".join([line for line in lines if line][:SAID])
     refused = REFUSED in said
     return Finding(f"status {process.returncode}: {words}", fault=not refused, missed=refused)
-
-
-def stop(process: subprocess.Popen[str]) -> str:
-    """End a process with all that it started in its group, since what ran on would be on the GPU
-    while others are timed; what it printed and was not read yet."""
-    kill(process)
-    try:
-        return process.communicate(timeout=FAREWELL)[0]
-    except subprocess.TimeoutExpired:  # a call into a driver may never end
-        return ""
 
 
 def main() -> int:

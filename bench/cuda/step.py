@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.cuda import cases
-from bench.cuda.bound import Bound
 from bench.cuda.ceilings import Ceilings
 from bench.cuda.clock import Clock
-from bench.cuda.measure import TIMES
+from bench.cuda.measure import TIMES, Bound
 from bench.race.results import Measurement
 from data.shapes import ModelShape
 from kernels.cuda.fusion.fused import rounded

@@ -2,8 +2,7 @@
 do, and what becomes of their answers (docs/guide/fleet.md).
 
 - `about`: what a worker says of itself, and why one is refused.
-- `sealed`: results with a digest.
-- `worker`: what runs on a worker, around every share.
+- `worker`: what runs on a worker, around every share; results with a digest.
 - `files`: files by a shared path, or sent once by digest.
 - `cluster`: a scheduler and its workers, as Dask has them.
 - `dealing`: shares under way, machines that come and go.

@@ -5,13 +5,14 @@ import socket
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from bench.packages import versions
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("reference", "kernels", "engine", "bench")
 SOURCES = (".py", ".cu", ".cuh", ".json", ".toml")
-PACKAGES = ("numpy", "numba", "llvmlite", "dask", "distributed")
+PACKAGES = ("assay", "numpy", "numba", "llvmlite", "dask", "distributed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,10 @@ def about() -> About:
     from kernels.cache import cache_folder
     from kernels.provenance import machine
 
-    found = {"assay": _version("assay"), "assay's sources": sources()}
-    found["python"] = "{}.{}".format(*sys.version_info)
-    found |= {name: _version(name) for name in PACKAGES}
+    found = {"assay's sources": sources(), "python": "{}.{}".format(*sys.version_info)}
+    found |= dict.fromkeys(PACKAGES, "missing") | versions(PACKAGES)
     host = socket.gethostname()
     return About(found, machine(), cpu_name(), host, str(cache_folder().resolve()))
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "missing"
 
 
 @cache

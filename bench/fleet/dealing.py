@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bench.fleet.about import About, about
 from bench.fleet.cluster import SOON, FleetError, ask, reached
 from bench.fleet.files import PART, Named, has, keep
-from bench.fleet.sealed import CorruptedError, Sealed
-from bench.fleet.worker import ALONE, WorkerError, do, end, offer
+from bench.fleet.worker import ALONE, CorruptedError, Sealed, WorkerError, do, end, offer
 from engine.closing import Closing
 
 if TYPE_CHECKING:

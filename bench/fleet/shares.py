@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.fleet.files import Named
-from bench.fleet.worker import WorkerError, address, demand_wanted, threads
+from bench.fleet.worker import WorkerError, address, threads, wanted
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.generation.embedding import embeddings, texts_of
@@ -72,12 +72,12 @@ class Perplexity:
     base: Named | None = None
 
     def __call__(self, chunks: Sequence[Chunk], asked: str) -> list[Scores]:
-        scorer, found = Scorer(self.model.engine()), []
+        scorer = Scorer(self.model.engine())
         with LogitsFile(self.base.place) if self.base else nullcontext() as base:
-            for number, passage in chunks:
-                demand_wanted(asked)
-                found.append(scorer.read(passage, base.of_chunk(number) if base else None))
-        return found
+            return [
+                scorer.read(passage, base.of_chunk(number) if base else None)
+                for number, passage in wanted(asked, chunks)
+            ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,8 @@ class Imatrix:
     model: Model
 
     def __call__(self, chunks: Sequence[Chunk], asked: str) -> list[dict[str, Observed]]:
-        engine, found = self.model.engine(), []
-        for _, passage in chunks:
-            demand_wanted(asked)
-            found.append(met(engine, passage))
-        return found
+        engine = self.model.engine()
+        return [met(engine, passage) for _, passage in wanted(asked, chunks)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +100,10 @@ class Embed:
     normalize: bool
 
     def __call__(self, texts: Sequence[str], asked: str) -> list[tuple[int, np.ndarray[Any, Any]]]:
-        engine, found = self.model.engine(), []
+        engine = self.model.engine()
         tokens = texts_of(engine, texts)
-        vectors = embeddings(engine, tokens, self.pooling, self.normalize)
-        for own, vector in zip(tokens, vectors, strict=True):
-            demand_wanted(asked)
-            found.append((len(own), vector))
-        return found
+        vectors = wanted(asked, embeddings(engine, tokens, self.pooling, self.normalize))
+        return [(len(own), vector) for own, vector in zip(tokens, vectors, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +137,7 @@ class Batch:
                     continue
                 yield Request(one.id, told or one.prompt, one.params)
 
-        for done in as_completed(engine, requests()):
-            demand_wanted(asked)
+        for done in wanted(asked, as_completed(engine, requests())):
             told = str(done.error) if done.error else done.result(engine.tokenizer)
             found.append((done.id, told))
         return found
@@ -159,8 +152,5 @@ class Scoring:
     def __call__(self, pairs: Sequence[tuple[str, str]], asked: str) -> list[Score]:
         engine = self.model.engine()
         own = pairs_of(engine, [prompt for prompt, _ in pairs], [then for _, then in pairs])
-        found = dict[int, Score]()
-        for number, score in scores(engine, own):
-            demand_wanted(asked)
-            found[number] = score
+        found = dict(wanted(asked, scores(engine, own)))
         return [found[number] for number in range(len(own))]

@@ -1,15 +1,17 @@
-"""What runs on a worker, around every share: who it is, whether it may go on, what it found."""
+"""What runs on a worker, around every share: who it is, whether it may go on, and what it found, as
+that travels: bytes with their digest."""
 
-import os
-import signal
+import hashlib
+import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench.fleet.sealed import Sealed
+from bench.child import started
 from kernels.child import environment
 
 ALONE = "assay"  # Dask's resource: one share at a time on a worker, whoever asks
@@ -17,6 +19,30 @@ TICK = 0.2  # seconds between two looks at whether a child has ended, or should
 
 S = TypeVar("S")
 _stopped: set[str] = set()
+
+
+class CorruptedError(ValueError):
+    """A result whose bytes are not those that its worker sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a worker found for a share; `digest` is sha256 of `payload`."""
+
+    worker: str
+    digest: str
+    payload: bytes
+
+    @classmethod
+    def of(cls, worker: str, found: Any) -> "Sealed":
+        payload = pickle.dumps(found, protocol=5)
+        return cls(worker, hashlib.sha256(payload).hexdigest(), payload)
+
+    def opened(self) -> Any:
+        """What was found. Raises `CorruptedError` before anything is made of wrong bytes."""
+        if hashlib.sha256(self.payload).hexdigest() != self.digest:
+            raise CorruptedError("its result is not what it sent: the digest is another")
+        return pickle.loads(self.payload)
 
 
 class StoppedError(RuntimeError):
@@ -67,6 +93,13 @@ def demand_wanted(asked: str) -> None:
         raise StoppedError(asked)
 
 
+def wanted(asked: str, found: Iterable[S]) -> Iterator[S]:
+    """These one by one, as long as the result is wanted."""
+    for one in found:
+        demand_wanted(asked)
+        yield one
+
+
 def do(job: Callable[[S, str], Any], share: S, asked: str) -> Sealed:
     """A share of a job, sealed."""
     demand_wanted(asked)
@@ -80,28 +113,13 @@ def child(
     folder: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Python with these words, in a process group that ends when the result is not wanted."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env={**environment(), **(more or {})},
-        cwd=folder,
-        start_new_session=True,
-    )
-    try:
+    env = {**environment(), **(more or {})}
+    with started([sys.executable, "-P", *words], env, folder) as process:
         while True:
             with suppress(subprocess.TimeoutExpired):
                 out, err = process.communicate(timeout=TICK)
                 return subprocess.CompletedProcess(words, process.returncode, out, err)
             demand_wanted(asked)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in filter(None, (process.stdout, process.stderr)):
-            stream.close()
 
 
 def watching(asked: str) -> Callable[..., None]:

@@ -4,10 +4,10 @@ import os
 import platform
 import subprocess
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bench.packages import versions
 from kernels.cpu.runtime.cores import allowed_cores
 from kernels.provenance import machine
 
@@ -68,7 +68,7 @@ def conditions() -> Conditions:
         steal=_steal(),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        versions=versions(),
+        versions=versions(PACKAGES),
     )
 
 
@@ -98,17 +98,6 @@ def _steal() -> float:
     except OSError:
         return 0.0
     return int(times[7]) / max(1, sum(map(int, times[:8])))
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that figures depend on, as far as they are installed."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def git(*words: str, folder: Path = ROOT) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,13 @@ from bench.machine.probe import UNITS
 from bench.machine.trials import Arena, peak_trials, read_caches, working_sets
 from bench.machine.trials import Cache as Cache
 from bench.race.results import Limit, checked
-from kernels.cache import cache_folder
+from kernels.cache import append, read_all
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.provenance import digest_of, fingerprint, machine, tools
 from reference.op import Cost
 
+KEPT = "limits.jsonl"
 ROUNDS = 8
 FEW_ROUNDS = 4  # for somebody who waits for the limits of a single call
 QUIET = 0.1  # of all CPUs' time, what others may take while limits are probed that are kept
@@ -249,14 +249,13 @@ def limits(
     """What is kept of this machine for these thread counts, default one and all its cores.
 
     Counts that were never probed here, or not by this code with these tools, are probed now and
-    kept, a line each in `limits.jsonl`. What a busy machine gave is used, but not kept. A virtual
+    kept, a line each. What a busy machine gave is used, but not kept. A virtual
     machine's memory can be twice as fast an hour later: `again` probes all counts anew, and of all
     that was ever kept the best counts. Of bandwidths those for calls that move so many bytes are
     enough, where `moved` says how many.
     """
     counts = _counts(threads if threads is not None else (1, physical_cores()))
-    path = cache_folder() / "limits.jsonl"
-    kept = _kept(path)
+    kept = _kept()
     keys = {count: _key_for(count, moved, kept) for count in counts}
     if wanted := [count for count in counts if again or keys[count] not in kept]:
         began, before = time.perf_counter(), _taken_by_others()
@@ -264,8 +263,9 @@ def limits(
         cpus = psutil.cpu_count() or 1
         others = (_taken_by_others() - before) / (time.perf_counter() - began) / cpus
         found = {count: _of(fresh, count) for count in wanted}
+        rows = [{"key": keys[count], "limits": part.to_json()} for count, part in found.items()]
         if others <= QUIET:
-            _keep(path, {keys[count]: part for count, part in found.items()})
+            append(KEPT, "".join(json.dumps(row) + "\n" for row in rows).encode())
         for count, part in found.items():
             kept[keys[count]] = _best(kept.get(keys[count]), part)
     parts = [kept[keys[count]] for count in counts]
@@ -312,14 +312,10 @@ def _key(threads: int, sizes: Sequence[int] = ()) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _kept(path: Path) -> dict[str, Limits]:
+def _kept() -> dict[str, Limits]:
     """The best limits of each key; damaged lines are none."""
     found: dict[str, Limits] = {}
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:  # none kept yet; where none can be kept, `_keep` says so
-        return found
-    for line in lines:
+    for line in b"".join(read_all(KEPT)).decode(errors="replace").splitlines():
         try:
             row = json.loads(line)
             key = str(row["key"])
@@ -327,17 +323,3 @@ def _kept(path: Path) -> dict[str, Limits]:
         except (ValueError, TypeError, KeyError):
             continue
     return found
-
-
-def _keep(path: Path, found: Mapping[str, Limits]) -> None:
-    """Append, in one write, so that two programs cannot mix their lines."""
-    rows = [{"key": key, "limits": part.to_json()} for key, part in found.items()]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
-    except OSError as error:
-        raise OSError(
-            f"the machine's limits cannot be kept in {path}: {error.strerror};"
-            " set ASSAY_CACHE to a folder that can be written"
-        ) from None

@@ -8,8 +8,6 @@ Stores are plain ones, as in every kernel here: they first fetch the line they w
 stores past the caches moves less than it counts, and would need a probe that does the same.
 """
 
-import ctypes
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from kernels.cpu.isa.amx import request
 from kernels.cpu.isa.simd import (
     I32,
     Vector,
@@ -28,6 +27,7 @@ from kernels.cpu.isa.simd import (
     fma,
     less,
     load,
+    prefetch,
     splat,
     store,
     zero,
@@ -49,19 +49,6 @@ WRITE = "repeats: i64, k: f64, x: f32[size], y: f32[size] -> out: f32[size]"
 # is fastest differs between CPUs by a seventh.
 AHEAD, FAR = (512, 3), (2048, 2)
 LINE = 16  # elements of a cache line
-
-
-@intrinsic(prefer_literal=True)
-def prefetch(typing, array, offset, cache):
-    """Ask for the cache line of array[offset], which need not exist."""
-
-    def codegen(context, builder, signature, values):
-        pointer = address_of(context, builder, signature.args[0], values[:2], I8)
-        into = [pointer, I32(0), I32(cache.literal_value), I32(1)]
-        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), into)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, cache), codegen
 
 
 def reading(asks: tuple[int, int]) -> Callable[..., None]:
@@ -316,14 +303,6 @@ def available() -> dict[str, Unit]:
     features = cpu_features()
     found = {name: unit for name, unit in UNITS.items() if unit.requires <= features}
     tiled = {name for name in found if name.startswith("amx")}
-    if tiled and not may_use_tiles():
+    if tiled and not request():
         return {name: unit for name, unit in found.items() if name not in tiled}
     return found
-
-
-def may_use_tiles() -> bool:
-    """Ask Linux for the state that AMX tiles need, once a process."""
-    if platform.system() != "Linux":
-        return False
-    arch_prctl, request, tile_data = 158, 0x1023, 18
-    return int(ctypes.CDLL(None).syscall(arch_prctl, request, tile_data)) == 0

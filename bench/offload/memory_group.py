@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from bench.child import Closing
+from engine.closing import Closing
 
 MOUNTS, OWN = Path("/proc/self/mounts"), Path("/proc/self/cgroup")
 PATIENCE = 5.0  # seconds that a group may take to see that its processes have ended

@@ -1,10 +1,9 @@
 """Ways to run a model in turns, each in a process of its own and under its limit of memory."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from bench.contenders.start import drop
 from bench.offload.memory_group import MemoryGroup
 from bench.offload.way import ASSAY, DISK, IN_A_ROW, IN_MEMORY, LLAMA_CPP, About, Process, Way
 from bench.quality import passages, stories
-from bench.race.experiment import Contender, Experiment, Sample
+from bench.race.experiment import Contender, Racing, Sample
 from bench.race.results import Measurement
-from bench.race.timing import Rule, race
 from engine.embedded import embedded_models
 from engine.gguf.file import GGUFFile
 from kernels.cache import cache_folder
@@ -116,16 +114,15 @@ class Folders:
 
     def opened(self, child: Child, subject: Subject, process: Process) -> About:
         """What a child has open that was asked to. Raises ChildError."""
-        question = {
-            "process": asdict(process),
-            "model": str(subject.path),
-            "threads": subject.threads,
-            "context": max(32, subject.length),
-            "packed": self.packed.get(process.layout, ""),
-            "alone": subject.alone,
-        }
-        answer = child.ask("open", **question)
-        found = About(**{**answer, "notes": tuple(answer["notes"])})
+        found: About = child.ask(
+            "open",
+            process=process,
+            model=subject.path,
+            threads=subject.threads,
+            context=max(32, subject.length),
+            packed=self.packed.get(process.layout, ""),
+            alone=subject.alone,
+        )
         if found.packed:
             self.packed[process.layout] = found.packed
         return found
@@ -170,14 +167,14 @@ class Field:
         for about in self.abouts.values():
             self._note(*about.notes)
 
-    def race(self, rule: Rule, watch: Callable[[int], None] | None = None) -> list[Measurement]:
+    def race(self, racing: Racing) -> list[Measurement]:
         """Rows of all, in turns, once windows are as full as they get."""
         for way in self._ways:
             for number in range(WARM_UP if way.process.budget and way.name in self.abouts else 0):
                 with suppress(ChildError):  # it is absent, as the first sample will tell
                     self._ask(way, BEFORE_ALL + number)
-        raced = Experiment({way.name: self._contender(way) for way in self._ways})
-        return beside_the_disk(raced.run(rule, partial(race, watch=watch)))
+        contenders = {way.name: self._contender(way) for way in self._ways}
+        return beside_the_disk(racing(self._kind, contenders))
 
     def _contender(self, way: Way) -> Contender:
         about, process, subject = self._opened[way.name], way.process, self._subject
@@ -206,13 +203,11 @@ class Field:
 
     def _ask(self, way: Way, number: int) -> Sample:
         """A sample on the tokens of this number."""
-        question = {
-            "tokens": self._subject.tokens(number),
-            "uncounted": self._subject.uncounted,
-            "naive": way.naive,
-        }
+        tokens, uncounted = self._subject.tokens(number), self._subject.uncounted
+        child = self._children[way.process]
         try:
-            return Sample(**self._children[way.process].ask("sample", **question))
+            found: Sample = child.ask("sample", tokens=tokens, uncounted=uncounted, naive=way.naive)
+            return found
         except ChildError as error:
             raise ChildError(self._reason(way.process, error)) from None
 

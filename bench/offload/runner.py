@@ -3,7 +3,7 @@
 
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +15,7 @@ from bench.contenders.contender import Contender, Setup
 from bench.offload.meter import Meter
 from bench.offload.raw import RawReader
 from bench.offload.way import BEFORE, DISK, LLAMA_CPP, NO_WINDOW, About, Process
+from bench.race.experiment import Sample
 from engine.offload.budget import Budget
 from engine.offload.offload import Offload
 
@@ -30,39 +31,38 @@ class Served:
     """What the child of a way has. Until it is asked to open it, it has loaded next to nothing, so
     that a limit of memory put on it then is on all that it uses."""
 
-    def open(self, **way: Any) -> dict[str, Any]:
-        """An `About`; from then on this is asked for each `Sample`."""
+    def open(self, **way: Any) -> About:
+        """What is open; from then on this is asked for each sample."""
         runner = opened(**way)
         self.sample = runner.sample
         return runner.about()
 
 
 def opened(
-    process: dict[str, Any], model: str, threads: int, context: int, packed: str, alone: bool
+    process: Process, model: Path, threads: int, context: int, packed: str, alone: bool
 ) -> "Runner | Disk":
     """`packed` is the file that the disk reads, and whoever reads all of a model. With `alone` a
     budget is of weights alone, for models that are smaller than the interpreter."""
-    wanted, path = Process(**process), Path(model)
-    if wanted.who == DISK:
-        return Disk(Path(packed), wanted.scattered)
+    if process.who == DISK:
+        return Disk(Path(packed), process.scattered)
     setup = Setup(threads, context, batch=BATCH)
-    if wanted.who == LLAMA_CPP:
+    if process.who == LLAMA_CPP:
         from bench.contenders.llama_cpp import LlamaCppMapped
 
-        return Runner(LlamaCppMapped(path, setup))
+        return Runner(LlamaCppMapped(model, setup))
     from bench.contenders.assay import Assay
 
     setup = replace(
         setup,
-        sparse=wanted.sparse,
-        ram_budget=wanted.budget,
-        neuron_window=0 if wanted.window == NO_WINDOW else wanted.window,
-        neuron_bundles=wanted.bundles,
+        sparse=process.sparse,
+        ram_budget=process.budget,
+        neuron_window=0 if process.window == NO_WINDOW else process.window,
+        neuron_bundles=process.bundles,
     )
     with patch.object(Budget, "now", of_weights) if alone else nullcontext():
-        ours = Assay(path, setup)
+        ours = Assay(model, setup)
     if offload := ours.engine.model.offload:
-        return Streamed(ours, offload, forgets=wanted.window == NO_WINDOW)
+        return Streamed(ours, offload, forgets=process.window == NO_WINDOW)
     return Naive(ours, Path(packed)) if packed else Runner(ours)
 
 
@@ -78,11 +78,11 @@ class Runner:
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
 
-    def about(self) -> dict[str, Any]:
-        return asdict(About())
+    def about(self) -> About:
+        return About()
 
-    def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
-        """A `Sample` of one step a token, of which the first so many are not counted: a token's
+    def sample(self, tokens: list[int], uncounted: int, naive: str) -> Sample:
+        """One step a token, of which the first so many are not counted: a token's
         seconds, with the parts of bench/offload/race.py; of a disk, those of a reading."""
         self._contender.hold(1, 0)
         for i, token in enumerate(tokens[:uncounted]):
@@ -117,8 +117,8 @@ class Naive(Runner):
         super().__init__(contender)
         self._reader, self._waited, self._bytes = RawReader(packed), 0.0, 0
 
-    def about(self) -> dict[str, Any]:
-        return asdict(About(notes=(self._reader.note,) if self._reader.note else ()))
+    def about(self) -> About:
+        return About(notes=(self._reader.note,) if self._reader.note else ())
 
     def step(self, token: int, position: int, naive: str) -> None:
         """What counts as waiting is time in which the disk alone is at work."""
@@ -147,7 +147,7 @@ class Streamed(Runner):
         super().__init__(contender)
         self._offload, self._forgets, self._meter = offload, forgets, Meter(offload)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> About:
         offload, neurons = self._offload, self._offload.neurons
         found = About(
             resident=offload.resident,
@@ -161,7 +161,7 @@ class Streamed(Runner):
             found = replace(
                 found, pool=neurons.pool.nbytes, kept=neurons.kept_share, neuron=largest
             )
-        return asdict(found)
+        return found
 
     def step(self, token: int, position: int, naive: str) -> None:
         if self._forgets and self._offload.neurons:
@@ -191,10 +191,10 @@ class Disk:
     def __init__(self, packed: Path, scattered: int) -> None:
         self._reader, self._size = RawReader(packed), scattered
 
-    def about(self) -> dict[str, Any]:
-        return asdict(About(notes=(self._reader.note,) if self._reader.note else ()))
+    def about(self) -> About:
+        return About(notes=(self._reader.note,) if self._reader.note else ())
 
-    def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
+    def sample(self, tokens: list[int], uncounted: int, naive: str) -> Sample:
         """Of a reading, once the readers are awake."""
         self._reader.sequential(AWAKE)
         busy = self._reader.busy
@@ -205,9 +205,9 @@ class Disk:
         return sampled(1, seconds, bytes=n_bytes, reading=self._reader.busy - busy)
 
 
-def sampled(tokens: int, seconds: float, **parts: float) -> dict[str, Any]:
-    """A `Sample` of a token, from what so many took together."""
-    return {"seconds": seconds / tokens, "parts": {n: part / tokens for n, part in parts.items()}}
+def sampled(tokens: int, seconds: float, **parts: float) -> Sample:
+    """Of a token, from what so many took together."""
+    return Sample(seconds / tokens, {name: part / tokens for name, part in parts.items()})
 
 
 def read_bytes() -> int:

@@ -78,11 +78,9 @@ class Recorder:
     `limits` is what the machine can do, as far as that is known.
     """
 
-    def __init__(
-        self, folder: Path, conditions: Conditions, limits: Limits, results: Results | None = None
-    ) -> None:
+    def __init__(self, folder: Path, conditions: Conditions, limits: Limits) -> None:
         self.folder, self.conditions, self.limits = folder, conditions, limits
-        self.results = results
+        self.results: Results | None = None
         self.rejected: list[str] = []
 
     def _open(self) -> Results:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.race.results import Measurement
-from bench.race.timing import Rule, Sampler, race
+from bench.race.timing import ONCE, Rule, Sampler, race
 
 if TYPE_CHECKING:
     from bench.contenders.contender import Check
@@ -116,6 +116,29 @@ class Experiment:
         if one is first or len(one.taken) < FEW or not first.taken:
             return False
         return one.taken[-1].seconds > max(one.patience, SLOW * first.taken[-1].seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Racing:
+    """How a program races part after part of what it measures, called `name`: by a rule, and
+    `tell` is told which part it is at and how many rounds are done."""
+
+    rule: Rule
+    tell: Callable[[str], None] = lambda _: None
+    name: str = ""
+
+    def say(self, part: str, words: str = "opening") -> None:
+        self.tell(f"{self.name}, {part}: {words}")
+
+    def __call__(
+        self, part: str, contenders: Mapping[str, Contender], warm: bool = False
+    ) -> list[Measurement]:
+        """Rows of these in turns; behind a round that does not count if they are to be `warm`."""
+        raced = Experiment(contenders)
+        if warm:
+            race(raced.samplers, ONCE)
+        watch = partial(race, watch=lambda rounds: self.say(part, f"round {rounds}"))
+        return raced.run(self.rule, watch)
 
 
 def timed(measure: Sampler) -> Callable[[], Sample]:

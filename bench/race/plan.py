@@ -21,7 +21,6 @@ from engine.gguf.file import GGUFFile
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import MOST_THREADS
 from kernels.kernel import Kernel
-from kernels.table import KERNELS, of_packages
 
 # What a step of the embedded model runs.
 STEP_OPS = (
@@ -64,8 +63,6 @@ class Plan:
     engine_models: tuple[Path, ...]
     peers: tuple[str, ...]
     folder: Path
-    into: str | None  # a run to go on with
-    packages: bool = False  # kernels of installed packages, too
 
     @classmethod
     def of(cls, config: pytest.Config) -> "Plan":
@@ -86,8 +83,6 @@ class Plan:
                 engine_models=tuple(map(resolve, option("--engine-model") or embedded)),
                 peers=() if peers == "none" else names(peers or ",".join(CONTENDERS)),
                 folder=Path(option("--results") or results_folder()),
-                into=option("--into"),
-                packages=option("--packages"),
             )
             plan.demand_possible()
         except OSError as error:
@@ -137,8 +132,7 @@ class Plan:
     def cases(self) -> list[BenchCase]:
         """Every kernel that runs here, at every size asked; if quick, of some formats."""
         sweeps = () if self.quick else self.shapes.sweeps
-        kernels = [*KERNELS, *(of_packages() if self.packages else ())]
-        found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens, kernels)
+        found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens)
         here = [case for case in found if not case.kernel.missing()]
         return [case for case in here if not self.quick or case.kernel.format in QUICK_FORMATS]
 

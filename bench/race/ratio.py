@@ -27,6 +27,9 @@ class Ratio:
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
+    def scaled(self, factor: float) -> "Ratio":
+        return Ratio(factor * self.value, factor * self.low, factor * self.high)
+
     @property
     def farthest(self) -> float:
         """How far from 1 the interval reaches, as a factor of at least 1."""

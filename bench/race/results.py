@@ -205,17 +205,6 @@ class Results:
             }
         )
 
-    @classmethod
-    def into(cls, run: Run, conditions: Conditions) -> "Results":
-        """Go on with a run, on the same machine and the same commit."""
-        for what in ("commit", "dirty", "machine"):
-            before, now = getattr(run.conditions, what), getattr(conditions, what)
-            if before != now:
-                raise ResultsError(f"{run.run} had {what} {before}, here it is {now}: a new run")
-        results = cls.__new__(cls)
-        results.run, results.path = run.run, run.path
-        return results
-
     def add(self, *measurements: Measurement) -> None:
         for measurement in measurements:
             self._append(measurement.to_json())

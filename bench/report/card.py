@@ -108,10 +108,8 @@ def _figures(rows: Rows, card: Card) -> Iterator[tuple[str, Ratio]]:
     many, one = (f"{test.name} generation" for test in (card.many, card.one))
     for by, said in ((OURS, ""), (PEER, f", {PEER}")):
         if pair := rows.speed(many, by, by, one):
-            times = faster(*pair)
             more = card.many.parallel / card.one.parallel
-            scaled = Ratio(more * times.value, more * times.low, more * times.high)
-            yield f"{card.many.parallel} sequences ÷ 1{said}", scaled
+            yield f"{card.many.parallel} sequences ÷ 1{said}", faster(*pair).scaled(more)
     alone, together = (rows.get("scaling", card.prompt.name, threads=n) for n in (1, None))
     if alone and together and rows.threads > 1:
         name = f"{card.prompt.name} on {rows.threads} threads ÷ 1"

@@ -5,18 +5,8 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from bench.race.results import Run
-from bench.report.lookup import (
-    Measured,
-    duels,
-    kind_of,
-    largest,
-    main_duels,
-    mark,
-    our_ops,
-    present,
-    rows_of,
-    sizes,
-)
+from bench.report import lookup
+from bench.report.lookup import Measured, kind_of
 from bench.report.plots import panels
 from bench.report.table import Cell, Section, table
 
@@ -34,7 +24,7 @@ LEAD = (
 def section(run: Run, rows: pd.DataFrame, runs: Sequence[Run]) -> Section:
     """The key measurements of this run, whose rows these are, in all earlier ones of this CPU."""
     past = [r for r in runs if kind_of(r) == kind_of(run) and r.when <= run.when][-SHOWN:]
-    known = present(rows_of(past))
+    known = lookup.present(lookup.rows_of(past))
     known = known.assign(x=known["run"].map({r.run: float(i) for i, r in enumerate(past)}))
     by_key = dict(list(known.groupby("key", sort=False)))
     found = [_series(m, by_key[m.key]) for m in _chosen(rows) if m.key in by_key]
@@ -60,12 +50,12 @@ def section(run: Run, rows: pd.DataFrame, runs: Sequence[Run]) -> Section:
 
 def _chosen(rows: pd.DataFrame) -> Iterator[Measured]:
     """Generation and prompt of every model; decode and prompt of each format's best kernel."""
-    yield from main_duels(duels(rows))["ours"].dropna()
-    linear = our_ops(rows)
+    yield from lookup.main_duels(lookup.duels(rows))["ours"].dropna()
+    linear = lookup.our_ops(rows)
     linear = linear[linear["test"] == "linear"]
     for tokens in (1, 512):
         of_size = linear["shape"].str.startswith(f"tokens={tokens},")
-        best = largest(linear[of_size]).sort_values("median", kind="stable")
+        best = lookup.largest(linear[of_size]).sort_values("median", kind="stable")
         yield from best.drop_duplicates("format").itertuples()
 
 
@@ -80,10 +70,10 @@ def _series(wanted: Measured, known: pd.DataFrame) -> pd.DataFrame:
     """Marks of one measurement's speed in every run that has it."""
     unit, title = TOKENS, f"{wanted.model} {wanted.test}"
     if wanted.bench == "op":
-        unit = "GFLOP/s" if sizes(wanted.shape)["tokens"] > 1 else "GB/s"
+        unit = "GFLOP/s" if lookup.sizes(wanted.shape)["tokens"] > 1 else "GB/s"
         title = f"{wanted.test} {wanted.format} {wanted.variant}\n{wanted.size}, {wanted.cache}"
     amount, scale = AMOUNTS[unit]
     once = known.drop_duplicates("run", keep="last").sort_values("x")
-    marks = [{"x": m.x, **mark(m, getattr(m, amount) / scale)} for m in once.itertuples()]
+    marks = [{"x": m.x, **lookup.mark(m, getattr(m, amount) / scale)} for m in once.itertuples()]
     about = {"name": "assay", "title": f"{title}\n{unit}", "unit": unit}
     return pd.DataFrame(marks).assign(**about, measurement=title.replace("\n", " "))

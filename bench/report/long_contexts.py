@@ -13,17 +13,7 @@ from bench.report.needle import ANSWERED, PERPLEXITY, told
 from bench.report.needle import BENCH as NEEDLE
 from bench.report.needle import FULL as ALL_CELLS
 from bench.report.plots import panels
-from bench.report.table import (
-    NONE,
-    Cell,
-    Column,
-    Plot,
-    Section,
-    number,
-    percent,
-    table,
-    text,
-)
+from bench.report.table import Cell, Column, Plot, Section, number, percent, places, table, text
 from bench.report.words import plural
 
 BENCH = "long contexts"
@@ -61,7 +51,7 @@ def section(rows: pd.DataFrame, found_again: pd.DataFrame) -> Section:
     )
     columns: dict[str, Column] = {
         "Method": lambda way: text(way["name"]),
-        "Budget": lambda way: _budget(way["budget"]),
+        "Budget": lambda way: Cell(told(way["budget"]), way["budget"]),
         "MB held": lambda way: number(way[CACHE] / MB),
         "MB read": lambda way: number(way[READ] / MB),
         "ms": lambda way: number(1e3 * way["seconds"]),
@@ -72,7 +62,7 @@ def section(rows: pd.DataFrame, found_again: pd.DataFrame) -> Section:
         "To evict, ms": lambda way: number(1e3 * way[TIDYING]),
         "Bookkeeping": lambda way: percent(way[BOOKKEEPING]),
         "Answered": lambda way: percent(way[ANSWERED]),
-        "Perplexity": lambda way: _places(way[PERPLEXITY]),
+        "Perplexity": lambda way: places(way[PERPLEXITY], 4),
     }
     made = table("long-contexts", caption, ways, columns, top=0).with_what_there_is()
     missing = rows[(rows["bench"] == BENCH) & (rows["note"] != "")]
@@ -133,31 +123,24 @@ def _way(row: Any, known: pd.DataFrame, full: Any, peer: Any) -> dict[str, Any]:
     """What is told of a row, beside all cells and llama.cpp where there are these to compare."""
     key = row["variant"], row["shape"]
     beside = known.loc[key] if row["contender"] == OURS and key in known.index else {}
+    both = {"all": full, "peer": peer}
     return {
         "name": row["variant"],
         "budget": float(row["shape"].removeprefix("budget=")),
         "seconds": row["median"],
         "bytes": row["bytes"] or float("nan"),
         "bound": row["limit_seconds"] or float("nan"),
-        "all": None if full is None else _faster(row, full),
-        "peer": None if peer is None else _faster(row, peer),
+        **{
+            name: None
+            if other is None
+            else ratio(other["samples"], row["samples"], together=TOGETHER)
+            for name, other in both.items()
+        },
         **{
             name: beside.get(name, float("nan"))
             for name in (READ, CACHE, TIDYING, BOOKKEEPING, ANSWERED, PERPLEXITY)
         },
     }
-
-
-def _faster(row: Any, other: Any) -> Any:
-    return ratio(other["samples"], row["samples"], together=TOGETHER)
-
-
-def _budget(share: float) -> Cell:
-    return Cell(told(share), share)
-
-
-def _places(perplexity: float) -> Cell:
-    return Cell(f"{perplexity:.4f}", perplexity) if perplexity == perplexity else NONE
 
 
 def _plots(ways: list[dict[str, Any]]) -> list[Plot]:

@@ -1,15 +1,13 @@
 """The section on facts found again: shares of questions answered, by policy, budget and depth."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
 from bench.report.lookup import present
 from bench.report.plots import grids
-from bench.report.table import NONE, Cell, Column, Plot, Section, Table, percent, table, text
+from bench.report.table import Cell, Column, Plot, Section, Table, percent, places, table, text
 
 BENCH = "needle"
 ANSWERED, PERPLEXITY, FLOOR = "answered", "perplexity", "floor"
@@ -47,13 +45,9 @@ def section(rows: pd.DataFrame) -> Section:
     of_text = f"{model}: perplexity of what follows; the grammar's own is {floor:.4f}"
     tables = (
         _table("needle-answers", of_answers, found, percent),
-        _table("needle-perplexity", of_text, perplexities, _places),
+        _table("needle-perplexity", of_text, perplexities, partial(places, count=4)),
     )
     return Section("needle", TITLE, LEAD, _plots(found), tables)
-
-
-def _places(perplexity: float) -> Cell:
-    return Cell(f"{perplexity:.4f}", perplexity)
 
 
 def _table(anchor: str, caption: str, found: pd.DataFrame, cell: Callable[[float], Cell]) -> Table:
@@ -61,7 +55,7 @@ def _table(anchor: str, caption: str, found: pd.DataFrame, cell: Callable[[float
     wide = found.groupby(["variant", "budget"], sort=False)["median"].mean().unstack()
     wide[1.0] = wide[1.0].fillna(wide.loc[FULL, 1.0])
     columns: dict[str, Column] = {"Policy": lambda row: text(row["variant"])}
-    columns |= {told(budget): partial(_at, budget, cell) for budget in sorted(wide.columns)}
+    columns |= {told(b): lambda row, b=b: cell(row[b]) for b in sorted(wide.columns)}  # type: ignore[misc]
     rows = wide.drop(index=FULL).reset_index().to_dict("records")
     return table(anchor, caption, rows, columns, top=0)
 
@@ -69,10 +63,6 @@ def _table(anchor: str, caption: str, found: pd.DataFrame, cell: Callable[[float
 def told(budget: float) -> str:
     """A share of a text, such as 12.5%."""
     return f"{100 * budget:.3g}%"
-
-
-def _at(budget: float, cell: Callable[[float], Cell], row: Mapping[Any, Any]) -> Cell:
-    return cell(row[budget]) if math.isfinite(row[budget]) else NONE
 
 
 def _plots(found: pd.DataFrame) -> list[Plot]:

@@ -6,24 +6,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.offload.race import BENCH, BYTES, FOUND, MISSED, READING, WAITING
-from bench.offload.way import (
-    CURVE,
-    IN_A_ROW,
-    IN_MEMORY,
-    LLAMA_CPP,
-    NAIVE,
-    OF_THE_WEIGHTS,
-    OVERLAPPED,
-    SCATTERED,
-)
+from bench.offload import race
+from bench.offload import way as ways
 from bench.race.ratio import Ratio, ratio
 from bench.report.lookup import share, times
 from bench.report.plots import panels
 from bench.report.table import Column, Plot, Section, Table, number, percent, table, text
 from bench.report.words import plural
 
-DISKS = {IN_A_ROW: "in a row", SCATTERED: "a neuron at a time"}
+DISKS = {ways.IN_A_ROW: "in a row", ways.SCATTERED: "a neuron at a time"}
+BESIDE = (ways.NAIVE, ways.OVERLAPPED, ways.LLAMA_CPP)
 TOGETHER = 3  # rounds that are drawn as one
 TITLE = "Models within a memory budget"
 LEAD = (
@@ -39,11 +31,11 @@ LEAD = (
 def section(rows: pd.DataFrame) -> Section:
     """A table for each race: its ways, and below it what the disk gave; a plot for each curve."""
     tables, plots, notes = list[Table](), list[Plot](), list[str]()
-    for i, (_, part) in enumerate(rows[rows["bench"] == BENCH].groupby("rivals", sort=False)):
-        race = Race(part)
-        tables.append(race.table(f"offload-{i}"))
-        plots += race.plot(f"plot-offload-{i}") if race.kind.startswith(CURVE) else []
-        notes += race.notes()
+    for i, (_, part) in enumerate(rows[rows["bench"] == race.BENCH].groupby("rivals", sort=False)):
+        raced = Race(part)
+        tables.append(raced.table(f"offload-{i}"))
+        plots += raced.plot(f"plot-offload-{i}") if raced.kind.startswith(ways.CURVE) else []
+        notes += raced.notes()
     return Section("offload", TITLE, LEAD, plots, tables, tuple(notes))
 
 
@@ -57,7 +49,7 @@ class Race:
         self.ways = rows[(rows["phase"] == "run") & ~rows["test"].isin(list(DISKS))]
         self._parts = {(row.test, row.phase): np.array(row.samples) for row in rows.itertuples()}
         for row in rows[rows["bytes"] > 0].itertuples():  # all that earlier runs say of them
-            self._parts.setdefault((row.test, BYTES), np.full(len(row.samples), row.bytes))
+            self._parts.setdefault((row.test, race.BYTES), np.full(len(row.samples), row.bytes))
 
     def samples(self, way: str, part: str = "run") -> np.ndarray[Any, Any]:
         """Of a way's token, none where it has no such part."""
@@ -77,8 +69,8 @@ class Race:
     def of_disk(self, way: str, part: str) -> Ratio | None:
         """Bytes a second, of all the time or while any were read, as a share of what the disk gave
         in turns with it, read in a row."""
-        moved, taken = self.samples(way, BYTES), self.samples(way, part)
-        disk, best = self.samples(IN_A_ROW, BYTES), self.samples(IN_A_ROW)
+        moved, taken = self.samples(way, race.BYTES), self.samples(way, part)
+        disk, best = self.samples(ways.IN_A_ROW, race.BYTES), self.samples(ways.IN_A_ROW)
         if not len(disk) or len(moved) != len(taken) or not (moved * taken).any():
             return None
         some = (moved > 0) & (taken > 0)
@@ -102,34 +94,40 @@ class Race:
             "Way": lambda way: text(way.test, note=way.settings),
             "Budget": lambda way: text(_settings(way).get("budget", "")),
             "ms a token": middle("run", 1e-3),
-            **{f"Times {other}": beside(other) for other in (NAIVE, OVERLAPPED, LLAMA_CPP)},
-            "MB a token": middle(BYTES, 1e6),
-            "GB/s reading": lambda way: number(
-                self.median(way.test, BYTES) / (self.median(way.test, READING) or np.nan) / 1e9
-            ),
-            "ms reading": middle(READING, 1e-3),
-            "ms waiting": middle(WAITING, 1e-3),
-            "Of the disk, reading": of_disk(READING),
+            **{
+                f"Times {other}": beside(other)
+                for other in (ways.NAIVE, ways.OVERLAPPED, ways.LLAMA_CPP)
+            },
+            "MB a token": middle(race.BYTES, 1e6),
+            "GB/s reading": lambda way: number(self.rate(way.test)),
+            "ms reading": middle(race.READING, 1e-3),
+            "ms waiting": middle(race.WAITING, 1e-3),
+            "Of the disk, reading": of_disk(race.READING),
             "Of the disk, always": of_disk("run"),
             "Neurons found": lambda way: percent(self.hit_rate(way.test)),
         }
         return table(anchor, caption, rows, columns, top=0).with_what_there_is()
 
+    def rate(self, way: str) -> float:
+        """GB/s while anything was read."""
+        seconds = self.median(way, race.READING) or np.nan
+        return self.median(way, race.BYTES) / seconds / 1e9
+
     def hit_rate(self, way: str) -> float:
         """Of neurons; NaN where none are looked for."""
-        hits, misses = self.median(way, FOUND), self.median(way, MISSED)
+        hits, misses = self.median(way, race.FOUND), self.median(way, race.MISSED)
         return hits / (hits + misses) if hits + misses > 0 else np.nan
 
     def bound(self, way: str, disk: str) -> float:
         """Seconds that no token can beat which needs as many bytes of this disk as a way's do, and
         to be computed."""
-        best = (self.samples(disk, BYTES) / self.samples(disk)).max()
-        return float(np.nanmax([self.median(way, BYTES) / best, self.median(IN_MEMORY)]))
+        best = (self.samples(disk, race.BYTES) / self.samples(disk)).max()
+        return float(np.nanmax([self.median(way, race.BYTES) / best, self.median(ways.IN_MEMORY)]))
 
     def plot(self, anchor: str) -> list[Plot]:
         """Tokens a second by budget, beside what the bytes and the disk allow."""
         marks, ticks = list[dict[str, float | str]](), dict[float, str]()
-        for way in self.ways["test"][self.ways["test"].str.contains(OF_THE_WEIGHTS)]:
+        for way in self.ways["test"][self.ways["test"].str.contains(ways.OF_THE_WEIGHTS)]:
             if not len(self.samples(way)):
                 continue
             x = float(way.partition("%")[0])
@@ -151,7 +149,7 @@ class Race:
         told = []
         for disk, how in DISKS.items():
             if len(taken := self.samples(disk)):
-                rates = self.samples(disk, BYTES) / taken / 1e9
+                rates = self.samples(disk, race.BYTES) / taken / 1e9
                 spread = f"[{rates.min():.2f}, {rates.max():.2f}]"
                 told.append(f"{how} at {np.median(rates):.2f} GB/s {spread}")
         notes = [f"{self.name}: the disk reads {' and '.join(told)}."] if told else []

@@ -23,35 +23,21 @@ from bench.report.table import (
     text,
 )
 from bench.report.words import plural
-from bench.speculation.races import (
-    A_STEP,
-    ALIKE,
-    BENCH,
-    COPIED,
-    CURVE,
-    FORMULA,
-    INDEPENDENT,
-    LOOKUP,
-    PAIR,
-    PLAIN,
-    SPARSE,
-    UNION,
-    VERIFY,
-    Synthetic,
-)
+from bench.speculation import races
+from bench.speculation.races import Synthetic
 
 TOGETHER = 3  # rounds that are drawn as one
 VERIFY_TOKENS, VERIFY_GOAL = 5, 1.35
 FORMULA_GOAL, PAIR_GOAL, LOOKUP_GOAL = 0.85, 1.5, 2.0
 GRID = tuple(float(alpha) for alpha in np.linspace(0, 1, 11))
 TITLES = {
-    VERIFY: "steps of several tokens",
-    FORMULA: "a synthetic drafter",
-    CURVE: "a synthetic drafter, by acceptance",
-    PAIR: "a draft model",
-    LOOKUP: "prompt lookup where a passage is copied",
-    SPARSE: "drafts where neurons are skipped",
-    UNION: "neurons that a step's tokens need together",
+    races.VERIFY: "steps of several tokens",
+    races.FORMULA: "a synthetic drafter",
+    races.CURVE: "a synthetic drafter, by acceptance",
+    races.PAIR: "a draft model",
+    races.LOOKUP: "prompt lookup where a passage is copied",
+    races.SPARSE: "drafts where neurons are skipped",
+    races.UNION: "neurons that a step's tokens need together",
 }
 TITLE = "Speculative decoding"
 LEAD = (
@@ -70,31 +56,33 @@ def section(rows: pd.DataFrame) -> Section:
     """A table for each race, and for each model whose neurons were counted; goals below them."""
     tables, plots, notes = list[Table](), list[Plot](), list[str]()
     costs: dict[str, Costs] = {}
-    mine = rows[rows["bench"] == BENCH].groupby(["model", "shape", "rivals"], sort=False)
+    mine = rows[rows["bench"] == races.BENCH].groupby(["model", "shape", "rivals"], sort=False)
     for i, ((model, shape, _), part) in enumerate(mine):
         kind, _, where = shape.partition(" ")
         name, settings = f"{model}: {TITLES.get(kind, kind)}", part["settings"].iloc[0]
         caption = f"{name}, on {plural(int(part['threads'].iloc[0]), 'thread')}"
         anchor, goals = f"speculation-{i}", list[str]()
-        if kind == VERIFY:
+        if kind == races.VERIFY:
             found = costs[model] = Costs(part)
             tables.append(found.table(anchor, f"{caption}, {where}"))
             plots += found.plot(f"plot-{anchor}", f"{name}: what verifying costs")
             goals += found.goal()
-        elif kind == UNION:
+        elif kind == races.UNION:
             tables.append(_union_table(anchor, caption, part))
             plots += _union_plot(f"plot-{anchor}", name, part)
         else:
             ways = _ways(part, costs.get(model))
             tables.append(_race_table(anchor, caption, ways))
-            plots += _curve(f"plot-{anchor}", name, ways) if kind == CURVE else []
+            plots += _curve(f"plot-{anchor}", name, ways) if kind == races.CURVE else []
             goals += [*_goals(kind, ways), *([f"{settings}."] if settings else [])]
         notes += [f"{name}: {line}" for line in goals]
     return Section("speculation", TITLE, LEAD, plots, tables, notes)
 
 
-def _goal(reached: bool) -> str:
-    return "reached" if reached else "missed"
+def _judged(reached: float, goal: float, *, most: bool = False, form: str = "g") -> str:
+    met = reached <= goal if most else reached >= goal
+    bound = f"at {'most' if most else 'least'} {goal:{form}}"
+    return f"the goal is {bound}: {'reached' if met else 'missed'}."
 
 
 class Costs:
@@ -139,21 +127,20 @@ class Costs:
             low, middle, high = self.quartiles[VERIFY_TOKENS]
             yield (
                 f"a step of {VERIFY_TOKENS} tokens costs {middle:.2f} of one of 1, quartiles"
-                f" {low:.2f} and {high:.2f}; the goal is at most {VERIFY_GOAL:g}:"
-                f" {_goal(middle <= VERIFY_GOAL)}."
+                f" {low:.2f} and {high:.2f}; {_judged(middle, VERIFY_GOAL, most=True)}"
             )
 
 
 def _ways(rows: pd.DataFrame, costs: Costs | None) -> pd.DataFrame:
     """Ways to write that took turns: how many times as fast each is as the plain one above it, and
     of synthetic drafts what the formula allows, without and with the measured cost of verifying."""
-    steps = rows[rows["phase"] == A_STEP].set_index("test")["median"]
+    steps = rows[rows["phase"] == races.A_STEP].set_index("test")["median"]
     ways = rows[(rows["phase"] == "run") & (rows["unit"] == "s")]
     drafts = [Synthetic.named(name) for name in ways["test"]]
     verifying = [costs.of(d.gamma + 1) if d and costs else np.nan for d in drafts]
     base, faster = ways["samples"].iloc[0], list[Ratio | None]()
     for way in ways.itertuples():
-        plain = way.test.endswith(PLAIN)
+        plain = way.test.endswith(races.PLAIN)
         base = way.samples if plain else base
         faster.append(None if plain else ratio(base, way.samples, together=TOGETHER))
     return ways.assign(
@@ -170,7 +157,7 @@ def _reached(found: Ratio | None, allowed: float) -> Cell:
     """How much of what is allowed."""
     if not found or not np.isfinite(allowed):
         return NONE
-    return share(Ratio(found.value / allowed, found.low / allowed, found.high / allowed))
+    return share(found.scaled(1 / allowed))
 
 
 def _race_table(anchor: str, caption: str, ways: pd.DataFrame) -> Table:
@@ -206,21 +193,16 @@ def _curve(anchor: str, caption: str, ways: pd.DataFrame) -> list[Plot]:
 
 def _goals(kind: str, ways: pd.DataFrame) -> Iterator[str]:
     """What was to be reached, and whether it was."""
-    if kind == FORMULA:
+    if kind == races.FORMULA:
         yield from _goals_of_the_formula(ways[ways["drafts"].notna()])
-    elif kind == PAIR:
+    elif kind == races.PAIR:
         best = ways.loc[ways["tokens_a_step"].where(ways["faster"].notna()).idxmax()]
         most = best["tokens_a_step"]
-        yield (
-            f"most tokens a step: {most:.2f} ({best['test']}); the goal is at least"
-            f" {PAIR_GOAL:g}: {_goal(most >= PAIR_GOAL)}."
-        )
-    elif kind == LOOKUP:
-        for faster in ways["faster"][ways["test"] == COPIED]:
-            yield (
-                f"{faster.value:.2f} times as fast as plain; the goal is at least {LOOKUP_GOAL:g}:"
-                f" {_goal(faster.value >= LOOKUP_GOAL)}."
-            )
+        yield f"most tokens a step: {most:.2f} ({best['test']}); {_judged(most, PAIR_GOAL)}"
+    elif kind == races.LOOKUP:
+        for faster in ways["faster"][ways["test"] == races.COPIED]:
+            told = f"{faster.value:.2f} times as fast as plain"
+            yield f"{told}; {_judged(faster.value, LOOKUP_GOAL)}"
 
 
 def _goals_of_the_formula(ways: pd.DataFrame) -> Iterator[str]:
@@ -231,8 +213,7 @@ def _goals_of_the_formula(ways: pd.DataFrame) -> Iterator[str]:
         drafts, reached = ways["drafts"][best], speeds[best] / ways["formula"][best]
         yield (
             f"with alpha {drafts.alpha:g} and c {drafts.c:g} drafts of {drafts.gamma} are"
-            f" fastest: {reached:.0%} of the formula; the goal is at least {FORMULA_GOAL:.0%}:"
-            f" {_goal(reached >= FORMULA_GOAL)}."
+            f" fastest: {reached:.0%} of the formula; {_judged(reached, FORMULA_GOAL, form='.0%')}"
         )
 
 
@@ -240,15 +221,16 @@ def _union_table(anchor: str, caption: str, rows: pd.DataFrame) -> Table:
     shares = rows.set_index(["tokens", "phase"])["median"].unstack()
     columns: dict[str, Column] = {
         "Tokens": "Index",
-        **{name: field(phase, percent) for phase, name in
-           {"run": "Active", INDEPENDENT: "If independent", ALIKE: "1 − (1 − s)^k"}.items()},
-    }  # fmt: skip
+        "Active": field("run", percent),
+        "If independent": field(races.INDEPENDENT, percent),
+        "1 − (1 − s)^k": field(races.ALIKE, percent),
+    }
     return table(anchor, caption, shares.itertuples(), columns, top=0)
 
 
 def _union_plot(anchor: str, caption: str, rows: pd.DataFrame) -> list[Plot]:
     """Active neurons by the tokens of a step."""
-    named = {"run": "measured", INDEPENDENT: "if independent", ALIKE: "1 − (1 − s)^k"}
+    named = {"run": "measured", races.INDEPENDENT: "if independent", races.ALIKE: "1 − (1 − s)^k"}
     marks = rows.assign(
         title="neurons that any token needs, %", name=rows["phase"].map(named), x=rows["tokens"],
         value=100 * rows["median"],

@@ -173,3 +173,8 @@ def percent(share: float, note: str = "") -> Cell:
     if not math.isfinite(share):
         return NONE
     return Cell(f"{100 * share:.{0 if share >= 0.1 else 1}f}%", share, note)
+
+
+def places(value: float, count: int) -> Cell:
+    """A figure to so many decimals."""
+    return Cell(f"{value:.{count}f}", value) if math.isfinite(value) else NONE

@@ -1,8 +1,7 @@
 """Ways to write that take turns: with drafts of every kind, and without. Each race gives rows."""
 
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.race.experiment import Contender, Experiment, timed
+from bench.engine.timed_step import timed_step
+from bench.race.experiment import Contender, Racing, timed
 from bench.race.results import Measurement
-from bench.race.timing import ONCE, Rule, Sampler, race
 from bench.speculation.writer import GREEDY, Held, Replay, Writer, chains, opening, texts, write
 from engine import Engine, Linear, Options, PromptLookup, SamplingParams, Tree
 from engine.model import Model
@@ -27,10 +26,6 @@ VERIFY, FORMULA, CURVE, PAIR, LOOKUP, SPARSE, UNION = (
 )  # fmt: skip
 A_STEP = "a step"  # the phase of rows that say how many tokens one gave
 PLAIN = "plain"  # how the names end of ways that others are compared with
-
-MOST = 17  # tokens of a step: llama.cpp's longest draft and the one before it
-ALPHAS, COSTS, GAMMAS = (0.6, 0.8, 0.9), (0.0, 0.1), (2, 4, 8)
-CURVE_ALPHAS, CURVE_GAMMA = tuple(i / 10 for i in range(11)), 4
 
 WARM, WARM_SEED = 0.8, 1
 TEMPERATURE = replace(GREEDY, temperature=WARM, seed=WARM_SEED)
@@ -56,8 +51,6 @@ DENSE, SKIPPING, DRAFTS = "dense, plain", "sparse", "dense, drafts"
 EACH, TOGETHER = "sparse, drafts, a mask a token", "sparse, drafts, one mask"
 INDEPENDENT, ALIKE = "independent", "alike"
 BATCHES = (1, 2, 3, 5, 9)
-
-Watch = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ class Synthetic:
 
 
 def raced(
-    kind: str, model: Model, ways: Mapping[str, Writer], rule: Rule, watch: Watch, told: str = ""
+    racing: Racing, kind: str, model: Model, ways: Mapping[str, Writer], told: str = ""
 ) -> list[Measurement]:
     """Rows of ways in turns, and of the tokens that a step gave each; before that each writes one
     stretch that does not count. `told` is what holds for all, as settings are written."""
@@ -100,7 +93,7 @@ def raced(
     row = _row(kind, model, settings=told, tokens=1)
     entries = {name: Contender(replace(row, test=name), timed(w)) for name, w in ways.items()}
     rows = []
-    for found in Experiment(entries).run(rule, partial(race, watch=watch)):
+    for found in racing(kind, entries):
         writer = ways[found.test]
         rows.append(replace(found, checked=len(found.samples) if writer.expected else 0))
         given = (writer.tokens_per_step,)
@@ -114,59 +107,44 @@ def _row(kind: str, model: Model, **facts: object) -> Measurement:
 
 
 def verifying(
-    engine: Engine, text: Sequence[int], depth: int, counts: Sequence[int], rule: Rule, watch: Watch
+    racing: Racing, engine: Engine, text: Sequence[int], depth: int, counts: Sequence[int]
 ) -> list[Measurement]:
     """Steps of each of these numbers of tokens, logits of all, behind the first `depth` tokens of
     the text, which goes on for as many at least as the largest step has."""
     model = engine.model
     engine.reset()
     model.evaluate(text[:depth], 0)
-
-    def stepping(tokens: int) -> Sampler:
-        part = text[depth : depth + tokens]
-
-        def step() -> float:
-            started = time.perf_counter()
-            model.step(part, range(depth, depth + tokens), [(0,)] * tokens, range(tokens))
-            taken = time.perf_counter() - started
-            model.cells.remove(0, depth)
-            return taken
-
-        return step
-
     row = _row(f"{VERIFY} behind {depth}", model)
-    steps = Experiment({
-        str(n): Contender(replace(row, test=f"{n} token{'s' * (n > 1)}", tokens=n),
-                          timed(stepping(n)))
+    steps = {
+        str(n): Contender(
+            replace(row, test=f"{n} token{'s' * (n > 1)}", tokens=n),
+            timed(partial(timed_step, model, text[depth : depth + n], depth, range(n))),
+        )
         for n in counts
-    })  # fmt: skip
-    race(steps.samplers, ONCE)  # which does not count
-    rows = steps.run(rule, partial(race, watch=watch))
+    }
+    rows = racing(VERIFY, steps, warm=True)
     engine.reset()
     return rows
 
 
 def synthetic(
+    racing: Racing,
     kind: str,
     engine: Engine,
     prompt: Sequence[int],
     length: int,
     drafts: Sequence[Synthetic],
-    rule: Rule,
-    watch: Watch,
 ) -> list[Measurement]:
     """The greedy text behind a prompt, plain and with each kind of drafts; all texts are equal."""
     beyond = 2 * (1 + max(each.gamma for each in drafts))  # what last drafts foretell
     text = write(engine, prompt, GREEDY, length + beyond).tokens
-
-    def writer() -> Writer:
-        return Writer(engine, [prompt], GREEDY, length, expected=[text])
-
-    plain = writer()
+    plain, *drafting = (
+        Writer(engine, [prompt], GREEDY, length, expected=[text]) for _ in (None, *drafts)
+    )
     ways = {PLAIN: plain}
-    for each in drafts:
-        ways[each.name] = _replaying(writer(), [*prompt, *text], each, plain)
-    return raced(kind, engine.model, ways, rule, watch)
+    for each, writer in zip(drafts, drafting, strict=True):
+        ways[each.name] = _replaying(writer, [*prompt, *text], each, plain)
+    return raced(racing, kind, engine.model, ways)
 
 
 def _replaying(writer: Writer, text: Sequence[int], drafts: Synthetic, plain: Writer) -> Writer:
@@ -178,12 +156,7 @@ def _replaying(writer: Writer, text: Sequence[int], drafts: Synthetic, plain: Wr
 
 
 def pair(
-    engine: Engine,
-    draft: Engine,
-    prompts: Sequence[Sequence[int]],
-    length: int,
-    rule: Rule,
-    watch: Watch,
+    racing: Racing, engine: Engine, draft: Engine, prompts: Sequence[Sequence[int]], length: int
 ) -> list[Measurement]:
     """A draft model beside its target, greedy and at a temperature with a seed: texts behind these
     prompts, plain and drafted; but for those of drawn drafts they are equal."""
@@ -200,11 +173,11 @@ def pair(
             ways[f"{how}, {name}"] = Writer(
                 engine, prompts, params, length, drafting, expected if same else None
             )
-    return raced(PAIR, engine.model, ways, rule, watch)
+    return raced(racing, PAIR, engine.model, ways)
 
 
 def lookup(
-    engine: Engine, passage: Sequence[int], length: int, rule: Rule, watch: Watch
+    racing: Racing, engine: Engine, passage: Sequence[int], length: int
 ) -> list[Measurement]:
     """Prompt lookup where a text is copied out of the prompt, as in quoting or editing: the prompt
     is a passage and the beginning of the same passage; the rest of it, `length` tokens and some
@@ -218,17 +191,11 @@ def lookup(
     for name, settings in LOOKUPS.items():
         drafting = build.speculation(settings, engine, None)
         ways[name] = Writer(engine, [prompt], params, length, drafting, expected=[copy])
-    return raced(LOOKUP, engine.model, ways, rule, watch, f"repeats={same}/{length}")
+    return raced(racing, LOOKUP, engine.model, ways, f"repeats={same}/{length}")
 
 
 def sparse(
-    path: Path,
-    options: Options,
-    depth: int,
-    length: int,
-    drafts: Synthetic,
-    rule: Rule,
-    watch: Watch,
+    racing: Racing, path: Path, options: Options, depth: int, length: int, drafts: Synthetic
 ) -> list[Measurement]:
     """Drafts for a target that skips neurons, beside each by itself. All ways write one text behind
     its first `depth` tokens, and are held to it, since skipping neurons by other masks would lead
@@ -259,7 +226,7 @@ def sparse(
             TOGETHER: drafted(union),
         }
         told = f"alpha={drafts.alpha:g},tokens={drafts.gamma},c={drafts.c:g}"
-        return raced(SPARSE, dense.model, ways, rule, watch, told)
+        return raced(racing, SPARSE, dense.model, ways, told)
 
 
 def unions(path: Path, options: Options, count: int) -> Iterator[Measurement]:

@@ -8,13 +8,13 @@ import pytest
 
 from bench.contenders.contender import FAST, OURS, Check, Setup
 from bench.contenders.racer import Racer
+from bench.contenders.start import STATUS, held, peak
 from bench.engine import engine_race
 from bench.engine.engine_race import field_of, gaps
 from bench.engine.engine_tests import EngineTest
 from bench.engine.node_cost import cost_of, stored_bytes
 from bench.engine.profile import empty_steps, profile
 from bench.figures import FULL, QUICK, READING, reading, streamed, streams
-from bench.machine.memory import STATUS, held, peak
 from bench.race.experiment import Contender, Experiment, Sample
 from bench.race.ratio import Ratio
 from bench.race.results import Measurement

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -89,7 +89,7 @@ def test_work_not_done_is_found(logits):
 
 @pytest.fixture(name="session", scope="module")
 def _session():
-    session = Session("assay", str(MODEL), asdict(SETUP))
+    session = Session("assay", MODEL, SETUP)
     yield session
     session.close()
 
@@ -134,7 +134,7 @@ def test_sequences_of_a_batch_are_independent(session):
 
 def test_a_cut_that_matters_is_found():
     """An engine whose logits depend on how a prompt is cut is not timed."""
-    session = Session("assay", str(MODEL), asdict(SETUP))
+    session = Session("assay", MODEL, SETUP)
     honest = session._contender.evaluate
 
     def sloppy(tokens, start):

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from bench.fleet import suite, worker
 from bench.fleet.files import Named
 from bench.fleet.matrix import Matrix, states
-from bench.fleet.sealed import CorruptedError, Sealed
 from bench.fleet.simulation import simulated
+from bench.fleet.worker import CorruptedError, Sealed
 from bench.shell.fleet import fleet as program
 from bench.tests.support.programs import ROOT, environment, shell
 from engine.shell import batch, embed, imatrix, perplexity

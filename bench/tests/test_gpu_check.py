@@ -1,6 +1,5 @@
 """bench.gpu_check: what of it needs no GPU."""
 
-import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from bench import gpu_check
-from bench.child import Revived
+from bench.child import Revived, started
 from bench.cuda import jobs, parts, sanitizer
 from bench.cuda.engine import compared
 from bench.cuda.judged import compile_all, each, program
@@ -212,15 +211,14 @@ def complaints(kernels, capability):
 
 class Worker:
     def probe(self):
-        return dict(device="made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
+        from bench.cuda.ceilings import Ceilings
+        return Ceilings("made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
 
     def measure(self, number, out, **_):
-        what = told(f"job {number}")
-        if what == "one":
-            return {}
-        note = " ".join([str(os.getpid()), *out])
-        row = dict(bench="gpu", test=f"job {number}", samples=[1.0], note=note)
-        return {"rows": [row], "lost": what == "loses"}
+        from bench.race.results import Measurement
+        what, note = told(f"job {number}"), " ".join([str(os.getpid()), *out])
+        row = Measurement("gpu", f"job {number}", samples=(1.0,), note=note)
+        return [row], what == "loses"
 """
 
 
@@ -277,24 +275,21 @@ def test_what_is_not_compiled_in_time_did_not_fail(child, monkeypatch, seconds):
 
 
 def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch):
-    """A hanging one too, and one whose row is none; after an error nobody relies on the GPU's
-    context, nor after one that has lost it, whose own rows count."""
+    """A hanging one too; after an error nobody relies on the GPU's context, nor after one that has
+    lost it, whose own rows count."""
     monkeypatch.setattr(jobs, "LEAST", 10.0)
-    for number, what in enumerate(("", "hangs", "dies", "raises", "one", "loses", "", "")):
+    for number, what in enumerate(("", "hangs", "dies", "raises", "loses", "", "")):
         monkeypatch.setenv(f"job_{number}", what)
     with Revived(f"{child}:Worker") as revived:
         measuring = jobs.Measuring(revived, {}, ["a/b"])
         ceilings = measuring.probe(30)
         assert ceilings.peak == 0
-        rows = [row for number in range(8) for row in measuring.rows(number, ceilings, 0)]
-    assert [bool(row.samples) for row in rows] == [True, *[False] * 4, True, True, True]
-    assert [row.note for row in rows[1:5]] == [
-        "no answer within 10 s",
-        "it ended with status 3",
-        "an illegal address",
-        "'lost'",
-    ]
-    assert [replace(row, note="") for row in rows[1:5]] == [job.row for job in measuring.jobs[1:5]]
+        rows = [row for number in range(7) for row in measuring.rows(number, ceilings, 0)]
+    assert [bool(row.samples) for row in rows] == [True, *[False] * 3, True, True, True]
+    assert [row.note for row in rows[1:4]] == [
+        "no answer within 10 s", "it ended with status 3", "an illegal address"
+    ]  # fmt: skip
+    assert [replace(row, note="") for row in rows[1:4]] == [job.row for job in measuring.jobs[1:4]]
     first, *_, lost, before, last = (row.note for row in rows)  # of which process, without whom
     assert len({first, lost, last}) == 3
     assert before == last
@@ -342,9 +337,8 @@ def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, caps
 def test_the_engine_is_compared_beside_the_others(tmp_path, capsys, program, says, failures):
     """What the process says is said, and why it failed; it may not take longer than there is."""
     check = checked(tmp_path, seconds=0 if "sleep" in program else 60)
-    pipe = subprocess.PIPE
-    command, comparison = [sys.executable, "-c", program], parts.Comparison()
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as comparison.process:
+    with parts.Comparison() as comparison:
+        comparison.process = comparison.enter_context(started([sys.executable, "-c", program]))
         comparison.end(check)
     assert says in capsys.readouterr().out
     assert check.failures == failures

@@ -10,12 +10,11 @@ import pytest
 
 import bench.cuda.measure
 from bench.cuda import cases, step
-from bench.cuda.bound import Bound
 from bench.cuda.ceilings import Ceilings
 from bench.cuda.clock import contender
 from bench.cuda.goals import GOALS, Goal, of_limit, peers_lines
 from bench.cuda.jobs import jobs, of_op
-from bench.cuda.measure import ROUNDING, kernels_for, measure, row_of
+from bench.cuda.measure import ROUNDING, Bound, kernels_for, measure, row_of
 from bench.machine.conditions import conditions
 from bench.race.experiment import Experiment
 from bench.race.results import Measurement, Results, read

@@ -1,13 +1,14 @@
 """The race of methods behind a long text: the program in small, and what its figures are of."""
 
 import json
-import sys
 
 import pytest
 
 from bench import long_contexts
-from bench.long_contexts import bytes_read, fill, step
+from bench.engine.timed_step import timed_step
+from bench.long_contexts import bytes_read, fill
 from bench.needle import text_of
+from bench.tests.support.programs import main_of
 from engine import Engine
 from engine.policies.table import POLICIES, policy_of
 
@@ -17,8 +18,7 @@ SMALL, HELD = "story", 400
 def told(monkeypatch, capsys, *options):
     """What the program prints for programs, of one table."""
     given = [SMALL, "--held", str(HELD), "-t", "2", "--quick", "--json", "--no-peer", *options]
-    monkeypatch.setattr(sys, "argv", ["long_contexts", *given])
-    assert long_contexts.main() == 0
+    assert main_of(monkeypatch, long_contexts, *given) == 0
     (table,) = json.loads(capsys.readouterr().out)
     return table["rows"]
 
@@ -62,7 +62,7 @@ def test_a_step_reads_what_its_method_leaves(name):
     with Engine.load(SMALL, threads=1, context=HELD + 64, batch=64, kv_policy=policy) as engine:
         model = engine.model
         fill(model, HELD)
-        step(model, HELD)  # which makes pages' extremes
+        timed_step(model, [1], HELD)  # which makes pages' extremes
         whole, of_cache = bytes_read(model, HELD)
         rows = sum(cache.shape[1] for cache in model.caches.values())
         weights = whole - of_cache
@@ -75,6 +75,5 @@ def test_a_step_reads_what_its_method_leaves(name):
 
 def test_a_text_of_no_tokens_is_a_line(monkeypatch, capsys):
     """As are policies that there are not."""
-    monkeypatch.setattr(sys, "argv", ["long_contexts", SMALL, "--held", "0", "--quick"])
-    assert long_contexts.main() == 1
+    assert main_of(monkeypatch, long_contexts, SMALL, "--held", "0", "--quick") == 1
     assert capsys.readouterr().err.strip() == "--held is 0: want one token at least"

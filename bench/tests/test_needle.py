@@ -1,13 +1,13 @@
 """Facts found again: the program in small, and what its figures are made of."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 from bench import needle
 from bench.needle import QUICK, answers, cases, nats
+from bench.tests.support.programs import main_of
 from engine import Engine
 from engine.policies.table import POLICIES
 
@@ -22,8 +22,8 @@ def test_the_program_in_small(monkeypatch, capsys, tmp_path):
     """Every policy has its answers and a perplexity that is not below the grammar's; all cells
     answer; the page has its picture."""
     page = tmp_path / "page.md"
-    monkeypatch.setattr(sys, "argv", ["needle", "--quick", "--json", "-t", "1", "-o", str(page)])
-    assert needle.main() == 0
+    words = "--quick", "--json", "-t", "1", "-o", str(page)
+    assert main_of(monkeypatch, needle, *words) == 0
     answered, perplexities = json.loads(capsys.readouterr().out)
     floor = float(perplexities["table"].rpartition(" ")[2])
     for found in (answered["rows"], perplexities["rows"]):

@@ -3,38 +3,29 @@
 import json
 import os
 import signal
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import bench.offload_speed as offload_speed
+from bench.offload import race
 from bench.offload import way as ways
-from bench.offload.race import (
-    BENCH,
-    BYTES,
-    FOUND,
-    MISSED,
-    READING,
-    WAITING,
-    Field,
-    Subject,
-    beside_the_disk,
-    folders,
-    settings,
-)
+from bench.offload.race import Field, Subject, beside_the_disk, folders, settings
 from bench.offload.way import About, Process, Way
+from bench.race.experiment import Racing
 from bench.race.results import Measurement, read
 from bench.race.timing import Rule
 from bench.report.markdown import write_page
 from bench.report.offload import Race, section
+from bench.tests.support.programs import main_of
 from bench.tests.support.synthetic import CONDITIONS, rows_of, shown
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
 
-TWICE = Rule(least=2, most=2)
+TWICE = Racing(Rule(least=2, most=2))
 NEURON, TINY = 4096, "tiny"
 SUBJECT = Subject(Path("some.gguf"), 2, 1_000_000_000, 300, sparse=False, counted=4)
 
@@ -82,14 +73,14 @@ def test_a_race_in_small(subject, field, raced):
     assert each > 0
     assert resident > 0
     assert each + resident < subject.weights
-    assert each + resident <= raced.median(ways.NAIVE, BYTES) < 1.1 * (each + resident)
-    assert raced.median(ways.IN_MEMORY, BYTES) == 0
+    assert each + resident <= raced.median(ways.NAIVE, race.BYTES) < 1.1 * (each + resident)
+    assert raced.median(ways.IN_MEMORY, race.BYTES) == 0
     # what is read ahead when a sample begins and when it ends differs by less than a step's weights
-    moved = raced.samples(ways.STREAMED, BYTES)
+    moved = raced.samples(ways.STREAMED, race.BYTES)
     assert (abs(moved - each) < each / subject.counted).all()
     seconds, reading, waiting = (
         {name: raced.median(name, part) for name in field.abouts}
-        for part in ("run", READING, WAITING)
+        for part in ("run", race.READING, race.WAITING)
     )
     assert 0 < reading[ways.STREAMED] <= seconds[ways.STREAMED]
     assert 0 <= waiting[ways.STREAMED] <= seconds[ways.STREAMED]
@@ -103,9 +94,9 @@ def test_windows_and_bundles_in_small(field, raced):
     predictor, window, bundle = (field.abouts[name] for name in names)
     assert raced.hit_rate(ways.PREDICTOR) == 0
     assert raced.hit_rate(ways.WINDOW) > 0.1
-    for part in (MISSED, BYTES):
+    for part in (race.MISSED, race.BYTES):
         assert raced.median(ways.WINDOW, part) < raced.median(ways.PREDICTOR, part)
-    assert not len(raced.samples(ways.STREAMED, FOUND))
+    assert not len(raced.samples(ways.STREAMED, race.FOUND))
     assert predictor.neuron == window.neuron < bundle.neuron < 4 * window.neuron
 
 
@@ -143,8 +134,8 @@ def test_tokens_are_the_same_for_all(subject):
 
 def known(name, seconds, n_bytes, reading):
     """Rows of a way whose samples are all alike."""
-    row = Measurement(BENCH, name, shape="dense", model="some.gguf", threads=2, rivals="one race")
-    parts = {"run": (seconds, "s"), BYTES: (n_bytes, "B"), READING: (reading, "s")}
+    row = Measurement(race.BENCH, name, shape="dense", model="some.gguf", threads=2, rivals="one")
+    parts = {"run": (seconds, "s"), race.BYTES: (n_bytes, "B"), race.READING: (reading, "s")}
     return [
         replace(
             row, phase=phase, samples=(value,) * 3, unit=unit, tokens=int(name != ways.IN_A_ROW)
@@ -167,18 +158,18 @@ def contest(streamed=0.3):
 
 def test_figures_of_a_race():
     """Twice as fast as naive; the disk is at its limit while it reads, 5/6 of the time."""
-    race = Race(rows_of(*contest()))
-    faster = race.faster(ways.STREAMED, ways.NAIVE)
+    raced = Race(rows_of(*contest()))
+    faster = raced.faster(ways.STREAMED, ways.NAIVE)
     assert faster
     assert (faster.value, faster.low, faster.high) == pytest.approx((2, 2, 2))
-    busy, always = (race.of_disk(ways.STREAMED, part) for part in (READING, "run"))
+    busy, always = (raced.of_disk(ways.STREAMED, part) for part in (race.READING, "run"))
     assert busy
     assert always
     assert (busy.value, always.value) == pytest.approx((1, 5 / 6))
-    assert race.bound(ways.STREAMED, ways.IN_A_ROW) == pytest.approx(0.25)
-    assert race.bound(ways.IN_MEMORY, ways.IN_A_ROW) == pytest.approx(0.1)  # it is computed too
-    assert race.faster(ways.STREAMED, ways.LLAMA_CPP) is None
-    assert race.faster(ways.STREAMED, ways.STREAMED) is None
+    assert raced.bound(ways.STREAMED, ways.IN_A_ROW) == pytest.approx(0.25)
+    assert raced.bound(ways.IN_MEMORY, ways.IN_A_ROW) == pytest.approx(0.1)  # it is computed too
+    assert raced.faster(ways.STREAMED, ways.LLAMA_CPP) is None
+    assert raced.faster(ways.STREAMED, ways.STREAMED) is None
 
 
 def test_rows_are_held_against_the_disk():
@@ -261,7 +252,7 @@ def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(offload_speed, "races", few)
     monkeypatch.setenv("ASSAY_RESULTS", str(tmp_path / "results"))
-    run = run_main(monkeypatch)
+    run = partial(main_of, monkeypatch, offload_speed)
     assert run(str(sparse_model), "story-relu", "-o", str(tmp_path / "page.md")) == 0
     assert asked == [sparse_model, resolve("story-relu")]
     assert "streamed" in capsys.readouterr().out
@@ -273,14 +264,6 @@ def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
     assert rows[ways.STREAMED]["Times naive"] == pytest.approx(2)
     assert rows[ways.NAIVE]["Budget"] is None
     assert len(list((tmp_path / "results").glob("*.jsonl"))) == 1
-
-
-def run_main(monkeypatch):
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["offload_speed", *words])
-        return offload_speed.main()
-
-    return run
 
 
 def test_which_ways():

@@ -2,26 +2,15 @@
 heard, and figures of what is known."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 
 from bench import serving_speed
 from bench.child import ChildError
 from bench.race.results import Measurement
-from bench.report.serving import (
-    ALONE,
-    ANSWERS,
-    ARRIVING,
-    BARE,
-    BENCH,
-    MIXED,
-    OWN,
-    PEER,
-    PREFIX,
-    STEP,
-    section,
-)
+from bench.report import serving
+from bench.tests.support.programs import main_of
 from bench.tests.support.synthetic import rows_of, shown
 
 BATCHED_BENCH = """#!/bin/sh
@@ -31,8 +20,7 @@ if [ -e {heard} ]; then rm {heard}; echo '{{"t": 0.5}}'; else touch {heard}; fi
 
 
 def run(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["serving_speed", "story", "--quick", "--json", *words])
-    assert serving_speed.main() == 0
+    assert main_of(monkeypatch, serving_speed, "story", "--quick", "--json", *words) == 0
     (table,) = json.loads(capsys.readouterr().out)
     return {row["What"]: row for row in table["rows"]}
 
@@ -58,7 +46,7 @@ def test_who_is_not_there(monkeypatch, capsys):
     assert len(run(monkeypatch, capsys, "--batched-bench", "/nowhere/llama-batched-bench")) == 6
 
 
-ROW = {"model": "t.gguf", "threads": 2, "rivals": "in turns"}
+one = partial(Measurement, serving.BENCH, model="t.gguf", threads=2, rivals="in turns")
 LOAD, ONE = "sequences=8,prompt=16,answer=48", "sequences=1,prompt=16,answer=48"
 
 
@@ -66,18 +54,18 @@ def test_figures_of_what_is_known():
     """Tokens a second, steps by their tokens, shares, the 95th percentile over the median of steps
     without prompts."""
     rows = [
-        Measurement(BENCH, ARRIVING, shape=LOAD, samples=(1.0,) * 3, tokens=512, **ROW),
-        Measurement(BENCH, ARRIVING, PEER, shape=LOAD, samples=(2.0,) * 3, tokens=512, **ROW),
-        Measurement(BENCH, STEP, shape=LOAD, samples=(0.02,) * 3, tokens=8, **ROW),
-        Measurement(BENCH, STEP, shape=ONE, samples=(0.015,) * 3, tokens=1, **ROW),
-        Measurement(BENCH, OWN, shape=LOAD, samples=(0.03,) * 3, unit="share", **ROW),
-        Measurement(BENCH, MIXED, shape=LOAD, samples=(0.01,) * 10, settings=ANSWERS, **ROW),
-        Measurement(BENCH, MIXED, shape=LOAD, samples=(0.025,) * 10, settings="beside", **ROW),
-        Measurement(BENCH, PREFIX, shape=LOAD, samples=(120.0,), unit="tokens", tokens=100, **ROW),
-        Measurement(BENCH, ALONE, shape=ONE, samples=(0.51,) * 3, **ROW),
-        Measurement(BENCH, BARE, shape=ONE, samples=(0.5,) * 3, **ROW),
+        one(serving.ARRIVING, shape=LOAD, samples=(1.0,) * 3, tokens=512),
+        one(serving.ARRIVING, serving.PEER, shape=LOAD, samples=(2.0,) * 3, tokens=512),
+        one(serving.STEP, shape=LOAD, samples=(0.02,) * 3, tokens=8),
+        one(serving.STEP, shape=ONE, samples=(0.015,) * 3, tokens=1),
+        one(serving.OWN, shape=LOAD, samples=(0.03,) * 3, unit="share"),
+        one(serving.MIXED, shape=LOAD, samples=(0.01,) * 10, settings=serving.ANSWERS),
+        one(serving.MIXED, shape=LOAD, samples=(0.025,) * 10, settings="beside"),
+        one(serving.PREFIX, shape=LOAD, samples=(120.0,), unit="tokens", tokens=100),
+        one(serving.ALONE, shape=ONE, samples=(0.51,) * 3),
+        one(serving.BARE, shape=ONE, samples=(0.5,) * 3),
     ]  # fmt: skip
-    (table,) = section(rows_of(*rows)).tables
+    (table,) = serving.section(rows_of(*rows)).tables
     told = [(row[2].split()[0], row[3], row[4]) for row in shown(table)]
     assert told == [
         ("2.00", "≥ 1.3", "pass"),

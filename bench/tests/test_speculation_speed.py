@@ -1,62 +1,26 @@
 """Drafts beside the formula: each part in small, figures of what is known, and the page."""
 
 import json
-import sys
 import time
 from dataclasses import replace
 
 import pytest
 
 import bench.speculation_speed as speculation_speed
+from bench.race.experiment import Racing
 from bench.race.results import Measurement
 from bench.race.timing import Rule
 from bench.report.speculation import TITLES, Costs, section
-from bench.speculation.races import (
-    A_STEP,
-    BENCH,
-    COPIED,
-    CURVE,
-    DENSE,
-    DRAFTS,
-    DRAWN,
-    EACH,
-    FIXED,
-    FORMULA,
-    LOOKUP,
-    PAIR,
-    PLAIN,
-    SPARSE,
-    TOGETHER,
-    UNION,
-    VERIFY,
-    Synthetic,
-    lookup,
-    pair,
-    sparse,
-    synthetic,
-    unions,
-    verifying,
-)
-from bench.speculation.writer import (
-    GREEDY,
-    Held,
-    Replay,
-    TextError,
-    Writer,
-    chains,
-    opening,
-    write,
-)
+from bench.speculation import races
+from bench.speculation.races import Synthetic
+from bench.speculation.writer import GREEDY, Held, Replay, TextError, Writer, chains, opening, write
+from bench.tests.support.programs import main_of
 from bench.tests.support.synthetic import rows_of, shown
 from engine import Engine, Options
 
-TWICE = Rule(least=2, most=2)
+TWICE = Racing(Rule(least=2, most=2))
 OPTIONS = Options(context=256, threads=1)
 DEPTH, LENGTH = 8, 20
-
-
-def unwatched(_):
-    """Nobody wants to know how many rounds are done."""
 
 
 @pytest.fixture(name="small", scope="module")
@@ -157,7 +121,7 @@ def test_openings(small):
 
 def rates(rows):
     """Tokens a step of each way."""
-    return {row.test: row.median for row in rows if row.phase == A_STEP}
+    return {row.test: row.median for row in rows if row.phase == races.A_STEP}
 
 
 def checked(rows):
@@ -167,7 +131,7 @@ def checked(rows):
 def test_verifying_in_small(small):
     """Each number of tokens was sampled, and the engine can go on."""
     text = opening(small, DEPTH + 5)
-    rows = verifying(small, text, DEPTH, (1, 2, 5), TWICE, unwatched)
+    rows = races.verifying(TWICE, small, text, DEPTH, (1, 2, 5))
     assert {row.tokens: len(row.samples) for row in rows} == {1: 2, 2: 2, 5: 2}
     assert small.text.held == []
     assert small.model.cells.free == OPTIONS.context
@@ -178,8 +142,9 @@ def test_a_synthetic_race_in_small(small):
     """Plain writes a token a step; drafts have what the formula says of them."""
     drafts = [Synthetic(1.0, 3, 0.0), Synthetic(0.0, 3, 0.1)]
     prompt = opening(small, DEPTH)
-    rows = synthetic(FORMULA, small, prompt, LENGTH, drafts, TWICE, unwatched)
-    assert rates(rows) == {PLAIN: 1, "alpha 1, 3 tokens, c 0": 4, "alpha 0, 3 tokens, c 0.1": 1}
+    rows = races.synthetic(TWICE, races.FORMULA, small, prompt, LENGTH, drafts)
+    right, wrong = (each.name for each in drafts)
+    assert rates(rows) == {races.PLAIN: 1, right: 4, wrong: 1}
     assert checked(rows) == rates(rows).keys()
 
 
@@ -187,36 +152,38 @@ def test_a_pair_in_small(small, sparse_model):
     """A model that drafts for itself is always right."""
     with Engine.load(sparse_model, OPTIONS.of_a_draft()) as draft:
         prompts = [opening(small, DEPTH, number) for number in range(2)]
-        rows = pair(small, draft, prompts, LENGTH, TWICE, unwatched)
+        rows = races.pair(TWICE, small, draft, prompts, LENGTH)
     given = rates(rows)
     assert given["greedy, plain"] == given["temperature 0.8, plain"] == 1
     assert given["greedy, chains of 4"] == 5
-    assert given[f"temperature 0.8, {DRAWN}"] > 1
-    assert checked(rows) == {name for name in given if "plain" not in name and DRAWN not in name}
+    assert given[f"temperature 0.8, {races.DRAWN}"] > 1
+    plain, drawn = ("greedy, plain", "temperature 0.8, plain"), f"temperature 0.8, {races.DRAWN}"
+    assert checked(rows) == given.keys() - {*plain, drawn}
 
 
 def test_lookup_in_small(small):
     """What is copied out of the prompt is found there, as far as drafts go."""
-    rows = lookup(small, opening(small, 3 * LENGTH, 2), LENGTH, TWICE, unwatched)
-    assert COPIED in checked(rows)
-    assert rates(rows)[FIXED] == 11
+    rows = races.lookup(TWICE, small, opening(small, 3 * LENGTH, 2), LENGTH)
+    assert races.COPIED in checked(rows)
+    assert rates(rows)[races.FIXED] == 11
     assert rows[0].settings.startswith("repeats=")
 
 
 def test_sparse_in_small(sparse_model):
     """All five ways, right in all their drafts, give as many tokens a step."""
     drafts = Synthetic(1.0, 3, 0.0)
-    rows = sparse(sparse_model, OPTIONS, DEPTH, LENGTH, drafts, TWICE, unwatched)
+    rows = races.sparse(TWICE, sparse_model, OPTIONS, DEPTH, LENGTH, drafts)
     given = rates(rows)
-    assert [name for name, rate in given.items() if rate == 4] == [DRAFTS, EACH, TOGETHER]
-    assert next(iter(given)) == DENSE
+    drafting = [name for name, rate in given.items() if rate == 4]
+    assert drafting == [races.DRAFTS, races.EACH, races.TOGETHER]
+    assert next(iter(given)) == races.DENSE
     assert len(checked(rows)) == 5
 
 
 def test_unions_in_small(sparse_model):
     """One token's union is its own mask; of more tokens it grows, and stays below what masks that
     never agree would have."""
-    rows = list(unions(sparse_model, OPTIONS, 36))
+    rows = list(races.unions(sparse_model, OPTIONS, 36))
     found = rows_of(*rows).set_index(["tokens", "phase"])["median"].unstack()
     first = found.loc[1]
     assert first["run"] == pytest.approx(first["independent"]) == pytest.approx(first["alike"])
@@ -230,25 +197,25 @@ def test_unions_in_small(sparse_model):
 
 STEPS = {1: (1.0, 2.0, 1.0), 3: (1.2, 2.4, 1.2), 5: (1.3, 3.0, 1.4)}
 COSTS = [
-    Measurement(BENCH, f"{n} tokens", shape=f"{VERIFY} behind 32", model="t.gguf", threads=2,
-                samples=samples, tokens=n, rivals="steps")
+    Measurement(races.BENCH, f"{n} tokens", shape=f"{races.VERIFY} behind 32", model="t.gguf",
+                threads=2, samples=samples, tokens=n, rivals="steps")
     for n, samples in STEPS.items()
 ]  # fmt: skip
 
 
 def race_of(kind, **ways):
     """Rows of ways by their seconds a token and tokens a step."""
-    row = Measurement(BENCH, "", shape=kind, model="t.gguf", threads=2, rivals=kind)
+    row = Measurement(races.BENCH, "", shape=kind, model="t.gguf", threads=2, rivals=kind)
     rows = []
     for name, (seconds, tokens) in ways.items():
         rows.append(replace(row, test=name, samples=(seconds,) * 3, tokens=1))
-        given = {"phase": A_STEP, "unit": "tokens", "samples": (tokens,)}
+        given = {"phase": races.A_STEP, "unit": "tokens", "samples": (tokens,)}
         rows.append(replace(rows[-1], **given))
     return rows
 
 
 TWO, FOUR = Synthetic(0.8, 2, 0.0).name, Synthetic(0.8, 4, 0.0).name
-KNOWN = race_of(FORMULA, **{PLAIN: (0.4, 1.0), TWO: (0.2, 2.4), FOUR: (0.15, 3.3)})
+KNOWN = race_of(races.FORMULA, **{races.PLAIN: (0.4, 1.0), TWO: (0.2, 2.4), FOUR: (0.15, 3.3)})
 
 
 def test_costs_of_steps():
@@ -265,14 +232,14 @@ def test_costs_of_steps():
 def test_the_section():
     """A table for each race: times plain, and the shares of both formulas, once it is known what
     verifying costs; the goal is of the fastest length."""
-    curve = [replace(row, shape=CURVE, rivals=CURVE) for row in KNOWN]
+    curve = [replace(row, shape=races.CURVE, rivals=races.CURVE) for row in KNOWN]
     found = section(rows_of(*COSTS, *KNOWN, *curve))
     steps, ways, _ = found.tables
     assert [plot.anchor for plot in found.plots] == ["plot-speculation-0", "plot-speculation-2"]
     assert [row[0] for row in shown(steps)] == ["1", "3", "5"]
     assert ways.caption == "t: a synthetic drafter, on 2 threads"
     assert shown(ways) == [
-        [PLAIN, "400", "1.00", *"—" * 6],
+        [races.PLAIN, "400", "1.00", *"—" * 6],
         [TWO, "200", "2.40", "2.00 [2.00, 2.00]", "2.44", "82% [82%, 82%]", "1.20", "2.03",
          "98% [98%, 98%]"],
         [FOUR, "150", "3.30", "2.67 [2.67, 2.67]", "3.36", "79% [79%, 79%]", "1.40", "2.40",
@@ -288,40 +255,39 @@ def test_the_section():
 @pytest.mark.parametrize(
     ("kind", "name", "told"),
     [
-        (LOOKUP, COPIED, "2.00 times as fast as plain; the goal is at least 2: reached."),
-        (PAIR, "trees", "most tokens a step: 1.40 (trees); the goal is at least 1.5: missed."),
+        (
+            races.LOOKUP,
+            races.COPIED,
+            "2.00 times as fast as plain; the goal is at least 2: reached",
+        ),
+        (races.PAIR, "trees", "most tokens a step: 1.40 (trees); the goal is at least 1.5: missed"),
     ],
 )
 def test_other_goals(kind, name, told):
-    rows = race_of(kind, **{PLAIN: (0.4, 1.0), name: (0.2, 1.4)})
+    rows = race_of(kind, **{races.PLAIN: (0.4, 1.0), name: (0.2, 1.4)})
     (note,) = section(rows_of(*rows)).notes
-    assert note.endswith(told)
+    assert note.endswith(f"{told}.")
 
 
 def test_each_way_stands_beside_its_own_plain_one():
     """Greedy ones beside greedy, warm ones beside warm."""
     ways = {"greedy, plain": (0.4, 1), "greedy, chains": (0.2, 2), "warm, plain": (0.6, 1),
             "warm, chains": (0.2, 2)}  # fmt: skip
-    (found,) = section(rows_of(*race_of(PAIR, **ways))).tables
+    (found,) = section(rows_of(*race_of(races.PAIR, **ways))).tables
     assert [row[3][:4] for row in shown(found)] == ["—", "2.00", "—", "3.00"]
 
 
 # The program
 
 
-def run(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["speculation_speed", *words])
-    return speculation_speed.main()
-
-
 def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
     """All parts of a target with predictors and a draft model; --quick keeps no rows."""
     monkeypatch.setenv("ASSAY_RESULTS", str(tmp_path / "results"))
-    words = [str(sparse_model), "--draft", str(sparse_model), "-t", "1", "--quick"]
-    assert run(monkeypatch, *words, "-o", str(tmp_path / "page.md"), "--json") == 0
+    model, page = str(sparse_model), str(tmp_path / "page.md")
+    words = [model, "--draft", model, "-t", "1", "--quick", "-o", page, "--json"]
+    assert main_of(monkeypatch, speculation_speed, *words) == 0
     told = json.loads(capsys.readouterr().out)
-    titles = [TITLES[k] for k in (VERIFY, FORMULA, CURVE, PAIR, LOOKUP, SPARSE, UNION)]
-    assert all(f"small: {t}" in one["table"] for t, one in zip(titles, told, strict=True))
+    assert all(f"small: {t}" in one["table"] for t, one in zip(TITLES.values(), told, strict=True))
     assert (tmp_path / "page.md").read_text().count("|\n| ---") == 7
     assert not (tmp_path / "results").exists()
 
@@ -336,7 +302,7 @@ def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
     ],
 )
 def test_bad_input_is_one_line(words, told, monkeypatch, capsys):
-    assert run(monkeypatch, *words, "--quick") == 1
+    assert main_of(monkeypatch, speculation_speed, *words, "--quick") == 1
     err = capsys.readouterr().err.strip()
     assert told in err
     assert "\n" not in err

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -76,3 +77,9 @@ def shell(command: Callable[..., None], *words: str) -> Any:
     app = typer.Typer()
     app.command()(spread(command))
     return CliRunner().invoke(app, list(words))
+
+
+def main_of(monkeypatch: pytest.MonkeyPatch, module: Any, *words: str) -> int:
+    """The exit code of a program of bench/ with these words."""
+    monkeypatch.setattr(sys, "argv", [module.__name__, *words])
+    return int(module.main())
