@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels.cpu.isa.simd import (
     CACHE_LINE,
     ELEMENTS,
+    I32,
     Vector,
     address_of,
     broadcast,
@@ -31,7 +33,7 @@ from kernels.cpu.isa.simd import (
     widened,
     zero,
 )
-from kernels.cpu.isa.simd_shuffle import stack, words_of_rows
+from kernels.cpu.isa.simd_shuffle import columns_of_rows, stack, words_of_rows
 from kernels.cpu.linear.linear import LANES
 from kernels.cpu.runtime.closures import inner
 from kernels.knob import Knob
@@ -156,11 +158,16 @@ def _rows(
     context: Any, builder: Any, weight: Any, starts: Any, values: Any
 ) -> tuple[list[Any], Words]:
     """Pointers to sixteen rows, and words of them; values are (weight, starts, at)."""
+    rows = _begins(context, builder, weight, starts, values)
+    return rows, partial(words_of_rows, builder, rows)
+
+
+def _begins(context: Any, builder: Any, weight: Any, starts: Any, values: Any) -> list[Any]:
+    """Pointers to byte `at` of sixteen rows; values are (weight, starts, at)."""
     base = address_of(context, builder, weight, (values[0], values[2]), I8)
     first = context.make_array(starts)(context, builder, values[1]).data
     begins = (builder.load(builder.gep(first, [I64(lane)])) for lane in range(LANES))
-    rows = [builder.gep(base, [begin]) for begin in begins]
-    return rows, partial(words_of_rows, builder, rows)
+    return [builder.gep(base, [begin]) for begin in begins]
 
 
 def bring_piece(code: Code) -> Any:
@@ -222,6 +229,48 @@ def meet_pieces(kind: Vector, piece: Piece, count: int) -> Any:
             return total
 
         return sums(sums, weight, starts, types.intp, x, types.intp), codegen
+
+    return meet
+
+
+def meet_lines(kind: Vector) -> Any:
+    """An intrinsic of (sums, weight, starts, at, x, k, ahead, asked): a cache line of each of twice
+    sixteen rows of floats, met by x[0, k:] of one token (AVX-512): two chains of fused
+    multiply-adds for each lane. What lies at byte `asked` of the rows that begin at `ahead` is
+    asked for a row at a time among the products: of many that are asked for at once a CPU (Zen 5)
+    drops some."""
+    bits, half = kind.bits // kind.lanes, CACHE_LINE // 2
+    every = 32 // bits  # columns from one row that is asked for to the next
+
+    @intrinsic
+    def meet(typing, sums, weight, starts, at, x, k, ahead, asked):
+        def codegen(context, builder, signature, values):
+            def begins(groups: Any, at_groups: Any, place: Any) -> list[list[Any]]:
+                each = zip(groups, cgutils.unpack_tuple(builder, at_groups), strict=True)
+                return [
+                    _begins(context, builder, weight, g, (values[1], v, place)) for g, v in each
+                ]
+
+            totals = cgutils.unpack_tuple(builder, values[0])
+            groups = begins(starts, values[2], values[3])
+            far = begins(ahead, values[6], values[7])
+            scalars = address_of(context, builder, x, values[4:6], ELEMENTS["f32"])
+            for part in range(2):
+                columns = [columns_of_rows(builder, rows, part * half, bits) for rows in groups]
+                for j, pair in enumerate(zip(*columns, strict=True)):
+                    one = builder.load(builder.gep(scalars, [I64(part * len(columns[0]) + j)]))
+                    scalar = broadcast(builder, sums.dtype, one)
+                    for group, column in enumerate(pair):
+                        if j % every == 0:
+                            row = far[group][part * LANES // 2 + j // every]
+                            operands = [row, I32(0), I32(3), I32(1)]
+                            call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), operands)
+                        w = widened(builder, kind, builder.bitcast(column, kind.ir))
+                        name, like = f"llvm.fmuladd.{suffix(sums.dtype)}", sums.dtype.ir
+                        totals[group] = call_llvm(builder, name, like, [w, scalar, totals[group]])
+            return context.make_tuple(builder, sums, totals)
+
+        return sums(sums, weight, starts, at, x, k, ahead, asked), codegen
 
     return meet
 
@@ -309,7 +358,7 @@ def meet_units(format: str, kind: Vector) -> Any:
     """(weight, starts, following, row_bytes, x, along): sums of twice sixteen rows of a float
     format met by one token x [1, hidden], two vectors; what follows is asked for. `starts` and
     `following` are two groups' each."""
-    piece, rest = PIECES[format], bring_elements(format)
+    piece, rest = PIECES[format], meet_rest(format, kind)
     bytes_each, line = piece.unit_bytes, CACHE_LINE // piece.unit_bytes
     whole = meet_pieces(kind, piece, line // piece.units)
 
@@ -329,8 +378,41 @@ def meet_units(format: str, kind: Vector) -> Any:
                 row, byte = ask(weight, after_second, row, byte, 0, row_bytes, LANES)
             a = whole(a, weight, first, at, x, k)
             b = whole(b, weight, second, at, x, k)
+        return rest(weight, starts, done, x, (a, b))
+
+    return meet
+
+
+def meet_in_lines(format: str, kind: Vector) -> Any:
+    """The same for AVX-512. A row's beginning is asked for where the end of the one before is met;
+    `along` 0 is a whole row ahead."""
+    rest, bytes_each = meet_rest(format, kind), PIECES[format].unit_bytes
+    whole, line = meet_lines(kind), CACHE_LINE // bytes_each
+
+    @inner
+    def meet(weight, starts, following, row_bytes, x, along):
+        done, sums = x.shape[1] // line * line, (zero(f32x16), zero(f32x16))
+        ahead = min(along or row_bytes, row_bytes)
+        for k in range(0, done, line):
+            at = k * bytes_each
+            if at + ahead < row_bytes:
+                sums = whole(sums, weight, starts, at, x, k, starts, at + ahead)
+            else:
+                sums = whole(sums, weight, starts, at, x, k, following, at + ahead - row_bytes)
+        return rest(weight, starts, done, x, sums)
+
+    return meet
+
+
+def meet_rest(format: str, kind: Vector) -> Any:
+    """(weight, starts, done, x, sums): the sums with what is behind `done` elements of each row."""
+    rest, bytes_each = bring_elements(format), PIECES[format].unit_bytes
+
+    @inner
+    def meet(weight, starts, done, x, sums):
+        (first, second), (a, b) = starts, sums
         elements = stack(np.uint8, REST)
-        for k in range(done, hidden):
+        for k in range(done, x.shape[1]):
             scalar = splat(f32x16, x[0, k])
             rest(weight, first, k * bytes_each, elements, 0)
             a = fma(convert(f32x16, load(kind, elements, 0)), scalar, a)

@@ -104,6 +104,42 @@ def words_of_rows(builder: Any, rows: Any, byte: int) -> list[Any]:
     return [shuffle(builder, *pair, m) for pair in halves for m in (LOW_PAIRS, HIGH_PAIRS)]
 
 
+def columns_of_rows(builder: Any, rows: Any, byte: int, bits: int) -> list[Any]:
+    """Columns of elements of so many bits, 16 or 32, which are a row a lane: of 32 bytes of each of
+    sixteen rows, from its pointer plus `byte` on, in order. For AVX-512: of its units for vectors
+    more can mix within quarters, as most of this does, than join or permute registers (Zen 5: four
+    and two)."""
+    eight = ir.VectorType(I32, 8)
+
+    def half(row: Any) -> Any:
+        place = builder.gep(row, [ir.IntType(64)(byte)])
+        words = builder.load(builder.bitcast(place, eight.as_pointer()))
+        words.align = 1
+        return words
+
+    def squares(first: int) -> list[Any]:
+        # rows i and 4 + i side by side, so that a transposed square is a quarter of a register
+        pairs = ((rows[first + i], rows[first + 4 + i]) for i in range(4))
+        a, b, c, d = (shuffle(builder, half(one), half(other), range(16)) for one, other in pairs)
+        halves = [(shuffle(builder, a, b, m), shuffle(builder, c, d, m)) for m in (LOW, HIGH)]
+        return [shuffle(builder, *pair, m) for pair in halves for m in (LOW_PAIRS, HIGH_PAIRS)]
+
+    each = 32 // bits  # elements of a word
+    kind = ir.VectorType(ir.IntType(bits), LANES * each)
+    low, high = ([builder.bitcast(v, kind) for v in squares(first)] for first in (0, 8))
+    found = []
+    for quarter in (0, 1):
+        for c in range(4):
+            words = [
+                16 * s + 4 * q + r for s in (0, 1) for q in (quarter, quarter + 2) for r in range(4)
+            ]
+            lanes = [each * word + e for e in range(each) for word in words]
+            both = shuffle(builder, low[c], high[c], lanes)
+            parts = (range(LANES * e, LANES * e + LANES) for e in range(each))
+            found += [shuffle(builder, both, both, part) for part in parts] if each > 1 else [both]
+    return found
+
+
 @intrinsic
 def transpose_quarters(typing, a, b, c, d):
     """Four rows of 4x4 squares, f32x16 each: every square transposed.

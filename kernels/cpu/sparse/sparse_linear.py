@@ -16,7 +16,7 @@ from numba import njit
 
 from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import LAYOUTS
-from kernels.cpu.formats.rows import PIECES, bring_units, meet_units
+from kernels.cpu.formats.rows import PIECES, bring_units, meet_in_lines, meet_units
 from kernels.cpu.isa.simd import store as store_vector
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import fma_outer, in_tiles
@@ -121,10 +121,11 @@ def over_groups(
     return run
 
 
-def single(format: str) -> Any:
-    """One token and float weights: rows are met as they come. Two groups by turns, since a chain of
-    additions waits for each to end; they are of the two halves of a thread's groups."""
-    meet, unit_bytes = meet_units(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
+def single(format: str, meeting: Callable[[str, Any], Any]) -> Any:
+    """One token and float weights: rows are met as they come, by `meeting` of rows.py. Two groups
+    at once, since a chain of additions waits for each to end; they are of the two halves of a
+    thread's groups."""
+    meet, unit_bytes = meeting(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
     @inner
     def run(x, weight, mask, rows, slots, active, along, out, thread, n_threads):
@@ -150,7 +151,9 @@ def single(format: str) -> Any:
     return run
 
 
-def float_kernel(blocking: Blocking, variant: str, format: str) -> Callable[..., None]:
+def float_kernel(
+    meeting: Callable[[str, Any], Any], blocking: Blocking, variant: str, format: str
+) -> Callable[..., None]:
     load_weights = linear_float.widened(linear_float.KINDS[format])
     step, size = PIECES[format].step, blocking.size
 
@@ -158,7 +161,7 @@ def float_kernel(blocking: Blocking, variant: str, format: str) -> Callable[...,
     def from_unit(panel, n):
         return (panel[0][n:],)
 
-    one = single(format)
+    one = single(format, meeting)
     multiply = chains(load_weights, step, fma_outer)
     many = over_groups(format, fewer(blocking), linear_float.fill, multiply, from_unit)
 
@@ -218,8 +221,9 @@ def fits(shape: Shape) -> bool:
 
 AVX512 = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
 FLOATS, BLOCKS = linear_float.KINDS, [f for f in PIECES if f in LAYOUTS]
-GENERIC_FLOATS = _shares(float_kernel, linear_float.GENERIC, "generic", FLOAT, FLOATS)
-AVX512_FLOATS = _shares(float_kernel, AVX512, "avx512", FLOAT, FLOATS)
+IN_PIECES, IN_LINES = partial(float_kernel, meet_units), partial(float_kernel, meet_in_lines)
+GENERIC_FLOATS = _shares(IN_PIECES, linear_float.GENERIC, "generic", FLOAT, FLOATS)
+AVX512_FLOATS = _shares(IN_LINES, AVX512, "avx512", FLOAT, FLOATS)
 GENERIC_BLOCKS = _shares(int8_kernel, linear_int8.GENERIC, "generic", INT8, BLOCKS)
 AVX2_BLOCKS = _shares(int8_kernel, linear_int8.AVX2, "avx2", INT8, BLOCKS)
 AVX512_VNNI_BLOCKS = _shares(int8_kernel, linear_int8.AVX512_VNNI, "avx512_vnni", INT8, BLOCKS)
