@@ -1,8 +1,8 @@
 """What holds for every test: Ctrl-C is heeded, no test hangs, and who of several processes takes
 which (`pytest -n 2`, with pytest-xdist).
 
-All tests of a kernel run in one process, which compiles it while others compile others, and else
-all of a file, for what they share is made once.
+All tests of a kernel's formats run in one process, which compiles once what they have in common
+while others compile others, and else all of a file, for what they share is made once.
 """
 
 import faulthandler
@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-KERNEL = re.compile(r"\w+/(cpu|cuda)/\w+(/\w+)?|\w+/wrong/[\w./-]+")  # or a planted bug
+KERNEL = re.compile(r"\w+/cpu/\w+|\w+/cuda/\w+(/\w+)?")  # or a planted bug in CUDA
 WHOLE = "conformance/kernel/test_cross_compile.py"  # a fixture compiles all of its kernels
 LONGEST = 12 * 3600 if os.environ.get("ASSAY_DEEP") else 1200  # seconds that a test may take
 STDERR = pytest.StashKey[int]()  # as it was before pytest captures what tests write

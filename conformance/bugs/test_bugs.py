@@ -1,9 +1,10 @@
 """The judge is judged: what the engine demands stops every bug, and passes right kernels."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from reference.quantise_activations import dequantise_activations, quantise_acti
 from reference.table import OPS
 
 ENDLESS = {"search-too-far"}
-MOST = 3  # edits of our kernels of an op, each of which is compiled, before `exhaustive` ones
+MOST = 1  # edits of our kernels of an op, each of which is compiled, before `exhaustive` ones
 ORDER = ("construction", "cases", "shape")
 ROWS = [
     (op, kind) for op in OPS.values() for kind in dict.fromkeys(op.formats[::24] or (None,))
@@ -103,10 +104,26 @@ def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path):
     assert not demanded(right, secret=1).failure
 
 
+def remembered(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of a function that is asked for the same again and again, as the judge does."""
+    found: dict[str, Any] = {}
+
+    def known(**inputs: Any) -> Any:
+        values = [np.asarray(value) for value in inputs.values()]
+        told = b"".join(str((v.dtype, v.shape)).encode() + v.tobytes() for v in values)
+        key = sha256(told).hexdigest()
+        if key not in found:
+            found.clear()
+            found[key] = reference(**inputs)
+        return found[key]
+
+    return known
+
+
 @pytest.mark.parametrize(("op", "format"), ROWS)
 def test_the_reference_is_accepted(op, format, tmp_path):
     """Rounded to the outputs' types, it passes: what the judge rejects is the bug."""
-    honest = Bug(op.name, "python", "not-at-all", storing(op.reference), format)
+    honest = Bug(op.name, "python", "not-at-all", storing(remembered(op.reference)), format)
     failure = demanded(honest.kernel(tmp_path), secret=1).failure
     assert not failure
 

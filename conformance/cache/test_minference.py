@@ -1,5 +1,5 @@
 """Prompts that are read by sparse attention: dense where all is seen, the reference's pattern where
-not, and the same every way."""
+not."""
 
 import json
 from dataclasses import replace
@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from conformance.support.drawn import Drawn, drawn
-from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
-from conformance.support.models.small_recurrent import RECURRENT
-from engine import Engine, Knorm, Lookahead, MInference, PromptError, SamplingParams
-from engine.cache.session import SessionError
+from engine import Engine, Lookahead, MInference, PromptError, SamplingParams
 from engine.errors import ModelError
 from engine.policies.minference import prompts_of
 from reference.attention.prompt_patterns import prompt_pattern
@@ -73,36 +70,6 @@ def test_what_is_seen_is_the_references(load, mixed):
         assert (shares < 0.99).any()
 
 
-def test_the_same_every_way(load, mixed):
-    """Threads, steps, what was read before, forks and company change no bit of what follows, though
-    cells run out and texts are put back; what begins alike is read once, stretch by stretch."""
-    with load(prompt_attention=mixed) as engine:
-        alone = text(engine, PROMPT)
-        text(engine, PROMPT[:100])
-        assert engine.timings.prompt.tokens == 36
-        assert text(engine, PROMPT) == alone
-        assert engine.timings.prompt.tokens == 86
-        longer = PROMPT + [token for token, _ in alone]
-        after = text(engine, longer + PROMPT[:5])  # what was drawn is a prompt's now
-        engine.reset()
-        assert text(engine, longer + PROMPT[:5]) == after
-        engine.score(PROMPT, PROMPT[:5])
-        assert text(engine, PROMPT) == alone
-        forks = engine.generate(PROMPT, replace(GREEDY, n=2)).outputs
-        tokens = tuple(token for token, _ in alone)
-        assert [tuple(fork.token_ids) for fork in forks] == [tokens, tokens]
-    with load(prompt_attention=mixed, threads=1, batch=7) as engine:
-        assert text(engine, PROMPT) == alone
-        assert text(engine, longer + PROMPT[:5]) == after
-    prompts = [PROMPT, PROMPT[:90], PROMPT[:70] + PROMPT[20:], PROMPT, PROMPT[:10]]
-    with load(prompt_attention=mixed) as engine:
-        each = [engine.generate(prompt, GREEDY).outputs[0].token_ids for prompt in prompts]
-        engine.reset()
-        many = engine.generate(prompts, GREEDY)
-        assert [found.outputs[0].token_ids for found in many] == each
-        assert each[0] == tokens
-
-
 def test_scores_are_of_whole_texts(load, mixed):
     """A score is the dense one's, whatever was read before, and drafts change nothing."""
     with load() as plain, load(prompt_attention=mixed, speculation=Lookahead()) as engine:
@@ -115,25 +82,6 @@ def test_scores_are_of_whole_texts(load, mixed):
                 engine.stream(PROMPT, params, context_shift=shift)
         many = engine.generate([PROMPT, PROMPT], replace(GREEDY, prompt_logprobs=1))
         assert all("prompt_logprobs exclude prompt_attention" in str(m.error) for m in many)
-
-
-def test_sessions_go_on(load, mixed, tmp_path):
-    """A text is saved and gone on with; an engine that reads prompts otherwise refuses it."""
-    path = tmp_path / "talk.session"
-    with load(prompt_attention=mixed) as engine:
-        whole = engine.generate(PROMPT, GREEDY).outputs[0].token_ids
-        engine.reset()
-        begun = engine.generate(PROMPT, replace(GREEDY, max_tokens=3)).outputs[0].token_ids
-        engine.save(path)
-    with load(prompt_attention=mixed) as other:
-        tokens = other.restore(path)
-        rest = other.stream(tokens, replace(GREEDY, max_tokens=5), resume=True)
-        assert begun + tuple(piece.token for piece in rest) == whole
-        assert other.timings.prompt.tokens == 1
-    for method in (None, FEW):
-        with load(prompt_attention=method) as other, pytest.raises(SessionError) as refused:
-            other.restore(path)
-        assert "its prompts were read by the prompt_attention MInference(" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -174,22 +122,3 @@ def test_bad_files(load, tmp_path, content, line):
         load(prompt_attention=replace(FEW, heads=str(path)))
     assert str(path) in str(refused.value)
     assert line in str(refused.value)
-
-
-REFUSING: dict[str, tuple[Small, str]] = {
-    "slopes": (SUBJECTS["MPT"], "has ALiBi"),
-    "windows": (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window"),
-    "recurrent": (RECURRENT["LFM 2"], "recurrent"),
-    "narrow": (Small(), "heads of blk.0 have 16 elements"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSING)
-def test_what_it_does_not_go_with(tmp_path, name):
-    """One line says why, before a kernel is chosen; so it is for options."""
-    small, line = REFUSING[name]
-    path = small.write(tmp_path / "model.gguf")
-    with pytest.raises(ModelError, match=line):
-        Engine.load(path, context=64, prompt_attention=FEW)
-    with pytest.raises(ModelError, match="kv_policy and prompt_attention exclude each other"):
-        Engine.load(path, context=64, prompt_attention=FEW, kv_policy=Knorm(9))

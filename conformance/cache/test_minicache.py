@@ -1,5 +1,4 @@
-"""Blocks that share a cache: what is merged is what the reference merges, and what follows is the
-same every way."""
+"""Blocks that share a cache: what is merged is what the reference merges."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,13 +7,10 @@ import numpy as np
 import pytest
 
 from conformance.support.drawn import drawn
-from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
-from conformance.support.models.small_recurrent import RECURRENT
-from engine import Engine, Lookahead, MiniCache, PromptLookup, SamplingParams
+from engine import Engine, MiniCache, SamplingParams
 from engine.cache.merged import MergedError
-from engine.cache.session import SessionError
-from engine.errors import EngineError, ModelError
+from engine.errors import ModelError
 from reference.cache.minicache import merge_blocks, restored, slerp, slerp_weights
 from reference.formats import FORMATS
 from reference.formats.minicache import GROUP, page_bytes, rows_of_pages
@@ -97,73 +93,13 @@ def test_all_retained_is_as_without(load):
         assert text(engine, prompt=PROMPT[: GROUP + 9]) == short
 
 
-def test_the_same_every_way(load):
-    """Threads, how a prompt is cut into steps, what was read before, forks, scores and company
-    change no bit."""
-    with load() as engine:
-        alone = text(engine)
-        text(engine, prompt=PROMPT[:70])
-        assert text(engine) == alone
-        tokens = list(engine.generate(PROMPT, GREEDY).outputs[0].token_ids)
-        pieces = list(engine.stream(PROMPT, replace(GREEDY, n=2)))
-        assert [[p.token for p in pieces if p.index == i] for i in (0, 1)] == [tokens, tokens]
-        score = engine.score(PROMPT, PROMPT[:5])
-        assert text(engine) == alone
-        talk = text(engine, prompt=engine.text.held + engine.text.drawn + PROMPT[:30])
-        assert engine.timings.prompt.tokens == 31
-    with load(threads=1, batch=90) as engine:
-        assert text(engine) == alone
-        assert text(engine, prompt=engine.text.held + engine.text.drawn + PROMPT[:30]) == talk
-        assert engine.score(PROMPT, PROMPT[:5]) == score
-    prompts = [PROMPT, PROMPT[:99], PROMPT[:300], PROMPT]
-    with load(context=1200, batch=64) as engine:
-        each = []
-        for prompt in prompts:
-            each.append(engine.generate(prompt, GREEDY).outputs[0].token_ids)
-            engine.reset()  # or the next would go on from what is merged of this one
-        many = engine.generate(prompts, GREEDY)
-        assert [found.outputs[0].token_ids for found in many] == each
-        assert each[0] == tuple(tokens)
-        engine.reset()
-        model = engine.model
-        assert (model.cells.free, model.method.held(2), model.method.packed) == (1200, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "drafting", [PromptLookup(adaptive=False), Lookahead()], ids=["chains", "trees"]
-)
-def test_drafts_change_nothing(load, drafting):
-    """Nor do those that are dropped where what they would merge is not due without them."""
-    prompt, asked = PROMPT[:12] * 21, replace(GREEDY, max_tokens=40)  # 252: a group is due at 276
-    with load() as plain:
-        wanted = plain.generate(prompt, asked).outputs[0].token_ids
-        assert plain.model.method.packed == 1
-    with load(speculation=drafting) as engine:
-        assert engine.generate(prompt, asked).outputs[0].token_ids == wanted
-        assert engine.timings.speculation.drafted
-
-
-def test_sessions_and_shifts_go_on(load, tmp_path):
-    """Pages and rows are saved and gone on with; a session without the policy is refused. What a
-    shifted context leaves of a text is read anew, and merged by its new places."""
-    path = tmp_path / "talk.session"
-    with load() as engine:
-        whole = engine.generate(PROMPT, replace(GREEDY, max_tokens=12)).outputs[0].token_ids
-        engine.reset()
-        begun = engine.generate(PROMPT, replace(GREEDY, max_tokens=3)).outputs[0].token_ids
-        engine.save(path)
-    with load(batch=9) as other:
-        tokens = other.restore(path)
-        rest = other.stream(tokens, replace(GREEDY, max_tokens=9), resume=True)
-        assert begun + tuple(piece.token for piece in rest) == whole
-        assert other.timings.prompt.tokens == 1
-    with load(kv_policy=None) as other, pytest.raises(SessionError) as refused:
-        other.restore(path)
-    told = "minicache:retained=5,towards=60,recent=20,start=0, the engine's is none"
-    assert str(refused.value).endswith(told)
+def test_a_full_context_is_shifted(load):
+    """What is left of a text is read anew, and merged by its new places; a reset leaves nothing."""
     with load(context=640) as engine:
         pieces = list(engine.stream(PROMPT, replace(GREEDY, max_tokens=60), context_shift=True))
         assert (len(pieces), engine.model.method.packed) == (60, 1)
+        engine.reset()
+        assert engine.model.method.held(2) == 0
 
 
 def test_a_step_that_fails_merges_nothing(load, monkeypatch):
@@ -186,42 +122,6 @@ def test_a_step_that_fails_merges_nothing(load, monkeypatch):
         model.cells.remove(0, begin=90)
         with pytest.raises(MergedError, match="position 90 goes on from tokens that are merged"):
             model.step([5], [90], [(0,)], [0])
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"kv_format": "Q8_0"}, "kv_policy MiniCache merges cells in F16: kv_format is Q8_0"),
-        ({"kv_format": "KIVI2"}, "kv_format KIVI2 and kv_policy exclude each other"),
-        ({"context": 270}, "which is all of a context of 270: nothing would be merged"),
-        ({"kv_policy": MiniCache(start=2)}, "3 blocks, of which 1 from 2 on make no pairs"),
-        ({"kv_policy": MiniCache(start=7)}, "start is 7, and the model has 3 blocks"),
-    ],
-)
-def test_options_that_do_not_go_together(load, given, line):
-    """Each is told in one line."""
-    with pytest.raises(ModelError) as refused:
-        load(**given)
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("small", "line"),
-    [
-        (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window of the text"),
-        (replace(RECURRENT["Mamba"], blocks=4), "are recurrent"),
-        (SUBJECTS["DeepSeek-V2"], "has no keys and values of its own"),
-        (Small(blocks=2), "2 blocks, of which 0 from 2 on make no pairs"),
-        (Small(kv_heads=2, head_dim=8, blocks=4), "have 8 elements: want a multiple of 16"),
-    ],
-)
-def test_models_that_have_no_such_cells(tmp_path, small, line):
-    """Each is told in one line."""
-    with pytest.raises(EngineError) as refused:
-        Engine.load(small.write(tmp_path / "model.gguf"), threads=1, context=300, kv_policy=POLICY)
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("numbers", [{"retained": 101}, {"towards": -1}, {"recent": 0}])

@@ -1,4 +1,4 @@
-"""Policies: what is kept is what the references keep, and what follows is the same every way."""
+"""Policies: what is kept is what the references keep, and nothing else matters."""
 
 import json
 import mmap
@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,17 +15,13 @@ from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.compare import EXACT, demand_near
 from conformance.llama.peers.export import export
 from conformance.support.drawn import Drawn, drawn
-from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
-from conformance.support.models.small_recurrent import RECURRENT
 from engine import (
     H2O,
     Engine,
     KeyDiff,
     Knorm,
-    Lookahead,
     PromptError,
-    PromptLookup,
     PyramidKV,
     Quest,
     SamplingParams,
@@ -36,8 +31,7 @@ from engine import (
 from engine.cache.cells import Cells, ContextFullError
 from engine.cache.eviction import Eviction
 from engine.cache.freed import release
-from engine.cache.session import SessionError
-from engine.errors import EngineError, ModelError
+from engine.errors import ModelError
 from engine.policies.policy import Policy
 from engine.policies.table import POLICIES, policy_of, text_of
 from reference.cache import policies
@@ -199,70 +193,6 @@ def test_a_text_within_the_capacity_is_as_without(load, name):
         assert engine.model.method.evicted == [0, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["keydiff", "snapkv", "h2o", "pyramidkv"])
-def test_the_same_every_way(load, name):
-    """Threads, how a prompt is cut into steps, what was read before, forks and company change no
-    bit of what follows, though cells run out and texts are put back."""
-    policy = EACH[name]
-    with load(kv_policy=policy) as engine:
-        alone = text(engine)
-        assert text(engine) == alone
-        text(engine, PROMPT[:15])  # is kept whole, and begins alike
-        assert text(engine) == alone
-        tokens = [token for token, _ in alone]
-        forks = engine.generate(PROMPT, replace(GREEDY, n=2)).outputs
-        assert [list(fork.token_ids) for fork in forks] == [tokens, tokens]
-        pieces = list(engine.stream(PROMPT, replace(GREEDY, n=2)))
-        assert [[p.token for p in pieces if p.index == i] for i in (0, 1)] == [tokens, tokens]
-    with load(kv_policy=policy, threads=1, batch=7) as engine:
-        assert text(engine) == alone
-    prompts = [PROMPT, PROMPT[:35], PROMPT[:15] + PROMPT[20:], PROMPT, PROMPT[:10]]
-    with load(kv_policy=policy, context=64, batch=16) as engine:
-        each = [engine.generate(prompt, GREEDY).outputs[0].token_ids for prompt in prompts]
-        engine.reset()
-        many = engine.generate(prompts, GREEDY)
-        assert [found.outputs[0].token_ids for found in many] == each
-        assert each[0] == tuple(tokens)
-
-
-@pytest.mark.parametrize("name", ["snapkv", "pyramidkv"])
-@pytest.mark.parametrize(
-    "drafting", [PromptLookup(adaptive=False), Lookahead()], ids=["chains", "trees"]
-)
-def test_drafts_change_nothing(load, drafting, name):
-    """Drafts stand behind what was kept, and are dropped without it."""
-    repeating = PROMPT[:12] * 4
-    with load(kv_policy=EACH[name]) as plain:
-        wanted = plain.generate(repeating, replace(GREEDY, max_tokens=20)).outputs[0].token_ids
-    with load(kv_policy=EACH[name], speculation=drafting) as engine:
-        got = engine.generate(repeating, replace(GREEDY, max_tokens=20)).outputs[0].token_ids
-        assert got == wanted
-        assert engine.timings.speculation.drafted
-
-
-@pytest.mark.parametrize("name", ["snapkv", "pyramidkv"])
-def test_sessions_go_on(load, tmp_path, name):
-    """What was kept is saved and gone on with; another policy's cells are refused."""
-    path = tmp_path / "talk.session"
-    with load(kv_policy=EACH[name]) as engine:
-        whole = engine.generate(PROMPT, GREEDY).outputs[0].token_ids
-        engine.reset()
-        begun = engine.generate(PROMPT, replace(GREEDY, max_tokens=3)).outputs[0].token_ids
-        engine.save(path)
-    with load(kv_policy=EACH[name], context=60) as other:
-        tokens = other.restore(path)
-        assert tokens == PROMPT + list(begun)
-        rest = other.stream(tokens, replace(GREEDY, max_tokens=5), resume=True)
-        assert begun + tuple(piece.token for piece in rest) == whole
-        assert other.timings.prompt.tokens == 1
-    for policy, ours in ((None, "none"), (EACH["knorm"], "knorm:capacity=20")):
-        with load(kv_policy=policy) as other, pytest.raises(SessionError) as refused:
-            other.restore(path)
-        assert str(refused.value).endswith(
-            f"kept by the kv_policy {text_of(EACH[name])}, the engine's is {ours}"
-        )
-
-
 class Own(Knorm):
     """A policy of somebody's own."""
 
@@ -350,39 +280,6 @@ def test_what_is_no_policy(inside, model, given, line):
     assert (code, line in " ".join(told.split())) == (2, True), told
     with pytest.raises(ModelError):
         policy_of(given)
-
-
-REFUSING: dict[str, tuple[Small, str]] = {
-    "slopes": (SUBJECTS["MPT"], "Knorm: .*go by distance"),
-    "windows": (SUBJECTS["Gemma 3, no cap, untied, F16"], "sees a window of the text as it is"),
-    "sinks": (SUBJECTS["gpt-oss"], "blk.0 (has sinks|sees a window)"),
-    "latent": (SUBJECTS["DeepSeek-V2"], "has no keys and values of its own"),
-    "recurrent": (RECURRENT["LFM 2"], "blocks of this model are recurrent"),
-    "recurrent alone": (RECURRENT["Mamba"], "blocks of this model are recurrent"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSING)
-def test_models_that_it_does_not_go_with(tmp_path, name):
-    """One line says why, before a kernel is chosen."""
-    small, line = REFUSING[name]
-    with pytest.raises(ModelError, match=line):
-        Engine.load(small.write(tmp_path / "model.gguf"), context=64, kv_policy=Knorm(9))
-
-
-OTHERS: dict[str, tuple[dict[str, Any], str]] = {
-    "whole context": ({"kv_policy": Knorm(96)}, "keeps 96 cells, which is all of a context"),
-    "no policy": ({"kv_policy": "snapkv"}, "kv_policy is 'snapkv': want a SnapKV or the like"),
-    "budget": ({"ram_budget": "1GiB", "kv_policy": Knorm(9)}, "ram_budget and kv_policy"),
-    "own heads": ({"foretells": True, "kv_policy": Knorm(9)}, "own draft block and kv_policy"),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_does_not_go_together(load, name):
-    options, line = OTHERS[name]
-    with pytest.raises(EngineError, match=line):
-        load(**options)
 
 
 def test_a_shift_is_refused(load):

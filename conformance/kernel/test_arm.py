@@ -79,7 +79,7 @@ for variant in ("avx2", "neon_dotprod", "neon_i8mm"):
 @pytest.mark.parametrize(
     ("cpu", "dots", "matrices"),
     [
-        ("max", "", ""),
+        pytest.param("max", "", "", marks=whole),
         pytest.param("neoverse-n1", "", "i8mm", marks=whole),
         ("cortex-a72", "dotprod", "dotprod i8mm"),
     ],

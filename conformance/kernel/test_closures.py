@@ -7,33 +7,35 @@ from numba import njit
 from conformance.support.rooms import Copy
 from kernels.cpu.runtime.closures import identity
 
-COMPILE = "import sys; from kernels.table import find\nfind(sys.argv[1]).share.compile()"
+COMPILE = """
+import sys
+from kernels.table import find
+for name in sys.argv[1:]:
+    find(name).share.compile()
+"""
 TRY = """
 import sys
 from kernels.table import find
 from kernels.trial import demanded
 for name in sys.argv[1:]:
     certificate = demanded(find(name))
-    print(certificate.passed, find(name).share.code.kept)
+    print(name, certificate.passed, find(name).share.code.kept)
 """
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("linear/cpu/generic/F16", "linear/cpu/generic/BF16"),
-        ("kv_write/cpu/generic/F32", "kv_write/cpu/generic/Q8_0"),
-        ("quantise_weighted/cpu/generic/Q5_0", "quantise_weighted/cpu/generic/Q4_0"),
-    ],
-    ids=["of functions", "of tags", "of overloads"],
+PAIRS = (  # closures of functions, of tags and of overloads
+    ("linear/cpu/generic/F16", "linear/cpu/generic/BF16"),
+    ("kv_write/cpu/generic/F32", "kv_write/cpu/generic/Q8_0"),
+    ("quantise_weighted/cpu/generic/Q5_0", "quantise_weighted/cpu/generic/Q4_0"),
 )
-def test_what_processes_compiled_apart_works_together(tmp_path, names):
-    """Two closures of one function, each compiled in a process of its own, in a third one: both
-    come from disk, and each is still what it was."""
+
+
+def test_what_processes_compiled_apart_works_together(tmp_path):
+    """Of each pair of closures of one function either is compiled in a process of its own, and all
+    are tried in a third one: they come from disk, and each is still what it was."""
     copy = Copy(tmp_path)
-    for name in names:
-        copy.python(COMPILE, name)
-    assert copy.python(TRY, *names).split() == ["True", "True"] * 2
+    for names in zip(*PAIRS, strict=True):
+        copy.python(COMPILE, *names)
+    tried = [name for pair in PAIRS for name in pair]
+    assert copy.python(TRY, *tried).splitlines() == [f"{name} True True" for name in tried]
 
 
 def made(factor, inner=None):

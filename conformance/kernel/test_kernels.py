@@ -29,7 +29,7 @@ from kernels.trial import (
 from reference.op import Case, Op
 from reference.table import OPS
 
-RUNS = 4  # that the judge makes of a case, on two kinds of data
+RUNS = 8  # that the judge makes of a case, of several threads and on two kinds of data
 every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS.keys())
 every_kernel = pytest.mark.parametrize("kernel", HERE, ids=[k.name for k in HERE])
 

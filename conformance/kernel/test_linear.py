@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import HERE, inputs_of, run
+from conformance.support.here import HERE, inputs_of, run, serves
 from kernels.call import AnyKernel
 from kernels.cpu.linear import linear_lut
 from kernels.table import KERNELS
@@ -18,6 +18,13 @@ HIDDEN, OUT = 256, 65
 APART = [k for k in HERE if (k.op, k.target, k.numerics) == ("linear", "cuda", "fast")]
 ONE_ORDER = [k for k in HERE if k.op == "linear" and k not in APART]
 CUTTING = [k for k in ONE_ORDER if k.variant != "scalar"]  # scalar cuts nothing
+every_variant = pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param([k for k in CUTTING if serves(k)], id="that serve"),
+        pytest.param(CUTTING, marks=pytest.mark.exhaustive, id="all"),
+    ],
+)
 
 
 def each_of(kernels: list[AnyKernel]) -> pytest.MarkDecorator:
@@ -35,11 +42,11 @@ def test_few_tokens_are_of_one_order(kernel, tokens):
         assert_array_equal(run(kernel, **one), together[t : t + 1])
 
 
-def agree(format: str, inputs: dict[str, Any]) -> None:
-    """Every variant for CPUs in the default numerics gives the first one's bits. A GPU adds in an
+def agree(format: str, inputs: dict[str, Any], of: list[AnyKernel]) -> None:
+    """Those variants for CPUs in the default numerics give the first one's bits. A GPU adds in an
     order of its own: a row has a chain for each lane of a warp."""
     exact = format, "exact", "cpu"
-    variants = [k for k in CUTTING if (k.format, k.numerics, k.target) == exact]
+    variants = [k for k in of if (k.format, k.numerics, k.target) == exact]
     assert len(variants) > 1 or not variants[0].requires
     expected = run(variants[0], **inputs)
     for kernel in variants[1:]:
@@ -50,20 +57,22 @@ def agree(format: str, inputs: dict[str, Any]) -> None:
     "format", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0"]
 )
 @pytest.mark.parametrize("tokens", [1, 3, 8, 33])
-def test_variants_agree_bit_for_bit(format, tokens):
+@every_variant
+def test_variants_agree_bit_for_bit(format, tokens, of):
     """In the default numerics it does not matter which variant serves."""
     shape = {"tokens": tokens, "hidden": HIDDEN, "out": OUT}
-    agree(format, OPS["linear"].make(OPS["linear"].case(shape, "normal", 0, format)))
+    agree(format, OPS["linear"].make(OPS["linear"].case(shape, "normal", 0, format)), of)
 
 
 @pytest.mark.parametrize("format", linear_lut.FORMATS_OF_AVX512)
-def test_the_largest_looked_up_sums_are_exact(format):
+@every_variant
+def test_the_largest_looked_up_sums_are_exact(format, of):
     """Activations of one sign and the largest magnitude, and codes with every bit set: sums of four
     reach their ends, and so do the bytes in which they are added up."""
     x = np.repeat(np.float32([[1.0], [-1.0]]), HIDDEN, axis=1)
     own = np.arange(HIDDEN) % 32 == np.arange(OUT)[:, None] % 32  # an element of each block
     w = np.concatenate([np.where(own, -1.0, 1.0), np.where(own, 1.0, 0.0)]).astype(np.float32)
-    agree(format, {"x": x, "weight": FORMATS[format].quantise(w), "format": format})
+    agree(format, {"x": x, "weight": FORMATS[format].quantise(w), "format": format}, of)
 
 
 def test_experts_have_linears_code():

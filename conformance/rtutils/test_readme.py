@@ -20,7 +20,7 @@ def shows(block: Block) -> bool:
 
 
 SHOWING = [path for path in PAGES if any(map(shows, blocks(path)))]
-FIRST = ("tutorial", "shell", "python")  # pages that most people read
+FIRST = ("tutorial", "python")  # pages that most people read first
 LATER = partial(pytest.param, marks=pytest.mark.exhaustive)
 
 

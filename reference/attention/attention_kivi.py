@@ -33,12 +33,18 @@ def attention_kivi(
     attention has it -> float64 [tokens, heads, head_dim].
     """
     given, out = locals(), np.zeros(q.shape)
+    pages = _held(given)
     for t in range(len(q)):
-        out[t] = attention(**_seen_by(t, given))[0]
+        out[t] = attention(**_seen_by(t, given, pages))[0]
     return out
 
 
-def _seen_by(t: int, given: Arguments) -> Arguments:
+def _held(given: Arguments) -> tuple[Array, Array]:
+    """What all pages hold: keys and values [pages, 32, kv_heads, head_dim]."""
+    return keys_of(given["k_pages"]), values_of(given["v_pages"])
+
+
+def _seen_by(t: int, given: Arguments, of_pages: tuple[Array, Array]) -> Arguments:
     """attention's arguments for one token over its pages and cells, one after the other."""
     sequence, begin, end = given["spans"][t]
     pages = given["page_lists"][sequence, : given["packed"][t]]
@@ -46,14 +52,14 @@ def _seen_by(t: int, given: Arguments) -> Arguments:
     packed, kv_heads = GROUP * len(pages), given["k_pages"].shape[1]
     count = packed + len(cells)
     held = np.empty((2, count, kv_heads, head_dim), np.float32)
-    for rows, name, of_pages in zip(held, "kv", (keys_of, values_of), strict=True):
-        rows[:packed] = of_pages(given[f"{name}_pages"][pages]).reshape(packed, *rows.shape[1:])
+    for rows, name, own in zip(held, "kv", of_pages, strict=True):
+        rows[:packed] = own[pages].reshape(packed, *rows.shape[1:])
         rows[packed:] = rows_of(given[name][cells], head_dim, given["format"])
     keys, values = held.reshape(2, count, kv_heads * head_dim).view(np.uint8)
     where = np.arange(packed), given["cell_positions"][cells]
-    own = {name: given[name] for name in ("slopes", "sinks", "scale", "softcap")}
+    same = {name: given[name] for name in ("slopes", "sinks", "scale", "softcap")}
     return {
-        **own, "q": given["q"][t : t + 1], "k": keys, "v": values, "lists": np.arange(count)[None],
+        **same, "q": given["q"][t : t + 1], "k": keys, "v": values, "lists": np.arange(count)[None],
         "spans": np.array([[0, 0, count]]), "positions": given["positions"][t : t + 1],
         "cell_positions": np.concatenate(where), "format": "F32",
     }  # fmt: skip
@@ -98,8 +104,9 @@ def make(case: Case) -> Arguments:
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """attention's: what a page holds is exact, a number of float32. Pages and cells are parts."""
     off, of_scores = np.zeros(expected["out"].shape), gamma(inputs["q"].shape[2] + 2)
+    pages = _held(inputs)
     for t, out in enumerate(expected["out"]):
-        off[t] = errors(_seen_by(t, inputs), out[None], of_scores, 0.0, parts=2)[0]
+        off[t] = errors(_seen_by(t, inputs, pages), out[None], of_scores, 0.0, parts=2)[0]
     return {"out": off}
 
 
