@@ -151,8 +151,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
       shared by blocks, MiniCache().
     - `prompt_attention`: prompts are read by sparse attention, such as MInference(columns=1000).
     - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
-      always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
-      bits on any CPU that does not fall back to `scalar`.
+      always, those in blocks, queries, keys and values in steps of 32 tokens and more; "exact" does
+      not, and gives the same bits on any CPU that does not fall back to `scalar`.
     - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
     - `tune`: measure the knobs of the CPU's kernels, once per machine and sizes of a large model.
     - `background`: try the laws of the CPU's kernels while the model is loaded, in another process

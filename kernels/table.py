@@ -26,6 +26,7 @@ from kernels.cpu import (
 from kernels.cpu.attention import (
     attention,
     attention_amx,
+    attention_bf16,
     attention_kivi,
     attention_minicache,
     attention_received,
@@ -89,6 +90,11 @@ IN_FLOATS, IN_INT8 = linear_experts.FLOATS, linear_experts.CODES
 ONTO = (("out", "before"),)  # what was there before
 STATES = (("states", "before"),)
 FITTING: dict[str, Any] = {"takes": sparse_linear.fits}
+PROMPTS_IN_BF16: dict[str, Any] = {
+    "activations": "bf16",
+    "numerics": "fast",
+    "fewest": PROMPT,
+}
 W8A8: dict[str, Any] = {
     "takes": linear_w8a8.whole_blocks,
     "pack": FOURS,
@@ -235,14 +241,8 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("rope_norm", "generic", rope.rope_norm, splits="tokens"),
     Kernel("rope_neox", "generic", rope.rope_neox, splits="tokens"),
     *of_formats("kv_write", "generic", kv_write.SHARES, in_place=ONTO, splits="tokens"),
-    *attention_of(
-        "amx_bf16",
-        attention_amx.SHARES,
-        requires=AMX_BF16,
-        activations="bf16",
-        numerics="fast",
-        fewest=PROMPT,
-    ),
+    *attention_of("amx_bf16", attention_amx.SHARES, requires=AMX_BF16, **PROMPTS_IN_BF16),
+    *attention_of("avx512_bf16", attention_bf16.SHARES, requires=BF16, **PROMPTS_IN_BF16),
     *attention_of("generic", attention.SHARES, scratch=attention.partials, then=attention.MERGE),
     *of_formats("attention", "scalar", attention_scalar.SHARES),
     *(

@@ -25,7 +25,7 @@ from kernels.cpu.isa.simd import (
     store,
     sum_lanes,
 )
-from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.isa.simd_exp import exp, exp_of_negative
 from kernels.cpu.isa.simd_shuffle import (
     first_lanes,
     stack,
@@ -118,6 +118,7 @@ def test_reductions_fold_lanes_in_halves():
 
 
 exp_of = njit(lambda v: exp(v))
+exp_of_negative_of = njit(lambda v: exp_of_negative(v))
 
 
 def test_exp_is_within_two_units_in_the_last_place():
@@ -138,6 +139,14 @@ def test_exp_of_special_arguments():
         largest = np.exp(np.float64(np.float32(88.7228)))
     assert_array_equal(out[:9], np.float32([0, np.inf, np.nan, 1, 0, 0, np.inf, np.inf, 1]))
     assert out[9] == pytest.approx(largest, rel=2**-22)
+
+
+def test_exp_of_what_is_not_above_zero_is_exp():
+    """To the bit, beyond the smallest normal result as well; NaN with any payload stays NaN."""
+    bits = np.arange(0x80000000, 0xFF800000 + 1, 1009, np.uint32)
+    odd = np.resize(np.uint32([0xFF800000, 0x7FC00001, 0xFFC12345, 0x7FFFFFFF, 0]), 16)
+    x = np.append(bits[: len(bits) // 16 * 16], odd).view(np.float32)
+    assert_array_equal(swept(exp_of_negative_of, x), swept(exp_of, x))
 
 
 def test_unknown_conversions_are_refused():

@@ -11,17 +11,27 @@ Chunks, their partial results and how these merge are attention.py's, and so is 
 bits the same in any company: cells that a row does not see weigh zero and add nothing.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from kernels.cpu.attention.attention import copy, end_of_run, finish, merge
-from kernels.cpu.attention.attention_sums import CHUNK, DIM_STRIDE, WIDEST
-from kernels.cpu.attention.attention_tile import chunks_of, dividing, tanh
-from kernels.cpu.formats.cache_rows import sixteen
+from kernels.cpu.attention.attention_bf16 import (
+    DEEP,
+    LANES,
+    NOTHING,
+    SIGNATURE,
+    SUMS,
+    TALL,
+    TILE,
+    Method,
+    add_strange,
+    element,
+    flash,
+)
+from kernels.cpu.attention.attention_sums import CHUNK, DIM_STRIDE
+from kernels.cpu.attention.attention_tile import tanh
 from kernels.cpu.formats.decoding import TAGS, FormatTag
 from kernels.cpu.isa.amx import (
     AMX,
@@ -41,7 +51,6 @@ from kernels.cpu.isa.simd import (
     div,
     extract,
     f32x16,
-    finite_or_zero,
     i32x16,
     less,
     load,
@@ -55,22 +64,12 @@ from kernels.cpu.isa.simd import (
     zero,
 )
 from kernels.cpu.isa.simd_exp import exp
-from kernels.cpu.isa.simd_shuffle import stack, transpose
+from kernels.cpu.isa.simd_shuffle import transpose
 from kernels.cpu.isa.simd_x86 import in_pairs, narrow
-from kernels.cpu.linear.linear import named
 from kernels.cpu.linear.linear_amx import ROW, ROWS, TileShare
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import Share, arguments
-from reference.attention.attention import OP
+from kernels.cpu.runtime.share import Share
 from reference.cache.kv_write import FORMATS_OF_CACHE
-
-SIGNATURE = OP.signature
-LANES, DEEP = 16, 32  # rows of a vector; elements of a tile's row
-QUERIES = 128  # rows of a desk, at most
-TILE = ROWS * DEEP  # elements of a tile of bfloat16
-SUMS = ROWS * LANES  # of a tile of sums
-TALL = CHUNK // DEEP  # tiles of weights that a chunk has
-NOTHING = np.float32(-np.inf)
 
 
 def products(tag: Any) -> tuple[Any, Any]:
@@ -128,39 +127,11 @@ def products(tag: Any) -> tuple[Any, Any]:
     return scores, sums
 
 
-@njit(inline="always")
-def element(tag, data, base, d, head_dim):
-    """Sixteen elements of a row, or zeros beyond head_dim."""
-    return sixteen(tag, data, base, d) if d < head_dim else zero(f32x16)
-
-
-def bringing(tag: Any, hardware: bool) -> tuple[Any, Any, Any]:
-    """Queries, keys and values as tiles."""
-    both, pairs = narrow(hardware), in_pairs(hardware)
+def bringing_keys(hardware: bool, tag: FormatTag) -> Any:
+    both = narrow(hardware)
 
     @inner
-    def bring_queries(q, t0, t1, h0, h1, words, queries):
-        """Q^T in pairs of elements, [tiles of rows][tiles of head_dim][16 pairs][16 rows]; zeros
-        beyond the last row, to an even number of tiles."""
-        head_dim, width = q.shape[2], h1 - h0
-        depth, rows = (head_dim + DEEP - 1) // DEEP, (t1 - t0) * width
-        words_of = words.view(np.uint16)
-        for tile in range((rows + 2 * ROWS - 1) // (2 * ROWS) * 2):
-            for k in range(depth):
-                for r in range(ROWS):
-                    row = tile * ROWS + r
-                    low, high = zero(f32x16), zero(f32x16)
-                    if row < rows:
-                        begin = (t0 + row // width) * q.shape[1] + h0 + row % width
-                        at = begin * head_dim + k * DEEP
-                        low = load(f32x16, q, at)
-                        if k * DEEP + LANES < head_dim:
-                            high = load(f32x16, q, at + LANES)
-                    store(words_of, r * DEEP, both(low, high))
-                transpose(words, 0, LANES, queries, (tile * depth + k) * SUMS)
-
-    @inner
-    def bring_keys(k, bases, head_dim, cells, keys):
+    def bring_keys(k, bases, head_dim, cells, words, keys):
         """K as it lies, [tiles of cells][tiles of head_dim][16 cells][32 elements]."""
         depth = (head_dim + DEEP - 1) // DEEP
         for cell in range(cells):
@@ -170,27 +141,7 @@ def bringing(tag: Any, hardware: bool) -> tuple[Any, Any, Any]:
                 low = element(tag, k, base, d, head_dim)
                 store(keys, at, both(low, element(tag, k, base, d + LANES, head_dim)))
 
-    @inner
-    def bring_values(v, bases, head_dim, cells, values):
-        """V in pairs of cells, [blocks of 32 cells][tiles of head_dim][16 pairs][16 elements],
-        zeros beyond the last cell, to whole blocks; and whether all were finite. What is not
-        becomes zero, since a weight of zero would not hide it."""
-        across, clean = head_dim // LANES, True
-        for cell in range(0, (cells + DEEP - 1) // DEEP * DEEP, 2):
-            for d in range(0, head_dim, LANES):
-                first, second = zero(f32x16), zero(f32x16)
-                if cell < cells:
-                    first = sixteen(tag, v, bases[cell], d)
-                if cell + 1 < cells:
-                    second = sixteen(tag, v, bases[cell + 1], d)
-                first, fine = finite_or_zero(first)
-                second, too = finite_or_zero(second)
-                clean = clean and fine and too
-                at = (cell // DEEP * across + d // LANES) * TILE + cell % DEEP // 2 * DEEP
-                store(values, at, pairs(first, second))
-        return clean
-
-    return bring_queries, bring_keys, bring_values
+    return bring_keys
 
 
 def weighing(hardware: bool) -> Any:
@@ -232,29 +183,6 @@ def weighing(hardware: bool) -> Any:
     return weigh
 
 
-@inner
-def add_strange(tag, v, bases, head_dim, cells, seen, row, out):
-    """What is not finite among the values of cells that one of 32 rows sees, added to its sum."""
-    for c in range(cells):
-        for d in range(0, head_dim, LANES):
-            value = sixteen(tag, v, bases[c], d)
-            kept, fine = finite_or_zero(value)
-            for r in range(0 if fine else 2 * ROWS):
-                if c < seen[row + r]:
-                    at = r * DIM_STRIDE + d
-                    store(out, at, add(load(f32x16, out, at), sub(value, kept)))
-
-
-@njit(inline="always")
-def look(k, lists, cell_positions, column, sight, bases, places):
-    """Where `count` cells of a sequence lie, from its cell `begin` on, and when they were."""
-    sequence, begin, count = sight
-    for c in range(count):
-        cell = lists[sequence, begin + c]
-        bases[c] = cell * k.shape[1] + column
-        places[c] = cell_positions[cell]
-
-
 def attending(tiles_tag: Any, tag: FormatTag) -> Any:
     """(state, v, bases, places, tiles, lanes, first, count, head_dim, clean, shape, memory): the
     partial results of 32 rows from `first` on with a chunk of `count` cells; whether there are any.
@@ -283,87 +211,31 @@ def attending(tiles_tag: Any, tag: FormatTag) -> Any:
                 partial[where], partial[where + 1] = extract(top, r), extract(total, r)
         sums_of(state, weights, values, cells // DEEP, head_dim // LANES, partial)
         if not clean:
-            add_strange(tag, v, bases, head_dim, count, seen, first, partial)
+            add_strange(tag, v, bases, head_dim, count, seen, first, 2 * ROWS, partial)
         return True
 
     return attend
 
 
-def flash(tiles_tag: Any, tag: FormatTag) -> Callable[..., None]:
-    sizes_of, place_of = dividing(tag, QUERIES)
-    bring_queries, bring_keys, bring_values = bringing(tag, tiles_tag == AMX)
-    attend = attending(tiles_tag, tag)
-    words_of_queries, tall = QUERIES * WIDEST // 2, CHUNK * WIDEST
-    all_scores, all_weights = 2 * CHUNK * LANES, 2 * TALL * SUMS
-    some_sums, all_sums = 2 * ROWS * DIM_STRIDE, QUERIES * DIM_STRIDE
+def method_of(tag: Any) -> Method:
+    @njit(inline="always")
+    def begin():
+        state = tile_state(tag)
+        configure(tag, state, FULL)
+        return state
 
-    def kernel(block, thread, n_threads):
-        (
-            q, k, v, lists, spans, positions, cell_positions, slopes, sinks, scale, softcap, out,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
-        _, heads, head_dim = q.shape
-        units, sizes = sizes_of(q, k)
-        words, queries = stack(np.float32, SUMS), stack(np.float32, words_of_queries)
-        keys, values = stack(np.uint16, tall), stack(np.uint16, tall)
-        scores, weights = stack(np.float32, all_scores), stack(np.float32, all_weights)
-        partial, merged = stack(np.float32, some_sums), stack(np.float32, all_sums)
-        bases, places = stack(np.int64, CHUNK), stack(np.int32, CHUNK)
-        seen, when, lean = (
-            stack(np.int32, QUERIES), stack(np.int32, QUERIES), stack(np.float32, QUERIES),
-        )  # fmt: skip
-        tiles, lanes = (keys, values, queries), (seen, when, lean)
-        shape, memory = (np.float32(scale), softcap), (words, scores, weights, partial)
-        state = tile_state(tiles_tag)
-        configure(tiles_tag, state, FULL)
-        for unit in range(thread, units, n_threads):
-            h0, h1, column, t1, last_token = place_of(unit, sizes)
-            while t1 < last_token:
-                t0, t1 = t1, end_of_run(spans, t1, last_token)
-                across, most = h1 - h0, np.int64(0)
-                rows = (t1 - t0) * across
-                whole = (rows + 2 * ROWS - 1) // (2 * ROWS) * 2 * ROWS
-                bring_queries(q, t0, t1, h0, h1, words, queries)
-                for t in range(t0, t1):
-                    most = max(most, spans[t, 2] - spans[t, 1])
-                for row in range(whole):
-                    seen[row], when[row], lean[row] = 0, 0, 0
-                    if row < rows:
-                        when[row], lean[row] = (
-                            positions[t0 + row // across],
-                            slopes[h0 + row % across],
-                        )
-                for chunk in range(chunks_of(most)):
-                    begin, count = spans[t0, 1] + chunk * CHUNK, np.int64(0)
-                    for row in range(rows):
-                        end = spans[t0 + row // across, 2]
-                        seen[row] = max(0, min(end - begin, CHUNK))
-                        count = max(count, seen[row])
-                    sight = spans[t0, 0], begin, count
-                    look(k, lists, cell_positions, column, sight, bases, places)
-                    bring_keys(k, bases, head_dim, count, keys)
-                    clean = bring_values(v, bases, head_dim, count, values)
-                    for first in range(0, whole, 2 * ROWS):
-                        found = attend(
-                            state, v, bases, places, tiles, lanes, first, count, head_dim, clean,
-                            shape, memory,
-                        )  # fmt: skip
-                        for row in range(first, min(first + 2 * ROWS, rows) if found else first):
-                            to, source = row * DIM_STRIDE, (row - first) * DIM_STRIDE
-                            if chunk == 0:
-                                copy(merged, to, partial, source, head_dim)
-                            elif seen[row] > 0:
-                                merge(merged, to, partial, source, head_dim)
-                for row in range(rows):
-                    t, h = t0 + row // across, h0 + row % across
-                    cells, at = spans[t, 2] - spans[t, 1], (t * heads + h) * head_dim
-                    finish(out, at, cells, sinks[h], merged, row * DIM_STRIDE, head_dim)
-        release(tiles_tag, state)
+    @njit(inline="always")
+    def end(state):
+        release(tag, state)
 
-    return named(kernel, tiles_tag.form)
+    hardware = tag == AMX
+    keys, attend = partial(bringing_keys, hardware), partial(attending, tag)
+    return Method(tag.form, hardware, 2 * ROWS, begin, end, keys, attend)
 
 
 def shares(tag: Any) -> dict[str, Share]:
-    return {f: TileShare(partial(flash, tag, TAGS[f]), SIGNATURE, f) for f in FORMATS_OF_CACHE}
+    method = method_of(tag)
+    return {f: TileShare(partial(flash, method, TAGS[f]), SIGNATURE, f) for f in FORMATS_OF_CACHE}
 
 
 SHARES, EMULATED_SHARES = shares(AMX), shares(EMULATED)

@@ -7,15 +7,24 @@ Rows that are too few to fill the time in which an addition ends have four of th
 by side: those of four times sixteen cells, or of four times sixteen elements of a value.
 """
 
+import numpy as np
 from numba import int64, njit
 
 from kernels.cpu.formats.cache_rows import four_rows, line_begins, sixteen, start_of
 from kernels.cpu.isa.simd import f32x16, load, prefetch, store
-from kernels.cpu.isa.simd_shuffle import fma_rows, gather_quarters, load_rows, store_rows
+from kernels.cpu.isa.simd_shuffle import (
+    fma_rows,
+    fma_rows_of_two,
+    gather_quarters,
+    load_rows,
+    stack,
+    store_rows,
+)
 from kernels.cpu.isa.tiles import zeros
 from kernels.cpu.runtime.closures import inner
 
-QUERIES = 32  # rows of a tile, at most
+QUERIES = 128  # rows of a tile, at most
+EIGHTS = QUERIES // 8
 CHUNK = 256  # cells of a chunk
 WIDEST = 576  # head_dim, at most: a latent vector and what is turned (arXiv 2405.04434)
 STAGED = 32  # values on the stack at a time
@@ -48,10 +57,16 @@ def query_of(row):
 
 
 @njit(inline="always")
-def _multiply(sums, desk, d):
-    """Two elements of KEY, from d on, times those of the first rows' queries."""
-    sums = fma_rows(sums, load(f32x16, desk, KEY + 16 * d), desk, QUERY + 8 * d, 1)
-    return fma_rows(sums, load(f32x16, desk, KEY + 16 * d + 16), desk, QUERY + 8 * d + 8, 1)
+def _places(head_dim):
+    """How many sixteens of cells lie in KEY side by side, for rows that meet two at a time."""
+    return 2 if 2 * head_dim <= WIDEST else 1
+
+
+@njit(inline="always")
+def _multiply(sums, desk, key, d):
+    """Two elements of the cells at desk[key:], from d on, times the first rows' queries."""
+    sums = fma_rows(sums, load(f32x16, desk, key + 16 * d), desk, QUERY + 8 * d, 1)
+    return fma_rows(sums, load(f32x16, desk, key + 16 * d + 16), desk, QUERY + 8 * d + 8, 1)
 
 
 @njit(inline="always")
@@ -88,27 +103,28 @@ def _ask(tag, k, v, bases, cell, d, cells):
 
 
 @njit(inline="always")
-def _bring_and_multiply(sums, tag, k, bases, desk, cell, d, before):
-    """The same, and sixteen elements from `before` on times the first rows' queries, by turns.
+def _bring_and_multiply(sums, tag, k, bases, desk, cell, d, to, key, before):
+    """Elements d to d + 15 of the cells from `cell` on, to those from `to` on of KEY; and sixteen
+    elements from `before` on of desk[key:] times the first rows' queries, by turns.
 
     For shuffles and multiplications wait for different units.
     """
     a = four_rows(tag, k, bases, cell, d)
-    sums = _multiply(sums, desk, before)
+    sums = _multiply(sums, desk, key, before)
     b = four_rows(tag, k, bases, cell + 4, d)
-    sums = _multiply(sums, desk, before + 2)
+    sums = _multiply(sums, desk, key, before + 2)
     c = four_rows(tag, k, bases, cell + 8, d)
-    sums = _multiply(sums, desk, before + 4)
+    sums = _multiply(sums, desk, key, before + 4)
     e = four_rows(tag, k, bases, cell + 12, d)
-    sums = _multiply(sums, desk, before + 6)
-    _put(desk, d, a[0], b[0], c[0], e[0])
-    sums = _multiply(sums, desk, before + 8)
-    _put(desk, d + 1, a[1], b[1], c[1], e[1])
-    sums = _multiply(sums, desk, before + 10)
-    _put(desk, d + 2, a[2], b[2], c[2], e[2])
-    sums = _multiply(sums, desk, before + 12)
-    _put(desk, d + 3, a[3], b[3], c[3], e[3])
-    return _multiply(sums, desk, before + 14)
+    sums = _multiply(sums, desk, key, before + 6)
+    _put(desk, to, a[0], b[0], c[0], e[0])
+    sums = _multiply(sums, desk, key, before + 8)
+    _put(desk, to + 1, a[1], b[1], c[1], e[1])
+    sums = _multiply(sums, desk, key, before + 10)
+    _put(desk, to + 2, a[2], b[2], c[2], e[2])
+    sums = _multiply(sums, desk, key, before + 12)
+    _put(desk, to + 3, a[3], b[3], c[3], e[3])
+    return _multiply(sums, desk, key, before + 14)
 
 
 @inner
@@ -118,18 +134,23 @@ def _first_dots(none, tag, k, v, bases, desk, head_dim, first, last, cells):
     Sixteen cells at a time are brought to KEY, and later ones asked for.
     """
     _bring(tag, k, bases, desk, first, 0, 0)
+    place, places = 0, _places(head_dim)
     for cell in range(first, last, 16):
-        sums = none
+        sums, key = none, KEY + 16 * head_dim * place
+        following = place + 1 if place + 1 < places else 0
         for d in range(0, head_dim, 16):
             _ask(tag, k, v, bases, cell, d, cells)
-            more = d + 16 < head_dim
-            if more or cell + 16 < last:
-                following, later = cell if more else cell + 16, d + 16 if more else 0
-                sums = _bring_and_multiply(sums, tag, k, bases, desk, following, later, d)
+            if d + 16 < head_dim:
+                to = place * head_dim + d + 16
+                sums = _bring_and_multiply(sums, tag, k, bases, desk, cell, d + 16, to, key, d)
+            elif cell + 16 < last and (following != place or head_dim > 16):
+                to = following * head_dim
+                sums = _bring_and_multiply(sums, tag, k, bases, desk, cell + 16, 0, to, key, d)
             else:
                 for rest in range(d, head_dim, 2):
-                    sums = _multiply(sums, desk, rest)
+                    sums = _multiply(sums, desk, key, rest)
         store_rows(desk, WEIGHT + cell, CELL_STRIDE, sums)
+        place = following
 
 
 @inner
@@ -139,6 +160,18 @@ def _dots(none, desk, head_dim, row, cell, key):
     for d in range(head_dim):
         sums = fma_rows(sums, load(f32x16, desk, key + 16 * d), desk, queries + 8 * d, 1)
     store_rows(desk, WEIGHT + row * CELL_STRIDE + cell, CELL_STRIDE, sums)
+
+
+@inner
+def _dots_of_two(none, desk, head_dim, row, cell):
+    """The same with the 32 cells of KEY."""
+    a, b, queries, beside = none, none, query_of(row), 16 * head_dim
+    for d in range(head_dim):
+        at = KEY + 16 * d
+        v, w = load(f32x16, desk, at), load(f32x16, desk, at + beside)
+        a, b = fma_rows_of_two(a, b, v, w, desk, queries + 8 * d, 1)
+    store_rows(desk, WEIGHT + row * CELL_STRIDE + cell, CELL_STRIDE, a)
+    store_rows(desk, WEIGHT + row * CELL_STRIDE + cell + 16, CELL_STRIDE, b)
 
 
 @inner
@@ -189,21 +222,37 @@ def first_dots(tag, k, v, bases, desk, head_dim, rows, first, last, cells):
 
 @njit(inline="always")
 def dots(tag, k, v, bases, desk, head_dim, rows, cells):
-    """q k^T of rows 0 to `rows` with the chunk's cells: eight or four rows at a time, or one."""
+    """q k^T of rows 0 to `rows` with the chunk's cells."""
+    ends = stack(np.int64, EIGHTS)
+    for eight in range(EIGHTS):
+        ends[eight] = cells
+    dots_seen(tag, k, v, bases, desk, head_dim, rows, cells, ends)
+
+
+@njit(inline="always")
+def dots_seen(tag, k, v, bases, desk, head_dim, rows, cells, ends):
+    """The same, eight or four rows at a time, or one; of each eight rows with as many cells, at
+    least, as `ends` has for them."""
     done = first_rows(rows)
-    # further rows need all of KEY, and KEY has to hold two steps of sixteen elements
-    step = cells if rows == done and head_dim > 16 else 16
+    # further rows meet what is in KEY
+    step = cells if rows == done else 16 * _places(head_dim)
     for cell in range(0, cells, step):
-        first_dots(tag, k, v, bases, desk, head_dim, rows, cell, cell + step, cells)
-        row = done
-        while rows - row >= 8:
-            _dots(zeros(f32x16, 8), desk, head_dim, row, cell, KEY)
-            row += 8
-        if rows - row >= 4:
-            _dots(zeros(f32x16, 4), desk, head_dim, row, cell, KEY)
-            row += 4
-        for one in range(row, rows):
-            _dots(zeros(f32x16, 1), desk, head_dim, one, cell, KEY)
+        last = min(cell + step, cells)
+        first_dots(tag, k, v, bases, desk, head_dim, rows, cell, last, cells)
+        for row in range(done, rows - 7, 8):
+            if ends[row // 8] <= cell:
+                continue
+            if last - cell > 16:
+                _dots_of_two(zeros(f32x16, 8), desk, head_dim, row, cell)
+            else:
+                _dots(zeros(f32x16, 8), desk, head_dim, row, cell, KEY)
+        for at in range(cell, last if (rows - done) % 8 else cell, 16):
+            key, row = KEY + (at - cell) * head_dim, rows - (rows - done) % 8
+            if rows - row >= 4:
+                _dots(zeros(f32x16, 4), desk, head_dim, row, at, key)
+                row += 4
+            for one in range(row, rows):
+                _dots(zeros(f32x16, 1), desk, head_dim, one, at, key)
 
 
 @njit(inline="always")
@@ -217,7 +266,21 @@ def _ask_value(tag, v, bases, cell, begin, count):
 @inner
 def _first_values(like, tag, v, bases, desk, head_dim, cell, count, keep):
     """Add `count` values from `cell` on times their weights to the first rows; VALUE keeps them."""
-    for d in range(0, head_dim, 16):
+    paired = head_dim - head_dim % 32
+    for d in range(0, paired, 32):
+        sums = load_rows(like, desk, SUM + d, DIM_STRIDE)
+        others = load_rows(like, desk, SUM + d + 16, DIM_STRIDE)
+        for j in range(count):
+            base, weights = load(int64, bases, cell + j), WEIGHT + cell + j
+            value, other = sixteen(tag, v, base, d), sixteen(tag, v, base, d + 16)
+            if keep:
+                store(desk, VALUE + j * head_dim + d, value)
+                store(desk, VALUE + j * head_dim + d + 16, other)
+            _ask_value(tag, v, bases, cell + j, d, 32)
+            sums, others = fma_rows_of_two(sums, others, value, other, desk, weights, CELL_STRIDE)
+        store_rows(desk, SUM + d, DIM_STRIDE, sums)
+        store_rows(desk, SUM + d + 16, DIM_STRIDE, others)
+    for d in range(paired, head_dim, 16):
         sums = load_rows(like, desk, SUM + d, DIM_STRIDE)
         for j in range(count):
             value = sixteen(tag, v, load(int64, bases, cell + j), d)
@@ -259,13 +322,25 @@ def _few_values(tag, v, bases, desk, head_dim, rows, cell, count):
 @inner
 def _values(like, desk, head_dim, row, cell, first, last):
     """The same with values first to last of VALUE."""
-    for d in range(0, head_dim, 16):
-        sums = load_rows(like, desk, SUM + row * DIM_STRIDE + d, DIM_STRIDE)
+    own, weights = SUM + row * DIM_STRIDE, WEIGHT + row * CELL_STRIDE + cell
+    paired = head_dim - head_dim % 32
+    for d in range(0, paired, 32):
+        sums = load_rows(like, desk, own + d, DIM_STRIDE)
+        others = load_rows(like, desk, own + d + 16, DIM_STRIDE)
+        for j in range(first, last):
+            at = VALUE + j * head_dim + d
+            value, other = load(f32x16, desk, at), load(f32x16, desk, at + 16)
+            sums, others = fma_rows_of_two(
+                sums, others, value, other, desk, weights + j, CELL_STRIDE
+            )
+        store_rows(desk, own + d, DIM_STRIDE, sums)
+        store_rows(desk, own + d + 16, DIM_STRIDE, others)
+    for d in range(paired, head_dim, 16):
+        sums = load_rows(like, desk, own + d, DIM_STRIDE)
         for j in range(first, last):
             value = load(f32x16, desk, VALUE + j * head_dim + d)
-            weight = WEIGHT + row * CELL_STRIDE + cell + j
-            sums = fma_rows(sums, value, desk, weight, CELL_STRIDE)
-        store_rows(desk, SUM + row * DIM_STRIDE + d, DIM_STRIDE, sums)
+            sums = fma_rows(sums, value, desk, weights + j, CELL_STRIDE)
+        store_rows(desk, own + d, DIM_STRIDE, sums)
 
 
 @njit(inline="always")
@@ -291,3 +366,28 @@ def values(desk, head_dim, row, last_row, cell, first, last):
         row += 4
     for one in range(row, last_row):
         _values(zeros(f32x16, 1), desk, head_dim, one, cell, first, last)
+
+
+@inner
+def add_values(tag, v, bases, desk, head_dim, rows, most, seen):
+    """Add the chunk's values times their weights to the rows, each of which sees the first of the
+    `most` cells, as many as `seen` has."""
+    first = first_rows(rows)
+    for c in range(0, most, STAGED):
+        staged, row = min(most - c, STAGED), 0
+        while row < rows:
+            last, own = row + 8 if row else first, np.int64(0)
+            last, common = min(last, rows), staged
+            for one in range(row, last):
+                common = max(0, min(common, seen[one] - c))
+            if row == 0:
+                own = common
+                first_values(tag, v, bases, desk, head_dim, rows, c, common)
+                for j in range(common, staged):  # what only some of the rows see
+                    for d in range(0, head_dim, 16):
+                        store(desk, VALUE + j * head_dim + d, sixteen(tag, v, bases[c + j], d))
+            values(desk, head_dim, row, last, c, own, common)
+            for one in range(row, last if common < staged else row):
+                if seen[one] - c > common:
+                    values(desk, head_dim, one, one + 1, c, common, min(staged, seen[one] - c))
+            row = last

@@ -15,17 +15,14 @@ from kernels.cpu.attention.attention_sums import (
     CELL_STRIDE,
     CHUNK,
     DIM_STRIDE,
-    STAGED,
+    EIGHTS,
+    QUERIES,
     SUM,
-    VALUE,
     WEIGHT,
-    dots,
-    first_rows,
-    first_values,
+    add_values,
+    dots_seen,
     query_of,
-    values,
 )
-from kernels.cpu.formats.cache_rows import sixteen
 from kernels.cpu.formats.decoding import FormatTag
 from kernels.cpu.isa.simd import (
     add,
@@ -44,8 +41,8 @@ from kernels.cpu.isa.simd import (
     sum_lanes,
     zero,
 )
-from kernels.cpu.isa.simd_exp import exp
-from kernels.cpu.isa.simd_shuffle import first_lanes
+from kernels.cpu.isa.simd_exp import exp, exp_of_negative
+from kernels.cpu.isa.simd_shuffle import first_lanes, stack
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments
 from reference.attention.attention import OP
@@ -54,9 +51,14 @@ from reference.formats import FORMATS
 SIGNATURE = OP.signature.replace(" -> ", ", scratch: f32[partials] -> ")
 
 
+UNITS, FEWEST = 128, 32  # units of queries that there are, before they have more rows than so many
+
+
 def dividing(tag: FormatTag, most: int) -> tuple[Any, Any]:
     """How queries are divided into units of at most `most` rows, neighbouring tokens and of each
     the heads that share a KV head or, where these are too many, some of them.
+
+    A unit of many rows brings keys and values less often, but there have to be enough for threads.
 
     sizes_of(q, k) -> how many units, and sizes; place_of(unit, sizes) -> a unit's heads h0 to h1,
     the byte of a cell at which their KV head begins, and its tokens, first and behind the last. The
@@ -71,7 +73,8 @@ def dividing(tag: FormatTag, most: int) -> tuple[Any, Any]:
         group = heads // kv_heads
         slices = (group + most - 1) // most
         width = (group + slices - 1) // slices
-        height = most // width
+        height = max(FEWEST // width, tokens * kv_heads * slices // UNITS)
+        height = max(1, min(height, most // width))
         tiles = (tokens + height - 1) // height
         return kv_heads * slices * tiles, (tokens, head_dim, group, slices, width, height, tiles)
 
@@ -101,10 +104,10 @@ def finite(highest):
     return highest if highest > -np.inf else np.float32(0)
 
 
-@inner
-def weigh(desk, row, count, scale, softcap, slope, position, places):
-    """exp(score - highest) in place of a row's dots with `count` cells: -> (highest, sum)."""
-    start, top = WEIGHT + row * CELL_STRIDE, splat(f32x16, -np.inf)
+@njit(inline="always")
+def score_cells(desk, start, count, scale, softcap, slope, position, places):
+    """Scores in place of a row's dots with `count` cells, at desk[start:]: -> the highest."""
+    top = splat(f32x16, -np.inf)
     for c in range(0, count, 16):
         score = mul(load(f32x16, desk, start + c), splat(f32x16, scale))
         if softcap != 0.0:
@@ -117,10 +120,17 @@ def weigh(desk, row, count, scale, softcap, slope, position, places):
             score = first_lanes(score, count - c, splat(f32x16, -np.inf))
         top = maximum(score, top)
         store(desk, start + c, score)
-    highest = max_lanes(top)
+    return max_lanes(top)
+
+
+@inner
+def weigh(desk, row, count, scale, softcap, slope, position, places):
+    """exp(score - highest) in place of a row's dots with `count` cells: -> (highest, sum)."""
+    start = WEIGHT + row * CELL_STRIDE
+    highest = score_cells(desk, start, count, scale, softcap, slope, position, places)
     total, shift = zero(f32x16), splat(f32x16, finite(highest))
     for c in range(0, count, 16):
-        weight = exp(sub(load(f32x16, desk, start + c), shift))
+        weight = exp_of_negative(sub(load(f32x16, desk, start + c), shift))
         total = add(total, weight)
         store(desk, start + c, weight)
     return highest, sum_lanes(total)
@@ -145,12 +155,6 @@ def bring_queries(block, desk, t0, t1, h0, h1):
     return most
 
 
-@njit(inline="always")
-def _within(cells, count):
-    """How many of these `count` cells are among the first `cells`."""
-    return max(0, min(cells, count))
-
-
 @inner
 def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
     """A chunk's partial result for each row of a tile: weighted sum, highest score, sum.
@@ -164,10 +168,12 @@ def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     rows = (t1 - t0) * width
     begin = spans[t0, 1] + chunk * CHUNK
-    fewest, most = CHUNK, np.int64(0)  # for a literal 0 all that follows would be compiled twice
-    for t in range(t0, t1):
-        seen = _within(spans[t, 2] - begin, CHUNK)
-        fewest, most = min(fewest, seen), max(most, seen)
+    most = np.int64(0)  # for a literal 0 all that follows would be compiled twice
+    seen, ends = stack(np.int64, QUERIES), stack(np.int64, EIGHTS)
+    for row in range(rows):
+        seen[row] = max(0, min(spans[t0 + row // width, 2] - begin, CHUNK))
+        ends[row // 8] = max(seen[row], ends[row // 8] if row % 8 else np.int64(0))
+        most = max(most, seen[row])
     # Beyond the last cell it stands for itself; beyond a whole chunk the next cells are asked for.
     end = begin + most if most < CHUNK else lists.shape[1]
     for c in range(most + AHEAD):
@@ -176,26 +182,12 @@ def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
         if c < most:
             places[c] = cell_positions[cell]
     if most > 0:
-        dots(tag, k, v, bases, desk, head_dim, rows, most)
-    for t in range(t0, t1):
-        seen = _within(spans[t, 2] - begin, CHUNK)
-        for h in range(h0, h1):
-            row = (t - t0) * width + h - h0
-            slope, position = slopes[h], positions[t]
-            highest, total = weigh(desk, row, seen, scale, softcap, slope, position, places)
-            at = SUM + row * DIM_STRIDE
-            for d in range(0, head_dim, 16):
-                store(desk, at + d, zero(f32x16))
-            desk[at + head_dim], desk[at + head_dim + 1] = highest, total
-    for c in range(0, most, STAGED):
-        staged = _within(most - c, STAGED)
-        common = _within(fewest - c, staged)
-        first_values(tag, v, bases, desk, head_dim, rows, c, common)
-        values(desk, head_dim, first_rows(rows), rows, c, np.int64(0), common)
-        for j in range(common, staged):  # what only some of the tokens see
-            for d in range(0, head_dim, 16):
-                store(desk, VALUE + j * head_dim + d, sixteen(tag, v, bases[c + j], d))
-        for t in range(t0, t1):
-            seen, row = _within(spans[t, 2] - begin - c, staged), (t - t0) * width
-            if seen > common:
-                values(desk, head_dim, row, row + width, c, common, seen)
+        dots_seen(tag, k, v, bases, desk, head_dim, rows, most, ends)
+    for row in range(rows):
+        slope, position = slopes[h0 + row % width], positions[t0 + row // width]
+        highest, total = weigh(desk, row, seen[row], scale, softcap, slope, position, places)
+        at = SUM + row * DIM_STRIDE
+        for d in range(0, head_dim, 16):
+            store(desk, at + d, zero(f32x16))
+        desk[at + head_dim], desk[at + head_dim + 1] = highest, total
+    add_values(tag, v, bases, desk, head_dim, rows, most, seen)

@@ -16,19 +16,15 @@ from kernels.cpu.attention.attention_sums import (
     CHUNK,
     DESK,
     DIM_STRIDE,
+    EIGHTS,
     MERGED,
     QUERIES,
-    STAGED,
     SUM,
-    VALUE,
-    dots,
-    first_rows,
-    first_values,
+    add_values,
+    dots_seen,
     query_of,
-    values,
 )
 from kernels.cpu.attention.attention_tile import weigh
-from kernels.cpu.formats.cache_rows import sixteen
 from kernels.cpu.formats.decoding import TAGS, FormatTag
 from kernels.cpu.isa.simd import f32x16, store, zero
 from kernels.cpu.isa.simd_shuffle import stack
@@ -69,28 +65,18 @@ def attend(tag, block, desk, bases, seen, rows, most):
     """The partial results of a chunk: the `most` cells at `bases`, of which each row sees the
     first ones, as many as `seen` has."""
     q, k, v, _, _, _, scale, softcap, _ = arguments(block, SIGNATURE)
-    head_dim, fewest = q.shape[2], most
+    head_dim, ends = q.shape[2], stack(np.int64, EIGHTS)
     none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
-    dots(tag, k, v, bases, desk, head_dim, rows, most)
     for row in range(rows):
-        fewest = min(fewest, seen[row])
+        ends[row // 8] = max(seen[row], ends[row // 8] if row % 8 else np.int64(0))
+    dots_seen(tag, k, v, bases, desk, head_dim, rows, most, ends)
+    for row in range(rows):
         highest, total = weigh(desk, row, seen[row], scale, softcap, none, np.int32(0), places)
         at = SUM + row * DIM_STRIDE
         for d in range(0, head_dim, 16):
             store(desk, at + d, zero(f32x16))
         desk[at + head_dim], desk[at + head_dim + 1] = highest, total
-    for c in range(0, most, STAGED):
-        staged = min(most - c, STAGED)
-        common = max(0, min(fewest - c, staged))
-        first_values(tag, v, bases, desk, head_dim, rows, c, common)
-        values(desk, head_dim, first_rows(rows), rows, c, np.int64(0), common)
-        for j in range(common, staged):  # what only some of the tokens see
-            for d in range(0, head_dim, 16):
-                store(desk, VALUE + j * head_dim + d, sixteen(tag, v, bases[c + j], d))
-        for row in range(rows):
-            own = max(0, min(seen[row] - c, staged))
-            if own > common:
-                values(desk, head_dim, row, row + 1, c, common, own)
+    add_values(tag, v, bases, desk, head_dim, rows, most, seen)
 
 
 def flash(tag: FormatTag) -> Callable[..., None]:

@@ -20,7 +20,7 @@ from kernels.cpu.isa.simd import (
     shuffle,
     suffix,
 )
-from kernels.cpu.isa.tiles import zeros
+from kernels.cpu.isa.tiles import add_product, spread, zeros
 from kernels.cpu.runtime.closures import inner
 
 LANES = 16
@@ -211,6 +211,37 @@ def fma_rows(typing, sums, v, array, offset, stride):
         return context.make_tuple(builder, sums, totals)
 
     return sums(sums, v, array, types.intp, types.intp), codegen
+
+
+def rows_of_two(step: Any) -> Any:
+    """`outer_of_two` of scalars that need not be neighbours, (sums, others, v, w, array, offset,
+    stride) -> both: scalar r is array[offset + r * stride]."""
+
+    @intrinsic
+    def operation(typing, sums, others, v, w, array, offset, stride):
+        function = typing.resolve_value_type(step)
+        call = function.get_call_type(typing, (sums.dtype, v, v), {})
+        both = types.UniTuple(sums, 2)
+
+        def codegen(context, builder, signature, values):
+            compiled = context.get_function(function, call)
+            data = context.make_array(array)(context, builder, values[4]).data
+            tiles = list(values[:2])
+            for r in range(sums.count):
+                at = builder.add(values[5], builder.mul(values[6], values[6].type(r)))
+                scalar = spread(builder, v, builder.load(builder.gep(data, [at])))
+                for i, vector in enumerate(values[2:4]):
+                    one = builder.extract_value(tiles[i], r)
+                    total = compiled(builder, [one, vector, scalar])
+                    tiles[i] = builder.insert_value(tiles[i], total, r)
+            return context.make_tuple(builder, both, tiles)
+
+        return both(sums, sums, v, v, array, types.intp, types.intp), codegen
+
+    return operation
+
+
+fma_rows_of_two = rows_of_two(add_product)
 
 
 @intrinsic
