@@ -6,7 +6,7 @@ prompt had been read, since what they hold changes no speed, and llama.cpp's wit
 tokens of one again and again. The bound is the time that reading a step's bytes takes at the
 machine's probed bandwidth. What `python -m
 bench.needle` last found again by the same method and budget stands beside it. `--kv-policy
-quest:budget=2048 snapkv:capacity=1024` races these alone.
+quest:budget=2048 snapkv:capacity=1024 kivi2` races these alone.
 """
 
 import sys
@@ -69,17 +69,24 @@ class Way:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+TWO_BITS = Way(KIVI.lower(), options={"kv_format": KIVI})
+
+
+def _chosen(text: str, held: int) -> Way:
+    policy = policy_of(text)
+    kept = getattr(policy, "capacity", getattr(policy, "budget", 0))
+    return Way(text, kept / held, {"kv_policy": policy})
+
+
 def groups(asked: Namespace, heads: Heads) -> Iterator[list[Way]]:
     """Who takes turns, beside all cells and llama.cpp."""
     held = asked.held
     if asked.kv_policy:
-        policies = {text: policy_of(text) for text in asked.kv_policy}
         yield [
-            Way(text, getattr(p, "capacity", getattr(p, "budget", 0)) / held, {"kv_policy": p})
-            for text, p in policies.items()
+            TWO_BITS if text == TWO_BITS.name else _chosen(text, held) for text in asked.kv_policy
         ]
         return
-    yield [Way(KIVI.lower(), options={"kv_format": KIVI})]
+    yield [TWO_BITS]
     for name in POLICIES:
         yield [
             Way(name, budget, {"kv_policy": policy_of(text_of(name, budget, held, heads))})
@@ -249,7 +256,13 @@ def main() -> int:
     parser = ArgumentParser(prog="python -m bench.long_contexts", description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--held", type=int, default=16384, help="tokens of the text (%(default)s)")
-    parser.add_argument("--kv-policy", nargs="+", default=[], metavar="POLICY", help="race these")
+    parser.add_argument(
+        "--kv-policy",
+        nargs="+",
+        default=[],
+        metavar="POLICY",
+        help=f"race these, or {TWO_BITS.name}",
+    )
     parser.add_argument("--no-peer", action="store_true", help=f"leave {told.PEER} out")
     options = parsed(parser, RULE, QUICKLY)
     return report(options, partial(told.section, found_again=answers()), partial(measured, options))

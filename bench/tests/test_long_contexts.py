@@ -45,11 +45,11 @@ def test_the_program_in_small(monkeypatch, capsys, tmp_path):
 
 
 def test_chosen_policies_race_alone(monkeypatch, capsys):
-    """Policies that are named race with all cells, at the budgets that they say."""
-    texts = ["quest:budget=200,page=4,dense=0", "knorm:capacity=100"]
+    """Policies that are named race with all cells, at the budgets that they say, and two bits."""
+    texts = ["quest:budget=200,page=4,dense=0", "knorm:capacity=100", "kivi2"]
     _, *rows = told(monkeypatch, capsys, "--kv-policy", *texts)
     assert [(row["Method"], row["Budget"]) for row in rows] == [
-        (texts[0], 0.5), (texts[1], 0.25)
+        (texts[0], 0.5), (texts[1], 0.25), (texts[2], 1)
     ]  # fmt: skip
     assert 0 < rows[0]["Bookkeeping"] < 1
 

@@ -41,8 +41,11 @@ from kernels.cpu.formats.decoding import TAGS
 from kernels.cpu.isa.simd import (
     add,
     convert,
+    extract,
     f16x16,
+    f32x1,
     f32x16,
+    fma,
     i8x16,
     i32x16,
     load,
@@ -71,7 +74,8 @@ MERGE_SIGNATURE = (
 )
 F16 = TAGS["F16"]
 PAGES = CHUNK // GROUP  # of a chunk
-LEVELS = CODES % (LARGEST_CODE + 1)  # of four bits the lower two
+LOWER, UPPER = CODES % (LARGEST_CODE + 1), CODES // (LARGEST_CODE + 1)  # two of four bits
+EARLY = 2  # pages: how early one is asked for
 STEP = KEY + WIDEST  # where steps stand, as float32, behind the zero points at KEY
 
 
@@ -87,13 +91,26 @@ def partials(shape: Shape) -> int:
 
 
 @njit(inline="always")
-def by_arithmetic(low, step, codes, shift):
-    return add(mul(step, two_bits(codes, shift)), low)
+def everywhere(desk, at):
+    return splat(f32x16, extract(load(f32x1, desk, at), 0))
 
 
 @njit(inline="always")
-def by_table(low, step, codes, shift):
-    return picked(add(mul(step, load(f32x16, LEVELS, 0)), low), codes, shift)
+def by_arithmetic(desk, place, codes, shift):
+    first = mul(everywhere(desk, STEP + place), two_bits(codes, shift))
+    second = mul(everywhere(desk, STEP + place + 1), two_bits(codes, shift + 2))
+    return add(first, everywhere(desk, KEY + place)), add(second, everywhere(desk, KEY + place + 1))
+
+
+@njit(inline="always")
+def by_table(desk, place, codes, shift):
+    """One shift is for both: either table heeds two of four bits. Of a product and a sum apart LLVM
+    would look up each of their operands."""
+    low, next_low = everywhere(desk, KEY + place), everywhere(desk, KEY + place + 1)
+    step, next_step = everywhere(desk, STEP + place), everywhere(desk, STEP + place + 1)
+    first = fma(step, load(f32x16, LOWER, 0), low)
+    second = fma(next_step, load(f32x16, UPPER, 0), next_low)
+    return picked(first, codes, shift), picked(second, codes, shift)
 
 
 @inner
@@ -110,11 +127,20 @@ def bring_groups(pages, first, head_dim, desk, place, count):
 @njit(inline="always")
 def ask_for(pages, first, size):
     for byte in range(0, size, 64):
-        prefetch(pages, first + byte, 2)
+        prefetch(pages, first + byte, 3)
 
 
-def attending(number: Any) -> Any:
-    """attend_pages, with number(zero, step, codes, shift): the one that two bits stand for."""
+@njit(inline="always")
+def find_pages(bases, at, lists, first, last, page_bytes, head_bytes):
+    """Where a head begins in pages `first` to `last` of a list, to bases[at:]: -> how many."""
+    for p in range(first, last):
+        bases[at + p - first] = np.int64(lists[p]) * page_bytes + head_bytes
+    return max(0, last - first)
+
+
+def attending(numbers: Any) -> Any:
+    """attend_pages, with numbers(desk, place, codes, shift): the two that the four bits of each
+    word from `shift` on stand for, of groups `place` and place + 1 on the desk."""
 
     @inner
     def dots_of_page(none, pages, first, desk, head_dim, row, cell):
@@ -123,14 +149,13 @@ def attending(number: Any) -> Any:
         for b in range(0, head_dim, 16):
             codes = load(i32x16, pages, first + 8 * b)
             more = load(i32x16, pages, first + 8 * b + 64)
-            for j in range(16):
-                low, step = (
-                    splat(f32x16, desk[KEY + b + j]),
-                    splat(f32x16, desk[STEP + b + j]),
-                )
+            for j in range(0, 16, 2):
                 query = queries + 8 * (b + j)
-                early = fma_rows(early, number(low, step, codes, 2 * j), desk, query, 1)
-                late = fma_rows(late, number(low, step, more, 2 * j), desk, query, 1)
+                x, y = numbers(desk, b + j, codes, 2 * j), numbers(desk, b + j, more, 2 * j)
+                early = fma_rows(early, x[0], desk, query, 1)
+                late = fma_rows(late, y[0], desk, query, 1)
+                early = fma_rows(early, x[1], desk, query + 8, 1)
+                late = fma_rows(late, y[1], desk, query + 8, 1)
         scores = WEIGHT + row * CELL_STRIDE + cell
         store_rows(desk, scores, CELL_STRIDE, early)
         store_rows(desk, scores + 16, CELL_STRIDE, late)
@@ -146,18 +171,25 @@ def attending(number: Any) -> Any:
             for t in range(0, GROUP, 16):
                 codes = load(i32x16, pages, first + 8 * d + 4 * t)
                 more = load(i32x16, pages, first + 8 * d + 4 * t + 128)
-                for j in range(16):
-                    low, step = (
-                        splat(f32x16, desk[KEY + t + j]),
-                        splat(f32x16, desk[STEP + t + j]),
-                    )
+                for j in range(0, 16, 2):
                     weight = WEIGHT + row * CELL_STRIDE + cell + t + j
-                    value = number(low, step, codes, 2 * j)
-                    left = fma_rows(left, value, desk, weight, CELL_STRIDE)
-                    value = number(low, step, more, 2 * j)
-                    right = fma_rows(right, value, desk, weight, CELL_STRIDE)
+                    x, y = numbers(desk, t + j, codes, 2 * j), numbers(desk, t + j, more, 2 * j)
+                    left = fma_rows(left, x[0], desk, weight, CELL_STRIDE)
+                    right = fma_rows(right, y[0], desk, weight, CELL_STRIDE)
+                    left = fma_rows(left, x[1], desk, weight + 1, CELL_STRIDE)
+                    right = fma_rows(right, y[1], desk, weight + 1, CELL_STRIDE)
             store_rows(desk, at, DIM_STRIDE, left)
             store_rows(desk, at + 16, DIM_STRIDE, right)
+
+    @njit(inline="always")
+    def ask(k_pages, v_pages, bases, count, more, p, size):
+        """For the p-th of a chunk's keys, then of its values, then of the keys that come next."""
+        if p < count:
+            ask_for(k_pages, bases[p], size)
+        elif p < 2 * count:
+            ask_for(v_pages, bases[p - count], size)
+        elif p < 2 * count + more:
+            ask_for(k_pages, bases[PAGES + p - 2 * count], size)
 
     @njit(inline="always")
     def by_rows(keys, pages, first, desk, head_dim, rows, cell):
@@ -181,25 +213,24 @@ def attending(number: Any) -> Any:
             row += 8 if left >= 8 else 4 if left >= 4 else 1
 
     @inner
-    def attend_pages(block, desk, bases, places, t0, t1, h0, h1, kv_head, chunk):
-        """What attend is, over a chunk of pages, which tokens t0 to t1 see alike."""
+    def attend_pages(block, desk, bases, places, t0, t1, h0, h1, kv_head, chunk, after):
+        """What attend is, over a chunk of pages, which tokens t0 to t1 see alike. `after` is the
+        kv_head and the chunk that come next, whose pages are asked for."""
         (
             q, _, _, _, spans, positions, _, slopes, _, scale, softcap, k_pages, v_pages,
             page_lists, packed, _, _,
         ) = arguments(block, SIGNATURE)  # fmt: skip
-        head_dim, width, begin = q.shape[2], h1 - h0, chunk * PAGES
-        rows, count = (t1 - t0) * width, min(np.int64(packed[t0]) - begin, PAGES)
-        size = head_dim * PAGE_BYTES
+        head_dim, width, begin, seen = q.shape[2], h1 - h0, chunk * PAGES, np.int64(packed[t0])
+        rows, size, own = (t1 - t0) * width, head_dim * PAGE_BYTES, page_lists[spans[t0, 0]]
+        whole, later = k_pages.shape[1] * size, after[1] * PAGES
+        end = min(begin + PAGES, seen)
+        count = find_pages(bases, 0, own, begin, end, whole, kv_head * size)
+        end = min(later + EARLY, seen)
+        more = find_pages(bases, PAGES, own, later, end, whole, after[0] * size)
+        for i in range(count * GROUP):
+            places[i] = begin * GROUP + i
         for p in range(count):
-            page = np.int64(page_lists[spans[t0, 0], begin + p])
-            bases[p] = (page * k_pages.shape[1] + kv_head) * size
-            for i in range(GROUP):
-                places[p * GROUP + i] = (begin + p) * GROUP + i
-        for p in range(count):
-            if p + 1 < count:
-                ask_for(k_pages, bases[p + 1], size)
-            else:
-                ask_for(v_pages, bases[0], size)
+            ask(k_pages, v_pages, bases, count, more, p + EARLY, size)
             bring_groups(k_pages, bases[p], head_dim, desk, 0, head_dim)
             by_rows(True, k_pages, bases[p], desk, head_dim, rows, p * GROUP)
         for t in range(t0, t1):
@@ -213,8 +244,7 @@ def attending(number: Any) -> Any:
                     store(desk, at + d, zero(f32x16))
                 desk[at + head_dim], desk[at + head_dim + 1] = highest, total
         for p in range(count):
-            if p + 1 < count:
-                ask_for(v_pages, bases[p + 1], size)
+            ask(k_pages, v_pages, bases, count, more, count + p + EARLY, size)
             by_rows(False, v_pages, bases[p], desk, head_dim, rows, p * GROUP)
 
     return attend_pages
@@ -239,9 +269,9 @@ def end_of_run(spans, packed, first, last):
     return t
 
 
-def flash(number: Any) -> Callable[..., None]:
+def flash(numbers: Any) -> Callable[..., None]:
     sizes_of, place_of = dividing(F16, QUERIES)
-    attend_pages = attending(number)
+    attend_pages = attending(numbers)
 
     def generic(block, thread, n_threads):
         (
@@ -259,7 +289,8 @@ def flash(number: Any) -> Callable[..., None]:
             most = max(most, own)
         for item in range(thread, units * (most if split else 1), n_threads):
             h0, h1, column, t1, last_token = place_of(item % units, sizes)
-            kv_head = column // (2 * head_dim)
+            kv_head, after = column // (2 * head_dim), item + n_threads
+            next_head = place_of(after % units, sizes)[2] // (2 * head_dim) if split else kv_head
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
                 of_pages = chunks_of_pages(packed[t0])
@@ -270,7 +301,10 @@ def flash(number: Any) -> Callable[..., None]:
                     last = min(last, first + 1)
                 for chunk in range(first, last):
                     if chunk < of_pages:
-                        attend_pages(block, desk, bases, places, t0, t1, h0, h1, kv_head, chunk)
+                        then = (next_head, after // units if split else chunk + 1)
+                        attend_pages(
+                            block, desk, bases, places, t0, t1, h0, h1, kv_head, chunk, then
+                        )
                     else:
                         of_cells = chunk - of_pages
                         attend(

@@ -29,8 +29,21 @@ from kernels.cpu.attention.attention_tile import chunks_of, weigh
 from kernels.cpu.cache.keep_cells import reaching
 from kernels.cpu.formats.cache_rows import sixteen
 from kernels.cpu.formats.decoding import TAGS, FormatTag
-from kernels.cpu.isa.simd import add, f32x16, fma, load, mul, splat, store, sum_lanes, zero
-from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.isa.simd import (
+    add,
+    f32x16,
+    fma,
+    load,
+    load_first,
+    mul,
+    reverse,
+    splat,
+    store,
+    store_first,
+    sum_lanes,
+    zero,
+)
+from kernels.cpu.isa.simd_shuffle import first_lanes, stack
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, share
 from kernels.cpu.samplers.prefix import key_of
@@ -64,6 +77,43 @@ def weights_of(tag, block, desk, bases, whose, rows, column, chunk):
         desk[SUM + 2 * row], desk[SUM + 2 * row + 1] = highest, total
 
 
+@njit(inline="always")
+def scale_row(desk, row, seen, factor):
+    """A row's weights of the `seen` cells of a chunk, times this; of cells behind them none."""
+    for c in range(0, CHUNK, 16):
+        at = WEIGHT + row * CELL_STRIDE + c
+        scaled = mul(load(f32x16, desk, at), splat(f32x16, factor))
+        store(desk, at, first_lanes(scaled, max(0, min(seen - c, 16)), zero(f32x16)))
+
+
+@inner
+def add_columns(out, first, desk, rows, seen):
+    """The weights of a chunk's cells, row after row, to the cells' sums from out[first:] on."""
+    for c in range(0, min(seen, CHUNK), 16):
+        count = min(seen - c, 16)
+        total = load_first(f32x16, out, first + c, count)
+        for row in range(rows):
+            total = add(total, load(f32x16, desk, WEIGHT + row * CELL_STRIDE + c))
+        store_first(out, first + c, total, count)
+
+
+@inner
+def add_diagonals(out, first, desk, ends, rows, most):
+    """The same to the distances' sums from out[first:] on: row r sees ends[r] cells from the
+    chunk's first on, `most` at most, and what is nearest to it is the last."""
+    nearest = most
+    for row in range(rows):
+        nearest = min(nearest, ends[row])
+    for d in range(max(0, nearest - CHUNK), most, 16):
+        count = min(most - d, 16)
+        total = reverse(load_first(f32x16, out, first + d, count))
+        for row in range(rows):
+            c = ends[row] - d - 16  # to c + 15, of which what is no cell of the chunk is none
+            if -16 < c < CHUNK:
+                total = add(total, load(f32x16, desk, WEIGHT + row * CELL_STRIDE + c))
+        store_first(out, first + d, reverse(total), count)
+
+
 def stripes(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
@@ -71,8 +121,11 @@ def stripes(tag: FormatTag) -> Callable[..., None]:
         q, k, _, spans, _, _, last, out = arguments(block, OF_SUMS)
         desk, bases = stack(np.float32, DESK), stack(np.int64, BASES)
         whose, tops = stack(np.int64, QUERIES), stack(np.float32, QUERIES)
-        totals = stack(np.float32, QUERIES)
+        totals, ends = stack(np.float32, QUERIES), stack(np.int64, QUERIES)
         tokens, heads, head_dim = q.shape
+        capacity = out.shape[2]
+        for row in range(-1, QUERIES):  # what lies before a row and behind it weighs nothing
+            store(desk, WEIGHT + row * CELL_STRIDE + CHUNK, zero(f32x16))
         group = heads // (k.shape[1] // block_bytes * block_elements // head_dim)
         for h in range(thread, heads, n_threads):
             column = h // group * (head_dim // block_elements * block_bytes)
@@ -104,12 +157,11 @@ def stripes(tag: FormatTag) -> Callable[..., None]:
                     weights_of(tag, block, desk, bases, whose, rows, column, chunk)
                     begin = chunk * CHUNK
                     for row in range(rows):
-                        end, at = spans[whose[row], 2], WEIGHT + row * CELL_STRIDE
+                        ends[row] = spans[whose[row], 2] - begin
                         factor = below(desk[SUM + 2 * row], tops[row]) / totals[row]
-                        for c in range(min(end - begin, CHUNK)):
-                            out[h, 0, begin + c] += desk[at + c] * factor
-                        for c in range(min(end - begin, CHUNK)):
-                            out[h, 1, end - 1 - begin - c] += desk[at + c] * factor
+                        scale_row(desk, row, ends[row], factor)
+                    add_columns(out, 2 * h * capacity + begin, desk, rows, most - begin)
+                    add_diagonals(out, (2 * h + 1) * capacity, desk, ends, rows, most - begin)
 
     return stripe_sums
 

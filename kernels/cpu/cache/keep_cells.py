@@ -7,8 +7,12 @@ on: it comes from the same slot or an earlier one, which nothing was moved to ye
 
 from collections.abc import Callable
 
-from numba import njit
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
+from kernels.cpu.isa.simd import I32, broadcast, call_llvm, constant, f32x16, load
+from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, part, share
 from kernels.cpu.samplers.prefix import key_of
 from kernels.shapes import in_place
@@ -18,11 +22,31 @@ from reference.cache.kv_write import FORMATS_OF_CACHE
 IN_PLACE = in_place(MOVED)
 
 
-@njit(inline="always")
+@intrinsic
+def above(typing, v, key):
+    """How many lanes of a float32 vector have an integer, as key_of says, above this one."""
+
+    def codegen(context, builder, signature, values):
+        words = v.of("i32").ir
+        bits, zero = builder.bitcast(values[0], words), ir.Constant(words, None)
+        size = builder.and_(bits, constant(words, 0x7FFFFFFF))
+        own = builder.select(builder.icmp_signed("<", bits, zero), builder.neg(size), bits)
+        least = builder.trunc(builder.sub(values[1], ir.IntType(64)(2**31)), I32)
+        reaches = builder.icmp_signed(">", own, broadcast(builder, v.of("i32"), least))
+        mask = ir.IntType(v.lanes)
+        count = call_llvm(builder, f"llvm.ctpop.i{v.lanes}", mask, [builder.bitcast(reaches, mask)])
+        return builder.zext(count, ir.IntType(64))
+
+    return types.int64(v, types.int64), codegen
+
+
+@inner
 def reaching(scores, first, end, least):
-    """How many scores' integers are at least this one."""
-    count = 0
-    for j in range(first, end):
+    """How many scores' integers are at least this one, which is above 0."""
+    count, whole = 0, first + max(0, end - first) // 16 * 16
+    for j in range(first, whole, 16):
+        count += above(load(f32x16, scores, j), least - 1)
+    for j in range(whole, end):
         count += key_of(scores[j]) >= least
     return count
 

@@ -312,6 +312,12 @@ def minimum(builder, kind, a, b):
 
 
 @lanewise
+def reverse(builder, kind, v):
+    """The last lane first."""
+    return shuffle(builder, v, v, range(kind.lanes)[::-1])
+
+
+@lanewise
 def round_even(builder, kind, v):
     """The nearest whole numbers, halves to even, still as floats."""
     return call_llvm(builder, f"llvm.rint.{suffix(kind)}", kind.ir, [v])
