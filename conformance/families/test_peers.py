@@ -174,11 +174,10 @@ FORETELLING = {
 
 
 @pytest.mark.parametrize("name", FORETELLING)
-def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
-    """It stands behind the others, which transformers has alone: logits are those of the others,
-    and with it drafts leave the text as it is. Of a second one a note says that it is left out.
-    Where config.json tells of such a layer and the checkpoint has none the file is that of the
-    others, bit for bit."""
+def test_layers_that_foretell_tokens_are_taken(saved, name, tmp_path):
+    """Two stand behind the others, which transformers has alone: logits are those of the others,
+    and drafts leave the text as it is. Where config.json tells of such a layer and the checkpoint
+    has none the file is that of the others, bit for bit."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -190,24 +189,26 @@ def test_a_layer_that_foretells_a_token_is_taken(saved, name, tmp_path):
     assert (tmp_path / "none.gguf").read_bytes() == without.read_bytes()
     tensors, (layer, modules) = load_file(folder / "model.safetensors"), FORETELLING[name]
     attending = [n.partition("self_attn.o_proj")[0] for n in tensors if "self_attn.o_proj" in n]
-    more = {n.replace(attending[-1], layer): t for n, t in tensors.items() if attending[-1] in n}
+    second = layer.replace("3.", "4.").replace("0.", "1.")
+    more = {n.replace(attending[-1], at): t for at in (layer, second) for n, t in tensors.items()
+            if attending[-1] in n}  # fmt: skip
     width, draw = config["hidden_size"], torch.Generator().manual_seed(1)
     joining = torch.randn(width, 2 * width, generator=draw) * width**-0.5
     own = dict(zip(modules, (joining, *[torch.ones(width)] * 3), strict=True))
-    more |= {f"{module}.weight": t for module, t in own.items()}
-    second = {"mtp.layers.1.input_layernorm.weight": torch.ones(width)} if "Qwen" in name else {}
-    more = {n: t.clone() for n, t in (more | second).items()}
+    more |= {f"{m.replace(layer, at)}.weight": t for m, t in own.items() for at in (layer, second)}
+    more = {n: t.clone() for n, t in more.items()}
     save_file(tensors | more, folder / "model.safetensors")
     write_json(folder / "config.json", config | {"num_nextn_predict_layers": 2})
     path = tmp_path / "with.gguf"
-    [note] = convert(folder, path, "F32", name="one").notes
-    assert note.endswith("all but the first are left out")
+    assert not convert(folder, path, "F32", name="one").notes
     assert np.array_equal(engine_logits(path, tokens()), engine_logits(without, tokens()))
     with GGUFFile(path) as file:
         found = FORMATS["F32"].dequantise(file.tensor("blk.3.nextn.eh_proj.weight"))
         assert np.array_equal(found, joining.numpy())
         norm = FORMATS["F32"].dequantise(file.tensor("blk.3.nextn.enorm.weight"))
         assert (norm == (2 if "Qwen" in name else 1)).all()
+        assert "blk.4.attn_output.weight" in file.tensors
+        assert ("blk.4.nextn.eh_proj.weight" in file.tensors) == ("Qwen" not in name)
     params = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
     with Engine.load(without, threads=1) as engine:
         plain = engine.generate([5, 9, 11], params).outputs[0].token_ids

@@ -53,10 +53,7 @@ class DeltaNets(Qwen3):
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
         layers = {name.split(".")[2] for name in tensors if name.startswith("mtp.layers.")}
-        return nextn.told(config, tensors, NEXTN["eh_proj"], len(layers))
-
-    def notes(self, config: Fields) -> list[str]:
-        return super().notes(config) + nextn.notes(config)
+        return nextn.told(config, tensors, [NEXTN["eh_proj"]] * len(layers))
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -89,16 +86,19 @@ class DeltaNets(Qwen3):
         found = {"full_attention_interval": gw.u32(every)}
         if kinds != usual:
             listed = [kind == KINDS[1] for kind in kinds]
-            listed += [False] * bool(config.get(nextn.FURTHER))
+            listed += [False] * (config.get(nextn.FURTHER) or 0)
             found["attention.recurrent_layers"] = gw.booleans(listed)
         return found
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        last = f"model.layers.{model.blocks}."
-        found = {
-            name: self.stored(name, replace(s, name=s.name.replace(last, "mtp.layers.0.")), model)
-            for name, s in super().sources(config, nextn.whole(model)).items()
+        behind = {
+            f"model.layers.{model.blocks + i}.": f"mtp.layers.{i}." for i in range(model.further)
         }
+        found = {}
+        for name, source in super().sources(config, nextn.whole(model)).items():
+            layer = ".".join(source.name.split(".")[:3]) + "."
+            place = source.name.replace(layer, behind.get(layer, layer))
+            found[name] = self.stored(name, replace(source, name=place), model)
         return found | nextn.sources(model, NEXTN, added=1.0)
 
     def stored(self, name: str, source: Source, model: ModelConfig) -> Source:
