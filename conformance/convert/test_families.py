@@ -297,6 +297,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "experts of no number": (GLM4MOE | {"n_routed_experts": None}, "n_routed_experts is missing"),
     "grouped latent attention": (MINICPM3 | {"num_key_value_heads": 2}, "all heads have keys"),
     "biases of MiniCPM": (MINICPM3 | {"attention_bias": True}, "attention_bias is true; this"),
+    "a first context of one": (
+        MINICPM3 | {"rope_scaling": LONGER | {"original_max_position_embeddings": 1}},
+        "original_max_position_embeddings is 1: nothing can be stretched from it",
+    ),
     "longer rope of MiniCPM": (
         MINICPM3 | {"rope_scaling": LONGER}, "no attention_factor"
     ),

@@ -87,7 +87,10 @@ class Llama(Family):
 class Mistral(TextPart, Llama):
     """LLaMA, but for a window that attention may be limited to."""
 
-    architectures = ("MistralForCausalLM", "Mistral3ForConditionalGeneration")
+    architectures: ClassVar[tuple[str, ...]] = (
+        "MistralForCausalLM",
+        "Mistral3ForConditionalGeneration",
+    )
     about = "Mistral 7B and Nemo, what was made of them, and the text part of Mistral Small 3.1"
 
     def check(self, config: Fields) -> None:
@@ -323,7 +326,7 @@ class Gemma(Llama):
     """LLaMA with GELU, a scaled embedding, the checkpoint's own order of rows, and norms from which
     the checkpoint takes 1."""
 
-    architectures = ("GemmaForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("GemmaForCausalLM",)
     about = "Gemma 1"
     gguf = "gemma"
     ties = True
@@ -350,7 +353,7 @@ class Gemma(Llama):
 class Gemma2(Gemma):
     """Gemma with norms after attention and the network, soft caps, and windows."""
 
-    architectures = ("Gemma2ForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("Gemma2ForCausalLM",)
     about = "Gemma 2"
     gguf = "gemma2"
     modules: ClassVar = {
