@@ -15,7 +15,7 @@ SENSES = {"vision_config": "sees images", "audio_config": "hears"}
 
 
 class TextPart(Family):
-    """A family that is published with and without."""
+    """A family whose models are published with what sees or hears, and without."""
 
     def usual_words(self, config: Fields) -> Fields:
         """Those of the text's part, where there are others."""
