@@ -40,9 +40,10 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     """Every tensor that the family wants is in the file, in a shape and a format that run, and none
     that its graph would leave out."""
     tensors = file.tensors
-    if config.blocks > len(tensors):  # before anything is made for each block
+    blocks = config.blocks + config.further
+    if blocks > len(tensors):  # before anything is made for each block
         raise ModelError(
-            f"{file.path}: {config.architecture}.block_count is {config.blocks},"
+            f"{file.path}: {config.architecture}.block_count is {blocks},"
             f" but there are {len(tensors)} tensors"
         )
     wanted = family.expected_tensors(config)
@@ -68,7 +69,7 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
 
 
 def check_further(file: GGUFFile, config: ModelConfig) -> None:
-    """The same of the block that foretells a token: that there is one, and what it needs."""
+    """The same of the blocks that foretell tokens: that there is one, and what they need."""
     if not config.further:
         raise ModelError(
             f"{file.path}: it has no block that foretells further tokens, so none can draft them"

@@ -274,6 +274,8 @@ class ModelConfig:
             raise ModelError(
                 f"attention.head_count {self.heads} is no multiple of head_count_kv {self.kv_heads}"
             )
+        if self.activation == "swiglu_oai" and not self.experts:
+            raise ModelError(f"{self.architecture}.expert_count is 0: its networks are mixtures")
         if self.rope_dims % 2 or self.rope_dims > self.head_dim:
             raise ModelError(
                 f"rope.dimension_count is even and at most {self.head_dim}, got {self.rope_dims}"

@@ -52,7 +52,7 @@ TRIED = 32  # tokens by which a load finds how many neurons are active
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A model's parts: its step as it was `built`, what runs it, and for whom; and what runs the
-    block that foretells a token `ahead`, where that was asked for."""
+    blocks that foretell tokens `ahead`, where that was asked for."""
 
     config: ModelConfig
     device: Device | None
@@ -62,7 +62,7 @@ class Loaded:
     team: Team
     built: Built
     ready: Executable
-    ahead: Plan | None
+    ahead: Sequence[Plan]
     notes: Sequence[str]
 
 
@@ -117,12 +117,12 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             notes += found
     foretelling = [keep_hidden] if options.foretells else []
     reading = _passes_of(options, context, method)
-    whole, ahead = built([*options.passes, *reading, *foretelling]), None
+    whole, ahead = built([*options.passes, *reading, *foretelling]), list[Plan]()
     ready = compiler.compile(whole)
     if isinstance(method, Eviction):
         method.compile(whole.graph, whole.memory, compiler)
     if options.foretells:
-        ahead = compiler.trial(build_further(file, said, cells, options, whole))
+        ahead = [compiler.trial(b) for b in build_further(file, said, cells, options, whole)]
     if options.background:
         resources.enter_context(closing(Background(chooser.serving)))
     notes = [*compiler.notes, *notes]

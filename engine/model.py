@@ -73,7 +73,7 @@ class Model:
         self._closing = True
         with self._stepping:
             self._resources.close()
-            self.ready = self.ahead = None
+            self.ready, self.ahead = None, []
             for name in ("caches", "states", "pages", "memory"):
                 self.__dict__.pop(name, None)
 

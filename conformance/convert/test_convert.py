@@ -379,8 +379,8 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "integers": (as_integers, "is I32; readable are F32, F16, BF16"),
     "a tensor missing": (lambda f: reweigh(f, lm_head__weight=None), "lm_head.weight is missing"),
     "a tensor too many": (
-        lambda f: reweigh(f, model__layers__0__mlp__up_proj__bias=np.zeros(88, np.float32)),
-        "tensor model.layers.0.mlp.up_proj.bias has no place",
+        lambda f: reweigh(f, model__layers__0__input_layernorm__bias=np.zeros(48, np.float32)),
+        "tensor model.layers.0.input_layernorm.bias has no place",
     ),
     "another shape": (
         lambda f: reweigh(f, lm_head__weight=np.zeros((67, 47), np.float32)),

@@ -1,5 +1,6 @@
 """Checkpoints of the families: rows that move, constants, and what is refused."""
 
+import json
 from dataclasses import asdict
 from itertools import product
 from typing import Any
@@ -157,6 +158,48 @@ def test_gemmas_two_ropes_are_read_either_way():
         assert (rope["gemma3.rope.freq_base"], rope["gemma3.rope.freq_base_swa"]) == bases
 
 
+def test_the_text_of_a_model_that_sees(tmp_path):
+    """Its fields and tensors stand under names of their own, of which there are two kinds; what
+    sees is left out, as a note says: the file is that of the text alone, bit for bit."""
+    checkpoint, seen = (
+        CHECKPOINTS["grouped_query"],
+        {"vision_tower.x.weight": np.ones((2, 2), "f4")},
+    )
+    text = write_folder(checkpoint, tmp_path / "text", architecture="MistralForCausalLM")
+    convert(text, tmp_path / "text.gguf", name="one")
+    config = json.loads((text / "config.json").read_text()) | {"model_type": "mistral"}
+    kind = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3"}
+    told = {"text_config": config, "vision_config": {"image_size": 1540}}
+    (text / "config.json").write_text(json.dumps(told | kind))
+    for before, after in (("model.", "language_model.model."), ("model.", "model.language_model.")):
+        weights = {n.replace(before, after, 1): w for n, w in checkpoint.weights().items()}
+        if after.startswith("language"):
+            weights["language_model.lm_head.weight"] = weights.pop("lm_head.weight")
+        write_weights(text, weights | seen)
+        [note] = convert(text, tmp_path / "seeing.gguf", name="one").notes
+        assert note == "what sees images is left out: the file is of the text alone"
+        assert (tmp_path / "seeing.gguf").read_bytes() == (tmp_path / "text.gguf").read_bytes()
+    config["model_type"] = "ministral3"
+    (text / "config.json").write_text(json.dumps(told | kind))
+    with pytest.raises(CheckpointError, match="model_type is 'ministral3'; this family runs"):
+        convert(text, tmp_path / "other.gguf")
+
+
+def test_sizes_that_gemma_does_not_tell():
+    """The 4B's config.json leaves to transformers what is the 4B's own."""
+    told = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "model_type": "gemma3_text", "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024}  # fmt: skip
+    fields = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": told}
+    family = family_of(config := Fields(fields, "config.json"))
+    keys = family.keys(family.usual_words(config))
+    found = [keys[f"gemma3.{name}"][1] for name in (
+        "attention.head_count", "attention.head_count_kv", "attention.key_length", "vocab_size",
+        "context_length", "rope.scaling.factor", "rope.freq_base",
+    )]  # fmt: skip
+    assert found == [8, 4, 256, 262208, 131072, 8.0, 1e6]
+
+
 def test_a_base_models_names_are_known(tmp_path):
     """Saved without its output a model's names lack what they begin with: the same file."""
     weights = opt()
@@ -254,6 +297,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "experts of no number": (GLM4MOE | {"n_routed_experts": None}, "n_routed_experts is missing"),
     "grouped latent attention": (MINICPM3 | {"num_key_value_heads": 2}, "all heads have keys"),
     "biases of MiniCPM": (MINICPM3 | {"attention_bias": True}, "attention_bias is true; this"),
+    "a first context of one": (
+        MINICPM3 | {"rope_scaling": LONGER | {"original_max_position_embeddings": 1}},
+        "original_max_position_embeddings is 1: nothing can be stretched from it",
+    ),
     "longer rope of MiniCPM": (
         MINICPM3 | {"rope_scaling": LONGER}, "no attention_factor"
     ),

@@ -188,6 +188,17 @@ def test_experts_on_the_cpu(options, tmp_path):
     demand_near(got, formula_of(small, text), EXACT)
 
 
+@pytest.mark.parametrize("name", ["gpt-oss", "GLM 4.5, experts"])
+def test_some_blocks_and_experts_on_the_cpu(name, tmp_path):
+    """Whichever blocks and experts are the CPU's, any mixture gives its formula's logits."""
+    small = SUBJECTS[name]
+    path, text, options = small.write(tmp_path / "small.gguf"), prompt(small), {"kv_format": "F32"}
+    with on_gpu(path, n_cpu_moe=small.blocks - 1, gpu_layers=2, **options) as model:
+        assert {"cpu", "cuda"} == set(targets(model).values())
+        got = rows(model, text, [11])
+    demand_near(got, formula_of(small, text), EXACT)
+
+
 # The same bits
 
 

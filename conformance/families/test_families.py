@@ -482,6 +482,7 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
         (GEMMA4, {"attention__key_length_swa": 20}, "gemma4.attention.value_length_swa differs "),
         (GEMMA4, {"attention__head_count_kv": 3}, "attention.head_count 4 is no multiple of head"),
         (GEMMA3, {"expert_count": 4}, "gemma3.expert_count: mixtures of experts are not support"),
+        (SmallGptOss(), {"expert_count": 0}, "gpt-oss.expert_count is 0: its networks are mixtur"),
         (BLOOM, {"attention__max_alibi_bias": -8.0}, "attention.max_alibi_bias must be at least"),
     ],
 )

@@ -72,7 +72,7 @@ VECTOR = np.ones(16, np.float32)
 STRANGERS = {
     "blk.0.attn_sinks.weight": VECTOR,
     "blk.0.layer_output_norm.weight": np.ones(64, np.float32),
-    "blk.0.ffn_gate.bias": np.ones(96, np.float32),
+    "blk.0.ffn_gate.scale": np.ones(96, np.float32),
     "blk.0.ffn_gate_inp.weight": np.ones((8, 64), np.float32),
     "blk.1.attn_norm.weight": np.ones(64, np.float32),
     "rope_factors_medium.weight": np.ones(8, np.float32),

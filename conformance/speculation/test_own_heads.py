@@ -1,4 +1,4 @@
-"""Drafts by a model's own block that foretells a token: its logits are the formula's, the text is
+"""Drafts by a model's own blocks that foretell tokens: their logits are the formula's, the text is
 the plain one, and a file without such a block is told so."""
 
 from dataclasses import replace
@@ -20,14 +20,18 @@ from engine.speculation.settings import OwnHead
 from reference.further import joined
 from reference.models.transformer import Weight
 
-# The last block of each foretells; three stand before it.
+# What stands behind the first three blocks of each foretells.
 MODELS: dict[str, Small] = {
     "DeepSeek V3": SmallDeepSeek(blocks=4, groups=3, kept=2, tied=True),
     "GLM 4.5": SmallGlmMoe(blocks=4, format="F16", seed=1),
     "Qwen 3 Next": SmallQwen3Next(blocks=4),
     "Qwen 3.5": SmallQwen3Next(architecture="qwen35", experts=0, blocks=4, seed=1),
+    "DeepSeek V3, three": SmallDeepSeek(blocks=6, groups=3, kept=2, tied=True, seed=1),
+    "Qwen 3.5, two": SmallQwen3Next(architecture="qwen35", experts=0, blocks=5, further=2),
 }
+ALONE = [name for name, small in MODELS.items() if small.blocks == 4]
 LAST = "blk.3."
+AFTER = (5, 9, 2)  # tokens behind a text, of which the last are drafted
 GREEDY = {"max_tokens": 20, "ignore_eos": True}
 SEEDED = {**GREEDY, "temperature": 0.9, "seed": 7, "repetition_penalty": 1.2}
 SETTINGS = OwnHead(draft_p_min=0.0, adaptive=False)
@@ -35,8 +39,10 @@ SETTINGS = OwnHead(draft_p_min=0.0, adaptive=False)
 
 def with_head(small: Small, own: bool = False, knows: bool = False) -> Small:
     """The model with what joins an embedding and h, an embedding and a head of its own if `own`; or
-    with a block that `knows`: no block adds anything, so that a token alone says the next."""
-    width = small.hidden
+    with blocks that `know`: none adds anything, so that a token alone says the next. Of several
+    blocks DeepSeek's have all of their own, and Qwen's the first one's."""
+    width, sharing = small.hidden, small.architecture == "qwen35"
+    behind = [f"blk.{i}." for i in range(3, 4 if sharing else small.blocks)]
 
     def made(weights, norms):
         rng = np.random.default_rng(9)
@@ -45,15 +51,19 @@ def with_head(small: Small, own: bool = False, knows: bool = False) -> Small:
             values = rng.standard_normal(dims, np.float32) * np.float32(dims[-1] ** -0.5)
             return Weight(values.view(np.uint8), "F32")
 
-        more = {f"{LAST}nextn.eh_proj.weight": matrix(width, 2 * width)}
-        for name in ("enorm", "hnorm", *(["shared_head_norm"] if own else [])):
-            norms[f"{LAST}nextn.{name}.weight"] = 1 + 0.1 * rng.standard_normal(width, np.float32)
-        for name in ("embed_tokens", "shared_head_head") if own else ():
-            more[f"{LAST}nextn.{name}.weight"] = matrix(small.vocab, width)
+        more = {}
+        for block in behind:
+            more |= {f"{block}nextn.eh_proj.weight": matrix(width, 2 * width)}
+            for name in ("enorm", "hnorm", *(["shared_head_norm"] if own else [])):
+                vector = 1 + 0.1 * rng.standard_normal(width, np.float32)
+                norms[f"{block}nextn.{name}.weight"] = vector
+            for name in ("embed_tokens", "shared_head_head") if own else ():
+                more[f"{block}nextn.{name}.weight"] = matrix(small.vocab, width)
         if knows:
             eye = np.concatenate([np.eye(width), np.zeros((width, width))], axis=1)
-            more = {f"{LAST}nextn.eh_proj.weight": Weight(eye.astype("<f4").view(np.uint8), "F32")}
-            norms[f"{LAST}nextn.enorm.weight"] = np.ones(width, np.float32)
+            joins = Weight(eye.astype("<f4").view(np.uint8), "F32")
+            more = {f"{block}nextn.eh_proj.weight": joins for block in behind}
+            norms |= {f"{block}nextn.enorm.weight": np.ones(width, np.float32) for block in behind}
             for name, weight in weights.items():
                 if ".attn_output." in name or ".ffn_down" in name or ".ssm_out." in name:
                     weights[name] = Weight(np.zeros_like(weight.data), weight.format)
@@ -63,7 +73,7 @@ def with_head(small: Small, own: bool = False, knows: bool = False) -> Small:
 
 
 def write(small: Small, path):
-    return small.write(path, nextn_predict_layers=1)
+    return small.write(path, nextn_predict_layers=small.blocks - 3)
 
 
 @pytest.fixture(name="path", scope="module", params=MODELS)
@@ -84,37 +94,62 @@ def test_logits_are_the_formulas(small, own, tmp_path):
         drafter, found, model = OwnHeads(engine.model, 0.0), [], engine.model
         for begin, end in ((0, 11), (11, 12), (12, len(tokens))):
             model.evaluate(tokens[begin:end], begin)
-            text = [*tokens[:end], 5]
-            found.append(drafter._logits_behind(text))
+            text = [*tokens[:end], *AFTER[: small.blocks - 3]]
+            drafter._forget_others(text)
+            drafts = range(small.blocks - 3)
+            found += [drafter._logits_behind(text[: end + 1 + n], n) for n in drafts]
+            drafter._text = text
             model.cells.remove(0, begin=end)
     weights, norms = whole.tensors()
-    block = {n.replace(LAST, "blk.0."): w for n, w in weights.items() if n.startswith(LAST)}
-    vectors = {n.replace(LAST, "blk.0."): v for n, v in norms.items() if n.startswith(LAST)}
-    for name, theirs in (("token_embd", "embed_tokens"), ("output", "shared_head_head")):
-        chosen = weights.get(f"{LAST}nextn.{theirs}.weight") or weights.get(f"{name}.weight")
-        block |= {f"{name}.weight": chosen} if chosen else {}
-    head = norms.get(f"{LAST}nextn.shared_head_norm.weight")
-    vectors["output_norm.weight"] = norms["output_norm.weight"] if head is None else head
-    block.setdefault("output.weight", block["token_embd.weight"])
     changes = {"leading": 0} if hasattr(small, "leading") else {}
-    one = replace(small, blocks=1, **changes)
-    for end, ours in zip((11, 12, len(tokens)), found, strict=True):
-        following = np.array([*tokens[1:end], 5], np.int32)
-        x = joined(h[:end], following, block, vectors, 1e-5)
-        rows = block | {"token_embd.weight": Weight(x.astype("<f4").view(np.uint8), "F32")}
-        theirs = one.formula()(np.arange(end, dtype=np.int32), rows, vectors, one.shape())
-        demand_near(ours[None], theirs[-1:].astype(np.float32), EXACT)
+    one, ours = replace(small, blocks=1, **changes), iter(found)
+    eye = Weight(np.eye(small.hidden, dtype="<f4").view(np.uint8), "F32")
+    for end in (11, 12, len(tokens)):
+        before = h[:end]
+        for i in range(small.blocks - 3):
+            block, vectors = _alone(weights, norms, i)
+            following = np.array([*tokens[:end], *AFTER][1 + i : end + 1 + i], np.int32)
+            x = joined(before, following, block, vectors, 1e-5).astype("<f4")
+            rows = block | {"token_embd.weight": Weight(x.view(np.uint8), "F32")}
+            theirs, before = (
+                one.formula()(np.arange(end, dtype=np.int32), r, vectors, one.shape())
+                for r in (rows, rows | {"output.weight": eye})
+            )
+            demand_near(next(ours)[None], theirs[-1:].astype(np.float32), EXACT)
 
 
-@pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
-def test_llama_cpp_agrees(llama_cpp, small, tmp_path):
-    """llama.cpp opens the same file, and its own graph of such blocks foretells the same."""
+def _alone(weights, norms, number):
+    """Matrices and vectors of that block behind the third as those of a model of one; what it
+    lacks is the first one's, or the model's."""
+    places = ("blk.3.", f"blk.{3 + number}.")
+
+    def of(tensors):
+        every = ((n, t) for place in places for n, t in tensors.items() if n.startswith(place))
+        found = {f"blk.0.{n.split('.', 2)[2]}": tensor for n, tensor in every}
+        own = (("token_embd", "embed_tokens"), ("output", "shared_head_head"),
+               ("output_norm", "shared_head_norm"))  # fmt: skip
+        for name, theirs in own:
+            chosen = found.get(f"blk.0.nextn.{theirs}.weight", tensors.get(f"{name}.weight"))
+            found |= {} if chosen is None else {f"{name}.weight": chosen}
+        return found
+
+    block = of(weights)
+    return {"output.weight": block["token_embd.weight"], **block}, of(norms)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
+    """llama.cpp opens the same file, and its own graph of such a block foretells the same; with
+    several blocks of these families it does not draft."""
+    small = MODELS[name]
     tokens, path = prompt(small), write(with_head(small, own=True), tmp_path / "small.gguf")
     with Engine.load(path, threads=1, kv_format="F32", foretells=True) as engine:
         h = engine.embed(tokens, "none", normalize=False)
         engine.reset()
         engine.model.evaluate(tokens, 0)
-        ours = OwnHeads(engine.model, 0.0)._logits_behind([*tokens, 5])
+        drafter = OwnHeads(engine.model, 0.0)
+        drafter._forget_others([*tokens, 5])
+        ours = drafter._logits_behind([*tokens, 5], 0)
     theirs = llama_cpp.foretold(path, h, [*tokens[1:], 5])
     demand_near(ours[None], theirs[None], LIMITS["llama.cpp"][small.format])
 
@@ -148,9 +183,10 @@ def test_text_is_the_plain_one(path, threads):
         demand_settled(engine)
 
 
-def test_what_is_foretold_rightly_is_taken(tmp_path):
-    """Where a token alone says the next, and the block knows it, every draft is taken whole."""
-    small = with_head(MODELS["GLM 4.5"], knows=True)
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_what_is_foretold_rightly_is_taken(blocks, tmp_path):
+    """Where a token alone says the next, and the blocks know it, every draft is taken whole."""
+    small = with_head(replace(MODELS["GLM 4.5"], blocks=3 + blocks), knows=True)
     with Engine.load(
         write(small, tmp_path / "small.gguf"), threads=1, speculation=SETTINGS
     ) as engine:
@@ -175,6 +211,9 @@ def test_who_cannot_draft_says_so(tmp_path):
     part = write(small, tmp_path / "part.gguf")
     line = refusal(ModelError, part, Engine.load, part, speculation=SETTINGS)
     assert line == f"tensor {LAST}nextn.eh_proj.weight is missing, without which none drafts"
+    many = small.write(tmp_path / "many.gguf", nextn_predict_layers=2**30, block_count=2**30 + 3)
+    line = refusal(ModelError, many, Engine.load, many, speculation=SETTINGS)
+    assert line.startswith("glm4moe.block_count is 1073741827, but there are")
     for options in ({"ram_budget": "1GiB"}, {"device": "cuda"}):
         with pytest.raises(ModelError, match=f"mtp and {next(iter(options))} exclude each other"):
             Engine.load(part, speculation=SETTINGS, **options)

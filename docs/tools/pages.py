@@ -12,7 +12,13 @@ from mkdocs.structure.files import File, Files
 from typer import Context
 from typer.main import get_command
 
-from conformance.support.models.asked_of_llama_cpp import AGREED, MIXTURES, ON_FOLDERS, ROUNDED
+from conformance.support.models.asked_of_llama_cpp import (
+    AGREED,
+    IN_SUPERBLOCKS,
+    MIXTURES,
+    ON_FOLDERS,
+    ROUNDED,
+)
 from conformance.support.models.family_configs import CONFIGS
 from conformance.support.models.small_recurrent import RECURRENT
 from engine.convert.table import FAMILIES as CONVERTED
@@ -100,14 +106,17 @@ def _families() -> Iterator[str]:
         " at most 1e-11) wherever it is installed: `make test-transformers`, which CI runs. The"
         " column before says in which formats llama.cpp opened the same file (`make test-peers`):"
         " in F32 logits agree to 1e-10 (1e-11 of recurrent ones; to the step of its table where it"
-        " has GELU in F16), in Q8_0 with the formula that [rounds as it does](peers.md).\n"
+        " has GELU in F16), in F16 and in blocks with the formula that [rounds as it"
+        " does](peers.md); and in blocks the engine's are no further from its than two such"
+        " roundings move logits.\n"
     )
     of = {name: NAMES.get(one["model_type"], one["model_type"]) for name, one in CONFIGS.items()}
     if strangers := set(of.values()) - FAMILIES.keys():
         raise ValueError(f"NAMES lacks what GGUF calls {', '.join(sorted(strangers))}")
     floats = {small.architecture for small in (*AGREED, *MIXTURES, *RECURRENT.values())}
     asked = {"F32": floats | {of[name] for name in ON_FOLDERS}}
-    asked["F16, Q8_0"] = {small.architecture for small in ROUNDED}
+    asked["F16"] = {small.architecture for small in ROUNDED}
+    asked["Q8_0, Q4_K_M"] = set(IN_SUPERBLOCKS)
     yield "| architecture | graph | `assay convert` | llama.cpp | checkpoints |"
     yield "| --- | --- | --- | --- | --- |"
     for name, family in FAMILIES.items():

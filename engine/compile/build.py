@@ -19,6 +19,7 @@ from engine.models.layers import StepInputs
 from engine.models.table import parts_of
 from engine.options import Options
 from engine.passes import Memory, Pass, limits_of
+from engine.passes.keep_hidden import keep_hidden
 from engine.passes.sparse import sparse
 from engine.recurrent import as_ops_take_it, is_small
 from kernels.cpu.formats.packing import aligned_zeros
@@ -96,10 +97,28 @@ def build(
 
 def build_further(
     file: GGUFFile, described: Described, cells: Cells, options: Options, model: Built
+) -> list[Built]:
+    """The graph of each block that foretells a token, of which memory is its own but for the
+    cells', and what the `model` keeps for the first, and each for the next."""
+    found, kept = list[Built](), model.memory
+    for i in range(described.config.further):
+        found.append(_foretelling(file, described, cells, options, model, i, kept))
+        kept = found[-1].memory
+    return found
+
+
+def _foretelling(
+    file: GGUFFile,
+    described: Described,
+    cells: Cells,
+    options: Options,
+    model: Built,
+    number: int,
+    kept: Memory,
 ) -> Built:
-    """The graph of the block that foretells a token, of which memory is its own but for the
-    cells', and what the `model` keeps for it."""
+    """That of one of them, which reads what is `kept` for it."""
     config, family, limits = described.config, described.family, model.limits
+    names = [further.HIDDEN, *(f"{further.HIDDEN}.{i}" for i in range(1, config.further))]
     one, given = further.alone(config), _inputs_of(cells)
     given = {name: value for name, value in given.items() if name not in ("sources", "targets")}
     goals = Value("next_cells", "input", "i32", ("outputs",))
@@ -109,15 +128,17 @@ def build_further(
         memory.setdefault(value.name, np.zeros(value.sizes(limits), np.int32))
     inputs = dict(memory)
     known = family.expected_tensors(one) | family.optional_tensors(one) | further.joining(config)
-    at = partial(further.stored, config=config, tensors=file.tensors)
+    at = partial(further.stored, config=config, tensors=file.tensors, number=number)
     weights = _weights_of(file, family, one, memory, cells.capacity, known, at)
     caches = _caches_of(one, options.kv_format, cells.capacity)
     for name, cache in caches.items():
         memory[name] = aligned_zeros(cache.sizes({}), DTYPES[cache.dtype])
-    hidden = Value(further.HIDDEN, "cache", "u8", (cells.capacity, config.hidden), "F32")
-    memory[hidden.name] = model.memory[hidden.name]
-    said = StepInputs(**given, of_blocks=())
-    graph, logits = further.build(config, weights, said, caches, hidden, goals)
+    hidden = Value(names[number], "cache", "u8", (cells.capacity, config.hidden), "F32")
+    memory[hidden.name] = kept[hidden.name]
+    said, last = StepInputs(**given, of_blocks=()), number + 1 == config.further
+    graph, logits = further.build(config, weights, said, caches, hidden, goals if last else None)
+    if not last:
+        graph, memory = keep_hidden(graph, memory, names[number + 1])
     return Built(one, graph, memory, inputs, Kept(memory), {}, logits)
 
 

@@ -15,6 +15,7 @@ from engine.models.table import FAMILIES as GRAPHS
 from reference.formats.format import Floats
 
 HEAD_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
+BUFFER = ".rotary_emb.inv_freq"  # of old checkpoints of any family, which is computed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class Family:
     def is_unused(self, name: str, config: Fields) -> bool:
         """Whether a tensor of the checkpoint has no place in the file, and needs none."""
         tied = self.tied(config) and name == f"{self.modules['output']}.weight"
-        return tied or re.fullmatch(self.unused, name) is not None
+        return tied or name.endswith(BUFFER) or re.fullmatch(self.unused, name) is not None
 
     def _source(self, name: str, dims: tuple[int, ...], optional: bool = False) -> Source:
         """Of blk.3.attn_q.weight: model.layers.3.self_attn.q_proj.weight."""

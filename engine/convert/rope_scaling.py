@@ -172,7 +172,11 @@ def _long_magnitude(config: Fields, rope: Fields) -> float:
         return rope.real("attention_factor")
     original = _original_context(config, rope)
     factor = rope.real("factor", config.count("max_position_embeddings") / original)
-    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    if factor <= 1:
+        return 1.0
+    if original == 1:
+        raise rope.error("original_max_position_embeddings is 1: nothing can be stretched from it")
+    return math.sqrt(1 + math.log(factor) / math.log(original))
 
 
 def _magnitude(rope: Fields, factor: float) -> float:

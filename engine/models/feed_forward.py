@@ -9,7 +9,7 @@ import numpy as np
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models import experts
-from engine.models.family import Rows
+from engine.models.family import Rows, Tensors
 from engine.models.layers import biased, project
 
 PLACES = (".cpu", ".gpu")  # of neurons, by what gpu_idx has of them
@@ -98,7 +98,9 @@ def picked(config: ModelConfig) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
 def biases(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
     """Those of block i, which are added where the file has them."""
     down = "ffn_down_t" if config.transposed_down else "ffn_down"
-    return {f"blk.{i}.ffn_up.bias": (config.ffn,), f"blk.{i}.{down}.bias": (config.hidden,)}
+    rows = ("ffn_gate", "ffn_up") if config.activation in GATED else ("ffn_up",)
+    own: Tensors = {f"blk.{i}.{name}.bias": (config.ffn,) for name in rows}
+    return own | {f"blk.{i}.{down}.bias": (config.hidden,)}
 
 
 def feed_forward(

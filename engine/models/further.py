@@ -1,11 +1,13 @@
-"""The block behind a model's own that foretells one token more (DeepSeek-V3, arXiv 2412.19437,
+"""The blocks behind a model's own that foretell a token more each (DeepSeek-V3, arXiv 2412.19437,
 section 2.2; what llama.cpp calls NextN), whatever the family:
 
     h' = block(M [norm(embedding of the next token), norm(h)]),  logits = head(norm(h'))
 
 h is what the model's own head reads behind a token, and h' stands for what it will read behind the
-next. The block is one of the family's that attends and, in mixtures, has experts; its embedding and
-head are the model's unless it has its own. A file may have several such blocks: the first is used.
+next. Of several blocks the k-th reads what the one before it made of the same token as h, and the
+k-th token behind that. A block is one of the family's that attends and, in mixtures, has experts;
+its embedding and head are the model's unless it has its own, and what else a later block lacks
+beside the family's tensors is the first one's, as Qwen's M and norms are.
 """
 
 from collections.abc import Container, Mapping
@@ -30,13 +32,13 @@ def alone(config: ModelConfig) -> ModelConfig:
     return replace(config, blocks=1, leading=0, recurrent=frozenset(), further=0)
 
 
-def stored(name: str, config: ModelConfig, tensors: Container[str]) -> str:
-    """What the file calls a tensor of that model."""
-    block = f"blk.{config.blocks}."
-    if (own := f"{block}nextn.{ITS_OWN.get(name)}.weight") in tensors:
-        return own
-    if name.startswith("nextn."):
-        return block + name
+def stored(name: str, config: ModelConfig, tensors: Container[str], number: int = 0) -> str:
+    """What the file calls a tensor of the `number`-th block as that model."""
+    first, block = (f"blk.{config.blocks + i}." for i in (0, number))
+    if name in ITS_OWN or name.startswith("nextn."):
+        beside = f"nextn.{ITS_OWN[name]}.weight" if name in ITS_OWN else name
+        found = [place + beside for place in (block, first) if place + beside in tensors]
+        return found[0] if found else name if name in ITS_OWN else block + name
     return block + name.removeprefix("blk.0.") if name.startswith("blk.0.") else name
 
 
@@ -51,28 +53,35 @@ def joining(config: ModelConfig) -> Tensors:
 
 
 def expected_tensors(config: ModelConfig) -> Tensors:
-    """What the block needs beside the model, by the file's names."""
-    one = alone(config)
-    needed = FAMILIES[config.architecture].expected_tensors(one) | joining(config)
-    return {stored(n, config, ()): dims for n, dims in needed.items() if n not in ITS_OWN}
+    """What the blocks need beside the model, by the file's names."""
+    needed = FAMILIES[config.architecture].expected_tensors(alone(config))
+    return {
+        stored(n, config, (), i): dims
+        for i in range(config.further)
+        for n, dims in (needed if i else needed | joining(config)).items()
+        if n not in ITS_OWN
+    }
 
 
 def optional_tensors(config: ModelConfig) -> Tensors:
-    """What a file may have of the block, by its names."""
-    one, block = alone(config), f"blk.{config.blocks}."
-    found = FAMILIES[config.architecture].optional_tensors(one)
-    head = {"output_norm.weight": (config.hidden,)}
+    """What a file may have of the blocks, by its names."""
+    found = FAMILIES[config.architecture].optional_tensors(alone(config))
+    found = {name: dims for name, dims in found.items() if name.startswith("blk.0.")}
     both = dict.fromkeys(("token_embd.weight", "output.weight"), (config.vocab, config.hidden))
+    own = both | {"output_norm.weight": (config.hidden,)}
+    found |= {f"nextn.{ITS_OWN[name]}.weight": dims for name, dims in own.items()}
     return {
-        **{stored(n, config, ()): dims for n, dims in found.items() if n.startswith("blk.0.")},
-        **{f"{block}nextn.{ITS_OWN[n]}.weight": dims for n, dims in (both | head).items()},
+        stored(name, config, (), i): dims
+        for i in range(config.further)
+        for name, dims in (found | joining(config) if i else found).items()
     }
 
 
 def parts(config: ModelConfig) -> dict[str, Part]:
-    """Its weights that are parts of tensors, all by the file's names."""
+    """Their weights that are parts of tensors, all by the file's names."""
     return {
-        stored(name, config, ()): replace(part, tensor=stored(part.tensor, config, ()))
+        stored(name, config, (), i): replace(part, tensor=stored(part.tensor, config, (), i))
+        for i in range(config.further)
         for name, part in parts_of(alone(config)).items()
     }
 
@@ -83,12 +92,13 @@ def build(
     inputs: StepInputs,
     caches: Mapping[str, Value],
     hidden: Value,
-    next_cells: Value,
+    next_cells: Value | None,
 ) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab].
+    """The nodes of one step of a block and its logits [outputs, vocab].
 
-    Tokens of a step are those behind what the cells hold, whose h is in `hidden`, a cache of rows;
-    h' of each output goes to the row of a cell in `next_cells`, from where a further step has it.
+    Tokens of a step are those behind what the cells hold, the k-th behind of the k-th block, whose
+    h is in `hidden`, a cache of rows. Of the last block h' of each output goes to the row of a cell
+    in `next_cells`, from where a further step of it has it.
     """
     graph, width = Graph(), config.hidden
     own, logits = FAMILIES[config.architecture].build(alone(config), weights, inputs, caches)
@@ -106,5 +116,6 @@ def build(
     both = both.view(tokens, 2 * width)
     graph("linear", first.label, x=both, weight=weights["nextn.eh_proj.weight"])
     graph.nodes += others
-    graph("kv_write", "hidden_write", out=hidden, x=own.hidden, cells=next_cells, before=hidden)
+    if next_cells:
+        graph("kv_write", "hidden_write", out=hidden, x=own.hidden, cells=next_cells, before=hidden)
     return graph, logits

@@ -1,6 +1,7 @@
 """LLaMA (Touvron et al., arXiv 2302.13971; grouped queries: 2307.09288), dense.
 
-Tensors by their GGUF names. A file may tie `output` to `token_embd` and may have attention biases.
+Tensors by their GGUF names. A file may tie `output` to `token_embd` and may have biases of
+attention and of networks, as Granite's models of code have, which are LLaMA.
 SmolLM 3 (Bakouch et al., 2025) is LLaMA whose every fourth block is without rope, Granite 3 (IBM,
 2024) one with scales of the embedding, of attention, of what a block adds, and of the logits, and
 ERNIE 4.5 (Baidu, 2025), dense, is LLaMA.
@@ -46,6 +47,8 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             f"blk.{i}.attn_v.bias": (kv,),
             f"blk.{i}.attn_output.bias": (hidden,),
         }
+        if not config.experts or i < config.leading:
+            tensors |= feed_forward.biases(config, i)
     return tensors
 
 

@@ -8,13 +8,13 @@ from engine.passes import Memory
 from reference.table import OPS
 
 
-def keep_hidden(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
+def keep_hidden(graph: Graph, memory: Memory, name: str = HIDDEN) -> tuple[Graph, Memory]:
     """The graph with the last norm over all tokens, not those alone whose logits are wanted, and
-    its results in a cache of float32 rows."""
+    its results in a cache of float32 rows, so named."""
     last, made = graph.hidden, Graph()
     (norm,) = (node for node in graph.nodes if node.label == last.name)
     capacity, width = len(memory["cell_positions"]), int(last.dims[1])
-    cache = Value(HIDDEN, "cache", "u8", (capacity, width), "F32")
+    cache = Value(name, "cache", "u8", (capacity, width), "F32")
     for node in graph.nodes:
         if node.label == "rows":
             x = node.arguments["weight"]
@@ -25,4 +25,4 @@ def keep_hidden(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
             cells = Value("cells", "input", "i32", ("tokens",))
             made("kv_write", "hidden_write", out=cache, x=every, cells=cells, before=cache)
         made.nodes.append(node)
-    return made, memory | {HIDDEN: np.zeros(cache.sizes({}), np.uint8)}
+    return made, memory | {name: np.zeros(cache.sizes({}), np.uint8)}

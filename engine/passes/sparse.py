@@ -119,11 +119,7 @@ class _Network:
         graph, block, activation = self.graph, self.block, self.config.activation
         label = f"{block}.{activation}{part}"
         if activation not in GATED:
-            up = self._rows("ffn_up", part, active)
-            if f"{block}.ffn_up.bias" in self.weights:  # was added to inactive neurons too
-                active_up = f"{block}.ffn_up_active{part}"
-                up = graph("where_active", active_up, x=up, mask=active["mask"])
-            return graph(activation, label, x=up)
+            return graph(activation, label, x=self._rows("ffn_up", part, active))
         gate = self._rows("ffn_gate", part, active)
         open_ = graph("threshold_mask", f"{block}.open{part}", logits=gate, threshold=LEAST)
         up = self._rows("ffn_up", part, self._active(f"open{part}", open_))
@@ -136,7 +132,10 @@ class _Network:
         out = self.graph(
             "sparse_linear", f"{label}{part}", x=self.x, weight=weight, slots=slots, **active
         )
-        return biased(self.graph, self.weights, label, out, part)
+        if f"{label}.bias" not in self.weights:
+            return out
+        out = biased(self.graph, self.weights, label, out, part)  # of inactive neurons too
+        return self.graph("where_active", f"{label}_active{part}", x=out, mask=active["mask"])
 
     def _sum(self, part: str, fired: Value, active: Mapping[str, Value]) -> Value:
         """The active neurons' part of the output [tokens hidden]."""

@@ -137,8 +137,9 @@ class Lookahead:
 
 @dataclass(frozen=True, slots=True)
 class OwnHead:
-    """A chain by the model's own block that foretells a token (DeepSeek-V3, arXiv 2412.19437), run
-    again behind each of its likeliest tokens; it ends as in Linear."""
+    """A chain by the model's own blocks that foretell tokens (DeepSeek-V3, arXiv 2412.19437), each
+    behind the likeliest token of the one before, then the last behind its own; it ends as in
+    Linear."""
 
     draft_max: int = 3
     draft_p_min: float = 0.75

@@ -1,5 +1,7 @@
 """What tests ask llama.cpp about: small models and folders, which the page of families tells."""
 
+from dataclasses import fields, replace
+
 from conformance.support.models.small_families import (
     SUBJECTS,
     SmallCommandR,
@@ -17,6 +19,7 @@ from conformance.support.models.small_families import (
     SmallPhi,
     SmallQwen,
 )
+from conformance.support.models.small_models import Small
 from conformance.support.models.small_recurrent import RECURRENT
 
 # Folders of transformers' that `assay convert` reads, by their names in family_configs.py.
@@ -84,3 +87,24 @@ ROUNDED = (
     *(RECURRENT[name] for name in ("Mamba", "Mamba 2", "LFM 2", "Qwen 3.5", "Qwen 3.5, experts")),
     RECURRENT["Qwen 3 Next, tied, F16"],
 )  # fmt: skip
+
+
+def in_superblocks(small: Small) -> Small:
+    """The model in F32, its rows whole superblocks of 256 wherever a size may be chosen."""
+    sizes = {"hidden": 256, "ffn": 256, "head_dim": 64, "format": "F32", "window_dim": 64,
+             "width": 256, "q_rank": 256, "kv_rank": 256, "nope": 32, "turned": 32, "value": 64,
+             "per_layer": 256}  # fmt: skip
+    if isinstance(small, SmallMixture):
+        sizes["shared"] = 256
+    if small.architecture.startswith("qwen3") and not isinstance(small, SmallQwen | SmallMixture):
+        sizes |= {"state": 64, "rank": 4, "groups": 2}  # of delta nets
+    own = {field.name for field in fields(small) if getattr(small, field.name)}
+    return replace(small, **{name: size for name, size in sizes.items() if name in own})
+
+
+# One of each architecture that llama.cpp has, for files in Q8_0 and Q4_K_M.
+IN_SUPERBLOCKS = {
+    small.architecture: in_superblocks(small)
+    for small in reversed((*ROUNDED, *AGREED, *MIXTURES, *RECURRENT.values(), *SUBJECTS.values()))
+    if small.architecture not in ("opt", "bamboo")
+}

@@ -135,9 +135,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "MPT": MPT,
     "MPT, seven heads": {**MPT, "n_heads": 7, "max_seq_len": 99, "layer_norm_epsilon": 1e-3},
     "SmolLM 3": SMOLLM,
-    "SmolLM 3, untied, biases": {**SMOLLM, "tie_word_embeddings": False, "attention_bias": True},
+    "SmolLM 3, untied, biases": {
+        **SMOLLM, "tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True
+    },
     "Granite": GRANITE,
-    "Granite, tied, biases": {**GRANITE, "tie_word_embeddings": True, "attention_bias": True},
+    "Granite, tied, biases": {
+        **GRANITE, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True
+    },
+    "LLaMA, biases, as Granite's of code": {
+        **QWEN, "model_type": "llama", "attention_bias": True, "mlp_bias": True
+    },
     "OLMo 2": OLMO,
     "GLM 4": GLM,
     "GLM 4, no biases, whole heads": {

@@ -155,7 +155,8 @@ class SmallLfm2(Small):
 @dataclass(frozen=True, slots=True)
 class SmallQwen3Next(Small):
     """A random Qwen 3 Next, or Qwen 3.5 if `architecture` says so: gated delta nets, and attention
-    in every `interval`-th block. Networks are mixtures if there are `experts`."""
+    in every `interval`-th block and in the last, `further` ones. Networks are mixtures if there are
+    `experts`."""
 
     blocks: int = 3
     taps: int = 4
@@ -163,6 +164,7 @@ class SmallQwen3Next(Small):
     rank: int = 6
     groups: int = 3
     interval: int = 2
+    further: int = 0
     experts: int = 6
     used: int = 3
     width: int = 32
@@ -171,6 +173,9 @@ class SmallQwen3Next(Small):
     @property
     def rope_dims(self) -> int:
         return self.head_dim // 4 * 2
+
+    def attends(self, block: int) -> bool:
+        return (block + 1) % self.interval == 0 or block >= self.blocks - self.further
 
     def apart(self) -> dict[str, tuple[int, int]]:
         """Matrices that no format packs, which are drawn as vectors."""
@@ -181,14 +186,14 @@ class SmallQwen3Next(Small):
         gates = ["ssm_ba"] if self.architecture == "qwen3next" else ["ssm_beta", "ssm_alpha"]
         for name, *dims in Small.listed(self):
             _, block, part, *_ = [*name.split("."), "", ""]
-            attends = not block.isdigit() or (int(block) + 1) % self.interval == 0
+            attends = not block.isdigit() or self.attends(int(block))
             if part == "attn_q":
                 dims[0] *= 2
             dense = not self.experts or not part.startswith("ffn_") or part == "ffn_norm"
             if dense and (attends or not part.startswith("attn_") or part == "attn_norm"):
                 yield name.replace("ffn_norm", "post_attention_norm"), *dims
         for block in range(self.blocks):
-            if (block + 1) % self.interval == 0:
+            if self.attends(block):
                 yield from ((f"blk.{block}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
                 continue
             yield f"blk.{block}.attn_qkv.weight", rows, self.hidden

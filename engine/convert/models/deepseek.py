@@ -44,7 +44,6 @@ class DeepSeekV2(Mixture, Family):
             for name in ("gate", "up", "down")
         },
     }
-    unused = Qwen2.unused
     activation = "hidden_act"
     ropes = ("default", "linear", "yarn")
     counts: ClassVar = Routed.counts
@@ -130,7 +129,6 @@ class MiniCPM3(Family):
         **{name: DeepSeekV2.modules[name] for name in LATENT},
         "attn_kv_b": "model.layers.{}.self_attn.kv_b_proj",
     }
-    unused = Qwen2.unused
     activation = "hidden_act"
     ties = True
     ropes = ("default", "linear", "longrope")

@@ -22,6 +22,7 @@ from engine.convert.models.lfm2 import Lfm2
 from engine.convert.models.mamba import Mamba, Mamba2
 from engine.convert.models.neox import GPTNeoX, Nemotron, Phi2, StableLM, StarCoder2
 from engine.convert.models.opt import OPT
+from engine.convert.text_part import TextPart
 from engine.gguf import writer as gw
 from reference.formats.format import Floats
 
@@ -46,8 +47,6 @@ class Llama(Family):
         "ffn_up": "model.layers.{}.mlp.up_proj",
         "ffn_down": "model.layers.{}.mlp.down_proj",
     }
-    # Buffers that old checkpoints hold, and that are computed here.
-    unused: ClassVar[str] = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
     activation = "hidden_act"
     # Numbers without which transformers takes those of one model.
@@ -85,11 +84,19 @@ class Llama(Family):
         }
 
 
-class Mistral(Llama):
+class Mistral(TextPart, Llama):
     """LLaMA, but for a window that attention may be limited to."""
 
-    architectures = ("MistralForCausalLM",)
-    about = "Mistral 7B, and what was made of it"
+    architectures: ClassVar[tuple[str, ...]] = (
+        "MistralForCausalLM",
+        "Mistral3ForConditionalGeneration",
+    )
+    about = "Mistral 7B and Nemo, what was made of them, and the text part of Mistral Small 3.1"
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if (kind := config.get("model_type", "mistral")) not in ("mistral", "mistral3"):
+            raise config.error(f"its text's model_type is {kind!r}; this family runs mistral")
 
     def shape(self, config: Fields) -> gw.Keys:
         return {**super().shape(config), **windows.of_all(config, usual=4096)}
@@ -319,7 +326,7 @@ class Gemma(Llama):
     """LLaMA with GELU, a scaled embedding, the checkpoint's own order of rows, and norms from which
     the checkpoint takes 1."""
 
-    architectures = ("GemmaForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("GemmaForCausalLM",)
     about = "Gemma 1"
     gguf = "gemma"
     ties = True
@@ -346,7 +353,7 @@ class Gemma(Llama):
 class Gemma2(Gemma):
     """Gemma with norms after attention and the network, soft caps, and windows."""
 
-    architectures = ("Gemma2ForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("Gemma2ForCausalLM",)
     about = "Gemma 2"
     gguf = "gemma2"
     modules: ClassVar = {
@@ -390,11 +397,11 @@ class Gemma2(Gemma):
         return {} if by == usual else {"attention.scale": gw.f32(by**-0.5)}
 
 
-class Gemma3(Gemma2):
+class Gemma3(TextPart, Gemma2):
     """Gemma 2 with norms of each head of queries and keys, no cap of scores, and rope of two bases,
     of which that of layers without a window may be stretched."""
 
-    architectures = ("Gemma3ForCausalLM",)
+    architectures = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
     about = "Gemma 3, of text alone"
     gguf = "gemma3"
     modules: ClassVar = {
@@ -403,6 +410,15 @@ class Gemma3(Gemma2):
         "attn_k_norm": "model.layers.{}.self_attn.k_norm",
     }
     caps: ClassVar = {"final_logit_softcapping": None}
+    # The 4B's, which its config.json does not tell of the text's part.
+    sizes: ClassVar = {
+        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "max_position_embeddings": 131072,
+    }  # fmt: skip
+
+    def usual_words(self, config: Fields) -> Fields:
+        usual = self.sizes if config.get("text_config") else {}
+        return super().usual_words(Fields({**usual, **config.values}, config.place))
 
     def check(self, config: Fields) -> None:
         super().check(config)

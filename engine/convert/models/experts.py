@@ -109,8 +109,9 @@ class Routed(Mixture):
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
         count = config.count(FURTHER) if config.get(FURTHER) else 0
-        joining = NEXTN["eh_proj"].format(config.count("num_hidden_layers"))
-        return nextn.told(config, tensors, joining, count)
+        layers, whole = config.count("num_hidden_layers"), len(tensors)
+        joining = [NEXTN["eh_proj"].format(layers + i) for i in range(min(count, whole))]
+        return nextn.told(config, tensors, joining)
 
     def check(self, config: Fields) -> None:
         super().check(config)  # type: ignore[misc]
@@ -143,13 +144,9 @@ class Routed(Mixture):
 
     def is_unused(self, name: str, config: Fields) -> bool:
         layer, layers = re.match(r"model\.layers\.(\d+)\.", name), config.count("num_hidden_layers")
-        layers += bool(config.get(FURTHER))
+        layers += config.get(FURTHER) or 0
         beyond = layer is not None and int(layer[1]) >= layers
         return beyond or super().is_unused(name, config)  # type: ignore[misc]
-
-    def notes(self, config: Fields) -> list[str]:
-        found: list[str] = super().notes(config)  # type: ignore[misc]
-        return found + nextn.notes(config)
 
 
 def leading(config: Fields, usual: int) -> int:

@@ -12,6 +12,7 @@ from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.models.experts import Mixture, in_halves
 from engine.convert.stacked import stacked
+from engine.convert.text_part import TextPart
 from engine.convert.windows import KINDS
 from engine.gguf import writer as gw
 from engine.models.gemma4 import optional_tensors
@@ -27,7 +28,7 @@ ROPES: Mapping[str, Mapping[str, Any]] = {
 STILL = 1e30  # what the frequency of a pair is divided by that does not turn
 
 
-class Gemma4(Mixture, Family):
+class Gemma4(Mixture, TextPart):
     """With or without experts, and with or without embeddings of each layer's own."""
 
     architectures = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
@@ -80,14 +81,8 @@ class Gemma4(Mixture, Family):
         "expert_used_count": "top_k_experts",
         "expert_feed_forward_length": "moe_intermediate_size",
     }
-    unused = r"model\.(vision_tower|audio_tower|embed_vision|embed_audio)\..*"
     activation = "hidden_activation"
     ties = True
-
-    def usual_words(self, config: Fields) -> Fields:
-        """Those of the text's part, where there are others."""
-        values = {**config.values, **config.part("text_config").values}
-        return super().usual_words(Fields(values, config.place))
 
     def check(self, config: Fields) -> None:
         super().check(config)

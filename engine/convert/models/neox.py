@@ -57,7 +57,6 @@ class Phi2(Rotary):
         "ffn_up": "model.layers.{}.mlp.fc1",
         "ffn_down": "model.layers.{}.mlp.fc2",
     }
-    unused = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
     activation = "hidden_act"
     part_turned = 0.5
 
@@ -80,7 +79,7 @@ class GPTNeoX(Rotary):
         "ffn_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
     }
     base = "gpt_neox."
-    unused = r"gpt_neox\.layers\.\d+\.attention\.(rotary_emb\.inv_freq|bias|masked_bias)"
+    unused = r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias)"
     activation = "hidden_act"
     part_turned = 0.25
 
@@ -152,7 +151,6 @@ class StableLM(Rotary):
         "ffn_up": "model.layers.{}.mlp.up_proj",
         "ffn_down": "model.layers.{}.mlp.down_proj",
     }
-    unused = Phi2.unused
     activation = "hidden_act"
     part_turned = 0.25
     head_norms = "qk_layernorm"
@@ -181,7 +179,6 @@ class Nemotron(Rotary):
         "ffn_up": "model.layers.{}.mlp.up_proj",
         "ffn_down": "model.layers.{}.mlp.down_proj",
     }
-    unused = Phi2.unused
     activation = "hidden_act"
     eps = "norm_eps"
     part_turned = 0.5

@@ -5,7 +5,6 @@ key; those of Qwen 3.5 have heads of values in the order of their keys, while GG
 many-th of one key. Norms but those of delta nets hold what they have more than 1.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from engine.convert.fields import Fields
 from engine.convert.models.dense import Qwen3
 from engine.convert.models.experts import Qwen2Moe, in_halves
 from engine.convert.models.mamba import decay
+from engine.convert.text_part import TextPart
 from engine.gguf import writer as gw
 from engine.recurrent import Ssm
 from reference.formats.format import Floats
@@ -48,15 +48,12 @@ class DeltaNets(Qwen3):
         "ssm_out": f"{LINEAR}.out_proj",
     }
     alone: ClassVar = {"ssm_a": f"{LINEAR}.A_log", "ssm_dt.bias": f"{LINEAR}.dt_bias"}
-    unused = r"mtp\..*|model\.visual\..*"  # what else foretells further tokens, and images
+    unused = r"mtp\..*"  # what foretells further tokens, but for what is taken
     part_turned = 0.25
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
         layers = {name.split(".")[2] for name in tensors if name.startswith("mtp.layers.")}
-        return nextn.told(config, tensors, NEXTN["eh_proj"], len(layers))
-
-    def notes(self, config: Fields) -> list[str]:
-        return super().notes(config) + nextn.notes(config)
+        return nextn.told(config, tensors, [NEXTN["eh_proj"]] * len(layers))
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -89,16 +86,19 @@ class DeltaNets(Qwen3):
         found = {"full_attention_interval": gw.u32(every)}
         if kinds != usual:
             listed = [kind == KINDS[1] for kind in kinds]
-            listed += [False] * bool(config.get(nextn.FURTHER))
+            listed += [False] * (config.get(nextn.FURTHER) or 0)
             found["attention.recurrent_layers"] = gw.booleans(listed)
         return found
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        last = f"model.layers.{model.blocks}."
-        found = {
-            name: self.stored(name, replace(s, name=s.name.replace(last, "mtp.layers.0.")), model)
-            for name, s in super().sources(config, nextn.whole(model)).items()
+        behind = {
+            f"model.layers.{model.blocks + i}.": f"mtp.layers.{i}." for i in range(model.further)
         }
+        found = {}
+        for name, source in super().sources(config, nextn.whole(model)).items():
+            layer = ".".join(source.name.split(".")[:3]) + "."
+            place = source.name.replace(layer, behind.get(layer, layer))
+            found[name] = self.stored(name, replace(source, name=place), model)
         return found | nextn.sources(model, NEXTN, added=1.0)
 
     def stored(self, name: str, source: Source, model: ModelConfig) -> Source:
@@ -153,7 +153,7 @@ class Qwen3Next(DeltaNets, Qwen2Moe):
         return replace(source, stretches=found, theirs=(ssm.groups * step, source.dims[1]))
 
 
-class Qwen35(DeltaNets):
+class Qwen35(TextPart, DeltaNets):
     """Dense; the checkpoint may be of a model that sees, too."""
 
     architectures = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
@@ -166,16 +166,6 @@ class Qwen35(DeltaNets):
         "ssm_beta": f"{LINEAR}.in_proj_b",
         "ssm_alpha": f"{LINEAR}.in_proj_a",
     }
-
-    def usual_words(self, config: Fields) -> Fields:
-        """Those of the text's part, where there are others."""
-        values = {**config.values, **config.part("text_config").values}
-        return super().usual_words(Fields(values, config.place))
-
-    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return super().named(
-            {re.sub(r"^model\.language_model\.", "model.", n): t for n, t in tensors.items()}
-        )
 
     def shape(self, config: Fields) -> gw.Keys:
         """With the pairs that each dimension of a position turns, in turn where nothing says so."""

@@ -1,0 +1,36 @@
+"""The text's part of a checkpoint whose model sees images, or hears, too: its fields and tensors
+stand under names of their own, and what sees and hears is left out."""
+
+import re
+from collections.abc import Mapping
+
+from engine.convert.checkpoint import Tensor
+from engine.convert.family import Family
+from engine.convert.fields import Fields
+
+BESIDE = re.compile(
+    r"(model\.)?(visual|vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector)\..*"
+)
+SENSES = {"vision_config": "sees images", "audio_config": "hears"}
+
+
+class TextPart(Family):
+    """A family whose models are published with what sees or hears, and without."""
+
+    def usual_words(self, config: Fields) -> Fields:
+        """Those of the text's part, where there are others."""
+        values = {**config.values, **config.part("text_config").values}
+        return super().usual_words(Fields(values, config.place))
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        whole = re.compile(r"^(?:language_model\.|(model\.)language_model\.)")
+        return super().named({whole.sub(r"\1", name): tensor for name, tensor in tensors.items()})
+
+    def is_unused(self, name: str, config: Fields) -> bool:
+        return BESIDE.fullmatch(name) is not None or super().is_unused(name, config)
+
+    def notes(self, config: Fields) -> list[str]:
+        found = super().notes(config)
+        if senses := [words for name, words in SENSES.items() if config.part(name).values]:
+            found.append(f"what {' and '.join(senses)} is left out: the file is of the text alone")
+        return found
