@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(256) kivi_values(ARGUMENTS) {
       const float own = tokens_of(t, d);
       const Scale scale(-warp_max(-own), warp_max(own));
       codes[t / 16] |= scale.code(own) << 2 * (t % 16);
-      if (t == lane) to.put(d - lane + t, scale);
+      if (t == lane) to.put(d, scale);  // tokens stand where the group has its channels
     }
     uint32_t* const words = to.words + d / 16 * GROUP + d % 16;
     words[0] = codes[0], words[16] = codes[1];

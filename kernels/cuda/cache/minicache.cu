@@ -80,8 +80,7 @@ struct Merging {
   // The token's row, once all know theirs.
   __device__ int number(float own, int retained) {
     const int i = threadIdx.x, lane = i % WARP;
-    __syncthreads();  // all are done with the page before
-    cosines[i] = own;
+    cosines[i] = own;  // those of the page before are compared
     __syncthreads();
     int before = 0;
     for (int j = 0; j < GROUP; ++j) before += cosines[j] < own || (cosines[j] == own && j < i);
