@@ -121,6 +121,8 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     ready = compiler.compile(whole)
     if isinstance(method, Eviction):
         method.compile(whole.graph, whole.memory, compiler)
+    if isinstance(method, Merged):
+        method.compiled(whole.caches)
     if options.foretells:
         ahead = [compiler.trial(b) for b in build_further(file, said, cells, options, whole)]
     if options.background:

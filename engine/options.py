@@ -199,8 +199,6 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
                 f"kv_format {KIVI}", "ram_budget", "vram_budget", "kv_policy", "foretells",
                 "prompt_attention",
             )  # fmt: skip
-            if self.device != "cpu":
-                raise ModelError(f"kv_format {KIVI} is the CPU's: load without a GPU")
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
         if self.device != "cpu":

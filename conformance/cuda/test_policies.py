@@ -13,9 +13,18 @@ from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import Gap
 from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
-from engine import H2O, Engine, KeyDiff, MInference, PyramidKV, Quest, SamplingParams, SnapKV
+from engine import (
+    H2O,
+    Engine,
+    KeyDiff,
+    MInference,
+    MiniCache,
+    PyramidKV,
+    Quest,
+    SamplingParams,
+    SnapKV,
+)
 from engine.cache.session import restore, save
-from engine.errors import ModelError
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 SMALL = Small(kv_heads=2, seed=3, blocks=3, head_dim=32)
@@ -23,6 +32,7 @@ PROMPT = np.random.default_rng(0).integers(3, 60, 30).tolist()
 OTHER = PROMPT[::-1]
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 KEPT = 12
+NEAR = 2.0**-20  # a key or value next to a step of float16 may be rounded to the other side of it
 EACH = {
     "keydiff": KeyDiff(KEPT),
     "snapkv": SnapKV(KEPT, window=4),
@@ -66,8 +76,7 @@ def test_what_is_kept_and_read(path, name):
     assert answers[1] == answers[2]
     theirs, ours = (np.frombuffer(b"".join(b for _, b in a), np.float32) for a in answers[:2])
     seen = np.isfinite(theirs)  # but for tokens that end a text
-    # a key or value next to a step of float16 may be rounded to the other side of it
-    assert Gap.between(ours[seen][None], theirs[seen][None]).nmse <= 2.0**-20
+    assert Gap.between(ours[seen][None], theirs[seen][None]).nmse <= NEAR
 
 
 @pytest.mark.parametrize("name", ["snapkv", "pyramidkv", "quest"])
@@ -98,6 +107,40 @@ def test_prompts_are_read_sparsely(path):
     assert found["few"] == found["cut"] != found["all"]
 
 
-def test_two_bits_are_the_cpu_s(path):
-    with pytest.raises(ModelError, match="kv_format KIVI2 is the CPU's: load without a GPU"):
-        Engine.load(path, device="cuda", kv_format="KIVI2")
+PAGED = {  # a prompt and an answer of which some tokens come to be in pages
+    "kivi2": ({"context": 90, "kv_format": "KIVI2", "kv_residual": 4}, PROMPT * 2 + OTHER[:9]),
+    "minicache": ({"context": 300, "kv_policy": MiniCache(recent=4)}, PROMPT * 9),
+}
+
+
+@pytest.mark.parametrize("name", ["kivi2", pytest.param("minicache", marks=pytest.mark.exhaustive)])
+def test_pages_are_packed_and_read(path, tmp_path, name):
+    """Every node is the GPU's, and as many bytes are held as on the CPU, whose answer it is; where
+    the first block is the CPU's, too. However a prompt is cut, whatever is beside it, and gone on
+    with from a session the answer has the same bits."""
+    given, prompt = PAGED[name]
+    ways = ({"device": "cpu"}, {}, {"batch": 37}, {"gpu_layers": 3})
+    answers, held = [], []
+    for way in ways:
+        with loaded(path, **given, **way) as engine:
+            targets = {step.kernel.target for step in engine.model.steps}
+            assert targets == {"cpu", "cuda"} if "gpu_layers" in way else len(targets) == 1
+            assert not engine.model.notes
+            if "batch" in way:
+                beside = engine.stream(OTHER, GREEDY)
+                next(beside)
+            answers.append(drawn(engine, prompt, GREEDY))
+            held.append(engine.timings.cache)
+            assert engine.model.method.packed == {"kivi2": 2, "minicache": 1}[name]
+            if not way:
+                save(engine, tmp_path / "held.session")
+                at = engine.model.cells.next_position(0)
+                expected = engine.model.evaluate([7], at).copy()
+    assert held.count(held[0]) >= len(ways) - 1
+    assert answers[1] == answers[2]
+    theirs, ours = (np.frombuffer(b"".join(b for _, b in a), np.float32) for a in answers[:2])
+    seen = np.isfinite(theirs)
+    assert Gap.between(ours[seen][None], theirs[seen][None]).nmse <= NEAR
+    with loaded(path, **given) as engine:
+        restore(engine, tmp_path / "held.session")
+        assert np.array_equal(engine.model.evaluate([7], at), expected)

@@ -150,7 +150,7 @@ def test_tensor_cores_get_to_work(name):
 
 # What goes through keys and values, or what is made of them, in F16: blocks at once, at least.
 OF_CACHES = {"attention_received": 3, "stripe_sums": 4, "pattern_attention": 2, "page_scores": 4,
-             "kv_keep": 5}  # fmt: skip
+             "kv_keep": 5, "attention_kivi": 2, "attention_minicache": 2}  # fmt: skip
 
 
 @NOT_HERE

@@ -16,6 +16,7 @@ from engine.cache.freed import release
 from engine.cache.method import NEVER, Step
 from engine.cache.paged import Paged
 from engine.errors import EngineError
+from engine.gpu.memory import DeviceRows
 from engine.policies.minicache import MiniCache
 from engine.policies.table import text_of
 from reference.formats.minicache import GROUP
@@ -47,8 +48,13 @@ class Merged(Paged):
         self.merged = [0] * n_sequences
         self.answered = [0] * n_sequences
         self.gone = np.zeros(capacity, np.bool_)  # cells of whose rows merged blocks have none
-        self.memory: list[Array] = []  # of these blocks, uint8 [capacity, bytes]
+        self._memory: list[Array] = []  # of these blocks, where it is the process's own
         self._running: dict[int, int] = {}  # pages that a step's sequences will have
+
+    def compiled(self, caches: Mapping[str, Array | DeviceRows]) -> None:
+        """Those of a model's step, uint8 [capacity, bytes] by name: a device's stay as they are."""
+        own = {name: rows for name, rows in caches.items() if isinstance(rows, np.ndarray)}
+        self._memory = [r for name, r in own.items() if int(name.split(".")[1]) >= self.block]
 
     def begin(self, sequence: int, tokens: int) -> None:
         self.prompt[sequence], self.prompt_sees[sequence] = tokens, UNKNOWN
@@ -171,7 +177,7 @@ class Merged(Paged):
             going[cells.of(sequence)[GROUP * pages :]] = False
         if going.any():
             self.gone |= going
-            for rows in self.memory:
+            for rows in self._memory:
                 release(rows, np.flatnonzero(going))
 
     def told(self, cells: Array) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Built:
     """A model's step as a graph, the memory of its values by name, and the value it ends with.
     `inputs` are written to before a step; `caches` keep keys and values from step to step, and
     `states` the states of recurrent blocks, in the memory of whatever device their block is on;
-    `pages` keep what is in two bits, a row each, or what streaming heads see."""
+    `pages` keep what is in two bits, a row each, or what streaming heads see, there as well."""
 
     config: ModelConfig
     graph: Graph
@@ -44,7 +44,7 @@ class Built:
     caches: Kept
     states: Kept
     logits: Value
-    pages: Mapping[str, Array] = field(default_factory=dict)
+    pages: Kept = field(default_factory=dict)
 
     @property
     def limits(self) -> dict[str, int]:
@@ -223,7 +223,7 @@ def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, V
     return {n: Value(n, "cache", "u8", (context, w), kv_format) for n, w in names.items()}
 
 
-def _pages_of(memory: Memory) -> dict[str, Array]:
+def _pages_of(memory: Memory) -> Kept:
     """uint8 [pages, bytes] of each block's keys and values that passes keep beside caches, by
     name."""
     kept = {name: array for name, array in memory.items() if name.endswith(BESIDE)}

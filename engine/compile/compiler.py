@@ -179,7 +179,7 @@ class Compiler:
         )
         self.there = there.caches
         for name, rows in there.caches.items():
-            for kept in (built.states, built.caches):
+            for kept in (built.states, built.caches, built.pages):
                 if name in kept:
                     kept[name] = rows
         self._pack(list(chain(*steps)), built, trial=False)

@@ -9,7 +9,8 @@ import numpy as np
 from engine.gpu.layout import MULTIPLE
 from kernels.cuda.runtime.device import Buffer, Device, upload
 
-LASTING = ("lists", "cell_positions")
+BY_SEQUENCE = ("lists", "page_lists")
+LASTING = (*BY_SEQUENCE, "cell_positions")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -40,9 +41,9 @@ class Inputs:
     def send(self, tokens: int) -> None:
         """Those of a step of so many tokens."""
         self._device.write(self._memory, self._fresh)
-        if self._lasting:
-            self._lasting["lists"].send(set(self.host["spans"][:tokens, 0].tolist()))
-            self._lasting["cell_positions"].send([0])
+        for name, lasting in self._lasting.items():
+            sequences = self.host["spans"][:tokens, 0].tolist() if name in BY_SEQUENCE else [0]
+            lasting.send(set(sequences))
 
 
 class _Mirrored:

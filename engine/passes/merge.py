@@ -30,14 +30,11 @@ def merging(method: Merged) -> Pass:
         both = zip(blocks[::2], blocks[1::2], strict=True)
         pairs = {lower[0]: _Pair(lower, upper, method) for lower, upper in both}
         of = {name: pair for pair in pairs.values() for name in pair.names}
-        places = GROUP * method.page_lists.shape[1]
-        widest = max(pair.kv_heads for pair in pairs.values())
         added: Memory = {
             "packed": np.zeros(tokens, np.int32),
             "unmerged_spans": np.zeros((tokens, 3), np.int32),
             "due": np.zeros((sequences, 2), np.int32),
             "page_lists": method.page_lists,
-            "merging.weights": np.zeros((sequences, widest, 5, places), np.float32),
         }
         nodes: list[Node] = []
         for node in graph.nodes:
@@ -49,9 +46,6 @@ def merging(method: Merged) -> Pass:
                 nodes += pairs[block].merged()
                 added |= pairs[block].memory()
             nodes.append(of[block].attention(node, block))
-        method.memory = [
-            memory[f"{block}.{part}_cache"].view(np.uint8) for block in of for part in "kv"
-        ]
         return replace(graph, nodes=nodes), memory | added
 
     return apply
@@ -81,15 +75,21 @@ class _Pair:
         return Value(name, "cache", "u8", (self._method.count, *self._dims))
 
     def memory(self) -> Memory:
-        made = (self._pages(part) for part in "kv")
-        return {page.name: aligned_zeros(page.sizes({}), np.uint8) for page in made}
+        pages, weights = (self._pages(part) for part in "kv"), self._weights()
+        made: Memory = {page.name: aligned_zeros(page.sizes({}), np.uint8) for page in pages}
+        return {**made, weights.name: np.zeros(weights.sizes({}), np.float32)}
+
+    def _weights(self) -> Value:
+        """What merging wants, which pairs of as many heads have in turns."""
+        sequences, slots = self._method.page_lists.shape
+        dims = sequences, self.kv_heads, 5, GROUP * slots
+        return Value(f"merging.{self.kv_heads}.weights", "cache", "f32", dims)
 
     def merged(self) -> list[Node]:
         """What merges keys, and then values."""
         nodes, method = list[Node](), self._method
         sequences, slots = method.page_lists.shape
-        dims = sequences, self.kv_heads, 5, GROUP * slots
-        weights = Value("merging.weights", "cache", "f32", dims)
+        weights = self._weights()
         due = Value("due", "input", "i32", (sequences, 2))
         lower, upper = (node.arguments for node in self._nodes.values())
         for part in "kv":

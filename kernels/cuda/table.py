@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from kernels.cuda import single
-from kernels.cuda.attention import attention, attention_received, prompts
-from kernels.cuda.cache import cells
+from kernels.cuda.attention import attention, attention_received, pages, prompts
+from kernels.cuda.cache import cells, packed
 from kernels.cuda.linear import linear
 from kernels.cuda.recurrent import recurrent
 from kernels.cuda.runtime.kernel import CudaKernel
@@ -81,6 +81,22 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         for f in FORMATS_OF_CACHE
     ),
     *(CudaKernel("attention", "scalar", attention.scalar(f), f) for f in FORMATS_OF_CACHE),
+    CudaKernel(
+        "attention_kivi",
+        "generic",
+        pages.KIVI,
+        "F16",
+        takes=attention.whole_blocks,
+        scratch=pages.partials_of_kivi,
+    ),
+    CudaKernel(
+        "attention_minicache",
+        "generic",
+        pages.MINICACHE,
+        "F16",
+        takes=attention.whole_vectors,
+        scratch=pages.partials_of_minicache,
+    ),
     *(
         CudaKernel(
             "attention_received",
@@ -125,6 +141,10 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         for f, x in cells.SCORES_OF.items()
     ),
     CudaKernel("choose_pages", "generic", (cells.CHOOSE,), in_place=ONTO),
+    *(
+        CudaKernel(op, "generic", (x,), "F16", in_place=ONTO, takes=takes)
+        for op, (x, takes) in packed.LAUNCHES.items()
+    ),
     *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
     *(
         CudaKernel("sparse_linear", "generic", x, f, activations="int8")

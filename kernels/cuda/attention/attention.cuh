@@ -7,6 +7,7 @@
 #pragma once
 #include "portable.cuh"
 
+constexpr int THREADS = 128;      // of a block
 constexpr int CHUNK = 128;        // cells
 constexpr int FEW = 8;            // tokens, with up to which chunks are dealt out to blocks
 constexpr float LARGE = 32768.f;  // by which tensor cores have weights larger
@@ -14,6 +15,10 @@ constexpr float LARGE = 32768.f;  // by which tensor cores have weights larger
 // A maximum to subtract: 0 where nothing was above minus infinity, or that would give NaN.
 static __device__ __forceinline__ float finite(float highest) {
   return highest > -INFINITY ? highest : 0.f;
+}
+
+static __device__ __forceinline__ int cells_of(const int* spans, int t) {
+  return spans[3 * t + 2] - spans[3 * t + 1];
 }
 
 static __device__ __forceinline__ int chunks_of(int cells) { return (cells + CHUNK - 1) / CHUNK; }
@@ -57,13 +62,13 @@ struct Ending {
   __device__ float inverse() const { return shrink / total; }
 };
 
-// Partial results of few tokens: [tokens, heads, chunks, head_dim] sums, then the highest scores
-// and the sums of weights, [tokens, heads, chunks] each.
+// Partial results of few tokens' `items`, a head of a token each: [items, chunks, head_dim] sums,
+// then the highest scores and the sums of weights, [items, chunks] each.
 struct Partials {
   float *sums, *highest, *totals;
 
-  __device__ Partials(float* scratch, int tokens, int heads, int head_dim, int capacity) {
-    const size_t all = static_cast<size_t>(tokens) * heads * chunks_of(capacity);
+  __device__ Partials(float* scratch, int items, int chunks, int head_dim) {
+    const size_t all = static_cast<size_t>(items) * chunks;
     sums = scratch;
     highest = scratch + all * head_dim;
     totals = highest + all;

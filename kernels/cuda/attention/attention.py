@@ -7,13 +7,15 @@
 What is not of use for the number of tokens is launched with no block.
 """
 
+from collections.abc import Callable
+
 from kernels.cuda.runtime.launch import Grid, Launch
 from reference.attention.attention import OP
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.op import Shape
 
-# As attention.cuh, attention_tile.cuh, attention_few.cu and attention_many.cu have them.
+# As attention.cuh and attention_tile.cuh have them.
 CHUNK = 128
 FEW = 8  # tokens
 WIDEST = 256  # head_dim
@@ -24,6 +26,8 @@ TENSOR_ROWS = 16
 TENSOR_HEADS = (64, 128)  # head_dim
 FEW_BUDGET = 34816  # bytes of staged cells
 ROW_WORDS = 9  # of shared memory beside a row's query and weights
+
+Chunks = Callable[[Shape], int]
 
 # The bytes of a cell's row are those of its heads.
 PLAIN_SIGNATURE = OP.signature.replace("kv_heads*head_dim", "kv_heads head_dim")
@@ -54,7 +58,7 @@ def chunks(shape: Shape) -> int:
     return -(-shape["capacity"] // CHUNK)
 
 
-def partials(shape: Shape) -> int:
+def partials(shape: Shape, chunks: Chunks = chunks) -> int:
     """Floats of scratch: of each chunk the sums, the highest score and the sum of weights."""
     return min(shape["tokens"], FEW) * shape["heads"] * chunks(shape) * (shape["head_dim"] + 2)
 
@@ -79,7 +83,9 @@ def shared(shape: Shape, format: str, rows: int, staged: int) -> int:
     return staged * stride(shape, format) + 4 * words
 
 
-def few(format: str) -> Launch:
+def of_few(format: str, chunks: Chunks = chunks) -> Callable[[Shape], Grid]:
+    """A block for each chunk that a tile's tokens may have."""
+
     def grid(shape: Shape) -> Grid:
         width, height, slices = tiling(shape, FEW_ROWS)
         tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
@@ -91,10 +97,12 @@ def few(format: str) -> Launch:
         memory = shared(shape, format, rows, staged)
         return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
 
-    return Launch("attention_few.cu", "attention_few", SIGNATURE, grid, format)
+    return grid
 
 
-def many(format: str) -> Launch:
+def of_many(format: str) -> Callable[[Shape], Grid]:
+    """A block for each tile."""
+
     def grid(shape: Shape) -> Grid:
         rows = MANY_ROWS_OF_WIDE if shape["head_dim"] > WIDE else MANY_ROWS
         _, height, slices = tiling(shape, rows)
@@ -102,7 +110,7 @@ def many(format: str) -> Launch:
         memory = shared(shape, format, rows, 32 if format == "F32" else 64)
         return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
 
-    return Launch("attention_many.cu", "attention_many", SIGNATURE, grid, format)
+    return grid
 
 
 def tensor_few(head_dim: int) -> Launch:
@@ -138,7 +146,11 @@ def merging(shape: Shape) -> Grid:
 
 
 def generic(format: str) -> tuple[Launch, ...]:
-    return few(format), MERGE, many(format)
+    return (
+        Launch("attention_few.cu", "attention_few", SIGNATURE, of_few(format), format),
+        MERGE,
+        Launch("attention_many.cu", "attention_many", SIGNATURE, of_many(format), format),
+    )
 
 
 def scalar(format: str) -> tuple[Launch, ...]:

@@ -5,7 +5,8 @@
       name(const int* __restrict__ spans, const float* __restrict__ sinks,                        \
            const float* __restrict__ scratch, float* __restrict__ out, int tokens, int heads,     \
            int head_dim, int capacity) {                                                          \
-    merge(spans, sinks, scratch, one, tokens, heads, head_dim, capacity,                          \
+    const int cells = cells_of(spans, blockIdx.x / heads);                                        \
+    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, tokens, heads, head_dim,    \
           [&](bool inside, size_t at, float x) {                                                  \
             if (inside) out[at] = x;                                                              \
           });                                                                                     \

@@ -2,22 +2,17 @@
 #pragma once
 #include "attention.cuh"
 
-constexpr int THREADS = 128;
-
-// A block of threads for a token and head: a warp reads the highest scores of 32 chunks, finds by
-// how much each merge shrinks what it merges, and goes through the sums. Lanes come to
-// put(inside, at, element) with elements side by side, those beyond head_dim not inside. A weight of
-// 1 counts as `one` in what is merged.
+// A block of threads for a token and head, with so many chunks of the `most` that there is room for:
+// a warp reads the highest scores of 32 chunks, finds by how much each merge shrinks what it merges,
+// and goes through the sums. Lanes come to put(inside, at, element) with elements side by side, those
+// beyond head_dim not inside. A weight of 1 counts as `one` in what is merged.
 template <class Put>
-static __device__ __forceinline__ void merge(const int* __restrict__ spans,
-                                             const float* __restrict__ sinks,
+static __device__ __forceinline__ void merge(int chunks, int most, const float* __restrict__ sinks,
                                              const float* __restrict__ scratch, float one,
-                                             int tokens, int heads, int head_dim, int capacity,
-                                             Put put) {
-  const int item = blockIdx.x, t = item / heads, lane = threadIdx.x % WARP;
-  const int chunks = chunks_of(spans[3 * t + 2] - spans[3 * t + 1]);
-  const Partials from(const_cast<float*>(scratch), tokens, heads, head_dim, capacity);
-  const size_t slot = static_cast<size_t>(item) * chunks_of(capacity);
+                                             int tokens, int heads, int head_dim, Put put) {
+  const int item = blockIdx.x, lane = threadIdx.x % WARP;
+  const Partials from(const_cast<float*>(scratch), tokens * heads, most, head_dim);
+  const size_t slot = static_cast<size_t>(item) * most;
   for (int begin = threadIdx.x - lane; begin < head_dim; begin += THREADS) {
     const int d = min(begin + lane, head_dim - 1);
     const float* sums = from.sums + slot * head_dim + d;

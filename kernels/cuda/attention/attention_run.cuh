@@ -4,7 +4,6 @@
 #include "attention.cuh"
 #include "cache.cuh"
 
-constexpr int THREADS = 128;
 constexpr int WARPS = THREADS / WARP;
 
 struct Inputs {
@@ -15,6 +14,7 @@ struct Inputs {
   float scale, softcap;
   float *scratch, *out;
   int tokens, heads, head_dim, capacity, kv_heads;
+  const int* packed = nullptr;  // pages that each token sees before its cells, where there are some
 };
 
 // How the rows of a cache's heads are dealt out: `width` heads of one KV head, which is a slice of
@@ -28,10 +28,12 @@ struct Tiling {
         slices((group + rows - 1) / rows) {}
 };
 
-// The end of the tokens from `first` on whose cells begin alike.
-static __device__ __forceinline__ int end_of_run(const int* spans, int first, int last) {
+// The end of the tokens from `first` on that see as many pages, and whose cells begin alike.
+static __device__ __forceinline__ int end_of_run(const int* spans, const int* packed, int first,
+                                                 int last) {
   int t = first + 1;
-  while (t < last && spans[3 * t] == spans[3 * first] && spans[3 * t + 1] == spans[3 * first + 1])
+  while (t < last && spans[3 * t] == spans[3 * first] &&
+         spans[3 * t + 1] == spans[3 * first + 1] && (!packed || packed[t] == packed[first]))
     ++t;
   return t;
 }
@@ -51,7 +53,7 @@ struct Tile {
 };
 
 static __device__ __forceinline__ int cells_of(const Inputs& in, int t) {
-  return in.spans[3 * t + 2] - in.spans[3 * t + 1];
+  return cells_of(in.spans, t);
 }
 
 // Tokens t0 to t1, whose cells begin alike: those of a list, of which one sees `most`.
@@ -60,8 +62,8 @@ struct Run {
   const int* list;
 
   __device__ Run(const Inputs& in, const Tile& tile, int first)
-      : t0(first), t1(end_of_run(in.spans, first, tile.last)), h0(tile.h0), width(tile.width),
-        rows((t1 - t0) * width), most(0) {
+      : t0(first), t1(end_of_run(in.spans, in.packed, first, tile.last)), h0(tile.h0),
+        width(tile.width), rows((t1 - t0) * width), most(0) {
     const int sequence = in.spans[3 * t0];
     list = in.lists + static_cast<size_t>(sequence) * in.capacity + in.spans[3 * t0 + 1];
     for (int t = t0; t < t1; ++t) most = max(most, cells_of(in, t));
@@ -106,13 +108,15 @@ static __device__ __forceinline__ void look_up(const Inputs& in, const Run& run,
   for (int c = count + threadIdx.x; c < (count + 15) / 16 * 16; c += THREADS) places[c] = 0;
 }
 
-#define INPUTS                                                                                     \
+#define INPUTS_BEFORE                                                                              \
   const float *__restrict__ q, const uint8_t *__restrict__ k, const uint8_t *__restrict__ v,       \
       const int *__restrict__ lists, const int *__restrict__ spans,                                \
       const int *__restrict__ positions, const int *__restrict__ cell_positions,                   \
-      const float *__restrict__ slopes, const float *__restrict__ sinks, double scale,             \
-      double softcap, float *__restrict__ scratch, float *__restrict__ out, int tokens, int heads, \
-      int head_dim, int capacity, int kv_heads, int sequences
+      const float *__restrict__ slopes, const float *__restrict__ sinks, double scale, double softcap
+#define INPUTS_BEHIND                                                                              \
+  float *__restrict__ scratch, float *__restrict__ out, int tokens, int heads, int head_dim,       \
+      int capacity, int kv_heads, int sequences
+#define INPUTS INPUTS_BEFORE, INPUTS_BEHIND
 #define GIVEN                                                                                   \
   {                                                                                             \
     q, k, v, lists, spans, positions, cell_positions, slopes, sinks, static_cast<float>(scale), \

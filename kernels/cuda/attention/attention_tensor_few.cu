@@ -19,7 +19,7 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
   const size_t column = static_cast<size_t>(tile.kv_head) * BYTES<HEAD_DIM>;
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4;
   const int begin = blockIdx.x * CHUNK, quarter = warp * QUARTER;
-  const Partials to(in.scratch, in.tokens, in.heads, HEAD_DIM, in.capacity);
+  const Partials to(in.scratch, in.tokens * in.heads, chunks_of(in.capacity), HEAD_DIM);
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     t = run.t1;

@@ -69,23 +69,50 @@ static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& 
   }
 }
 
-// Scores: chains over head_dim, for ROWS rows a thread with CELLS of the cells that are staged.
-template <class Cache, int ROWS, int CELLS>
-static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk, const Run& run,
-                                              int begin, int count) {
-  const int lanes = desk.staged / CELLS, stride = stride_of<Cache>(in.head_dim);
+// Rows of a cache in shared memory: as keys, of which eight elements are read at a time, and as
+// values. Where there are `lengths` a row has to be multiplied by its own.
+template <class Cache>
+struct Staged {
+  using Key = const uint8_t*;
+  const uint8_t* stage;
+  int stride;
+  const float* lengths;
+
+  __device__ Staged(const Desk& desk, int head_dim, const float* lengths = nullptr)
+      : stage(desk.stage), stride(stride_of<Cache>(head_dim)), lengths(lengths) {}
+
+  __device__ Key key(int cell) const { return stage + cell * stride; }
+  __device__ void read(Key key, int d, float (&x)[8]) const { decode(Cache(), key, d, x); }
+  __device__ float times_length(int cell, float x) const {
+    return lengths ? __fmul_rn(x, lengths[cell]) : x;
+  }
+
+  template <int COUNT, int DIMS>
+  __device__ void values(int cell, int d, float (&x)[COUNT][DIMS]) const {
+#pragma unroll
+    for (int j = 0; j < COUNT; ++j) decode(Cache(), key(cell + j), d, x[j]);
+  }
+};
+
+// Scores: chains over head_dim, for ROWS rows a thread with CELLS of `count` staged cells, of which
+// the first is the chunk's cell `begin`.
+template <int ROWS, int CELLS, class Rows>
+static __device__ __forceinline__ void scores(const Rows& staged, const Inputs& in,
+                                              const Desk& desk, const Run& run, int begin,
+                                              int count) {
+  const int lanes = desk.staged / CELLS;
   const int first = static_cast<int>(threadIdx.x) / lanes * ROWS, lane = threadIdx.x % lanes;
   if (first >= run.rows) return;
-  const uint8_t* keys[CELLS];
+  typename Rows::Key keys[CELLS];
   const float* const queries = desk.q + first * in.head_dim;
 #pragma unroll
-  for (int j = 0; j < CELLS; ++j) keys[j] = desk.stage + min(lane + j * lanes, count - 1) * stride;
+  for (int j = 0; j < CELLS; ++j) keys[j] = staged.key(min(lane + j * lanes, count - 1));
   float sums[ROWS][CELLS] = {};
 #pragma unroll 2  // more would not stay in registers
   for (int d = 0; d < in.head_dim; d += 8) {
     float key[CELLS][8];
 #pragma unroll
-    for (int j = 0; j < CELLS; ++j) decode(Cache(), keys[j], d, key[j]);
+    for (int j = 0; j < CELLS; ++j) staged.read(keys[j], d, key[j]);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const float4* const query = reinterpret_cast<const float4*>(queries + i * in.head_dim + d);
@@ -104,7 +131,10 @@ static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk
 #pragma unroll
   for (int i = 0; i < ROWS; ++i)
 #pragma unroll
-    for (int j = 0; j < CELLS; ++j) sums[i][j] = __fmul_rn(sums[i][j], in.scale);
+    for (int j = 0; j < CELLS; ++j) {
+      const int cell = min(lane + j * lanes, count - 1);
+      sums[i][j] = __fmul_rn(staged.times_length(cell, sums[i][j]), in.scale);
+    }
   if (in.softcap != 0.f) {
     const float inverse = 1.f / in.softcap;
 #pragma unroll
@@ -123,8 +153,10 @@ static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk
     }
 }
 
-// e^(score - highest) in place of scores, a warp for each row, and how the chunk merges.
-static __device__ __forceinline__ void weigh(const Desk& desk, int rows) {
+// e^(score - highest) in place of scores, a warp for each row, and how the chunk merges. Where there
+// are `lengths` of the values a weight is multiplied by its value's, once all are summed.
+static __device__ __forceinline__ void weigh(const Desk& desk, int rows,
+                                             const float* lengths = nullptr) {
   const int lane = threadIdx.x % WARP;
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
     float* const weights = desk.weights + row * CHUNK + lane;
@@ -140,7 +172,7 @@ static __device__ __forceinline__ void weigh(const Desk& desk, int rows) {
     for (int i = 0; i < PER_LANE; ++i) {
       own[i] = expf(own[i] - finite(highest));
       total += own[i];
-      weights[i * WARP] = own[i];
+      weights[i * WARP] = lengths ? __fmul_rn(own[i], lengths[lane + i * WARP]) : own[i];
     }
     total = warp_sum(total);
     if (lane == 0) {
@@ -160,17 +192,15 @@ static __device__ __forceinline__ void weigh(const Desk& desk, int rows) {
 // Adds `count` staged values times their weights to the sums of ROWS rows from `first` on, DIMS
 // elements from d on of each: chains over the cells. Of the cells from `common` on only some rows
 // see each, and what the others do not see may be NaN.
-template <class Cache, int ROWS, int DIMS>
-static __device__ __forceinline__ void values(float (&sums)[ROWS][DIMS], const Inputs& in,
+template <class Rows, int ROWS, int DIMS>
+static __device__ __forceinline__ void values(const Rows& staged, float (&sums)[ROWS][DIMS],
                                               const Desk& desk, int first, int d, int begin,
                                               int count, int common) {
-  const int stride = stride_of<Cache>(in.head_dim);
   const float* const weights = desk.weights + first * CHUNK + begin;
   int c = 0;
   for (; c + 4 <= common; c += 4) {
     float value[4][DIMS];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) decode(Cache(), desk.stage + (c + j) * stride, d, value[j]);
+    staged.values(c, d, value);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const float4 weight = *reinterpret_cast<const float4*>(weights + i * CHUNK + c);
@@ -185,15 +215,52 @@ static __device__ __forceinline__ void values(float (&sums)[ROWS][DIMS], const I
   }
 #pragma unroll 1
   for (; c < count; ++c) {
-    float value[DIMS];
-    decode(Cache(), desk.stage + c * stride, d, value);
+    float value[1][DIMS];
+    staged.values(c, d, value);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       if (begin + c >= desk.row[first + i].seen) continue;
 #pragma unroll
       for (int e = 0; e < DIMS; ++e)
-        sums[i][e] = fmaf(weights[i * CHUNK + c], value[e], sums[i][e]);
+        sums[i][e] = fmaf(weights[i * CHUNK + c], value[0][e], sums[i][e]);
     }
+  }
+}
+
+// Scores of the `most` rows of desk.cells, which lie so many bytes apart from `keys` on.
+template <class Cache, int ROWS, int CELLS>
+static __device__ __forceinline__ void score_rows(const Inputs& in, const Desk& desk,
+                                                  const Run& run, const uint8_t* keys,
+                                                  size_t row_bytes, int most,
+                                                  const float* lengths = nullptr) {
+  for (int c = 0; c < most; c += desk.staged) {
+    const int count = min(desk.staged, most - c);
+    bring<Cache>(desk.stage, keys, row_bytes, desk.cells + c, count, in.head_dim);
+    await_copies<0>();
+    __syncthreads();
+    const Staged<Cache> staged(desk, in.head_dim, lengths ? lengths + c : nullptr);
+    scores<ROWS, CELLS>(staged, in, desk, run, c, count);
+    __syncthreads();
+  }
+}
+
+// Adds the values of the `most` rows of desk.cells, of which every row of the run sees the first
+// `fewest`, times what scores weigh.
+template <class Cache, int ROWS, int DIMS>
+static __device__ __forceinline__ void add_values(float (&sums)[ROWS][DIMS], const Inputs& in,
+                                                  const Desk& desk, const Run& run,
+                                                  const uint8_t* from, size_t row_bytes, int first,
+                                                  int d, int most, int fewest,
+                                                  const float* lengths = nullptr) {
+  for (int c = 0; c < most; c += desk.staged) {
+    const int count = min(desk.staged, most - c), common = min(max(fewest - c, 0), count);
+    bring<Cache>(desk.stage, from, row_bytes, desk.cells + c, count, in.head_dim);
+    if (c == 0) weigh(desk, padded(desk, run), lengths);
+    await_copies<0>();
+    __syncthreads();
+    const Staged<Cache> staged(desk, in.head_dim);
+    if (first < run.rows) values(staged, sums, desk, first, d, c, count, common);
+    if (c + desk.staged < most) __syncthreads();
   }
 }
 
@@ -206,56 +273,56 @@ static __device__ __forceinline__ void sum_chunk(float (&sums)[ROWS][DIMS], cons
                                                  int first, int d, int most, int fewest) {
   const int bytes = head_bytes<Cache>(in.head_dim);
   const size_t row_bytes = static_cast<size_t>(bytes) * in.kv_heads;
-  const uint8_t* const keys = in.k + static_cast<size_t>(kv_head) * bytes;
-  const uint8_t* const all_values = in.v + static_cast<size_t>(kv_head) * bytes;
-  for (int c = 0; c < most; c += desk.staged) {
-    const int count = min(desk.staged, most - c);
-    bring<Cache>(desk.stage, keys, row_bytes, desk.cells + c, count, in.head_dim);
-    await_copies<0>();
-    __syncthreads();
-    scores<Cache, SCORES, CELLS>(in, desk, run, c, count);
-    __syncthreads();
-  }
-  for (int c = 0; c < most; c += desk.staged) {
-    const int count = min(desk.staged, most - c), common = min(max(fewest - c, 0), count);
-    bring<Cache>(desk.stage, all_values, row_bytes, desk.cells + c, count, in.head_dim);
-    if (c == 0) weigh(desk, padded(desk, run));
-    await_copies<0>();
-    __syncthreads();
-    if (first < run.rows)
-      values<Cache, ROWS, DIMS>(sums, in, desk, first, d, c, count, common);
-    if (c + desk.staged < most) __syncthreads();
-  }
+  const size_t head = static_cast<size_t>(kv_head) * bytes;
+  score_rows<Cache, SCORES, CELLS>(in, desk, run, in.k + head, row_bytes, most);
+  add_values<Cache>(sums, in, desk, run, in.v + head, row_bytes, first, d, most, fewest);
 }
 
-// Chunks first to last of a run: SCORES rows and CELLS cells a thread for scores, ROWS rows and
-// DIMS elements for values. With FEW_TOKENS the one chunk's results go to scratch, else the mean to
-// out.
-template <class Cache, bool FEW_TOKENS, int SCORES, int CELLS, int ROWS, int DIMS>
-static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk, const Run& run,
-                                              int kv_head, int first_chunk, int last_chunk) {
-  const int rows = padded(desk, run), pieces = in.head_dim / DIMS;
-  const int first = static_cast<int>(threadIdx.x) / pieces * ROWS, d = threadIdx.x % pieces * DIMS;
-  float means[ROWS][DIMS] = {};
-  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+// What rows attend to that see nothing but cells: chunk after chunk of them.
+template <class Cache>
+struct Cells {
+  __device__ int most(const Inputs& in) const { return chunks_of(in.capacity); }
+  __device__ int chunks(const Run& run) const { return chunks_of(run.most); }
+  __device__ bool any(const Inputs& in, int t) const { return cells_of(in, t) > 0; }
+
+  // A chunk's sums, as sum_chunk has them, and how many of its cells each row sees.
+  template <int SCORES, int CELLS, int ROWS, int DIMS>
+  __device__ __forceinline__ void sum(float (&sums)[ROWS][DIMS], const Inputs& in,
+                                      const Desk& desk, const Run& run, int kv_head, int chunk,
+                                      int first, int d) const {
     const int begin = chunk * CHUNK, most = min(run.most - begin, CHUNK);
     const int fewest = run.fewest(in, begin);
     __syncthreads();
     look_up(in, run, begin, most, desk.cells, desk.places);
-    for (int row = threadIdx.x; row < rows; row += THREADS) {
+    for (int row = threadIdx.x; row < padded(desk, run); row += THREADS) {
       const int cells = row < run.rows ? cells_of(in, run.token(row)) : 0;
       desk.row[row].seen = min(max(cells - begin, 0), CHUNK);
     }
     __syncthreads();
-    float sums[ROWS][DIMS] = {};
     sum_chunk<Cache, SCORES, CELLS>(sums, in, desk, run, kv_head, first, d, most, fewest);
+  }
+};
+
+// Chunks first to last of what a run holds: SCORES rows and CELLS cells a thread for scores, ROWS rows and
+// DIMS elements for values. With FEW_TOKENS the one chunk's results go to scratch, else the mean to
+// out.
+template <bool FEW_TOKENS, int SCORES, int CELLS, int ROWS, int DIMS, class Held>
+static __device__ __forceinline__ void attend(const Held& held, const Inputs& in, const Desk& desk,
+                                              const Run& run, int kv_head, int first_chunk,
+                                              int last_chunk) {
+  const int pieces = in.head_dim / DIMS;
+  const int first = static_cast<int>(threadIdx.x) / pieces * ROWS, d = threadIdx.x % pieces * DIMS;
+  float means[ROWS][DIMS] = {};
+  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+    float sums[ROWS][DIMS] = {};
+    held.template sum<SCORES, CELLS>(sums, in, desk, run, kv_head, chunk, first, d);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const int row = first + i;
       if (row >= run.rows || desk.row[row].seen == 0) continue;
       if (FEW_TOKENS) {
-        const Partials to(in.scratch, in.tokens, in.heads, in.head_dim, in.capacity);
-        const size_t slot = run.item(in, row) * chunks_of(in.capacity) + chunk;
+        const Partials to(in.scratch, in.tokens * in.heads, held.most(in), in.head_dim);
+        const size_t slot = run.item(in, row) * held.most(in) + chunk;
 #pragma unroll
         for (int e = 0; e < DIMS; ++e) to.sums[slot * in.head_dim + d + e] = sums[i][e];
         if (d == 0) {
@@ -275,7 +342,7 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
       const int row = first + i;
       if (row >= run.rows) continue;
       const size_t to = run.item(in, row) * in.head_dim;
-      const bool some = cells_of(in, run.token(row)) > 0;
+      const bool some = held.any(in, run.token(row));
       const Row& own = desk.row[row];
       const float sink = in.sinks[run.head(row)];
       const float inverse = some ? Ending(own.highest, own.total, sink).inverse() : 0.f;
@@ -286,12 +353,60 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
 }
 
 // Up to N rows a thread, of those up to EIGHT that a run has.
-template <class Cache, bool FEW_TOKENS, int N>
-static __device__ __forceinline__ void attend_up_to(const Inputs& in, const Desk& desk,
-                                                    const Run& run, int kv_head, int first,
-                                                    int last) {
+template <bool FEW_TOKENS, int N, class Held>
+static __device__ __forceinline__ void attend_up_to(const Held& held, const Inputs& in,
+                                                    const Desk& desk, const Run& run, int kv_head,
+                                                    int first, int last) {
   if constexpr (N < EIGHT)
     if (THREADS / desk.staged * N < run.rows || THREADS / (in.head_dim / 2) * N < run.rows)
-      return attend_up_to<Cache, FEW_TOKENS, 2 * N>(in, desk, run, kv_head, first, last);
-  attend<Cache, FEW_TOKENS, N, 1, N, 2>(in, desk, run, kv_head, first, last);
+      return attend_up_to<FEW_TOKENS, 2 * N>(held, in, desk, run, kv_head, first, last);
+  attend<FEW_TOKENS, N, 1, N, 2>(held, in, desk, run, kv_head, first, last);
+}
+
+constexpr int BUDGET = 34816;  // bytes: a chunk's keys in float16, of head_dim 128
+
+// Up to FEW tokens: a block does one chunk of a tile and leaves partial results.
+template <class Cache, class Held>
+static __device__ __forceinline__ void attend_few(const Held& held, const Inputs& in,
+                                                  uint8_t* memory) {
+  const Tiling tiling(in.heads / in.kv_heads, EIGHT);
+  const Tile tile(in, tiling, blockIdx.y, blockIdx.z);
+  const int chunk = blockIdx.x;
+  int rows = 1, staged = CHUNK;
+  while (rows < min(tiling.height, in.tokens) * tiling.width) rows *= 2;
+  while (staged * stride_of<Cache>(in.head_dim) > BUDGET) staged /= 2;
+  const Desk desk = desk_at<Cache>(memory, rows, in.head_dim, staged);
+  for (int t = tile.first; t < tile.last;) {
+    const Run run(in, tile, t);
+    t = run.t1;
+    if (held.chunks(run) <= chunk) continue;  // as in most blocks, of which all cells have some
+    bring_rows(in, desk, run);
+    attend_up_to<true, 1>(held, in, desk, run, tile.kv_head, chunk, chunk + 1);
+  }
+}
+
+constexpr int WIDE = 128;  // head_dim
+
+// Many tokens: a block goes through all chunks of a tile, of 32 rows, or 16 where head_dim is above
+// WIDE. A warp scores a quarter of them.
+template <class Cache, class Held>
+static __device__ __forceinline__ void attend_many(const Held& held, const Inputs& in,
+                                                   uint8_t* memory) {
+  constexpr int CELLS = Cache::BYTES == 4 ? 1 : 2;  // a lane
+  const int rows = in.head_dim > WIDE ? 16 : 32;
+  // those of most cells come last in a prompt, and begin first
+  const Tile tile(in, Tiling(in.heads / in.kv_heads, rows), blockIdx.y, gridDim.x - 1 - blockIdx.x);
+  const Desk desk = desk_at<Cache>(memory, rows, in.head_dim, CELLS * WARP);
+  for (int t = tile.first; t < tile.last;) {
+    const Run run(in, tile, t);
+    bring_rows(in, desk, run);
+    const int chunks = held.chunks(run);
+    if (run.rows <= EIGHT)
+      attend_up_to<false, 2>(held, in, desk, run, tile.kv_head, 0, chunks);
+    else if (in.head_dim > WIDE)
+      attend<false, 4, CELLS, 8, 4>(held, in, desk, run, tile.kv_head, 0, chunks);
+    else
+      attend<false, 8, CELLS, 8, 4>(held, in, desk, run, tile.kv_head, 0, chunks);
+    t = run.t1;
+  }
 }

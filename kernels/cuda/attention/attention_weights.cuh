@@ -46,15 +46,8 @@ static __device__ __forceinline__ void score_cells(const Inputs& in, const Desk&
     desk.row[row].seen = min(max(cells - begin, 0), CHUNK);
   }
   __syncthreads();
-  for (int c = 0; c < most; c += STAGED) {
-    const int count = min(STAGED, most - c);
-    bring<FORMAT>(desk.stage, in.k + static_cast<size_t>(kv_head) * bytes, row_bytes,
-                  desk.cells + c, count, in.head_dim);
-    await_copies<0>();
-    __syncthreads();
-    scores<FORMAT, ROWS / WARPS, LANES_CELLS>(in, desk, run, c, count);
-    __syncthreads();
-  }
+  score_rows<FORMAT, ROWS / WARPS, LANES_CELLS>(
+      in, desk, run, in.k + static_cast<size_t>(kv_head) * bytes, row_bytes, most);
 }
 
 static __device__ __forceinline__ void score_chunk(const Inputs& in, const Desk& desk,

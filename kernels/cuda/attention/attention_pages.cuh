@@ -1,0 +1,72 @@
+// Attention over pages of a text's first tokens and over the cells of those behind them, which begin
+// a chunk of their own. What a page is `Pages` says: its tokens, and the sums of a chunk of them.
+#pragma once
+#include "attention_merge.cuh"
+#include "attention_tile.cuh"
+
+struct Paged {
+  const uint8_t *k, *v;      // [pages, kv_heads, page]
+  const int *lists, *packed; // [sequences, slots]: pages by their place; [tokens]: how many of them
+  int slots;
+
+  // The page at a place of a run's text, of keys or values.
+  __device__ const uint8_t* page(const uint8_t* pages, const Inputs& in, const Run& run, int kv_head,
+                                 int place, int size) const {
+    const int number = lists[static_cast<size_t>(in.spans[3 * run.t0]) * slots + place];
+    return pages + (static_cast<size_t>(number) * in.kv_heads + kv_head) * size;
+  }
+};
+
+// All rows of a run see the `most` tokens of a chunk of pages, the first of which is `begin`.
+static __device__ __forceinline__ void see(const Desk& desk, const Run& run, int begin, int most) {
+  for (int c = threadIdx.x; c < CHUNK; c += THREADS) desk.places[c] = begin + c;
+  for (int row = threadIdx.x; row < padded(desk, run); row += THREADS)
+    desk.row[row].seen = row < run.rows ? most : 0;
+}
+
+template <class Pages>
+struct PagesAndCells {
+  Pages pages;
+  Cells<f16> cells;
+
+  __device__ int most(const Inputs& in) const {
+    return chunks_of(pages.paged.slots * Pages::GROUP) + cells.most(in);
+  }
+  __device__ int before(int t) const { return chunks_of(pages.paged.packed[t] * Pages::GROUP); }
+  __device__ int chunks(const Run& run) const { return before(run.t0) + cells.chunks(run); }
+  __device__ bool any(const Inputs& in, int t) const {
+    return pages.paged.packed[t] > 0 || cells.any(in, t);
+  }
+
+  template <int SCORES, int CELLS, int ROWS, int DIMS>
+  __device__ __forceinline__ void sum(float (&sums)[ROWS][DIMS], const Inputs& in,
+                                      const Desk& desk, const Run& run, int kv_head, int chunk,
+                                      int first, int d) const {
+    const int of_pages = before(run.t0);
+    if (chunk < of_pages)
+      pages.template sum<SCORES, CELLS>(sums, in, desk, run, kv_head, chunk, first, d);
+    else
+      cells.template sum<SCORES, CELLS>(sums, in, desk, run, kv_head, chunk - of_pages, first, d);
+  }
+};
+
+#define PAGES                                                                    \
+  const uint8_t *__restrict__ k_pages, const uint8_t *__restrict__ v_pages,      \
+      const int *__restrict__ page_lists, const int *__restrict__ packed
+#define GIVEN_PAGES {k_pages, v_pages, page_lists, packed, slots}
+
+// The merge of few tokens' chunks.
+#define MERGE_KERNEL(name, group)                                                                 \
+  extern "C" __global__ void __launch_bounds__(THREADS)                                           \
+      name(const int* __restrict__ spans, const float* __restrict__ sinks,                        \
+           const int* __restrict__ packed, const float* __restrict__ scratch,                     \
+           float* __restrict__ out, int tokens, int heads, int head_dim, int capacity,            \
+           int slots) {                                                                           \
+    const int t = blockIdx.x / heads;                                                             \
+    const int chunks = chunks_of(packed[t] * group) + chunks_of(cells_of(spans, t));              \
+    const int most = chunks_of(slots * group) + chunks_of(capacity);                              \
+    merge(chunks, most, sinks, scratch, 1.f, tokens, heads, head_dim,                             \
+          [&](bool inside, size_t at, float x) {                                                  \
+            if (inside) out[at] = x;                                                              \
+          });                                                                                     \
+  }
