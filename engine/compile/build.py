@@ -15,7 +15,7 @@ from engine.gpu.memory import DeviceRows
 from engine.graph import Graph, Value
 from engine.models import feed_forward, further
 from engine.models.family import Family
-from engine.models.layers import StepInputs
+from engine.models.network import Network, StepInputs
 from engine.models.table import parts_of
 from engine.options import Options
 from engine.passes import Memory, Pass, limits_of
@@ -84,10 +84,12 @@ def build(
         memory[name] = aligned_zeros(cache.sizes({}), DTYPES[cache.dtype])
     try:
         said = StepInputs(**given, of_blocks=tuple(own.values()))
-        graph, logits = family.build(config, weights, said, caches | states)
+        net = Network(config, weights, said, caches | states)
+        logits = family.build(net)
     except ModelError as error:
         raise ModelError(f"{file.path}: {error}") from None
-    for apply in (sparse(config, weights), *passes):
+    graph = net.graph
+    for apply in (sparse(net), *passes):
         graph, memory = apply(graph, memory)
     cells_of, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
     inputs |= {n: memory[n] for n in ("into", "packed", "page_lists") if n in memory}
@@ -117,8 +119,9 @@ def build_further(
     hidden = Value(further.HIDDEN, "cache", "u8", (cells.capacity, config.hidden), "F32")
     memory[hidden.name] = model.memory[hidden.name]
     said = StepInputs(**given, of_blocks=())
-    graph, logits = further.build(config, weights, said, caches, hidden, goals)
-    return Built(one, graph, memory, inputs, Kept(memory), {}, logits)
+    net = Network(one, weights, said, caches)
+    logits = further.build(net, hidden, goals)
+    return Built(one, net.graph, memory, inputs, Kept(memory), {}, logits)
 
 
 def _inputs_of(cells: Cells) -> dict[str, Value]:

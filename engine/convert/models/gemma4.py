@@ -14,7 +14,7 @@ from engine.convert.models.experts import Mixture, in_halves
 from engine.convert.stacked import stacked
 from engine.convert.windows import KINDS
 from engine.gguf import writer as gw
-from engine.models.gemma4 import optional_tensors
+from engine.models.gemma4 import FAMILY
 from reference.formats.format import Floats
 
 WHOLE = KINDS[0]  # layers that see the whole context
@@ -143,7 +143,7 @@ class Gemma4(Mixture, Family):
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         found = super().sources(config, model)
-        for name, dims in optional_tensors(model).items():
+        for name, dims in FAMILY.optional_tensors(model).items():
             block, _, part = name.removeprefix("blk.").partition(".")
             if part in self.alone:
                 found[name] = self._source(name, dims, optional=True)
