@@ -23,13 +23,13 @@ def sparse(net: Network) -> Pass:
         nodes, sparsity = graph.nodes, net.config.sparsity
         for i in sparsity.ranks if sparsity else ():
             begin, end = _dense(nodes, f"blk.{i}.ffn_")
-            x = _array(nodes[begin], "x")
+            x = nodes[begin].value("x")
             norm = next(node for node in nodes if node.arguments.get("out") == x)
             made = replace(net, graph=Graph())
-            _FeedForward(made, f"blk.{i}", x).build(residual=_array(norm, "x"))
+            _FeedForward(made, f"blk.{i}", x).build(residual=norm.value("x"))
             *before, last = made.graph.nodes
-            arguments = {**last.arguments, "out": nodes[end - 1].arguments["out"]}
-            nodes = [*nodes[:begin], *before, replace(last, arguments=arguments), *nodes[end:]]
+            last = last.given(out=nodes[end - 1].value("out"))
+            nodes = [*nodes[:begin], *before, last, *nodes[end:]]
         return Graph(nodes), memory
 
     return apply
@@ -41,12 +41,6 @@ def _dense(nodes: Sequence[Node], prefix: str) -> tuple[int, int]:
     begin = next(i for i, n in enumerate(labels) if n in (f"{prefix}gate", f"{prefix}up"))
     end = max(i for i, n in enumerate(labels) if n.startswith(f"{prefix}down_t"))
     return begin, end + 1
-
-
-def _array(node: Node, name: str) -> Value:
-    value = node.arguments[name]
-    assert isinstance(value, Value)
-    return value
 
 
 @dataclass(frozen=True, slots=True)
