@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
 from engine.convert.family import Family, Source
@@ -23,6 +22,7 @@ from engine.convert.models.mamba import Mamba, Mamba2
 from engine.convert.models.neox import GPTNeoX, Nemotron, Phi2, StableLM, StarCoder2
 from engine.convert.models.opt import OPT
 from engine.gguf import writer as gw
+from engine.metadata.architectures import ARCHITECTURES
 from reference.formats.format import Floats
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from engine.config import MOST_BLOCKS, ModelConfig
+from engine.config import ModelConfig
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
@@ -14,6 +14,7 @@ from engine.convert.models.experts import Mixture, in_halves
 from engine.convert.stacked import stacked
 from engine.convert.windows import KINDS
 from engine.gguf import writer as gw
+from engine.metadata.mixers import MOST_BLOCKS
 from engine.models.gemma4 import FAMILY
 from reference.formats.format import Floats
 
