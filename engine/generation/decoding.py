@@ -100,8 +100,9 @@ class OneText:
         return [(self._request, self._drawn(row))]
 
     def cancel(self, request: Request) -> list[Said]:
-        ends = self._completion and not self._completion.finished
-        return [(request, self._completion.cancelled())] if self._completion and ends else []
+        if not self._completion or self._completion.finished:
+            return []
+        return [(request, self._completion.cancelled())]
 
     def close(self) -> None:
         """The cache holds the cells of the text and no others."""
