@@ -32,9 +32,9 @@ from gguf import GGML_QUANT_VERSION, LlamaFileType, TokenType
 
 from data.shapes import FILE, ModelShape, read
 from engine.aside import OutputError
-from engine.config import ModelConfig
 from engine.gguf import writer as gw
 from engine.gguf.file import GGUFError, GGUFFile, ValueType
+from engine.metadata.config import config_of
 from engine.models.table import FAMILIES
 from engine.recurrent import is_small
 from engine.shell.show import bytes_bar
@@ -182,7 +182,7 @@ def other(sizes: Mapping[str, Any], vocab: int) -> tuple[Metadata, dict[str, Dim
         named = value.items() if isinstance(value, dict) else [(None, value)]
         if key not in ("architecture", "tied"):
             values |= {".".join(filter(None, (architecture, key, k))): v for k, v in named}
-    config = ModelConfig.from_metadata(values, vocab)
+    config = config_of(values, vocab)
     needed = FAMILIES[architecture].expected_tensors(config)
     if not sizes["tied"]:
         needed["output.weight"] = (vocab, config.hidden)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from engine.checks import check_further, check_tensors, further_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
+from engine.metadata.config import config_of
 from engine.models import experts, further
 from engine.models.family import Family, OfEach, Picked, Shaped
 from engine.models.table import FAMILIES, parts_of
@@ -33,7 +34,7 @@ def described(file: GGUFFile, options: Options) -> Described:
     embedding = tensors.get("token_embd.weight")
     vocab = embedding.dims[0] if embedding and len(embedding.dims) == 2 else 0
     try:
-        config = ModelConfig.from_metadata(file.metadata, vocab)
+        config = config_of(file.metadata, vocab)
     except ModelError as error:
         raise ModelError(f"{file.path}: {error}") from None
     family = FAMILIES[config.architecture]

@@ -2,9 +2,11 @@
 
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Unpack, cast, overload
@@ -18,11 +20,10 @@ from engine.checks import PromptError, check_generation, check_prompt
 from engine.closing import Closing
 from engine.config import ModelError
 from engine.embedded import resolve
-from engine.errors import BusyError
+from engine.errors import BusyError, EngineError
 from engine.generation.completion import Completion, Piece
-from engine.generation.decoding import Decoding, OneByOne
+from engine.generation.decoding import OneByOne, OneText
 from engine.generation.embedding import check_pooling, embeddings, texts_of, together
-from engine.generation.reading import Likelihoods
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score, pairs_of, scores
 from engine.generation.timings import Timings
@@ -31,11 +32,11 @@ from engine.model import Model
 from engine.options import Fields, Options
 from engine.sampling.chain import needed_ops
 from engine.sampling.params import SamplingParams
-from engine.sampling.sampler import Row, Sampler
+from engine.sampling.sampler import Sampler
 from engine.sampling.samplers import Samplers
-from engine.schedule.many import Prompt, as_completed, is_one, pieces, requests_of
+from engine.schedule.many import AHEAD, Prompt, is_one, requests_of
 from engine.schedule.request import Request
-from engine.schedule.scheduler import Serving
+from engine.schedule.scheduler import Said, Scheduler, Serving, Steps
 from engine.speculation import build
 from engine.speculation.settings import Linear, Settings
 from engine.speculation.speculate import Speculation
@@ -208,7 +209,7 @@ class Engine(Closing):
         the prompt's place, from "0". Prompts are asked for as they are wanted, so that there may be
         any number of them."""
         requests = requests_of(prompts, params, priorities)
-        return (done.result(self.tokenizer) for done in as_completed(self, requests))
+        return (done.result(self.tokenizer) for done in self.completed(requests))
 
     def stream(
         self,
@@ -239,9 +240,9 @@ class Engine(Closing):
         self.samplers.bound(needed_ops(params, self._verifies))
         if params.structured_outputs:  # what is wrong with it is said before anything is evaluated
             self.samplers.grammars.constraint(params.structured_outputs)
-        if params.n > 1:
-            return pieces(self, Request("0", tokens, params))
-        return self._generate(tokens, params, context_shift, keep, resume)
+        request = Request("0", tokens, params, tokens=tokens)
+        steps = self._many if params.n > 1 else partial(self._one, context_shift, keep, resume)
+        return self._pieces(request, steps)
 
     def _check_sparse(self, params: SamplingParams, context_shift: bool = False) -> None:
         """PromptError for what cannot be of prompts that are read by sparse attention."""
@@ -391,6 +392,10 @@ class Engine(Closing):
     def reading(self) -> HeldText:
         """As `begin`, and the cache holds one text: to read others into."""
         self.begin()
+        return self._hold_one()
+
+    def _hold_one(self) -> HeldText:
+        """The text of sequence 0, the others being emptied."""
         for sequence in range(1, self.model.options.sequences):
             self.model.cells.remove(sequence)
         return self.text
@@ -398,11 +403,6 @@ class Engine(Closing):
     def is_at(self, generation: int) -> bool:
         """Whether no other generation has begun since."""
         return generation == self._generation
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the running generation was told to stop."""
-        return self._cancelled.is_set()
 
     def serving(self) -> Serving:
         """What a scheduler of many prompts wants of this engine."""
@@ -415,79 +415,79 @@ class Engine(Closing):
         def completion(index: int, prompt: list[int], params: SamplingParams) -> Completion:
             return self._completion(index, prompt, self.samplers.in_tokens(params), False)
 
-        return Serving(
-            self.model,
-            self._prompt,
-            completion,
-            lambda: self.samplers.kernel("log_sum_exp"),
-            self.timings,
-        )
+        return self._serving(completion)
 
-    def _generate(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        context_shift: bool,
-        keep: int,
-        resume: bool,
-    ) -> Generator[Piece, None, None]:
-        decoding, completion, row = self._begun(prompt, params, resume)
-        generation = self._generation
+    def _serving(self, completion: Callable[..., Completion]) -> Serving:
+        kernel = partial(self.samplers.kernel, "log_sum_exp")
+        return Serving(self.model, self._prompt, completion, kernel, self.timings)
+
+    def _many(self) -> Scheduler:
+        """Who steps for several texts."""
+        found = Scheduler(self.serving(), self.text.held)
+        self.text.hold([])  # the scheduler has it
+        self.sampler_state = None  # of several texts none is the one that may be gone on with
+        return found
+
+    def _one(self, context_shift: bool, keep: int, resume: bool) -> OneText:
+        """Who steps for one text, that of sequence 0."""
+
+        def completion(index: int, prompt: list[int], params: SamplingParams) -> Completion:
+            return self._completion(index, prompt, params, resume)
+
+        def drew(sampler: Sampler) -> None:
+            self._sampler = sampler
+
+        serving, decoding = self._serving(completion), self._speculation or OneByOne(self.model)
+        return OneText(serving, self._hold_one(), decoding, drew, context_shift, keep)
+
+    def _pieces(self, request: Request, steps: Callable[[], Steps]) -> Generator[Piece, None, None]:
+        """All of a request, as it comes. Raises what it fails of."""
+        with closing(self.served(iter([request]), steps)) as said:
+            for _, piece in said:
+                if piece:
+                    yield piece
+        if request.error:
+            raise request.error
+
+    def completed(self, requests: Iterator[Request]) -> Iterator[Request]:
+        """Requests as they are finished, whatever became of them."""
+        return (request for request, piece in self.served(requests) if request.ends_with(piece))
+
+    def served(
+        self, requests: Iterator[Request], steps: Callable[[], Steps] | None = None
+    ) -> Generator[Said, None, None]:
+        """What comes of requests, step by step, of who steps for them; few are taken ahead of their
+        turn.
+
+        Raises BusyError where another generation has begun on the engine meanwhile.
+        """
+        generation = self.begin()
+        stepping, live = (steps or self._many)(), dict[str, Request]()
+        ahead = AHEAD * self.model.options.sequences
         try:
             while True:
-                piece = self._sampled(decoding, completion, row)
-                if not (completion.finished or context_shift or decoding.has_room(completion)):
-                    piece = completion.ended(piece, "length")
-                yield piece
-                if generation != self._generation:
-                    raise BusyError(
-                        "this generation cannot go on: another has begun on the same engine"
-                    )
-                if completion.finished:
+                while stepping.waiting < ahead and (request := next(requests, None)):
+                    live[request.id] = request
+                    stepping.add(request)
+                if not stepping.work:
                     return
+                for request, piece in stepping.step():
+                    if request.error and not isinstance(request.error, EngineError):
+                        raise request.error  # of a processor, which is the caller's
+                    if request.finished:
+                        live.pop(request.id, None)
+                    yield request, piece
+                    if generation != self._generation:
+                        raise BusyError(
+                            "this generation cannot go on: another has begun on the same engine"
+                        )
                 if self._cancelled.is_set():
-                    yield completion.cancelled()
+                    for request in chain(live.values(), requests):
+                        yield from stepping.cancel(request)
                     return
-                row = self._run(decoding, completion, keep)
         finally:
-            if generation == self._generation:
-                decoding.settle()
-
-    def _begun(
-        self, prompt: list[int], params: SamplingParams, resume: bool
-    ) -> tuple[Decoding, Completion, Row]:
-        """A generation begins: the prompt is read, and its completion has its logits."""
-        self.reading()
-        completion = self._completion(0, prompt, params, resume)
-        scored = None
-        if params.prompt_logprobs is not None:
-            scored = Likelihoods(prompt, 0, self.samplers.kernel("log_sum_exp"))
-        row = self.text.read(prompt, self.timings.prompt, scored)
-        if scored:
-            completion.prompt_logprobs = (None, *scored.logprobs)
-        decoding: Decoding = self._speculation or OneByOne(self.model)
-        decoding.begin(prompt)
-        self.timings.speculation = decoding.timings
-        return decoding, completion, row
-
-    def _run(self, decoding: Decoding, completion: Completion, keep: int) -> Row:
-        """One more token, the older half of the text being forgotten if there is no room: what
-        follows it."""
-        if not decoding.has_room(completion):
-            self.text.shift(keep)
-        with self.timings.eval.measure(1):
-            row = decoding.run(completion)
-        self.text.go_on(completion.tokens[-1])
-        return row
-
-    def _sampled(self, decoding: Decoding, completion: Completion, row: Row) -> Piece:
-        """The completion's next token."""
-        self.timings.cache = self.model.cache_bytes
-        with self.timings.sample.measure(1):
-            piece = decoding.sample(completion, row)
-        self.text.drawn = completion.tokens[-1:]
-        self._sampler = completion.sampler
-        return piece
+            if generation == self._generation and (held := stepping.close()) is not None:
+                self.text.hold(held)
 
     def _completion(
         self, index: int, prompt: list[int], params: SamplingParams, resume: bool

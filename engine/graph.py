@@ -6,7 +6,7 @@ where heads stand as rows.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -50,6 +50,12 @@ class Value:
     dims: tuple[Dim, ...]
     format: str | None = None
 
+    def fixed(self, axis: int) -> int:
+        """A dimension that is the same in every step."""
+        size = self.dims[axis]
+        assert isinstance(size, int)
+        return size
+
     def view(self, *dims: Dim) -> "Value":
         """The same memory under other dimensions."""
         return replace(self, dims=dims)
@@ -79,6 +85,21 @@ class Node:
     format: str | None = None
     label: str = ""
     target: str = ""
+
+    @property
+    def block(self) -> str:
+        """The block that it is labelled after: "blk.3" of "blk.3.attention"."""
+        return self.label.rpartition(".")[0]
+
+    def value(self, name: str) -> Value:
+        """The argument of this name, an array."""
+        value = self.arguments[name]
+        assert isinstance(value, Value)
+        return value
+
+    def given(self, **arguments: Value | float) -> "Node":
+        """The same with these arguments."""
+        return replace(self, arguments={**self.arguments, **arguments})
 
 
 def _axes(op: str, label: str, arguments: Mapping[str, Value | float]) -> dict[str, Dim]:
@@ -111,6 +132,10 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     target: str = ""
     _labels: set[str] = field(default_factory=set)
+
+    def rewritten(self, new: Callable[[Node], Sequence[Node]]) -> "Graph":
+        """The graph with new nodes in the place of each."""
+        return replace(self, nodes=[other for node in self.nodes for other in new(node)])
 
     def __call__(
         self, op: str, label: str, out: Value | None = None, **arguments: Value | float
@@ -145,8 +170,7 @@ class Graph:
     @property
     def hidden(self) -> Value:
         """What the logits are computed from: the last norm's result [outputs, hidden]."""
-        (found,) = (node.arguments["x"] for node in self.nodes if node.label == LOGITS)
-        assert isinstance(found, Value)
+        (found,) = (node.value("x") for node in self.nodes if node.label == LOGITS)
         return found
 
     @contextmanager

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.cache.cells import Cells
-from engine.cache.eviction import Eviction, receiving
+from engine.cache.eviction import Eviction
 from engine.cache.merged import Merged
 from engine.cache.method import Method
-from engine.cache.pages import Pages, paging
+from engine.cache.pages import Pages
 from engine.cache.states import States
 from engine.cache.streaming import Streaming
 from engine.cache.stretches import Stretches
@@ -25,11 +25,13 @@ from engine.described import described
 from engine.gguf.file import GGUFFile
 from engine.options import Options
 from engine.passes import Pass
+from engine.passes.choose_pages import choosing_pages
 from engine.passes.count import count_predicted
 from engine.passes.heads_apart import heads_apart
 from engine.passes.keep_hidden import keep_hidden
 from engine.passes.merge import merging
 from engine.passes.pack import packing
+from engine.passes.receive import receiving
 from engine.passes.sparse_prompts import sparse_prompts
 from engine.placement.applied import placed
 from engine.policies.duo_attention import DuoAttention
@@ -156,7 +158,7 @@ def _passes_of(options: Options, context: int, method: Method) -> list[Pass]:
         return [heads_apart(method)]
     match options.kv_policy or options.prompt_attention:
         case Quest() as policy:
-            return [paging(policy, options.sequences, context)]
+            return [choosing_pages(policy, options.sequences, context)]
         case Policy() as policy:
             return [receiving(policy, options.sequences, context)]
         case MInference() as policy:

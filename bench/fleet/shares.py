@@ -20,7 +20,6 @@ from engine.generation.scoring import Score, pairs_of, scores
 from engine.passes.observe import Observed, met, observe
 from engine.perplexity import LogitsFile, Passage, Scorer, Scores
 from engine.sampling.params import SamplingParams
-from engine.schedule.many import as_completed
 from engine.schedule.request import Request
 from engine.shell.command_line.options import Loading
 
@@ -137,7 +136,7 @@ class Batch:
                     continue
                 yield Request(one.id, told or one.prompt, one.params)
 
-        for done in wanted(asked, as_completed(engine, requests())):
+        for done in wanted(asked, engine.completed(requests())):
             told = str(done.error) if done.error else done.result(engine.tokenizer)
             found.append((done.id, told))
         return found

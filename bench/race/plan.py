@@ -15,9 +15,9 @@ from bench.race.results import results_folder
 from bench.race.timing import ONCE, Rule
 from bench.shell.lists import names
 from data import shapes
-from engine.config import ModelConfig
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
+from engine.metadata.config import config_of
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import MOST_THREADS
 from kernels.kernel import Kernel
@@ -44,7 +44,7 @@ ENGINE_MODELS = ("story-f16", "story-q8_0")
 def context_of(model: Path) -> int:
     """Tokens of context, at most 4096: what its benchmarks use."""
     with GGUFFile(model) as file:
-        return min(ModelConfig.from_metadata(file.metadata, 0).context, 4096)
+        return min(config_of(file.metadata, 0).context, 4096)
 
 
 @dataclass(frozen=True, slots=True)

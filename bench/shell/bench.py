@@ -142,11 +142,11 @@ def _profile(model: str, loading: o.Loading, kept: "Results") -> None:
 
 def _demand_context(path: Path, tests: "Sequence[EngineTest]") -> None:
     """ValueError for a test that asks more of the model than it was made for."""
-    from engine.config import ModelConfig
     from engine.gguf.file import GGUFFile
+    from engine.metadata.config import config_of
 
     with GGUFFile(path) as file:
-        context = ModelConfig.from_metadata(file.metadata, 0).context
+        context = config_of(file.metadata, 0).context
     if long := [test for test in tests if test.sequence > context]:
         raise ValueError(
             f"{path}: its context is {context} tokens, {long[0].name} wants {long[0].sequence}"

@@ -10,9 +10,9 @@ from bench.ops.cases import LOGITS, TOKENS, BenchCase, asked, cases
 from bench.ops.workload import TRUTHS, Workload, cost_shape, weight
 from data import shapes
 from data.shapes import ShapeError
-from engine.config import ModelConfig
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
+from engine.metadata.config import config_of
 from kernels.table import KERNELS, find
 from reference.table import OPS
 
@@ -90,7 +90,7 @@ def test_weights_add_up_to_the_models(name):
 def test_the_embedded_model_is_itself():
     """The sizes called story are those in its file."""
     with GGUFFile(resolve("story")) as file:
-        config = ModelConfig.from_metadata(file.metadata, 0)
+        config = config_of(file.metadata, 0)
         vocab = file.tensors["token_embd.weight"].dims[0]
     story = ALL.models["story"]
     for name in ("blocks", "hidden", "ffn", "heads", "kv_heads", "head_dim", "context"):

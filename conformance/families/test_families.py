@@ -47,8 +47,9 @@ from conformance.support.refusals import refusal
 from data import random_model
 from engine import Engine
 from engine.cache.session import SessionError, restore, save
-from engine.config import ModelConfig, ModelError
+from engine.config import ModelError
 from engine.gguf.file import GGUFFile
+from engine.metadata.config import config_of
 from engine.model import Model
 from engine.passes.observe import observe, observed
 from engine.quantise import Recipe, quantise
@@ -304,17 +305,17 @@ def test_quantised_files_run(small, tmp_path):
 )
 def test_which_blocks_have_a_window(more, windowed):
     """By the family, by every so many, or each by itself."""
-    config = ModelConfig.from_metadata(metadata_of("gemma3", 7) | gemma3(more), 70)
+    config = config_of(metadata_of("gemma3", 7) | gemma3(more), 70)
     assert (config.windowed, config.window) == (windowed, 32 if windowed else 0)
 
 
 def test_a_pattern_of_other_blocks_is_refused():
     """And so are more blocks than anything has, before each is asked for its window."""
     with pytest.raises(ModelError, match="block_count is 2147483647: at most"):
-        ModelConfig.from_metadata(metadata_of("gemma3", 2**31 - 1), 70)
+        config_of(metadata_of("gemma3", 2**31 - 1), 70)
     more = gemma3({"attention.sliding_window_pattern": [True]})
     with pytest.raises(ModelError, match="sliding_window_pattern has 1 values for 7 blocks"):
-        ModelConfig.from_metadata(metadata_of("gemma3", 7) | more, 70)
+        config_of(metadata_of("gemma3", 7) | more, 70)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +324,7 @@ def test_a_pattern_of_other_blocks_is_refused():
 )
 def test_scores_of_the_27b(family, blocks, by):
     """They are scaled by hidden / heads, as in llama.cpp."""
-    assert ModelConfig.from_metadata(metadata_of(family, blocks), 70).score_scale == by**-0.5
+    assert config_of(metadata_of(family, blocks), 70).score_scale == by**-0.5
 
 
 def metadata_of(family, blocks):

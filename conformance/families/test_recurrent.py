@@ -46,9 +46,10 @@ from conformance.support.speculation.speculating import ROOM as ROOM_FOR_DRAFTS
 from engine import Engine, SamplingParams
 from engine.cache.session import SessionError, restore, save
 from engine.cache.states import StateError, slots_for
-from engine.config import ModelConfig, ModelError
+from engine.config import ModelError
 from engine.described import described
 from engine.gguf.file import GGUFFile
+from engine.metadata.config import config_of
 from engine.options import Options
 from engine.quantise import Recipe, quantise
 from engine.quantise.quantise import choices
@@ -187,10 +188,10 @@ def test_which_blocks_attend(tmp_path):
         metadata = {**file.metadata, "qwen35.block_count": 8}
     listed = {"qwen35.attention.recurrent_layers": [False, True, *[False] * 6]}
     found = [{}, listed, {"qwen35.full_attention_interval": 3}]
-    recurrent = [ModelConfig.from_metadata(metadata | more, 70).recurrent for more in found]
+    recurrent = [config_of(metadata | more, 70).recurrent for more in found]
     assert recurrent == [{0, 2, 4, 6}, {1}, {0, 1, 3, 4, 6, 7}]
     del metadata["qwen35.full_attention_interval"]
-    assert ModelConfig.from_metadata(metadata, 70).recurrent == {0, 1, 2, 4, 5, 6}
+    assert config_of(metadata, 70).recurrent == {0, 1, 2, 4, 5, 6}
 
 
 @pytest.fixture(scope="module", params=("Mamba", "Mamba 2", "LFM 2", "Qwen 3 Next", "Qwen 3.5"))
@@ -374,4 +375,4 @@ def test_what_is_refused(name, keys, line, tmp_path):
         f"{small.architecture}.{key.replace('__', '.')}": value for key, value in keys.items()
     }
     with pytest.raises(ModelError, match=line):
-        ModelConfig.from_metadata(metadata, small.vocab)
+        config_of(metadata, small.vocab)

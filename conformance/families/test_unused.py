@@ -19,13 +19,14 @@ from conformance.support.refusals import refusal
 from engine.cache.cells import Cells
 from engine.cache.states import States
 from engine.compile.build import build
-from engine.config import ModelConfig, ModelError
+from engine.config import ModelError
 from engine.described import described
 from engine.embedded import embedded_models
 from engine.gguf.file import GGUFFile
 from engine.graph import Value
+from engine.metadata.config import config_of
+from engine.metadata.unused import ASKED, INFORMATION
 from engine.options import Options
-from engine.unused import ASKED, INFORMATION
 
 VOCABS = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
 
@@ -192,11 +193,11 @@ PLAIN: dict[str, Any] = {
 def test_lists_of_values():
     """One value a block: harmless while each of them is."""
     key = "llama.swiglu_clamp_exp"
-    ModelConfig.from_metadata(PLAIN | {key: [0.0, 0.0]}, 70)
+    config_of(PLAIN | {key: [0.0, 0.0]}, 70)
     with pytest.raises(ModelError, match=r"swiglu_clamp_exp is \[0\.0, 7\.0\]"):
-        ModelConfig.from_metadata(PLAIN | {key: [0.0, 7.0]}, 70)
+        config_of(PLAIN | {key: [0.0, 7.0]}, 70)
     with pytest.raises(ModelError) as caught:
-        ModelConfig.from_metadata(PLAIN | {key: [1.0] * 1000}, 70)
+        config_of(PLAIN | {key: [1.0] * 1000}, 70)
     assert len(str(caught.value)) < 200
 
 
@@ -204,7 +205,7 @@ def test_lists_of_values():
 def test_odd_values(value):
     """What is no zero is no zero, whatever it is."""
     with pytest.raises(ModelError, match="attn_logit_softcapping"):
-        ModelConfig.from_metadata(PLAIN | {"llama.attn_logit_softcapping": value}, 70)
+        config_of(PLAIN | {"llama.attn_logit_softcapping": value}, 70)
 
 
 def test_keys_under_other_names():
@@ -214,11 +215,11 @@ def test_keys_under_other_names():
                "general.tags": ["a"], "split.no": 0, "split.count": 0, "unsloth.fixed": True,
                "powerinfer.sparse_threshold": 0.5, "qwen2.rope.freq_base": 1e6,
                "tokenizer.ggml.add_sep_token": False, "llamas.wings": 2}  # fmt: skip
-    ModelConfig.from_metadata(PLAIN | vendors, 70)
+    config_of(PLAIN | vendors, 70)
     for key in ("adapter.type", "clip.vision.image_size", "diffusion.shift_logits",
                 "xielu.beta"):  # fmt: skip
         with pytest.raises(ModelError, match=f"key '{key}' is of "):
-            ModelConfig.from_metadata(PLAIN | {key: 1}, 70)
+            config_of(PLAIN | {key: 1}, 70)
 
 
 def test_a_window_of_attention(tmp_path):
@@ -251,4 +252,4 @@ def test_keys_of_real_converters(name):
         metadata = {
             key.replace(f"{theirs}.", "llama.", 1): value for key, value in file.metadata.items()
         }
-    ModelConfig.from_metadata(metadata | {"general.architecture": "llama"}, 70)
+    config_of(metadata | {"general.architecture": "llama"}, 70)

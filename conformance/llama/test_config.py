@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from gguf import MODEL_ARCH_NAMES
 
-from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig, ModelError
 from engine.convert import CheckpointError, rope_scaling
 from engine.convert.fields import Fields
-from engine.missing import FAMILY, MISSING
+from engine.metadata.architectures import ARCHITECTURES
+from engine.metadata.config import config_of
+from engine.metadata.missing import FAMILY, MISSING
 from reference import rope_frequencies
 
 PLAIN: dict[str, Any] = {
@@ -30,7 +31,7 @@ def config(changes: dict[str, Any] | None = None, architecture: Any = "llama") -
     """The configuration with some of the architecture's keys changed, or dropped by None."""
     own = {k: v for k, v in (PLAIN | (changes or {})).items() if v is not None}
     metadata = {f"{architecture}.{key}": value for key, value in own.items()}
-    return ModelConfig.from_metadata({"general.architecture": architecture, **metadata}, VOCAB)
+    return config_of({"general.architecture": architecture, **metadata}, VOCAB)
 
 
 def complaint(changes: dict[str, Any], architecture: Any = "llama") -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from conformance.conftest import MARKERS
 from conformance.support.rooms import ROOT
-from engine.architectures import ARCHITECTURES
+from engine.metadata.architectures import ARCHITECTURES
 from engine.models.table import FAMILIES
 from kernels import provenance
 from kernels.table import KERNELS, variants

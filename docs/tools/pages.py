@@ -120,7 +120,7 @@ def _families() -> Iterator[str]:
     yield "| architecture | graph | `assay convert` | llama.cpp | checkpoints |"
     yield "| --- | --- | --- | --- | --- |"
     for name, family in FAMILIES.items():
-        module = family.expected_tensors.__module__.rpartition(".")[2]
+        module = family.block.__module__.rpartition(".")[2]
         known = ", ".join(one.about for one in CONVERTED if one.gguf == name)
         held = [checkpoint for checkpoint, one in of.items() if one == name]
         shown = "; ".join(held) or ("[its own page](peers.md)" if name == "llama" else "")

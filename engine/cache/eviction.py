@@ -2,12 +2,11 @@
 moves it together; the other cells are free (docs/decisions/040). It ends where the text does, so
 that of blocks which keep fewer the text begins later (docs/decisions/041).
 
-While a prompt is read, `receiving` has its last tokens say what they look at. Then a plan of its
-own scores, chooses and moves, by certified kernels like a step's.
+While a prompt is read, a pass (passes/receive.py) has its last tokens say what they look at. Then a
+plan of its own scores, chooses and moves, by certified kernels like a step's.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,117 +15,14 @@ from engine.cache.freed import release
 from engine.cache.method import NEVER, Method, Step
 from engine.compile.build import Kept
 from engine.compile.compiler import Compiler
-from engine.errors import ModelError
 from engine.gpu.beside import caches_of
-from engine.graph import Graph, Node, Value
-from engine.passes import Memory, Pass
+from engine.graph import Graph, Value
+from engine.passes import Memory
+from engine.passes.attending import attending, heads_of
+from engine.passes.receive import OBSERVED, SPANS
 from engine.policies.policy import Block, Policy
 from engine.policies.table import text_of
 from reference.op import Array
-
-OBSERVED = "observed_spans"  # the input that says which tokens observe, and what each sees
-SPANS = "spans"  # and the one that says what each token sees; of a block's own, NAME.i
-SEEN = "tokens", 3  # their dimensions
-
-
-def attending(graph: Graph) -> dict[str, Node]:
-    """The nodes that attend, by block."""
-    return {n.label.rpartition(".")[0]: n for n in graph.nodes if n.op == "attention"}
-
-
-def check(policy: Policy, graph: Graph, memory: Memory, context: int) -> None:
-    """Raise ModelError where a policy does not go with a model."""
-    name = type(policy).__name__
-    if policy.capacity >= context:
-        raise ModelError(
-            f"kv_policy {name} keeps {policy.capacity} cells, which is all of a context of"
-            f" {context}: nothing would be evicted"
-        )
-    check_blocks(name, graph, memory, sinks=not policy.observers)
-
-
-def check_blocks(name: str, graph: Graph, memory: Memory, sinks: bool) -> None:
-    """Raise ModelError where the policy of this name does not go with a model's blocks, of which
-    some may have sinks."""
-    for block, node in demand_own_cells(f"kv_policy {name}", graph).items():
-        given = node.arguments
-        if memory[_name(given["slopes"])].any():
-            raise ModelError(
-                f"kv_policy {name}: scores of {block} go by distance (ALiBi), which cells that"
-                " moved no longer tell: want a model with rope"
-            )
-        if not sinks and (memory[_name(given["sinks"])] != -np.inf).any():
-            raise ModelError(f"kv_policy {name}: {block} has sinks, which take a part of attention")
-
-
-def demand_own_cells(what: str, graph: Graph) -> dict[str, Node]:
-    """The nodes that attend, by block, if each sees all cells of its own text and these are its
-    own; ModelError about `what` needs that where it is not so."""
-    blocks = attending(graph)
-    recurrent = [v for n in graph.nodes for v in n.arguments.values() if _name(v) == "sources"]
-    if recurrent or not blocks:
-        raise ModelError(f"{what}: blocks of this model are recurrent, not cells of keys")
-    for block, node in blocks.items():
-        given = node.arguments
-        if (_name(given["k"]), _name(given["v"])) != (f"{block}.k_cache", f"{block}.v_cache"):
-            raise ModelError(f"{what}: {block} has no keys and values of its own to choose among")
-        if _name(given["spans"]) != "spans":
-            raise ModelError(f"{what}: {block} sees a window of the text as it is")
-    return blocks
-
-
-def _name(value: Value | float) -> str:
-    return value.name if isinstance(value, Value) else ""
-
-
-def receiving(policy: Policy, sequences: int, context: int) -> Pass:
-    """A pass: attention of each block has spans of its own, where blocks keep different numbers,
-    and beside it what cells receive of it is added up, where the policy has observers; checks that
-    it goes with the model."""
-
-    def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-        check(policy, graph, memory, context)
-        nodes: list[Node] = []
-        added: Memory = {}
-        blocks = iter(range(len(graph.nodes)))
-
-        def input_of(name: str, block: int) -> Value:
-            value = Value(f"{name}.{block}" if policy.by_block else name, "input", "i32", SEEN)
-            added[value.name] = np.zeros((len(memory["tokens"]), 3), np.int32)
-            return value
-
-        for node in graph.nodes:
-            if node.op != "attention":
-                nodes.append(node)
-                continue
-            block = next(blocks)
-            if policy.by_block:
-                own = {"spans": input_of(SPANS, block)}
-                node = replace(node, arguments={**node.arguments, **own})
-            nodes.append(node)
-            if not policy.observers:
-                continue
-            name = f"{node.label.rpartition('.')[0]}.received"
-            dims = sequences, kv_heads_of(node), context
-            total = Value(name, "cache", "f32", dims)
-            added[name] = np.zeros(dims, np.float32)
-            shared = ("q", "k", "lists", "scale", "softcap")
-            arguments = {key: node.arguments[key] for key in shared}
-            arguments |= {"spans": input_of(OBSERVED, block), "before": total, "out": total}
-            nodes.append(Node("attention_received", arguments, node.format, name))
-        return replace(graph, nodes=nodes), memory | added
-
-    return apply
-
-
-def kv_heads_of(node: Node) -> int:
-    q, k = node.arguments["q"], node.arguments["k"]
-    assert isinstance(q, Value)
-    assert isinstance(k, Value)
-    width, head_dim = k.dims[1], q.dims[2]
-    assert isinstance(width, int)
-    assert isinstance(head_dim, int)
-    return width // head_dim
 
 
 class Eviction(Method):
@@ -151,7 +47,7 @@ class Eviction(Method):
     def compile(self, graph: Graph, memory: Memory, compiler: Compiler) -> None:
         """Of a model's step, beside which it runs; caches that a device has are there."""
         policy, self._blocks = self.policy, attending(graph)
-        self._heads = {block: kv_heads_of(node) for block, node in self._blocks.items()}
+        self._heads = {block: heads_of(node).kv_heads for block, node in self._blocks.items()}
         held: Kept = {**memory, **compiler.there}
         self._received = [held[f"{b}.received"] for b in self._heads if policy.observers]
         self.kept: dict[str, Array] = {}
@@ -202,10 +98,8 @@ class Eviction(Method):
         return graph, starts, slots
 
     def _caches_of(self, block: str) -> tuple[Value, Value]:
-        keys, values = (self._blocks[block].arguments[name] for name in ("k", "v"))
-        assert isinstance(keys, Value)
-        assert isinstance(values, Value)
-        return keys, values
+        node = self._blocks[block]
+        return node.value("k"), node.value("v")
 
     def begin(self, sequence: int, tokens: int) -> None:
         """A prompt of so many tokens will be read into a sequence."""

@@ -15,7 +15,7 @@ from engine.gpu.memory import DeviceRows
 from engine.graph import Graph, Value
 from engine.models import feed_forward, further
 from engine.models.family import Family
-from engine.models.layers import StepInputs
+from engine.models.network import Network, StepInputs
 from engine.models.table import parts_of
 from engine.options import Options
 from engine.passes import Memory, Pass, limits_of
@@ -85,10 +85,12 @@ def build(
         memory[name] = aligned_zeros(cache.sizes({}), DTYPES[cache.dtype])
     try:
         said = StepInputs(**given, of_blocks=tuple(own.values()))
-        graph, logits = family.build(config, weights, said, caches | states)
+        net = Network(config, weights, said, caches | states)
+        logits = family.build(net)
     except ModelError as error:
         raise ModelError(f"{file.path}: {error}") from None
-    for apply in (sparse(config, weights), *passes):
+    graph = net.graph
+    for apply in (sparse(net), *passes):
         graph, memory = apply(graph, memory)
     cells_of, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
     inputs |= {n: memory[n] for n in ("into", "packed", "page_lists") if n in memory}
@@ -136,7 +138,8 @@ def _foretelling(
     hidden = Value(names[number], "cache", "u8", (cells.capacity, config.hidden), "F32")
     memory[hidden.name] = kept[hidden.name]
     said, last = StepInputs(**given, of_blocks=()), number + 1 == config.further
-    graph, logits = further.build(config, weights, said, caches, hidden, goals if last else None)
+    net = Network(one, weights, said, caches)
+    logits, graph = further.build(net, hidden, goals if last else None), net.graph
     if not last:
         graph, memory = keep_hidden(graph, memory, names[number + 1])
     return Built(one, graph, memory, inputs, Kept(memory), {}, logits)

@@ -20,6 +20,7 @@ from engine.convert.predictors import read_predictors
 from engine.convert.table import family_of
 from engine.convert.vocabulary import vocabulary
 from engine.gguf import writer as gw
+from engine.metadata.config import config_of
 from engine.quantise.mixes import MIXES, fitting
 from engine.quantise.values import Formats, encoding, misfit
 from engine.sparsity import MAGIC, THRESHOLD
@@ -138,7 +139,7 @@ def _model(config: Fields, family: Family, keys: gw.Keys, tensors: int) -> Model
     values = {key: value for key, (_, value) in keys.items()}
     values["general.architecture"] = family.gguf
     try:
-        model = ModelConfig.from_metadata(values, config.count("vocab_size"))
+        model = config_of(values, config.count("vocab_size"))
     except ModelError as error:
         raise config.error(str(error)) from None
     if model.blocks > tensors:  # before anything is made for each block

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.checkpoint import Tensor
 from engine.convert.fields import Fields
 from engine.gguf import writer as gw
+from engine.metadata.architectures import ARCHITECTURES
 from engine.models.table import FAMILIES as GRAPHS
 from reference.formats.format import Floats
 

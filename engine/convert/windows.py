@@ -1,9 +1,9 @@
 """Windows of attention, of every layer or of some, as config.json tells them and as GGUF does."""
 
-from engine.architectures import ARCHITECTURES
-from engine.config import MOST_BLOCKS
 from engine.convert.fields import Fields
 from engine.gguf import writer as gw
+from engine.metadata.architectures import ARCHITECTURES
+from engine.metadata.mixers import MOST_BLOCKS
 
 KINDS = "full_attention", "sliding_attention"
 

@@ -1,12 +1,17 @@
-"""How the tokens behind a prompt come: a step for each, or drafts and steps that verify them."""
+"""One text, and how the tokens behind its prompt come: a step for each, or drafts and steps that
+verify them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from engine.cache.held_text import HeldText
 from engine.generation.completion import Completion, Piece
+from engine.generation.reading import Likelihoods
 from engine.generation.timings import Drafting
 from engine.model import Model
-from engine.sampling.sampler import Row
+from engine.sampling.sampler import Row, Sampler
+from engine.schedule.request import Request
+from engine.schedule.scheduler import Said, Serving
 
 
 class Decoding(Protocol):
@@ -58,3 +63,84 @@ class OneByOne:
 
     def settle(self) -> None:
         pass
+
+
+class OneText:
+    """Steps for one request of one completion, whose text is sequence 0's. Where the context is
+    full and it `shifts`, the older half beyond the first `keep` tokens is forgotten."""
+
+    waiting = 0
+
+    def __init__(
+        self,
+        serving: Serving,
+        text: HeldText,
+        decoding: Decoding,
+        drew: Callable[[Sampler], None],
+        shifts: bool,
+        keep: int,
+    ) -> None:
+        """`drew` hears whose turn it was to draw."""
+        self._serving, self._text, self._decoding = serving, text, decoding
+        self._drew, self._shifts, self._keep = drew, shifts, keep
+        self._request: Request | None = None
+        self._completion: Completion | None = None  # once the prompt is read
+
+    def add(self, request: Request) -> None:
+        self._request = request
+
+    @property
+    def work(self) -> bool:
+        return not (self._completion and self._completion.finished)
+
+    def step(self) -> list[Said]:
+        """Read the prompt, or else the token drawn last, and draw the next one."""
+        assert self._request
+        row = self._run(self._completion) if self._completion else self._read(self._request)
+        return [(self._request, self._drawn(row))]
+
+    def cancel(self, request: Request) -> list[Said]:
+        if not self._completion or self._completion.finished:
+            return []
+        return [(request, self._completion.cancelled())]
+
+    def close(self) -> None:
+        """The cache holds the cells of the text and no others."""
+        self._decoding.settle()
+
+    def _read(self, request: Request) -> Row:
+        """The logits behind the prompt."""
+        prompt, params, timings = request.tokens, request.params, self._serving.timings
+        completion = self._serving.completion(0, prompt, params)
+        scored = None
+        if params.prompt_logprobs is not None:
+            scored = Likelihoods(prompt, 0, self._serving.log_sum_exp())
+        row = self._text.read(prompt, timings.prompt, scored)
+        if scored:
+            completion.prompt_logprobs = (None, *scored.logprobs)
+        self._decoding.begin(prompt)
+        timings.speculation = self._decoding.timings
+        self._completion = completion
+        return row
+
+    def _run(self, completion: Completion) -> Row:
+        """What follows the token drawn last."""
+        if not self._decoding.has_room(completion):
+            self._text.shift(self._keep)
+        with self._serving.timings.eval.measure(1):
+            row = self._decoding.run(completion)
+        self._text.go_on(completion.tokens[-1])
+        return row
+
+    def _drawn(self, row: Row) -> Piece:
+        """The next token."""
+        completion, timings = self._completion, self._serving.timings
+        assert completion
+        timings.cache = self._serving.model.cache_bytes
+        with timings.sample.measure(1):
+            piece = self._decoding.sample(completion, row)
+        self._text.drawn = completion.tokens[-1:]
+        self._drew(completion.sampler)
+        if not (completion.finished or self._shifts or self._decoding.has_room(completion)):
+            piece = completion.ended(piece, "length")
+        return piece

@@ -3,10 +3,12 @@
 The room, in reading order:
 
 - `family`: what a family is to the engine
-- `layers`: what families have in common: inputs of a step, projections, attention over the cache
-- `feed_forward`: the feed-forward network of a block
-- `blocks`: the way through the blocks to logits that most families have in common
+- `network`: what a family builds: projections, norms, rope and attention over the cache
+- `feed_forward`: the feed-forward network of a block, and `experts`, where it is a mixture of them
+- `blocks`: the ways through the blocks to logits that families have in common
+- `tensors`: tensors and constants that families have in common
 - `llama`, `qwen`, `gemma`, `gemma4`, `post_norm`, `phi3`, `command_r`, `falcon`, `opt`, `neox`,
   `gpt2`, `gpt_oss`, `mamba`, `lfm2`, `qwen3next`, `deepseek2`: the families
+- `further`: the block behind a model's own that foretells a token
 - `table`: every family there is
 """

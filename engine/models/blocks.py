@@ -1,50 +1,49 @@
-"""The way of most families from embedded tokens to logits: in each block something mixes tokens,
-attention for the most part, and then a network feeds each of them forward. Both read a norm of what
-there is, and add to it."""
+"""The ways of families from embedded tokens to logits: in each block something mixes tokens,
+attention for the most part, and a network feeds each of them forward, one after the other or side
+by side."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from engine.config import ModelConfig
-from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.layers import StepInputs, logits_of, rms_norm, scaled
+from engine.graph import Value
+from engine.models.feed_forward import feed_forward
+from engine.models.network import Network
 
-# rms_norm or layer_norm of layers.py
-Norm = Callable[[Graph, Mapping[str, Value], str, Value, ModelConfig], Value]
+Mixed = Callable[[int, Value], Value]  # what block i mixes of h, both [tokens hidden]
+Norm = Callable[[str, Value], Value]  # rms_norm or layer_norm of a network
 
 
 def logits_of_blocks(
-    graph: Graph,
+    net: Network,
     x: Value,
-    mixed: Callable[[int, Value], Value],
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    config: ModelConfig,
-    norm: Norm = rms_norm,
+    mixed: Mixed,
+    norm: Norm | None = None,
     after: bool = False,
     last: str = "output_norm",
 ) -> Value:
-    """x [tokens hidden] -> logits [outputs, vocab].
+    """x [tokens hidden] -> logits [outputs, vocab]; both parts of a block read a norm of what there
+    is, and add to it.
 
-    mixed(i, h) is what block i mixes of h, both [tokens hidden]. `after` says that what is added
-    has norms, too, wherever the file has them; in other families post_attention_norm is a name for
-    the one that the network reads. `last` is the norm that logits read.
+    `norm` is rms_norm unless it is given. `after` says that what is added has norms, too, wherever
+    the file has them; in other families post_attention_norm is a name for the one that the network
+    reads. `last` is the norm that logits read.
     """
+    normed, residual = norm or net.rms_norm, net.config.scales.residual
+    for i in range(net.config.blocks):
+        block = f"blk.{i}"
+        own = mixed(i, normed(f"{block}.attn_norm", x))
+        own = normed(f"{block}.post_attention_norm", own) if after else own
+        own = net.scaled(f"{block}.attn_scaled", own, residual)
+        x = net.add(f"{block}.attn_residual", x, own)
+        other = not after and f"{block}.post_attention_norm.weight" in net.weights
+        h = normed(f"{block}.{'post_attention' if other else 'ffn'}_norm", x)
+        fed = feed_forward(net, i, h)
+        fed = normed(f"{block}.post_ffw_norm", fed) if after else fed
+        fed = net.scaled(f"{block}.ffn_scaled", fed, residual)
+        x = net.add(f"{block}.ffn_residual", x, fed)
+    return net.logits(normed(last, net.wanted(x)))
 
-    def normed(x: Value, name: str) -> Value:
-        return norm(graph, weights, name, x, config)
 
-    for i in range(config.blocks):
-        block, residual = f"blk.{i}", config.scales.residual
-        own = mixed(i, normed(x, f"{block}.attn_norm"))
-        own = normed(own, f"{block}.post_attention_norm") if after else own
-        own = scaled(graph, f"{block}.attn_scaled", own, residual)
-        x = graph("add", f"{block}.attn_residual", x=x, y=own)
-        other = not after and f"{block}.post_attention_norm.weight" in weights
-        h = normed(x, f"{block}.{'post_attention' if other else 'ffn'}_norm")
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        fed = normed(fed, f"{block}.post_ffw_norm") if after else fed
-        fed = scaled(graph, f"{block}.ffn_scaled", fed, residual)
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return logits_of(graph, weights, normed(x, last))
+def side_by_side(net: Network, i: int, x: Value, attended: Value, h: Value) -> Value:
+    """x [tokens hidden] and what block i adds to it: what was attended, and the network of h."""
+    both = net.add(f"blk.{i}.both", feed_forward(net, i, h), attended)
+    return net.add(f"blk.{i}.residual", x, both)

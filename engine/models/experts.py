@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from engine.config import Experts, ModelConfig
-from engine.graph import Graph, Value
+from engine.graph import Value
 from engine.models.family import OfEach, Shaped
-from engine.models.layers import project, scaled
+from engine.models.network import Network
+from engine.models.tensors import Tensors
 
 MATRICES = ("ffn_gate", "ffn_up", "ffn_down")
 SCALARS: Mapping[str, dict[str, Any]] = {"swiglu_oai": {"alpha": 1.702, "limit": 7.0}}
@@ -22,30 +23,29 @@ NO_BIAS, SLOTS = "experts.no_bias", "experts.slots"
 BOTH = "ffn_gate_up_exps"
 
 
-def expected_tensors(config: ModelConfig, own: Experts, i: int) -> dict[str, tuple[int, ...]]:
-    """What block i needs, with dimensions ([experts], rows, elements)."""
-    block, hidden = f"blk.{i}", config.hidden
-    tensors: dict[str, tuple[int, ...]] = {f"{block}.ffn_gate_inp.weight": (own.count, hidden)}
+def tensors(config: ModelConfig, own: Experts) -> Tensors:
+    """What a block needs, with dimensions ([experts], rows, elements)."""
+    hidden = config.hidden
+    found: Tensors = {"ffn_gate_inp.weight": (own.count, hidden)}
     for name in MATRICES:
         rows, elements = (hidden, own.ffn) if name == "ffn_down" else (own.ffn, hidden)
         if name == "ffn_down" or not own.joined:
-            tensors[f"{block}.{name}_exps.weight"] = (own.count, rows, elements)
+            found[f"{name}_exps.weight"] = (own.count, rows, elements)
         elif name == "ffn_gate":
-            tensors[f"{block}.{BOTH}.weight"] = (own.count, 2 * rows, elements)
+            found[f"{BOTH}.weight"] = (own.count, 2 * rows, elements)
         if own.shared:
             rows, elements = (hidden, own.shared) if name == "ffn_down" else (own.shared, hidden)
-            tensors[f"{block}.{name}_shexp.weight"] = (rows, elements)
+            found[f"{name}_shexp.weight"] = (rows, elements)
     if own.shared_gate:
-        tensors[f"{block}.ffn_gate_inp_shexp.weight"] = (1, hidden)
-    return tensors
+        found["ffn_gate_inp_shexp.weight"] = (1, hidden)
+    return found
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """What scores may have added where experts are chosen, and there alone (DeepSeek V3)."""
-    if not (own := config.experts):
-        return {}
-    blocks = range(config.leading, config.blocks)
-    return {f"blk.{i}.exp_probs_b.bias": (own.count,) for i in blocks}
+def optional(config: ModelConfig, i: int) -> Tensors:
+    """What scores may have added where block i's experts are chosen, and there alone (DeepSeek
+    V3)."""
+    own = config.experts
+    return {"exp_probs_b.bias": (own.count,)} if own and i >= config.leading else {}
 
 
 def parts(config: ModelConfig) -> dict[str, OfEach | Shaped]:
@@ -72,52 +72,40 @@ def constants(own: Experts) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def mixture(
-    graph: Graph,
-    i: int,
-    x: Value,
-    weights: Mapping[str, Value],
-    config: ModelConfig,
-    own: Experts,
-    routed: Value | None = None,
-) -> Value:
+def mixture(net: Network, i: int, x: Value, own: Experts, routed: Value | None = None) -> Value:
     """The sum of weight_e * network_e(x) over the experts e of each token, and the shared network.
 
     x [tokens hidden] is normalised, and what the router reads unless that is `routed`.
     -> [tokens hidden].
     """
-    block = f"blk.{i}"
-    shares, chosen = _routed(graph, block, routed or x, weights, own)
+    block, graph, activation = f"blk.{i}", net.graph, net.config.activation
+    shares, chosen = _routed(net, block, routed or x, own)
     rows, expert, places, ends, *_ = graph.several(
         "sort_by_expert", f"{block}.sorted", chosen=chosen, experts=own.count
     )
 
     def experts(x: Value, name: str) -> Value:
         label = f"{block}.{name}_exps"
-        weight, slots = weights[f"{label}.weight"], weights[SLOTS]
+        weight, slots = net.weights[f"{label}.weight"], net.weights[SLOTS]
         out = graph("linear_experts", label, x=x, ends=ends, weight=weight, slots=slots)
-        if bias := weights.get(f"{label}.bias"):
+        if bias := net.weights.get(f"{label}.bias"):
             picked = graph("embedding", f"{label}.biases", tokens=expert, weight=bias)
-            out = graph("add", f"{label}.biased", x=out, y=picked)
+            out = net.add(f"{label}.biased", out, picked)
         return out
 
     pairs = graph("embedding", f"{block}.pairs", tokens=rows, weight=x.as_weight())
     gate, up = experts(pairs, "ffn_gate"), experts(pairs, "ffn_up")
-    label = f"{block}.{config.activation}_exps"
-    active = graph(config.activation, label, gate=gate, up=up, **SCALARS.get(config.activation, {}))
+    label, scalars = f"{block}.{activation}_exps", SCALARS.get(activation, {})
+    active = graph(activation, label, gate=gate, up=up, **scalars)
     down = experts(active, "ffn_down")
     out = graph("sum_experts", f"{block}.experts", y=down, places=places, weights=shares)
-    if not own.shared:
-        return out
-    shared = _shared(graph, block, x, weights, config, own)
-    return graph("add", f"{block}.both", x=out, y=shared)
+    return net.add(f"{block}.both", out, _shared(net, block, x, own)) if own.shared else out
 
 
-def _routed(
-    graph: Graph, block: str, x: Value, weights: Mapping[str, Value], own: Experts
-) -> tuple[Value, Value]:
+def _routed(net: Network, block: str, x: Value, own: Experts) -> tuple[Value, Value]:
     """Weights f32 [tokens used] and numbers i32 [tokens used] of each token's experts."""
-    scores = project(graph, weights, f"{block}.ffn_gate_inp", x)
+    graph, weights = net.graph, net.weights
+    scores = net.project(f"{block}.ffn_gate_inp", x)
     if own.scores:
         scores = graph(own.scores, f"{block}.ffn_scores", x=scores)
     chosen = graph(
@@ -139,22 +127,16 @@ def _routed(
         each = chosen.view(f"{tokens}*{used}")
         each = graph("embedding", f"{block}.factors", tokens=each, weight=factors)
         shares = graph("mul", f"{block}.shares_times", x=shares, y=each.view(tokens, used))
-    return scaled(graph, f"{block}.shares_scaled", shares, own.scale), chosen
+    return net.scaled(f"{block}.shares_scaled", shares, own.scale), chosen
 
 
-def _shared(
-    graph: Graph,
-    block: str,
-    x: Value,
-    weights: Mapping[str, Value],
-    config: ModelConfig,
-    own: Experts,
-) -> Value:
+def _shared(net: Network, block: str, x: Value, own: Experts) -> Value:
     """The network that every token meets, times sigmoid(gate . x) where it has a gate."""
-    gate, up = (project(graph, weights, f"{block}.ffn_{n}_shexp", x) for n in ("gate", "up"))
-    active = graph(config.activation, f"{block}.{config.activation}_shexp", gate=gate, up=up)
-    out = project(graph, weights, f"{block}.ffn_down_shexp", active)
+    activation = net.config.activation
+    gate, up = (net.project(f"{block}.ffn_{name}_shexp", x) for name in ("gate", "up"))
+    active = net.graph(activation, f"{block}.{activation}_shexp", gate=gate, up=up)
+    out = net.project(f"{block}.ffn_down_shexp", active)
     if not own.shared_gate:
         return out
-    gate = project(graph, weights, f"{block}.ffn_gate_inp_shexp", x)
-    return graph("open_gate", f"{block}.shexp_gated", x=out, gate=gate)
+    gate = net.project(f"{block}.ffn_gate_inp_shexp", x)
+    return net.graph("open_gate", f"{block}.shexp_gated", x=out, gate=gate)

@@ -4,69 +4,43 @@ Tensors by their GGUF names. Queries, keys and values are rows of one tensor, in
 block has `attn_norm_2` (the 40B), attention reads that norm and the feed-forward network the other.
 """
 
-from collections.abc import Mapping
-
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
-from engine.models import feed_forward, layers
-from engine.models.family import Family, Rows, fused_qkv
-from engine.models.layers import (
-    StepInputs,
-    attention,
-    attention_tensors,
-    layer_norm,
-    logits_of,
-    rotation_of,
-)
+from engine.graph import Value
+from engine.models import feed_forward
+from engine.models.blocks import side_by_side
+from engine.models.family import Family, fused_qkv
+from engine.models.network import Network
+from engine.models.tensors import Tensors, attention_tensors, with_biases
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
-    hidden = config.hidden
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
-    for i in range(config.blocks):
-        tensors |= {
-            f"blk.{i}.attn_norm.weight": (hidden,),
-            f"blk.{i}.attn_norm.bias": (hidden,),
-            **attention_tensors(config, i),
-        } | feed_forward.expected_tensors(config, i)
-    return tensors | {"output_norm.weight": (hidden,), "output_norm.bias": (hidden,)}
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
+    return {
+        **with_biases({"attn_norm.weight": (config.hidden,)}),
+        **attention_tensors(config),
+        **feed_forward.tensors(config, i),
+    }
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    tensors = layers.optional_tensors(config)
-    for i in range(config.blocks):
-        tensors |= {f"blk.{i}.attn_norm_2.{kind}": (config.hidden,) for kind in ("weight", "bias")}
-    return tensors
+def optional_block(config: ModelConfig, i: int) -> Tensors:
+    """What a file may have of a block."""
+    return with_biases({"attn_norm_2.weight": (config.hidden,)})
 
 
-def parts(config: ModelConfig) -> dict[str, Rows]:
-    """Queries, keys and values, out of one tensor."""
-    return fused_qkv(config)
+def last(config: ModelConfig) -> Tensors:
+    """What follows the blocks."""
+    return with_biases({"output_norm.weight": (config.hidden,)})
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph = Graph()
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    rotation = rotation_of(graph, weights, inputs, config)
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
-        two = f"{block}.attn_norm_2.weight" in weights
-        read = layer_norm(graph, weights, f"{block}.attn_norm_2", x, config) if two else h
-        attended = attention(graph, block, read, weights, inputs, caches, config, rotation)
-        fed = feed_forward.feed_forward(graph, i, h, weights, config)
-        both = graph("add", f"{block}.both", x=fed, y=attended)
-        x = graph("add", f"{block}.residual", x=x, y=both)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return graph, logits_of(graph, weights, layer_norm(graph, weights, "output_norm", x, config))
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    x, rotation = net.embedded(), net.rotation()
+    for i in range(net.config.blocks):
+        h = read = net.layer_norm(f"blk.{i}.attn_norm", x)
+        if f"blk.{i}.attn_norm_2.weight" in net.weights:
+            read = net.layer_norm(f"blk.{i}.attn_norm_2", x)
+        x = side_by_side(net, i, x, net.attention(i, read, rotation), h)
+    return net.logits(net.layer_norm("output_norm", net.wanted(x)))
 
 
-FAMILY = Family(expected_tensors, build, optional_tensors, parts)
+FAMILY = Family(block, build, optional_block, last=last, parts=fused_qkv)

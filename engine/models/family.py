@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
-from engine.models.layers import StepInputs, optional_tensors, rope_constants
+from engine.graph import Value
+from engine.models.network import Network
+from engine.models.tensors import Constants, Tensors, rope_constants
 
 Array = np.ndarray[Any, Any]
-Tensors = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +75,71 @@ def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
     }
 
 
-def no_parts(config: ModelConfig) -> dict[str, Part]:
-    """Every weight is a tensor."""
+def of_no_block(config: ModelConfig, i: int) -> Tensors:
+    """Blocks have nothing that they may lack."""
     return {}
+
+
+def nothing(config: ModelConfig) -> dict[str, Any]:
+    """Nothing beside the embedding; no weight that is a part of a tensor."""
+    return {}
+
+
+def output_norm(config: ModelConfig) -> Tensors:
+    """The last norm."""
+    return {"output_norm.weight": (config.hidden,)}
+
+
+def output(config: ModelConfig) -> Tensors:
+    """An output that is not the embedding."""
+    return {"output.weight": (config.vocab, config.hidden)}
+
+
+def output_and_divisors(config: ModelConfig) -> Tensors:
+    """That, and divisors of rope's frequencies."""
+    return output(config) | {"rope_freqs.weight": (config.rope_dims // 2,)}
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """A family's functions, of which most models have those that stand here.
 
-    Tensors are by their names, with dimensions ([experts], rows, elements).
+    Tensors are by their names, with dimensions ([experts], rows, elements), and those of a block by
+    their names within it: "attn_norm.weight" for block 3's blk.3.attn_norm.weight.
     """
 
-    # every tensor the model needs
-    expected_tensors: Callable[[ModelConfig], Tensors]
-    # the nodes of one step, of weights and caches by their names, and its logits [outputs, vocab]
-    build: Callable[
-        [ModelConfig, Mapping[str, Value], StepInputs, Mapping[str, Value]], tuple[Graph, Value]
-    ]
-    # tensors a file may have
-    optional_tensors: Callable[[ModelConfig], Tensors] = optional_tensors
+    # what a block needs, of this number
+    block: Callable[[ModelConfig, int], Tensors]
+    # the nodes of one step, and of these its logits [outputs, vocab]
+    build: Callable[[Network], Value]
+    # what a file may have of a block
+    optional_block: Callable[[ModelConfig, int], Tensors] = of_no_block
+    # what a model needs between its embedding and its blocks, and behind these
+    first: Callable[[ModelConfig], Tensors] = nothing
+    last: Callable[[ModelConfig], Tensors] = output_norm
+    # what a file may have beside the blocks
+    optional: Callable[[ModelConfig], Tensors] = output_and_divisors
     # weights of the graph that are rows of a larger tensor, of those that the file has
-    parts: Callable[[ModelConfig], Mapping[str, Part]] = no_parts
+    parts: Callable[[ModelConfig], Mapping[str, Part]] = nothing
     # arrays that are neither in the file nor computed by a node; the second argument is what
     # divides the rotary frequencies, if the file has a tensor of that
-    constants: Callable[[ModelConfig, Array | None], dict[str, Array]] = rope_constants
+    constants: Callable[[ModelConfig, Array | None], Constants] = rope_constants
+
+    def expected_tensors(self, config: ModelConfig) -> Tensors:
+        """Every tensor that the model needs."""
+        embedding = {"token_embd.weight": (config.vocab, config.hidden)}
+        blocks = _of_blocks(self.block, config)
+        return embedding | self.first(config) | blocks | self.last(config)
+
+    def optional_tensors(self, config: ModelConfig) -> Tensors:
+        """Every further tensor that a file may have."""
+        return self.optional(config) | _of_blocks(self.optional_block, config)
+
+
+def _of_blocks(own: Callable[[ModelConfig, int], Tensors], config: ModelConfig) -> Tensors:
+    """Those of all blocks, by their whole names."""
+    return {
+        f"blk.{i}.{name}": dims
+        for i in range(config.blocks)
+        for name, dims in own(config, i).items()
+    }

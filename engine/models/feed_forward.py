@@ -1,44 +1,44 @@
 """The feed-forward network of a block, whatever the family: what it does with its input is one
 function here, and which tensors it needs is another. engine/passes/sparse.py makes it sparse."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
+from engine.graph import Value
 from engine.models import experts
-from engine.models.family import Rows, Tensors
-from engine.models.layers import biased, project
+from engine.models.family import Rows
+from engine.models.network import Network
+from engine.models.tensors import Tensors
 
 PLACES = (".cpu", ".gpu")  # of neurons, by what gpu_idx has of them
 GATED = ("swiglu", "geglu", "reglu", "squared_reglu", "drelu")
 
 
-def expected_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+def tensors(config: ModelConfig, i: int) -> Tensors:
     """What block i needs, with dimensions (rows, elements)."""
     if config.experts and i >= config.leading:
-        return experts.expected_tensors(config, config.experts, i)
-    block, hidden, ffn = f"blk.{i}", config.hidden, config.ffn
+        return experts.tensors(config, config.experts)
+    hidden, ffn = config.hidden, config.ffn
     names = ("ffn_gate", "ffn_up") if config.activation in GATED else ("ffn_up",)
-    tensors: dict[str, tuple[int, ...]] = {f"{block}.{n}.weight": (ffn, hidden) for n in names}
+    found: Tensors = {f"{name}.weight": (ffn, hidden) for name in names}
     if config.transposed_down:
-        tensors[f"{block}.ffn_down_t.weight"] = (ffn, hidden)
+        found["ffn_down_t.weight"] = (ffn, hidden)
     else:
-        tensors[f"{block}.ffn_down.weight"] = (hidden, ffn)
+        found["ffn_down.weight"] = (hidden, ffn)
     if config.sparsity and i in config.sparsity.ranks:
         rank = config.sparsity.ranks[i]
-        tensors[f"{block}.fc1.weight"] = (rank, hidden)
-        tensors[f"{block}.fc2.weight"] = (ffn, rank)
-    return tensors
+        found |= {"fc1.weight": (rank, hidden), "fc2.weight": (ffn, rank)}
+    return found
 
 
-def joined_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+def joined_tensors(config: ModelConfig, i: int) -> Tensors:
     """What block i needs where ffn_up holds the rows of the gate, then those of up."""
-    tensors = expected_tensors(config, i)
-    del tensors[f"blk.{i}.ffn_gate.weight"]
-    return tensors | {f"blk.{i}.ffn_up.weight": (2 * config.ffn, config.hidden)}
+    found = tensors(config, i)
+    del found["ffn_gate.weight"]
+    return found | {"ffn_up.weight": (2 * config.ffn, config.hidden)}
 
 
 def joined_parts(config: ModelConfig) -> dict[str, Rows]:
@@ -95,41 +95,32 @@ def picked(config: ModelConfig) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
     }
 
 
-def biases(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
-    """Those of block i, which are added where the file has them."""
+def biases(config: ModelConfig) -> Tensors:
+    """Those of a block, which are added where the file has them."""
     down = "ffn_down_t" if config.transposed_down else "ffn_down"
     rows = ("ffn_gate", "ffn_up") if config.activation in GATED else ("ffn_up",)
-    own: Tensors = {f"blk.{i}.{name}.bias": (config.ffn,) for name in rows}
-    return own | {f"blk.{i}.{down}.bias": (config.hidden,)}
+    own: Tensors = {f"{name}.bias": (config.ffn,) for name in rows}
+    return own | {f"{down}.bias": (config.hidden,)}
 
 
-def feed_forward(
-    graph: Graph, i: int, x: Value, weights: Mapping[str, Value], config: ModelConfig
-) -> Value:
+def feed_forward(net: Network, i: int, x: Value) -> Value:
     """down(activation(gate(x), up(x))), or down(activation(up(x))) where there is no gate.
 
     x [tokens hidden] is normalised. Biases are added where the file has them. Of a mixture every
     expert is such a network (experts.py). -> [tokens hidden].
     """
+    block, config, graph = f"blk.{i}", net.config, net.graph
     if config.experts and i >= config.leading:
-        return experts.mixture(graph, i, x, weights, config, config.experts)
-    block = f"blk.{i}"
+        return experts.mixture(net, i, x, config.experts)
     label = f"{block}.{config.activation}"
     if config.activation in GATED:
-        gate, up = (project(graph, weights, f"{block}.ffn_{n}", x) for n in ("gate", "up"))
+        gate, up = (net.project(f"{block}.ffn_{name}", x) for name in ("gate", "up"))
         active = graph(config.activation, label, gate=gate, up=up)
     else:
-        active = graph(config.activation, label, x=project(graph, weights, f"{block}.ffn_up", x))
+        active = graph(config.activation, label, x=net.project(f"{block}.ffn_up", x))
     if not config.transposed_down:
-        return project(graph, weights, f"{block}.ffn_down", active)
-    every = {"rows": weights["ffn.rows"], "count": weights["ffn.count"]}
-    down = f"{block}.ffn_down_t"
-    out = graph(
-        "sparse_axpy",
-        down,
-        a=active,
-        weight=weights[f"{down}.weight"],
-        slots=every["rows"],
-        **every,
-    )
-    return biased(graph, weights, down, out)
+        return net.project(f"{block}.ffn_down", active)
+    down, rows, count = f"{block}.ffn_down_t", net.weights["ffn.rows"], net.weights["ffn.count"]
+    weight = net.weights[f"{down}.weight"]
+    out = graph("sparse_axpy", down, a=active, weight=weight, rows=rows, count=count, slots=rows)
+    return net.biased(down, out)

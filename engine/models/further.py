@@ -10,14 +10,15 @@ its embedding and head are the model's unless it has its own, and what else a la
 beside the family's tensors is the first one's, as Qwen's M and norms are.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import replace
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models.family import Part, Tensors
-from engine.models.layers import StepInputs
+from engine.models.family import Part
+from engine.models.network import Network
 from engine.models.table import FAMILIES, parts_of
+from engine.models.tensors import Tensors
 
 HIDDEN = "hidden_cache"  # by cell, what the model's head reads behind its token, float32
 ITS_OWN = {
@@ -86,36 +87,32 @@ def parts(config: ModelConfig) -> dict[str, Part]:
     }
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-    hidden: Value,
-    next_cells: Value | None,
-) -> tuple[Graph, Value]:
-    """The nodes of one step of a block and its logits [outputs, vocab].
+def build(net: Network, hidden: Value, next_cells: Value | None) -> Value:
+    """The nodes of one step of a block; its logits [outputs, vocab].
 
     Tokens of a step are those behind what the cells hold, the k-th behind of the k-th block, whose
     h is in `hidden`, a cache of rows. Of the last block h' of each output goes to the row of a cell
     in `next_cells`, from where a further step of it has it.
     """
-    graph, width = Graph(), config.hidden
-    own, logits = FAMILIES[config.architecture].build(alone(config), weights, inputs, caches)
-    first, *others = own.nodes
+    graph, inputs, width = net.graph, net.inputs, net.config.hidden
+    own = replace(net, graph=Graph())
+    logits = FAMILIES[net.config.architecture].build(own)
+    first, *others = own.graph.nodes
     assert first.op == "embedding"
-    after = graph("embedding", "next", tokens=inputs.tokens, weight=weights["token_embd.weight"])
+    table = net.weights["token_embd.weight"]
+    after = graph("embedding", "next", tokens=inputs.tokens, weight=table)
     behind = graph("embedding", "behind", tokens=inputs.cells, weight=hidden)
     after, behind = (
-        graph("rms_norm", name, x=x, weight=weights[f"nextn.{name}.weight"], eps=config.norm_eps)
+        net.rms_norm(name, x, net.weights[f"nextn.{name}.weight"])
         for name, x in (("enorm", after), ("hnorm", behind))
     )
     tokens = inputs.tokens.dims[0]
     behind = behind.view(tokens, 1, width)
     both = graph("heads_joined", "both", y=after, x=behind, whole=2 * width)
     both = both.view(tokens, 2 * width)
-    graph("linear", first.label, x=both, weight=weights["nextn.eh_proj.weight"])
+    graph("linear", first.label, x=both, weight=net.weights["nextn.eh_proj.weight"])
     graph.nodes += others
+    last = own.graph.hidden
     if next_cells:
-        graph("kv_write", "hidden_write", out=hidden, x=own.hidden, cells=next_cells, before=hidden)
-    return graph, logits
+        graph("kv_write", "hidden_write", out=hidden, x=last, cells=next_cells, before=hidden)
+    return logits

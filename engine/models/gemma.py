@@ -8,62 +8,38 @@ has a window in five of six, whose rope has a base of its own, and norms of each
 keys in place of caps.
 """
 
-from collections.abc import Mapping
-
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
+from engine.graph import Value
 from engine.models import feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family
-from engine.models.layers import (
-    StepInputs,
-    attention,
-    attention_tensors,
-    rotation_of,
-    rotation_of_windows,
-)
+from engine.models.network import Network
+from engine.models.tensors import Tensors, attention_tensors, qk_norms
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
-    hidden = config.hidden
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        tensors |= {
-            f"{block}.attn_norm.weight": (hidden,),
-            **attention_tensors(config, i),
-            f"{block}.ffn_norm.weight": (hidden,),
-        } | feed_forward.expected_tensors(config, i)
-        if config.architecture != "gemma":
-            after = ("post_attention_norm", "post_ffw_norm")
-            tensors |= {f"{block}.{n}.weight": (hidden,) for n in after}
-        if config.architecture == "gemma3":
-            tensors |= {f"{block}.attn_{n}_norm.weight": (config.head_dim,) for n in "qk"}
-    return tensors | {"output_norm.weight": (hidden,)}
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
+    tensors = {
+        "attn_norm.weight": (config.hidden,),
+        **attention_tensors(config),
+        "ffn_norm.weight": (config.hidden,),
+        **feed_forward.tensors(config, i),
+    }
+    if config.architecture != "gemma":
+        after = ("post_attention_norm", "post_ffw_norm")
+        tensors |= {f"{name}.weight": (config.hidden,) for name in after}
+    return tensors | (qk_norms(config) if config.architecture == "gemma3" else {})
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph = Graph()
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    x = graph("scale", "embd", x=x, factor=config.hidden**0.5)
-    rotation = rotation_of(graph, weights, inputs, config)
-    of_windows = rotation_of_windows(graph, weights, inputs, rotation)
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    x, rotation, config = net.embedded(net.config.hidden**0.5), net.rotation(), net.config
+    of_windows = net.rotation_of_windows(rotation)
 
     def mixed(i: int, h: Value) -> Value:
-        turn = of_windows if i in config.windowed else rotation
-        return attention(graph, f"blk.{i}", h, weights, inputs, caches, config, turn)
+        return net.attention(i, h, of_windows if i in config.windowed else rotation)
 
-    logits = logits_of_blocks(graph, x, mixed, weights, inputs, config, after=True)
-    if config.logit_cap:
-        logits = graph("softcap", "softcap", x=logits, cap=config.logit_cap)
-    return graph, logits
+    return net.capped(logits_of_blocks(net, x, mixed, after=True))
 
 
-FAMILY = Family(expected_tensors, build)
+FAMILY = Family(block, build)

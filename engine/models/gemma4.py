@@ -8,84 +8,76 @@ gives is multiplied. Where there are experts, they stand beside each block's net
 norms of its own before it and behind it, and a router reads what both read, normed once more.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
-from engine.models import experts, feed_forward, layers
+from engine.graph import Value
+from engine.models import experts, feed_forward
 from engine.models.family import Family, Rows, Shaped
-from engine.models.layers import (
-    StepInputs,
-    attend,
-    logits_of,
-    no_slopes,
-    project,
-    rotation_of,
-    rotation_of_windows,
-    turned,
-)
+from engine.models.network import Network
+from engine.models.tensors import Constants, Tensors, no_slopes
 from reference import rope_frequencies
 
 ONES = "values_norm.weight"
 OWN = "per_layer_token_embd.rows"
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
+def first(config: ModelConfig) -> Tensors:
+    """What follows the embedding."""
     hidden, each = config.hidden, config.per_layer
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
+    if not each:
+        return {}
+    return {
+        "per_layer_token_embd.weight": (config.vocab, config.blocks * each),
+        "per_layer_model_proj.weight": (config.blocks * each, hidden),
+        "per_layer_proj_norm.weight": (each,),
+    }
+
+
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
+    own, hidden, each = config.of_block(i), config.hidden, config.per_layer
+    width, kv = own.heads * own.head_dim, own.kv_heads * own.head_dim
+    tensors = {
+        "attn_norm.weight": (hidden,),
+        "attn_q.weight": (width, hidden),
+        "attn_q_norm.weight": (own.head_dim,),
+        "attn_output.weight": (hidden, width),
+        "post_attention_norm.weight": (hidden,),
+        "ffn_norm.weight": (hidden,),
+        "post_ffw_norm.weight": (hidden,),
+        **feed_forward.tensors(replace(own, experts=None), i),
+    }
+    if own.experts:
+        tensors |= {
+            **experts.tensors(own, own.experts),
+            "ffn_gate_inp.scale": (hidden,),
+            "pre_ffw_norm_2.weight": (hidden,),
+            "post_ffw_norm_1.weight": (hidden,),
+            "post_ffw_norm_2.weight": (hidden,),
+        }
+    if config.kept(i) == i:
+        tensors |= {"attn_k.weight": (kv, hidden), "attn_k_norm.weight": (own.head_dim,)}
     if each:
         tensors |= {
-            "per_layer_token_embd.weight": (config.vocab, config.blocks * each),
-            "per_layer_model_proj.weight": (config.blocks * each, hidden),
-            "per_layer_proj_norm.weight": (each,),
+            "inp_gate.weight": (each, hidden),
+            "proj.weight": (hidden, each),
+            "post_norm.weight": (hidden,),
         }
-    for i in range(config.blocks):
-        block, own = f"blk.{i}", config.of_block(i)
-        width, kv = own.heads * own.head_dim, own.kv_heads * own.head_dim
-        tensors |= {
-            f"{block}.attn_norm.weight": (hidden,),
-            f"{block}.attn_q.weight": (width, hidden),
-            f"{block}.attn_q_norm.weight": (own.head_dim,),
-            f"{block}.attn_output.weight": (hidden, width),
-            f"{block}.post_attention_norm.weight": (hidden,),
-            f"{block}.ffn_norm.weight": (hidden,),
-            f"{block}.post_ffw_norm.weight": (hidden,),
-        } | feed_forward.expected_tensors(replace(own, experts=None), i)
-        if own.experts:
-            tensors |= {
-                **experts.expected_tensors(own, own.experts, i),
-                f"{block}.ffn_gate_inp.scale": (hidden,),
-                f"{block}.pre_ffw_norm_2.weight": (hidden,),
-                f"{block}.post_ffw_norm_1.weight": (hidden,),
-                f"{block}.post_ffw_norm_2.weight": (hidden,),
-            }
-        if config.kept(i) == i:
-            tensors[f"{block}.attn_k.weight"] = (kv, hidden)
-            tensors[f"{block}.attn_k_norm.weight"] = (own.head_dim,)
-        if each:
-            tensors |= {
-                f"{block}.inp_gate.weight": (each, hidden),
-                f"{block}.proj.weight": (hidden, each),
-                f"{block}.post_norm.weight": (hidden,),
-            }
-    return tensors | {"output_norm.weight": (hidden,)}
+    return tensors
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    tensors = layers.optional_tensors(config)
-    for i in range(config.blocks):
-        own = config.of_block(i)
-        tensors[f"blk.{i}.layer_output_scale.weight"] = (1,)
-        if config.kept(i) == i:
-            tensors[f"blk.{i}.attn_v.weight"] = (own.kv_heads * own.head_dim, config.hidden)
-        if own.experts:
-            tensors[f"blk.{i}.ffn_down_exps.scale"] = (own.experts.count,)
+def optional_block(config: ModelConfig, i: int) -> Tensors:
+    """What a file may have of a block."""
+    own = config.of_block(i)
+    tensors: Tensors = {"layer_output_scale.weight": (1,)}
+    if config.kept(i) == i:
+        tensors["attn_v.weight"] = (own.kv_heads * own.head_dim, config.hidden)
+    if own.experts:
+        tensors["ffn_down_exps.scale"] = (own.experts.count,)
     return tensors
 
 
@@ -104,8 +96,8 @@ def parts(config: ModelConfig) -> dict[str, Rows | Shaped]:
     }
 
 
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """Arrays that are neither in the file nor computed by a node."""
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
+    """Frequencies of blocks of either kind, and norms of values."""
     of_windows = {size.head_dim for i, size in enumerate(config.sizes) if i in config.windowed}
     found = {"rope.frequencies": config.rope(divisors)[0]} | no_slopes(config)
     for size in of_windows:
@@ -114,95 +106,79 @@ def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dic
     return found | ones
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph, tokens = Graph(), inputs.tokens.dims[0]
-
-    def norm(x: Value, name: str, weight: str = "") -> Value:
-        own = weights[weight or f"{name}.weight"]
-        return graph("rms_norm", name, x=x, weight=own, eps=config.norm_eps)
-
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    x = graph("scale", "embd", x=x, factor=config.hidden**0.5)
-    rotation = rotation_of(graph, weights, inputs, config)
-    of_windows = rotation_of_windows(graph, weights, inputs, rotation)
-    own_inputs = [own_input(graph, i, x, weights, inputs, config) for i in blocks_of(config)]
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    config = net.config
+    x, rotation = net.embedded(config.hidden**0.5), net.rotation()
+    of_windows = net.rotation_of_windows(rotation)
+    own_inputs = [own_input(net, i, x) for i in range(config.blocks if config.per_layer else 0)]
     for i in range(config.blocks):
-        block, own, kept = f"blk.{i}", config.of_block(i), f"blk.{config.kept(i)}"
+        name = f"blk.{i}"
         turn = of_windows if i in config.windowed else rotation
-        h = norm(x, f"{block}.attn_norm")
-        q = project(graph, weights, f"{block}.attn_q", h)
-        q = norm(q.view(f"{tokens}*{own.heads}", own.head_dim), f"{block}.attn_q_norm")
-        k = v = None
-        if kept == block:
-            rows = f"{tokens}*{own.kv_heads}", own.head_dim
-            k = v = project(graph, weights, f"{block}.attn_k", h)
-            if f"{block}.attn_v.weight" in weights:
-                v = project(graph, weights, f"{block}.attn_v", h)
-            k = norm(k.view(*rows), f"{block}.attn_k_norm")
-            v = norm(v.view(*rows), f"{block}.attn_v_norm", f"{ONES}.{own.head_dim}")
-            q, k = turned(graph, "rope_neox", block, q, k, turn, own)
-        else:
-            q = q.view(tokens, own.heads, own.head_dim)
-            q = graph("rope_neox", f"{block}.q_rope", x=q, rotation=turn)
-        there = {f"{block}.{n}_cache": caches[f"{kept}.{n}_cache"] for n in "kv"}
-        attended = attend(graph, block, q, k, v, weights, inputs, there, own)
-        attended = norm(attended, f"{block}.post_attention_norm")
-        x = graph("add", f"{block}.attn_residual", x=x, y=attended)
-        h = norm(x, f"{block}.ffn_norm")
-        fed = feed_forward.feed_forward(graph, i, h, weights, replace(own, experts=None))
-        if own.experts:
-            fed = norm(fed, f"{block}.post_ffw_norm_1")
-            routed = norm(x, f"{block}.router_norm", f"{block}.ffn_gate_inp.scale")
-            routed = graph("scale", f"{block}.router_scaled", x=routed, factor=config.hidden**-0.5)
-            h = norm(x, f"{block}.pre_ffw_norm_2")
-            some = experts.mixture(graph, i, h, weights, own, own.experts, routed)
-            some = norm(some, f"{block}.post_ffw_norm_2")
-            fed = graph("add", f"{block}.both", x=fed, y=some)
-        fed = norm(fed, f"{block}.post_ffw_norm")
-        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
+        attended = attention(net, i, net.rms_norm(f"{name}.attn_norm", x), turn)
+        attended = net.rms_norm(f"{name}.post_attention_norm", attended)
+        x = net.add(f"{name}.attn_residual", x, attended)
+        fed = net.rms_norm(f"{name}.post_ffw_norm", networks(net, i, x))
+        x = net.add(f"{name}.ffn_residual", x, fed)
         if own_inputs:
-            gate = project(graph, weights, f"{block}.inp_gate", x)
-            let_in = graph("geglu", f"{block}.let_in", gate=gate, up=own_inputs[i])
-            let_in = norm(project(graph, weights, f"{block}.proj", let_in), f"{block}.post_norm")
-            x = graph("add", f"{block}.own_residual", x=x, y=let_in)
-        if scale := weights.get(f"{block}.layer_output_scale.weight"):
-            x = graph("mul_columns", f"{block}.scaled", x=x, factors=scale)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    logits = logits_of(graph, weights, norm(x, "output_norm"))
-    if config.logit_cap:
-        logits = graph("softcap", "softcap", x=logits, cap=config.logit_cap)
-    return graph, logits
+            gate = net.project(f"{name}.inp_gate", x)
+            let_in = net.graph("geglu", f"{name}.let_in", gate=gate, up=own_inputs[i])
+            let_in = net.rms_norm(f"{name}.post_norm", net.project(f"{name}.proj", let_in))
+            x = net.add(f"{name}.own_residual", x, let_in)
+        if scale := net.weights.get(f"{name}.layer_output_scale.weight"):
+            x = net.graph("mul_columns", f"{name}.scaled", x=x, factors=scale)
+    return net.capped(net.logits(net.rms_norm("output_norm", net.wanted(x))))
 
 
-def blocks_of(config: ModelConfig) -> range:
-    """Those for which tokens have embeddings of their own."""
-    return range(config.blocks if config.per_layer else 0)
+def attention(net: Network, i: int, h: Value, turn: Value) -> Value:
+    """Block i's attention of h [tokens hidden], to its own keys and values or an earlier block's.
+    -> [tokens hidden]."""
+    attn, kept, tokens = f"blk.{i}.attn", f"blk.{net.config.kept(i)}", net.inputs.tokens.dims[0]
+    there = {f"blk.{i}.{part}_cache": net.caches[f"{kept}.{part}_cache"] for part in "kv"}
+    net = replace(net, config=net.config.of_block(i), caches=there)
+    own = net.config
+    q = net.project(f"{attn}_q", h).view(f"{tokens}*{own.heads}", own.head_dim)
+    q = net.rms_norm(f"{attn}_q_norm", q)
+    if kept != f"blk.{i}":
+        q = q.view(tokens, own.heads, own.head_dim)
+        q = net.graph("rope_neox", f"blk.{i}.q_rope", x=q, rotation=turn)
+        return net.attend(i, q, None, None)
+    rows = f"{tokens}*{own.kv_heads}", own.head_dim
+    k = v = net.project(f"{attn}_k", h)
+    if f"{attn}_v.weight" in net.weights:
+        v = net.project(f"{attn}_v", h)
+    k = net.rms_norm(f"{attn}_k_norm", k.view(*rows))
+    v = net.rms_norm(f"{attn}_v_norm", v.view(*rows), net.weights[f"{ONES}.{own.head_dim}"])
+    q, k = net.turned("rope_neox", i, q, k, turn)
+    return net.attend(i, q, k, v)
 
 
-def own_input(
-    graph: Graph,
-    i: int,
-    x: Value,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    config: ModelConfig,
-) -> Value:
+def networks(net: Network, i: int, x: Value) -> Value:
+    """What block i's network, and its experts beside it, make of x [tokens hidden]."""
+    name, config = f"blk.{i}", net.config
+    own = config.of_block(i)
+    alone = replace(net, config=replace(own, experts=None))
+    fed = feed_forward.feed_forward(alone, i, net.rms_norm(f"{name}.ffn_norm", x))
+    if not own.experts:
+        return fed
+    fed = net.rms_norm(f"{name}.post_ffw_norm_1", fed)
+    routed = net.rms_norm(f"{name}.router_norm", x, net.weights[f"{name}.ffn_gate_inp.scale"])
+    routed = net.scaled(f"{name}.router_scaled", routed, config.hidden**-0.5)
+    h = net.rms_norm(f"{name}.pre_ffw_norm_2", x)
+    some = experts.mixture(replace(net, config=own), i, h, own.experts, routed)
+    return net.add(f"{name}.both", fed, net.rms_norm(f"{name}.post_ffw_norm_2", some))
+
+
+def own_input(net: Network, i: int, x: Value) -> Value:
     """What block i lets in: (norm(M_i x / sqrt(hidden)) + sqrt(per_layer) E_i) / sqrt(2), of the
     scaled embedding x [tokens hidden] -> [tokens per_layer]."""
-    made = project(graph, weights, f"own.{i}", x)
-    made = graph("scale", f"own.{i}.scaled", x=made, factor=config.hidden**-0.5)
-    weight = weights["per_layer_proj_norm.weight"]
-    made = graph("rms_norm", f"own.{i}.norm", x=made, weight=weight, eps=config.norm_eps)
-    own = graph("embedding", f"own.{i}.embd", tokens=inputs.of_blocks[i], weight=weights[OWN])
-    own = graph("scale", f"own.{i}.embd_scaled", x=own, factor=config.per_layer**0.5)
-    both = graph("add", f"own.{i}.both", x=made, y=own)
-    return graph("scale", f"own.{i}.input", x=both, factor=2**-0.5)
+    name, config = f"own.{i}", net.config
+    made = net.scaled(f"{name}.scaled", net.project(name, x), config.hidden**-0.5)
+    made = net.rms_norm(f"{name}.norm", made, net.weights["per_layer_proj_norm.weight"])
+    rows, table = net.inputs.of_blocks[i], net.weights[OWN]
+    own = net.graph("embedding", f"{name}.embd", tokens=rows, weight=table)
+    own = net.scaled(f"{name}.embd_scaled", own, config.per_layer**0.5)
+    return net.scaled(f"{name}.input", net.add(f"{name}.both", made, own), 2**-0.5)
 
 
-FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)
+FAMILY = Family(block, build, optional_block, first, parts=parts, constants=constants)

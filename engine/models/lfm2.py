@@ -5,45 +5,51 @@ times that, projected: no activation, and of the text before a state of two toke
 attend are Qwen 3's. Whether one does is told by its heads of keys in the file, 0 for a convolution.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
+from engine.graph import Value
 from engine.models import feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family, Rows
-from engine.models.layers import (
-    StepInputs,
-    attention,
-    attention_tensors,
-    project,
-    rope_constants,
-    rotation_of,
-)
 from engine.models.mamba import routes, split
+from engine.models.network import Network
+from engine.models.tensors import (
+    Constants,
+    Tensors,
+    attention_tensors,
+    qk_norms,
+    rope_constants,
+)
+
+LAST = "token_embd_norm"  # the last norm, whatever its name says
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
     hidden = config.hidden
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        tensors[f"{block}.attn_norm.weight"] = (hidden,)
-        if config.attends(i):
-            tensors |= attention_tensors(config, i)
-            tensors |= {f"{block}.attn_{n}_norm.weight": (config.head_dim,) for n in "qk"}
-        else:
-            assert config.ssm
-            tensors[f"{block}.shortconv.conv.weight"] = (hidden, config.ssm.taps)
-            tensors[f"{block}.shortconv.in_proj.weight"] = (3 * hidden, hidden)
-            tensors[f"{block}.shortconv.out_proj.weight"] = (hidden, hidden)
-        tensors[f"{block}.ffn_norm.weight"] = (hidden,)
-        tensors |= feed_forward.expected_tensors(config, i)
-    return tensors | {"token_embd_norm.weight": (hidden,)}  # the last norm, whatever its name says
+    if config.attends(i):
+        own = attention_tensors(config) | qk_norms(config)
+    else:
+        assert config.ssm
+        own = {
+            "shortconv.conv.weight": (hidden, config.ssm.taps),
+            "shortconv.in_proj.weight": (3 * hidden, hidden),
+            "shortconv.out_proj.weight": (hidden, hidden),
+        }
+    return {
+        "attn_norm.weight": (hidden,),
+        **own,
+        "ffn_norm.weight": (hidden,),
+        **feed_forward.tensors(config, i),
+    }
+
+
+def last(config: ModelConfig) -> Tensors:
+    """What follows the blocks."""
+    return {f"{LAST}.weight": (config.hidden,)}
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:
@@ -54,55 +60,38 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
     return found
 
 
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
     """Rope's, and a bias of no convolution."""
     no_bias = {"shortconv.no_bias": np.zeros(config.hidden, np.float32)}
     return rope_constants(config, divisors) | no_bias
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph = Graph()
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    rotation = rotation_of(graph, weights, inputs, config)
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    x, rotation = net.embedded(), net.rotation()
 
     def mixed(i: int, h: Value) -> Value:
-        block = f"blk.{i}"
-        if not config.attends(i):
-            return short_convolution(graph, block, h, weights, inputs, caches)
-        return attention(graph, block, h, weights, inputs, caches, config, rotation)
+        attends = net.config.attends(i)
+        return net.attention(i, h, rotation) if attends else short_convolution(net, i, h)
 
-    last = "token_embd_norm"
-    return graph, logits_of_blocks(graph, x, mixed, weights, inputs, config, last=last)
+    return logits_of_blocks(net, x, mixed, last=LAST)
 
 
-def short_convolution(
-    graph: Graph,
-    block: str,
-    h: Value,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> Value:
+def short_convolution(net: Network, i: int, h: Value) -> Value:
     """C * the convolution of B * x, projected [tokens hidden]."""
-    conv, state = f"{block}.shortconv", caches[f"{block}.conv_state"]
-    b, c, x = (project(graph, weights, f"{conv}.in_proj_{name}", h) for name in "bcx")
-    convolved, _ = graph.several(
+    conv, state = f"blk.{i}.shortconv", net.caches[f"blk.{i}.conv_state"]
+    b, c, x = (net.project(f"{conv}.in_proj_{name}", h) for name in "bcx")
+    convolved, _ = net.graph.several(
         "causal_conv1d",
         f"{conv}.conv",
         into={"states": state},
-        x=graph("mul", f"{conv}.bx", x=b, y=x),
-        weight=weights[f"{conv}.conv.weight"],
-        bias=weights["shortconv.no_bias"],
+        x=net.graph("mul", f"{conv}.bx", x=b, y=x),
+        weight=net.weights[f"{conv}.conv.weight"],
+        bias=net.weights["shortconv.no_bias"],
         before=state,
-        **routes(inputs),
+        **routes(net.inputs),
     )
-    return project(graph, weights, f"{conv}.out_proj", graph("mul", f"{conv}.y", x=c, y=convolved))
+    return net.project(f"{conv}.out_proj", net.graph("mul", f"{conv}.y", x=c, y=convolved))
 
 
-FAMILY = Family(expected_tensors, build, parts=parts, constants=constants)
+FAMILY = Family(block, build, last=last, parts=parts, constants=constants)

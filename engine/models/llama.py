@@ -7,69 +7,40 @@ SmolLM 3 (Bakouch et al., 2025) is LLaMA whose every fourth block is without rop
 ERNIE 4.5 (Baidu, 2025), dense, is LLaMA.
 """
 
-from collections.abc import Mapping
-
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
-from engine.models import feed_forward, layers
+from engine.graph import Value
+from engine.models import feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family
-from engine.models.layers import (
-    StepInputs,
-    attention,
-    attention_tensors,
-    rotation_of,
-    scaled,
-)
+from engine.models.network import Network
+from engine.models.tensors import Tensors, attention_tensors, qkv_biases
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
-    hidden = config.hidden
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
-    for i in range(config.blocks):
-        tensors |= {
-            f"blk.{i}.attn_norm.weight": (hidden,),
-            **attention_tensors(config, i),
-            f"blk.{i}.ffn_norm.weight": (hidden,),
-        } | feed_forward.expected_tensors(config, i)
-    return tensors | {"output_norm.weight": (hidden,)}
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
+    return {
+        "attn_norm.weight": (config.hidden,),
+        **attention_tensors(config),
+        "ffn_norm.weight": (config.hidden,),
+        **feed_forward.tensors(config, i),
+    }
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    hidden, q, kv = config.hidden, config.heads * config.head_dim, config.kv_heads * config.head_dim
-    tensors = layers.optional_tensors(config)
-    for i in range(config.blocks):
-        tensors |= {
-            f"blk.{i}.attn_q.bias": (q,),
-            f"blk.{i}.attn_k.bias": (kv,),
-            f"blk.{i}.attn_v.bias": (kv,),
-            f"blk.{i}.attn_output.bias": (hidden,),
-        }
-        if not config.experts or i < config.leading:
-            tensors |= feed_forward.biases(config, i)
-    return tensors
+def optional_block(config: ModelConfig, i: int) -> Tensors:
+    """What a file may have of a block."""
+    own = {**qkv_biases(config), "attn_output.bias": (config.hidden,)}
+    dense = not config.experts or i < config.leading
+    return {**own, **feed_forward.biases(config)} if dense else own
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph, scales = Graph(), config.scales
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    x = scaled(graph, "embd", x, scales.embedding)
-    rotation = rotation_of(graph, weights, inputs, config)
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    x, rotation = net.embedded(net.config.scales.embedding), net.rotation()
 
     def mixed(i: int, h: Value) -> Value:
-        turn = rotation if config.turns(i) else None
-        return attention(graph, f"blk.{i}", h, weights, inputs, caches, config, turn, "rope_norm")
+        return net.attention(i, h, rotation if net.config.turns(i) else None, "rope_norm")
 
-    logits = logits_of_blocks(graph, x, mixed, weights, inputs, config)
-    return graph, scaled(graph, "logits_scaled", logits, scales.logits)
+    return net.scaled("logits_scaled", logits_of_blocks(net, x, mixed), net.config.scales.logits)
 
 
-FAMILY = Family(expected_tensors, build, optional_tensors)
+FAMILY = Family(block, build, optional_block)

@@ -13,26 +13,22 @@ from typing import Any
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
-from engine.models.family import Family, Rows
-from engine.models.layers import StepInputs, biased, logits_of, project
+from engine.graph import Value
+from engine.models.family import Family, Rows, output
+from engine.models.network import Network, StepInputs
+from engine.models.tensors import Constants, Tensors
 from engine.recurrent import Ssm
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
     hidden, ssm = config.hidden, config.ssm
     assert ssm
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
-    for i in range(config.blocks):
-        own = _second(ssm, hidden) if config.architecture == "mamba2" else _first(ssm, hidden)
-        named = {f"blk.{i}.{name}": dims for name, dims in own.items()}
-        tensors |= {f"blk.{i}.attn_norm.weight": (hidden,), **named}
-        tensors[f"blk.{i}.ssm_out.weight"] = (hidden, ssm.inner)
-    return tensors | {"output_norm.weight": (hidden,)}
+    own = _second(ssm, hidden) if config.architecture == "mamba2" else _first(ssm, hidden)
+    return {"attn_norm.weight": (hidden,), **own, "ssm_out.weight": (hidden, ssm.inner)}
 
 
-def _first(ssm: Ssm, hidden: int) -> dict[str, tuple[int, ...]]:
+def _first(ssm: Ssm, hidden: int) -> Tensors:
     """A block of Mamba."""
     return {
         "ssm_in.weight": (2 * ssm.inner, hidden),
@@ -46,7 +42,7 @@ def _first(ssm: Ssm, hidden: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _second(ssm: Ssm, hidden: int) -> dict[str, tuple[int, ...]]:
+def _second(ssm: Ssm, hidden: int) -> Tensors:
     """A block of Mamba 2."""
     return {
         "ssm_in.weight": (ssm.inner + ssm.convolved + ssm.rank, hidden),
@@ -57,11 +53,6 @@ def _second(ssm: Ssm, hidden: int) -> dict[str, tuple[int, ...]]:
         "ssm_d": (ssm.rank, 1),
         "ssm_norm.weight": (ssm.groups, ssm.inner // ssm.groups),
     }
-
-
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    return {"output.weight": (config.vocab, config.hidden)}
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:
@@ -93,7 +84,7 @@ def split(
     }
 
 
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
     """Norms of a group's channels, of which each group has its own weight."""
     assert config.ssm
     if config.ssm.groups == 1:
@@ -101,138 +92,80 @@ def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dic
     return {"ssm_norm.ones": np.ones(config.ssm.inner // config.ssm.groups, np.float32)}
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph = Graph()
-    mixed = mamba2 if config.architecture == "mamba2" else mamba
-
-    def norm(x: Value, name: str) -> Value:
-        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
-
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    for i in range(config.blocks):
-        h = norm(x, f"blk.{i}.attn_norm")
-        h = mixed(graph, f"blk.{i}", h, weights, inputs, caches, config)
-        x = graph("add", f"blk.{i}.residual", x=x, y=h)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return graph, logits_of(graph, weights, norm(x, "output_norm"))
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    mixed = mamba2 if net.config.architecture == "mamba2" else mamba
+    x = net.embedded()
+    for i in range(net.config.blocks):
+        h = net.rms_norm(f"blk.{i}.attn_norm", x)
+        x = net.add(f"blk.{i}.residual", x, mixed(net, f"blk.{i}", h))
+    return net.logits(net.rms_norm("output_norm", net.wanted(x)))
 
 
-def mamba(
-    graph: Graph,
-    block: str,
-    h: Value,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-    config: ModelConfig,
-) -> Value:
+def mamba(net: Network, block: str, h: Value) -> Value:
     """Mamba's mixer [tokens hidden]."""
-    x, z = (project(graph, weights, f"{block}.ssm_in_{n}", h) for n in "xz")
-    x = graph("silu", f"{block}.silu", x=convolved(graph, block, x, weights, inputs, caches))
-    low, b, c = (project(graph, weights, f"{block}.ssm_x_{n}", x) for n in ("dt", "b", "c"))
-    dt = graph("softplus", f"{block}.dt", x=project(graph, weights, f"{block}.ssm_dt", low))
-    y = scanned(graph, "ssm_scan", block, x, dt, b, c, weights, inputs, caches)
-    gated = graph("swiglu", f"{block}.gated", gate=z, up=y)
-    return project(graph, weights, f"{block}.ssm_out", gated)
+    x, z = (net.project(f"{block}.ssm_in_{n}", h) for n in "xz")
+    x = net.graph("silu", f"{block}.silu", x=convolved(net, block, x))
+    low, b, c = (net.project(f"{block}.ssm_x_{n}", x) for n in ("dt", "b", "c"))
+    dt = net.graph("softplus", f"{block}.dt", x=net.project(f"{block}.ssm_dt", low))
+    y = scanned(net, "ssm_scan", block, x, dt, b, c)
+    gated = net.graph("swiglu", f"{block}.gated", gate=z, up=y)
+    return net.project(f"{block}.ssm_out", gated)
 
 
-def mamba2(
-    graph: Graph,
-    block: str,
-    h: Value,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-    config: ModelConfig,
-) -> Value:
+def mamba2(net: Network, block: str, h: Value) -> Value:
     """Mamba 2's mixer [tokens hidden]: gated, then normalised group by group."""
-    ssm, tokens = config.ssm, inputs.tokens.dims[0]
+    ssm, graph, tokens = net.config.ssm, net.graph, net.inputs.tokens.dims[0]
     assert ssm
     names = ("z", "x", "b", "c", "dt")
-    z, *entering, dt = (project(graph, weights, f"{block}.ssm_in_{n}", h) for n in names)
+    z, *entering, dt = (net.project(f"{block}.ssm_in_{n}", h) for n in names)
     x, b, c = (
-        graph("silu", f"{block}.silu_{n}", x=convolved(graph, block, e, weights, inputs, caches, n))
+        graph("silu", f"{block}.silu_{n}", x=convolved(net, block, e, n))
         for n, e in zip("xbc", entering, strict=True)
     )
-    dt = graph("softplus", f"{block}.dt", x=biased(graph, weights, f"{block}.ssm_dt", dt))
+    dt = graph("softplus", f"{block}.dt", x=net.biased(f"{block}.ssm_dt", dt))
     x = x.view(tokens, ssm.rank, ssm.inner // ssm.rank)
     b, c = (each.view(tokens, ssm.groups, ssm.state) for each in (b, c))
-    y = scanned(graph, "ssm_scan_heads", block, x, dt, b, c, weights, inputs, caches)
+    y = scanned(net, "ssm_scan_heads", block, x, dt, b, c)
     y = graph("swiglu", f"{block}.gated", gate=z, up=y.view(tokens, ssm.inner))
-    name, weight = f"{block}.ssm_norm", weights[f"{block}.ssm_norm.weight"].view(ssm.inner)
+    name, weight = f"{block}.ssm_norm", net.weights[f"{block}.ssm_norm.weight"].view(ssm.inner)
     if ssm.groups == 1:
-        y = graph("rms_norm", name, x=y, weight=weight, eps=config.norm_eps)
+        y = net.rms_norm(name, y, weight)
     else:
         rows = y.view(f"{tokens}*{ssm.groups}", ssm.inner // ssm.groups)
-        ones = weights["ssm_norm.ones"]
-        y = graph("rms_norm", name, x=rows, weight=ones, eps=config.norm_eps)
-        y = graph("mul_columns", f"{name}.weight", x=y.view(tokens, ssm.inner), factors=weight)
-    return project(graph, weights, f"{block}.ssm_out", y)
+        y = net.rms_norm(name, rows, net.weights["ssm_norm.ones"]).view(tokens, ssm.inner)
+        y = graph("mul_columns", f"{name}.weight", x=y, factors=weight)
+    return net.project(f"{block}.ssm_out", y)
 
 
 def convolved(
-    graph: Graph,
-    block: str,
-    x: Value,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-    part: str = "",
-    bias: Value | None = None,
+    net: Network, block: str, x: Value, part: str = "", bias: Value | None = None
 ) -> Value:
     """x [tokens channels] over its last tokens, of which the block's state has those before; a
     `part` of the channels has weights and a state of its own. The bias is the file's, or that."""
     part = part and f"_{part}"
-    state = caches[f"{block}.conv_state{part}"]
-    out, _ = graph.several(
+    state = net.caches[f"{block}.conv_state{part}"]
+    out, _ = net.graph.several(
         "causal_conv1d",
         f"{block}.conv{part}",
         into={"states": state},
         x=x,
-        weight=weights[f"{block}.ssm_conv1d{part}.weight"],
-        bias=bias or weights[f"{block}.ssm_conv1d{part}.bias"],
+        weight=net.weights[f"{block}.ssm_conv1d{part}.weight"],
+        bias=bias or net.weights[f"{block}.ssm_conv1d{part}.bias"],
         before=state,
-        **routes(inputs),
+        **routes(net.inputs),
     )
     return out
 
 
-def scanned(
-    graph: Graph,
-    op: str,
-    block: str,
-    x: Value,
-    dt: Value,
-    b: Value,
-    c: Value,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> Value:
+def scanned(net: Network, op: str, block: str, x: Value, dt: Value, b: Value, c: Value) -> Value:
     """What a scan gives for x, the block's state moved on."""
-    state = caches[f"{block}.ssm_state"]
-    a, d = weights[f"{block}.ssm_a"], weights[f"{block}.ssm_d"]
+    state = net.caches[f"{block}.ssm_state"]
+    a, d = net.weights[f"{block}.ssm_a"], net.weights[f"{block}.ssm_d"]
     if op == "ssm_scan_heads":
         a, d = a.view(x.dims[1]), d.view(x.dims[1])
-    out, _ = graph.several(
-        op,
-        f"{block}.scan",
-        into={"states": state},
-        x=x,
-        dt=dt,
-        a=a,
-        b=b,
-        c=c,
-        d=d,
-        before=state,
-        **routes(inputs),
-    )
+    own = {"x": x, "dt": dt, "a": a, "b": b, "c": c, "d": d, "before": state, **routes(net.inputs)}
+    out, _ = net.graph.several(op, f"{block}.scan", into={"states": state}, **own)
     return out
 
 
@@ -243,4 +176,4 @@ def routes(inputs: StepInputs) -> dict[str, Value]:
     return {"sources": inputs.sources, "targets": inputs.targets}
 
 
-FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)
+FAMILY = Family(block, build, optional=output, parts=parts, constants=constants)

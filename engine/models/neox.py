@@ -16,68 +16,61 @@ nemotron     one after the other; projections may have biases
 Queries, keys and values may be rows of one tensor, in this order.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
-from engine.models import feed_forward, layers
+from engine.graph import Value
+from engine.models import feed_forward
+from engine.models.blocks import side_by_side
 from engine.models.family import Family, Rows, fused_qkv
-from engine.models.layers import (
-    StepInputs,
-    attention,
+from engine.models.network import Network
+from engine.models.tensors import (
+    Constants,
+    Tensors,
     attention_tensors,
-    biased,
+    biases_of,
     head_norms,
-    layer_norm,
-    logits_of,
     plain_norm,
     rope_constants,
-    rotation_of,
     with_biases,
 )
 
 PLAIN = ("stablelm", "nemotron")  # projections need no biases
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
     hidden, architecture = config.hidden, config.architecture
     stablelm, plain = architecture == "stablelm", architecture in PLAIN
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
-    for i in range(config.blocks):
-        attention = attention_tensors(config, i)
-        tensors |= with_biases({f"blk.{i}.attn_norm.weight": (hidden,)})
-        tensors |= attention if plain else with_biases(attention)
-        if architecture != "phi2" and not (stablelm and config.parallel):
-            tensors |= with_biases({f"blk.{i}.ffn_norm.weight": (hidden,)})
-        tensors |= feed_forward.expected_tensors(config, i)
-        if not plain:
-            tensors |= feed_forward.biases(config, i)
-    tensors |= with_biases({"output_norm.weight": (hidden,)})
-    if architecture == "phi2":
-        tensors |= with_biases({"output.weight": (config.vocab, hidden)})
-    return tensors
+    attention = attention_tensors(config)
+    tensors = with_biases({"attn_norm.weight": (hidden,)})
+    tensors |= attention if plain else with_biases(attention)
+    if architecture != "phi2" and not (stablelm and config.parallel):
+        tensors |= with_biases({"ffn_norm.weight": (hidden,)})
+    tensors |= feed_forward.tensors(config, i)
+    return tensors if plain else tensors | feed_forward.biases(config)
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    tensors = layers.optional_tensors(config)
+def optional_block(config: ModelConfig, i: int) -> Tensors:
+    """What a file may have of a block."""
+    attention = attention_tensors(config)
     if config.architecture == "stablelm":
-        for i in range(config.blocks):
-            tensors |= with_biases({f"blk.{i}.ffn_norm.weight": (config.hidden,)})
-            both = with_biases(attention_tensors(config, i))
-            del both[f"blk.{i}.attn_output.bias"]
-            tensors |= {name: dims for name, dims in both.items() if name.endswith("bias")}
-            tensors |= head_norms(config, i)
+        del attention["attn_output.weight"]
+        norm = with_biases({"ffn_norm.weight": (config.hidden,)})
+        return norm | biases_of(attention) | head_norms(config)
     if config.architecture == "nemotron":
-        for i in range(config.blocks):
-            both = with_biases(attention_tensors(config, i))
-            tensors |= {name: dims for name, dims in both.items() if name.endswith("bias")}
-            tensors |= feed_forward.biases(config, i)
-    return tensors
+        return biases_of(attention) | feed_forward.biases(config)
+    return {}
+
+
+def last(config: ModelConfig) -> Tensors:
+    """What follows the blocks."""
+    tensors: Tensors = {"output_norm.weight": (config.hidden,)}
+    if config.architecture == "phi2":
+        tensors["output.weight"] = (config.vocab, config.hidden)
+    return with_biases(tensors)
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:
@@ -85,40 +78,28 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
     return fused_qkv(config) if config.fused_qkv else {}
 
 
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """Arrays that are neither in the file nor computed by a node."""
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
+    """Rope's, and those of norms of heads."""
     return rope_constants(config, divisors) | plain_norm(config)
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph = Graph()
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    rotation = rotation_of(graph, weights, inputs, config)
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    x, rotation, config = net.embedded(), net.rotation(), net.config
     for i in range(config.blocks):
-        block = f"blk.{i}"
-        one_norm = f"{block}.ffn_norm.weight" not in weights
-        h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
-        attended = attention(graph, block, h, weights, inputs, caches, config, rotation)
+        name = f"blk.{i}"
+        one_norm = f"{name}.ffn_norm.weight" not in net.weights
+        h = net.layer_norm(f"{name}.attn_norm", x)
+        attended = net.attention(i, h, rotation)
         if one_norm or (config.architecture == "gptneox" and config.parallel):
             if not one_norm:
-                h = layer_norm(graph, weights, f"{block}.ffn_norm", x, config)
-            fed = feed_forward.feed_forward(graph, i, h, weights, config)
-            both = graph("add", f"{block}.both", x=fed, y=attended)
-            x = graph("add", f"{block}.residual", x=x, y=both)
+                h = net.layer_norm(f"{name}.ffn_norm", x)
+            x = side_by_side(net, i, x, attended, h)
         else:
-            x = graph("add", f"{block}.attn_residual", x=x, y=attended)
-            h = layer_norm(graph, weights, f"{block}.ffn_norm", x, config)
-            fed = feed_forward.feed_forward(graph, i, h, weights, config)
-            x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
-    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    x = layer_norm(graph, weights, "output_norm", x, config)
-    return graph, biased(graph, weights, "output", logits_of(graph, weights, x))
+            x = net.add(f"{name}.attn_residual", x, attended)
+            h = net.layer_norm(f"{name}.ffn_norm", x)
+            x = net.add(f"{name}.ffn_residual", x, feed_forward.feed_forward(net, i, h))
+    return net.biased("output", net.logits(net.layer_norm("output_norm", net.wanted(x))))
 
 
-FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)
+FAMILY = Family(block, build, optional_block, last=last, parts=parts, constants=constants)

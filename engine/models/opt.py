@@ -4,45 +4,38 @@ The architecture `opt` of GGUF is PowerInfer's. Every projection has a bias. Pos
 their table begins with two rows that no position has, and the context length counts those, too.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
+from engine.graph import Value
 from engine.models import feed_forward
 from engine.models.blocks import logits_of_blocks
-from engine.models.family import Family, Rows
-from engine.models.layers import (
-    StepInputs,
-    attention,
-    attention_tensors,
-    layer_norm,
-    no_slopes,
-    with_biases,
-)
+from engine.models.family import Family, Rows, output
+from engine.models.network import Network
+from engine.models.tensors import Constants, Tensors, attention_tensors, no_slopes, with_biases
 from reference.models.opt import UNUSED
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
-    hidden = config.hidden
-    tensors: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (config.vocab, hidden),
-        "position_embd.weight": (config.positions + UNUSED, hidden),
+def first(config: ModelConfig) -> Tensors:
+    """What follows the embedding."""
+    return {"position_embd.weight": (config.positions + UNUSED, config.hidden)}
+
+
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
+    norms = {f"{name}.weight": (config.hidden,) for name in ("attn_norm", "ffn_norm")}
+    return {
+        **with_biases({**norms, **attention_tensors(config)}),
+        **feed_forward.tensors(config, i),
+        **feed_forward.biases(config),
     }
-    for i in range(config.blocks):
-        norms = {f"blk.{i}.{name}.weight": (hidden,) for name in ("attn_norm", "ffn_norm")}
-        tensors |= with_biases({**norms, **attention_tensors(config, i)})
-        tensors |= feed_forward.expected_tensors(config, i)
-        tensors |= feed_forward.biases(config, i)
-    return tensors | with_biases({"output_norm.weight": (hidden,)})
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    return {"output.weight": (config.vocab, config.hidden)}
+def last(config: ModelConfig) -> Tensors:
+    """What follows the blocks."""
+    return with_biases({"output_norm.weight": (config.hidden,)})
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:
@@ -50,32 +43,18 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
     return {"position_embd.used": Rows("position_embd.weight", UNUSED, config.positions)}
 
 
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """Arrays that are neither in the file nor computed by a node."""
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
+    """Those of attention without ALiBi."""
     return no_slopes(config)
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph = Graph()
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    where = graph(
-        "embedding",
-        "position_embd",
-        tokens=inputs.positions,
-        weight=weights["position_embd.used"],
-    )
-    x = graph("add", "embd", x=x, y=where)
-
-    def mixed(i: int, h: Value) -> Value:
-        return attention(graph, f"blk.{i}", h, weights, inputs, caches, config)
-
-    return graph, logits_of_blocks(graph, x, mixed, weights, inputs, config, norm=layer_norm)
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    x, table = net.embedded(), net.weights["position_embd.used"]
+    where = net.graph("embedding", "position_embd", tokens=net.inputs.positions, weight=table)
+    return logits_of_blocks(net, net.add("embd", x, where), net.attention, net.layer_norm)
 
 
-FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)
+FAMILY = Family(
+    block, build, first=first, last=last, optional=output, parts=parts, constants=constants
+)

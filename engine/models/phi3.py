@@ -9,29 +9,23 @@ Which it is depends on the context that the model is loaded with, not on a text'
 from engine.config import ModelConfig
 from engine.models import feed_forward, qwen
 from engine.models.family import Family, Rows, fused_qkv
-from engine.models.layers import attention_tensors
+from engine.models.tensors import Tensors, attention_tensors
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions (rows, elements)."""
-    hidden = config.hidden
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
-    for i in range(config.blocks):
-        tensors |= {
-            f"blk.{i}.attn_norm.weight": (hidden,),
-            **attention_tensors(config, i),
-            f"blk.{i}.ffn_norm.weight": (hidden,),
-        } | feed_forward.joined_tensors(config, i)
-    return tensors | {"output_norm.weight": (hidden,)}
-
-
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions (rows, elements)."""
     return {
-        "output.weight": (config.vocab, config.hidden),
-        "rope_factors_long.weight": (config.rope_dims // 2,),
-        "rope_factors_short.weight": (config.rope_dims // 2,),
+        "attn_norm.weight": (config.hidden,),
+        **attention_tensors(config),
+        "ffn_norm.weight": (config.hidden,),
+        **feed_forward.joined_tensors(config, i),
     }
+
+
+def optional(config: ModelConfig) -> Tensors:
+    """What a file may have beside the blocks."""
+    sets = {f"rope_factors_{n}.weight": (config.rope_dims // 2,) for n in ("long", "short")}
+    return {"output.weight": (config.vocab, config.hidden), **sets}
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:
@@ -39,4 +33,4 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
     return fused_qkv(config) | feed_forward.joined_parts(config)
 
 
-FAMILY = Family(expected_tensors, qwen.build, optional_tensors, parts)
+FAMILY = Family(block, qwen.build, optional=optional, parts=parts)

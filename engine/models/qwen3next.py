@@ -11,56 +11,46 @@ Heads of values are more than those of queries and keys. In Qwen 3 Next those in
 and the rows of both gates are by key; in Qwen 3.5 every so many-th has it.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.graph import Graph, Value
-from engine.models import experts, feed_forward, layers
+from engine.graph import Value
+from engine.models import experts, feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family, Rows
-from engine.models.layers import (
-    StepInputs,
-    attention,
-    attention_tensors,
-    biased,
-    project,
-    rope_constants,
-    rotation_of,
-)
 from engine.models.mamba import convolved, routes, split
+from engine.models.network import Network
+from engine.models.tensors import (
+    Constants,
+    Tensors,
+    attention_tensors,
+    qk_norms,
+    rope_constants,
+)
 from engine.recurrent import Ssm
 
 LENGTHS = {"q": -1.0, "k": -0.5}  # of queries and keys, as powers of a head's size
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the model needs, with its dimensions ([experts], rows, elements)."""
-    hidden = config.hidden
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
-    for i in range(config.blocks):
-        block = f"blk.{i}"
-        own = _attending(config, i) if config.attends(i) else _delta_net(config)
-        tensors |= {
-            f"{block}.attn_norm.weight": (hidden,),
-            **{f"{block}.{name}": dims for name, dims in own.items()},
-            f"{block}.post_attention_norm.weight": (hidden,),
-        } | feed_forward.expected_tensors(config, i)
-    return tensors | {"output_norm.weight": (hidden,)}
-
-
-def _attending(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
-    """A block with attention, whose gate's rows are among the queries'."""
-    found = {n.removeprefix(f"blk.{i}."): d for n, d in attention_tensors(config, i).items()}
-    return found | {
-        "attn_q.weight": (2 * config.heads * config.head_dim, config.hidden),
-        **{f"attn_{n}_norm.weight": (config.head_dim,) for n in "qk"},
+def block(config: ModelConfig, i: int) -> Tensors:
+    """What block i needs, with dimensions ([experts], rows, elements)."""
+    return {
+        "attn_norm.weight": (config.hidden,),
+        **(_attending(config) if config.attends(i) else _delta_net(config)),
+        "post_attention_norm.weight": (config.hidden,),
+        **feed_forward.tensors(config, i),
     }
 
 
-def _delta_net(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def _attending(config: ModelConfig) -> Tensors:
+    """A block with attention, whose gate's rows are among the queries'."""
+    queries = {"attn_q.weight": (2 * config.heads * config.head_dim, config.hidden)}
+    return attention_tensors(config) | queries | qk_norms(config)
+
+
+def _delta_net(config: ModelConfig) -> Tensors:
     """A block that is a gated delta net."""
     ssm, hidden = _ssm(config), config.hidden
     gates = ("ssm_ba",) if _in_a_row(config) else ("ssm_beta", "ssm_alpha")
@@ -92,11 +82,6 @@ def _in_a_row(config: ModelConfig) -> bool:
     return config.architecture == "qwen3next"
 
 
-def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensors a file may have."""
-    return layers.optional_tensors(config) | experts.optional_tensors(config)
-
-
 def parts(config: ModelConfig) -> dict[str, Rows]:
     """Queries, keys and values of delta nets; what rows of two kinds by head or by key give."""
     ssm, found, sizes = _ssm(config), dict[str, Rows](), _sizes(config)
@@ -123,7 +108,7 @@ def _in_turn(name: str, kinds: tuple[str, str], times: int, each: int) -> dict[s
     }
 
 
-def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
     """Rope's; biases of no convolution, the lengths of queries and keys, and which of them a head
     has."""
     ssm, sizes = _ssm(config), _sizes(config)
@@ -137,42 +122,25 @@ def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dic
     }
 
 
-def build(
-    config: ModelConfig,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-) -> tuple[Graph, Value]:
-    """The nodes of one step and its logits [outputs, vocab]."""
-    graph = Graph()
-    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    rotation = rotation_of(graph, weights, inputs, config)
+def build(net: Network) -> Value:
+    """The nodes of one step; its logits [outputs, vocab]."""
+    x, rotation = net.embedded(), net.rotation()
 
     def mixed(i: int, h: Value) -> Value:
-        block = f"blk.{i}"
-        if not config.attends(i):
-            return delta_net(graph, block, h, weights, inputs, caches, config)
-        return attention(graph, block, h, weights, inputs, caches, config, rotation)
+        attends = net.config.attends(i)
+        return net.attention(i, h, rotation) if attends else delta_net(net, f"blk.{i}", h)
 
-    return graph, logits_of_blocks(graph, x, mixed, weights, inputs, config)
+    return logits_of_blocks(net, x, mixed)
 
 
-def delta_net(
-    graph: Graph,
-    block: str,
-    h: Value,
-    weights: Mapping[str, Value],
-    inputs: StepInputs,
-    caches: Mapping[str, Value],
-    config: ModelConfig,
-) -> Value:
+def delta_net(net: Network, block: str, h: Value) -> Value:
     """A gated delta net's mixer [tokens hidden]."""
-    ssm, tokens, state = _ssm(config), inputs.tokens.dims[0], caches[f"{block}.ssm_state"]
+    config, graph, weights = net.config, net.graph, net.weights
+    ssm, tokens, state = _ssm(config), net.inputs.tokens.dims[0], net.caches[f"{block}.ssm_state"]
 
     def entering(name: str, heads: int) -> Value:
-        x = project(graph, weights, f"{block}.attn_qkv_{name}", h)
-        bias = weights[f"delta.no_bias_{name}"]
-        x = convolved(graph, block, x, weights, inputs, caches, name, bias)
+        x = net.project(f"{block}.attn_qkv_{name}", h)
+        x = convolved(net, block, x, name, weights[f"delta.no_bias_{name}"])
         x = graph("silu", f"{block}.silu_{name}", x=x)
         if name in LENGTHS:  # x / sqrt(sum of squares + eps), by its mean of squares
             rows, eps = x.view(f"{tokens}*{heads}", ssm.state), config.norm_eps / ssm.state
@@ -181,10 +149,10 @@ def delta_net(
         return x.view(tokens, heads, ssm.state)
 
     q, k = (entering(name, ssm.groups) for name in "qk")
-    v, z = entering("v", ssm.rank), project(graph, weights, f"{block}.attn_gate", h)
-    beta = project(graph, weights, f"{block}.ssm_beta", h)
-    alpha = project(graph, weights, f"{block}.ssm_alpha", h)
-    dt = graph("softplus", f"{block}.dt", x=biased(graph, weights, f"{block}.ssm_dt", alpha))
+    v, z = entering("v", ssm.rank), net.project(f"{block}.attn_gate", h)
+    beta = net.project(f"{block}.ssm_beta", h)
+    alpha = net.project(f"{block}.ssm_alpha", h)
+    dt = graph("softplus", f"{block}.dt", x=net.biased(f"{block}.ssm_dt", alpha))
     out, _ = graph.several(
         "gated_delta_net",
         f"{block}.delta_net",
@@ -196,12 +164,11 @@ def delta_net(
         beta=graph("sigmoid", f"{block}.beta", x=beta),
         group_of=weights["delta.group_of"],
         before=state,
-        **routes(inputs),
+        **routes(net.inputs),
     )
-    rows, weight = out.view(f"{tokens}*{ssm.rank}", ssm.state), weights[f"{block}.ssm_norm.weight"]
-    y = graph("rms_norm", f"{block}.ssm_norm", x=rows, weight=weight, eps=config.norm_eps)
+    y = net.rms_norm(f"{block}.ssm_norm", out.view(f"{tokens}*{ssm.rank}", ssm.state))
     y = graph("swiglu", f"{block}.gated", gate=z, up=y.view(tokens, ssm.inner))
-    return project(graph, weights, f"{block}.ssm_out", y)
+    return net.project(f"{block}.ssm_out", y)
 
 
-FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)
+FAMILY = Family(block, build, experts.optional, parts=parts, constants=constants)

@@ -59,8 +59,7 @@ def count_neurons(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         found.nodes.append(node)
         if not block:
             continue
-        weight, mask, out = (node.arguments[name] for name in ("weight", "mask", "out"))
-        assert isinstance(mask, Value)
+        weight, mask, out = (node.value(name) for name in ("weight", "mask", "out"))
         predicted, fired, hits = (_total(block, name, mask, counts) for name in COUNTED)
         _count(found, predicted, f"{node.label}.predicted", mask)
         hit = found("threshold_mask", f"{node.label}.hit", logits=out, threshold=LEAST)
@@ -90,8 +89,7 @@ def count_predicted(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
     for node, block in _with_blocks(graph):
         found.nodes.append(node)
         if block:
-            mask = node.arguments["mask"]
-            assert isinstance(mask, Value)
+            mask = node.value("mask")
             total = _total(block, PREDICTED, mask, counts)
             _count(found, total, f"{node.label}.{PREDICTED}", mask)
     return found, memory | counts
@@ -117,8 +115,7 @@ def _with_blocks(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 def _total(block: str, name: str, mask: Value, memory: Memory) -> Value:
     """Counts of a block's neurons, which `memory` has from then on."""
-    neurons = mask.dims[1]
-    assert isinstance(neurons, int)
+    neurons = mask.fixed(1)
     total = Value(f"{block}.{name}", "cache", "i64", (neurons,))
     memory.setdefault(total.name, np.zeros(neurons, np.int64))
     return total

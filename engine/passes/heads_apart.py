@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.cache.eviction import attending, demand_own_cells, kv_heads_of
 from engine.cache.streaming import STREAMING, Streaming
 from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
-from engine.passes import Memory, Pass
+from engine.passes import Memory, Pass, spans, zeros
+from engine.passes.attending import attending, demand_own_cells, heads_of
 from kernels.cpu.formats.packing import aligned_zeros
 from reference.formats import FORMATS
 from reference.op import Array
@@ -25,38 +25,32 @@ def heads_apart(method: Streaming) -> Pass:
     Checks that the policy goes with the model."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-        _check(method, graph)
-        added: Memory = {
-            "streaming_cells": np.zeros(len(memory["tokens"]), np.int32),
-            "streaming_lists": method.lists,
-            "streaming_spans": np.zeros((len(memory["tokens"]), 3), np.int32),
-            "streaming_positions": method.positions,
-        }
+        streams = dict(zip(_demand_heads(method, graph), method.streaming, strict=True))
+        cells = Value("streaming_cells", "input", "i32", ("tokens",))
+        added = zeros((cells, spans("streaming_spans")), memory)
+        added |= {"streaming_lists": method.lists, "streaming_positions": method.positions}
         blocks = {
-            name: _Block(name, node, streams, method)
-            for (name, node), streams in zip(
-                attending(graph).items(), method.streaming, strict=True
-            )
-            if streams.any()
+            name: _Block(name, node, streams[name], method)
+            for name, node in attending(graph).items()
+            if streams[name].any()
         }
         for block in blocks.values():
             added |= block.memory(memory)
-        nodes: list[Node] = []
-        for node in graph.nodes:
-            own = blocks.get(node.label.rpartition(".")[0])
+
+        def apart(node: Node) -> list[Node]:
+            own = blocks.get(node.block)
             if own and node.op == "kv_write":
-                nodes += own.writes(node)
-            elif own and node.op == "attention":
-                nodes += own.attends()
-            else:
-                nodes.append(node)
-        return replace(graph, nodes=nodes), memory | added
+                return own.writes(node)
+            return own.attends() if own and node.op == "attention" else [node]
+
+        return graph.rewritten(apart), memory | added
 
     return apply
 
 
-def _check(method: Streaming, graph: Graph) -> None:
-    """Raise ModelError where the policy does not go with a model; let the method know its heads."""
+def _demand_heads(method: Streaming, graph: Graph) -> list[str]:
+    """The blocks that attend, of whose heads the method knows from now on which stream; ModelError
+    where the policy does not go with a model."""
     seen, capacity = method.policy.seen, method.cells.capacity
     if seen >= capacity:
         raise ModelError(
@@ -64,18 +58,19 @@ def _check(method: Streaming, graph: Graph) -> None:
             f" of {capacity}: nothing would be left out"
         )
     blocks = demand_own_cells("kv_policy DuoAttention", graph)
-    kv_heads = {kv_heads_of(node) for node in blocks.values()}
+    heads = {block: heads_of(node) for block, node in blocks.items()}
     for block, node in blocks.items():
-        q, unit = node.arguments["q"], FORMATS[node.format or "F32"].block
-        assert isinstance(q, Value)
-        if (head_dim := q.sizes({"tokens": 1})[2]) % unit:
+        unit, size = FORMATS[node.format or "F32"].block, heads[block].size
+        if size % unit:
             raise ModelError(
-                f"kv_policy DuoAttention: heads of {block} have {head_dim} elements, no whole"
+                f"kv_policy DuoAttention: heads of {block} have {size} elements, no whole"
                 f" blocks of {unit} as kv_format {node.format} has them"
             )
+    kv_heads = {own.kv_heads for own in heads.values()}
     if len(kv_heads) > 1:
         raise ModelError(f"kv_policy DuoAttention: blocks have {sorted(kv_heads)} heads of keys")
     method.streaming = method.policy.streaming(len(blocks), *kv_heads)
+    return list(blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +83,12 @@ class _Heads:
     cells: Value
     given: Given
 
+    def cache(self, part: str) -> Value:
+        """Theirs of keys, or of values."""
+        cache = self.given[part]
+        assert isinstance(cache, Value)
+        return cache
+
     @property
     def picked(self) -> Value:
         """Where each token has them, if heads stand as rows."""
@@ -98,28 +99,28 @@ class _Block:
     """A block of which some heads stream."""
 
     def __init__(self, name: str, node: Node, streams: Array, method: Streaming) -> None:
-        self._node, self._kv_heads, q = node, len(streams), node.arguments["q"]
-        assert isinstance(q, Value)
-        _, heads, head_dim = q.sizes({"tokens": 1})
-        self._q, self._group, self._head_dim = q, heads // self._kv_heads, head_dim
+        own, self._node, self._q = heads_of(node), node, node.value("q")
+        self._kv_heads, self._head_dim = own.kv_heads, own.size
+        self._group = own.heads // own.kv_heads
         rows, keeping = (method.rows_held.count,), np.flatnonzero(~streams).astype(np.int32)
         streaming = np.flatnonzero(streams).astype(np.int32)
         whole = {part: self._cache(part, "cache", len(keeping)) for part in ("k", "v")}
         few = {part: self._cache(part, "streaming", len(streaming), rows) for part in ("k", "v")}
         few |= {
             "lists": Value("streaming_lists", "input", "i32", method.lists.shape),
-            "spans": Value("streaming_spans", "input", "i32", ("tokens", 3)),
+            "spans": spans("streaming_spans"),
             "cell_positions": Value("streaming_positions", "input", "i32", rows),
         }
-        own = Value("streaming_cells", "input", "i32", ("tokens",))
+        cells = Value("streaming_cells", "input", "i32", ("tokens",))
         self._kinds = [
-            _Heads(keeping, name + WHOLE, replace(own, name="cells"), {**node.arguments, **whole}),
-            _Heads(streaming, name + STREAMING, own, {**node.arguments, **few}),
+            _Heads(
+                keeping, name + WHOLE, replace(cells, name="cells"), {**node.arguments, **whole}
+            ),
+            _Heads(streaming, name + STREAMING, cells, {**node.arguments, **few}),
         ]
 
     def _cache(self, part: str, kind: str, heads: int, rows: tuple[int, ...] = ()) -> Value:
-        whole = self._node.arguments[part]
-        assert isinstance(whole, Value)
+        whole = self._node.value(part)
         name = whole.name.removesuffix("cache") + kind
         return replace(whole, name=name, dims=(*(rows or whole.dims[:1]), heads * self._head_dim))
 
@@ -130,26 +131,21 @@ class _Block:
             tokens = np.arange(len(memory["tokens"]), dtype=np.int32)[:, None]
             added[heads.picked.name] = (tokens * self._kv_heads + heads.numbers).reshape(-1)
             for part in ("k", "v"):
-                cache = heads.given[part]
-                assert isinstance(cache, Value)
+                cache = heads.cache(part)
                 added[cache.name] = aligned_zeros(cache.sizes({}), np.uint8)
             for name in ("slopes", "sinks"):
-                whole = self._node.arguments[name]
-                assert isinstance(whole, Value)
-                own = memory[whole.name].reshape(self._kv_heads, -1)[heads.numbers]
+                own = memory[self._node.value(name).name].reshape(self._kv_heads, -1)[heads.numbers]
                 added[f"{heads.label}.{name}"] = own.reshape(-1)
         return added
 
     def writes(self, node: Node) -> list[Node]:
         """Instead of a write to the block's cache of keys or values one for each kind of heads."""
-        graph, x, before = Graph(), node.arguments["x"], node.arguments["before"]
-        assert isinstance(x, Value)
-        part = "k" if before == self._node.arguments["k"] else "v"
+        graph, x = Graph(), node.value("x")
+        part = "k" if node.value("before") == self._node.value("k") else "v"
         for heads in self._kinds:
             if not len(heads.numbers):
                 continue
-            cache = heads.given[part]
-            assert isinstance(cache, Value)
+            cache = heads.cache(part)
             new = self._picked(graph, heads, f"{cache.name}_new", x, self._head_dim)
             new = new.view("tokens", cache.dims[1])
             graph(
@@ -160,8 +156,7 @@ class _Block:
 
     def attends(self) -> list[Node]:
         """Each kind of heads attends; what they give is written to their places among all."""
-        graph, out, wide = Graph(), self._node.arguments["out"], self._group * self._head_dim
-        assert isinstance(out, Value)
+        graph, out, wide = Graph(), self._node.value("out"), self._group * self._head_dim
         rows = out.view(f"tokens*{self._kv_heads}", wide).as_weight()
         for heads in self._kinds:
             if not len(heads.numbers):

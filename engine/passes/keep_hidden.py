@@ -13,12 +13,11 @@ def keep_hidden(graph: Graph, memory: Memory, name: str = HIDDEN) -> tuple[Graph
     its results in a cache of float32 rows, so named."""
     last, made = graph.hidden, Graph()
     (norm,) = (node for node in graph.nodes if node.label == last.name)
-    capacity, width = len(memory["cell_positions"]), int(last.dims[1])
+    capacity, width = len(memory["cell_positions"]), last.fixed(1)
     cache = Value(name, "cache", "u8", (capacity, width), "F32")
     for node in graph.nodes:
         if node.label == "rows":
-            x = node.arguments["weight"]
-            assert isinstance(x, Value)
+            x = node.value("weight")
             given = {a.name: norm.arguments[a.name] for a in OPS[norm.op].inputs}
             given["x"] = Value(x.name, x.kind, "f32", x.dims)
             every = made(norm.op, "hidden", None, **given)

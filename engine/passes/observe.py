@@ -44,8 +44,7 @@ def observe(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
     sums: Memory = {}
     for node in graph.nodes:
         if (x := _observed(node)) and (name := _sum_of(x)) not in sums:
-            hidden, ends = x.dims[1], node.arguments.get("ends")
-            assert isinstance(hidden, int)
+            hidden, ends = x.fixed(1), node.arguments.get("ends")
             dims = (*ends.dims, hidden) if isinstance(ends, Value) else (hidden,)
             sums[name] = np.zeros(tuple(map(int, dims)))
             total = Value(name, "cache", "f64", dims)

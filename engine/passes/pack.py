@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.cache.eviction import demand_own_cells, kv_heads_of
 from engine.cache.two_bits import TwoBits
 from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
-from engine.passes import Memory, Pass
+from engine.passes import Memory, Pass, zeros
+from engine.passes.attending import demand_own_cells, heads_of
 from kernels.cpu.formats.packing import aligned_zeros
 from reference.formats.kivi import GROUP, KIVI, PAGE_BYTES
 
@@ -19,37 +19,29 @@ def packing(pages: TwoBits) -> Pass:
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         blocks = demand_own_cells(f"kv_format {KIVI}", graph)
-        nodes: list[Node] = []
-        tokens = len(memory["tokens"])
         into, packed = (Value(name, "input", "i32", ("tokens",)) for name in ("into", "packed"))
         page_lists = Value("page_lists", "input", "i32", pages.page_lists.shape)
-        added: Memory = {
-            "into": np.zeros(tokens, np.int32),
-            "packed": np.zeros(tokens, np.int32),
-            "page_lists": pages.page_lists,
-        }
-        for node in graph.nodes:
-            block = node.label.rpartition(".")[0]
-            if node is not blocks.get(block):
-                nodes.append(node)
-                continue
-            q, own = node.arguments["q"], {}
-            assert isinstance(q, Value)
-            if not isinstance(q.dims[2], int) or q.dims[2] % GROUP:
+        added = zeros((into, packed), memory) | {page_lists.name: pages.page_lists}
+
+        def packs(node: Node) -> list[Node]:
+            if node is not blocks.get(node.block):
+                return [node]
+            heads, nodes, own = heads_of(node), list[Node](), dict[str, Value]()
+            if heads.size % GROUP:
                 raise ModelError(
-                    f"kv_format {KIVI} has groups of {GROUP}: the {q.dims[2]} elements of a head of"
-                    f" {block} are no whole number of them"
+                    f"kv_format {KIVI} has groups of {GROUP}: the {heads.size} elements of a head"
+                    f" of {node.block} are no whole number of them"
                 )
             for part, op in (("k", "kivi_keys"), ("v", "kivi_values")):
-                name, dims = f"{block}.{part}_pages", (kv_heads_of(node), q.dims[2], PAGE_BYTES)
+                name, dims = f"{node.block}.{part}_pages", (heads.kv_heads, heads.size, PAGE_BYTES)
                 own[f"{part}_pages"] = page = Value(name, "cache", "u8", (pages.count, *dims))
-                added[name] = aligned_zeros(page.dims, np.uint8)
+                added[name] = aligned_zeros(page.sizes({}), np.uint8)
                 given = {"x": node.arguments[part], "into": into, "before": page, "out": page}
                 given |= {name: node.arguments[name] for name in ("lists", "spans")}
                 nodes.append(Node(op, given, node.format, name))
-            more = {**own, "page_lists": page_lists, "packed": packed}
-            arguments = {**node.arguments, **more}
-            nodes.append(replace(node, op="attention_kivi", arguments=arguments))
-        return replace(graph, nodes=nodes), memory | added
+            attends = replace(node, op="attention_kivi")
+            return [*nodes, attends.given(**own, page_lists=page_lists, packed=packed)]
+
+        return graph.rewritten(packs), memory | added
 
     return apply

@@ -1,12 +1,11 @@
 """Attention of prompts that sees what an estimate of each head's pattern says (MInference)."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from engine.errors import ModelError
 from engine.graph import Graph, Node, Value
-from engine.passes import Memory, Pass
+from engine.passes import Memory, Pass, spans, zeros
+from engine.passes.attending import demand_attention, heads_of
 from engine.policies.minference import MInference
 from reference.attention.pattern_attention import BLOCK
 from reference.attention.prompt_patterns import BLOCK_SPARSE, VERTICAL_SLASH
@@ -20,45 +19,28 @@ def sparse_prompts(method: MInference, context: int) -> Pass:
     prompt see what their heads' patterns have; checks that it goes with the model."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-        attending = [node for node in graph.nodes if node.op == "attention"]
-        _check(graph, attending, memory)
-        heads = _heads(attending[0])
-        patterns = method.patterns(len(attending), heads)
+        blocks = _demand_readable(graph, memory)
+        heads = heads_of(next(iter(blocks.values()))).heads
+        patterns = dict(zip(blocks, method.patterns(len(blocks), heads), strict=True))
         rows, parts = method.stretch // BLOCK, -(-context // BLOCK)
-        spans = {name: Value(name, "input", "i32", ("tokens", 3)) for name in (PROMPT, DENSE)}
-        added: Memory = {n: np.zeros((len(memory["tokens"]), 3), np.int32) for n in spans}
-        dims = {"sums": (heads, 2, context), "scores": (heads, rows, parts)}
-        held = {n: Value(f"prompt.{n}", "cache", "f32", own) for n, own in dims.items()}
-        held["sees"] = Value("prompt.sees", "cache", "u8", (heads, rows, context))
-        for value in held.values():
-            added[value.name] = np.zeros(
-                value.sizes({}), np.float32 if value.dtype == "f32" else "u1"
-            )
-        nodes: list[Node] = []
-        for node in graph.nodes:
+        prompt, dense = spans(PROMPT), spans(DENSE)
+        held = {
+            "sums": Value("prompt.sums", "cache", "f32", (heads, 2, context)),
+            "scores": Value("prompt.scores", "cache", "f32", (heads, rows, parts)),
+            "sees": Value("prompt.sees", "cache", "u8", (heads, rows, context)),
+        }
+        added = zeros((prompt, dense, *held.values()), memory)
+
+        def sees(node: Node) -> list[Node]:
             if node.op != "attention":
-                nodes.append(node)
-                continue
-            nodes.append(replace(node, arguments={**node.arguments, "spans": spans[DENSE]}))
-            kinds, sizes = patterns.pop(0)
-            block = _Block(node, spans[PROMPT], held, kinds, sizes)
-            nodes += block.nodes(method)
-            added |= block.memory
-        return replace(graph, nodes=nodes), memory | added
+                return [node]
+            block = _Block(node, prompt, held, *patterns[node.block])
+            added.update(block.memory)
+            return [node.given(spans=dense), *block.nodes(method)]
+
+        return graph.rewritten(sees), memory | added
 
     return apply
-
-
-def _heads(node: Node) -> int:
-    heads = _dims(node, "q")[1]
-    assert isinstance(heads, int)
-    return heads
-
-
-def _dims(node: Node, name: str) -> tuple[int | str, ...]:
-    value = node.arguments[name]
-    assert isinstance(value, Value)
-    return value.dims
 
 
 class _Block:
@@ -68,7 +50,7 @@ class _Block:
         self, node: Node, spans: Value, held: dict[str, Value], kinds: Array, sizes: Array
     ) -> None:
         self._node, self._spans, self._held, self._kinds = node, spans, held, kinds
-        self._name = node.label.rpartition(".")[0]
+        self._name = node.block
         self.memory: Memory = {f"{self._name}.kinds": kinds, f"{self._name}.sizes": sizes}
 
     def nodes(self, method: MInference) -> list[Node]:
@@ -107,25 +89,23 @@ class _Block:
         return Node(op, arguments, own, f"{self._name}.{op}")
 
 
-def _check(graph: Graph, attending: list[Node], memory: Memory) -> None:
-    """Raise ModelError where prompts of a model cannot be read so."""
-    values = [v for n in graph.nodes for v in n.arguments.values() if isinstance(v, Value)]
-    if not attending or any(value.name == "sources" for value in values):
-        raise ModelError("prompt_attention: blocks of this model are recurrent: want attention")
-    for node in attending:
-        block = node.label.rpartition(".")[0]
-        given = {n: v.name for n, v in node.arguments.items() if isinstance(v, Value)}
-        head_dim = _dims(node, "q")[2]
-        if given["spans"] != "spans":
+def _demand_readable(graph: Graph, memory: Memory) -> dict[str, Node]:
+    """The nodes that attend, by block; ModelError where prompts of a model cannot be read so."""
+    blocks = demand_attention("prompt_attention", graph)
+    first = heads_of(next(iter(blocks.values())))
+    for block, node in blocks.items():
+        heads = heads_of(node)
+        if node.value("spans").name != "spans":
             raise ModelError(f"prompt_attention: {block} sees a window, which is sparse as it is")
-        if memory[given["slopes"]].any():
+        if memory[node.value("slopes").name].any():
             raise ModelError(f"prompt_attention: {block} has ALiBi: want a model with rope")
-        if (memory[given["sinks"]] != -np.inf).any():
+        if (memory[node.value("sinks").name] != -np.inf).any():
             raise ModelError(f"prompt_attention: {block} has sinks, which patterns do not know")
-        if not isinstance(head_dim, int) or head_dim % 32 or head_dim > 256:
+        if heads.size % 32 or heads.size > 256:
             raise ModelError(
-                f"prompt_attention: heads of {block} have {head_dim} elements: want a multiple of"
+                f"prompt_attention: heads of {block} have {heads.size} elements: want a multiple of"
                 " 32, 256 at most"
             )
-        if _dims(node, "q")[1:] != _dims(attending[0], "q")[1:]:
+        if (heads.heads, heads.size) != (first.heads, first.size):
             raise ModelError(f"prompt_attention: {block} has heads unlike those of other blocks")
+    return blocks

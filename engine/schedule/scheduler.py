@@ -12,6 +12,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine.checks import PromptError, check_prompt
 from engine.errors import EngineError
@@ -53,6 +54,31 @@ class Part:
 
 
 Said = tuple[Request, Piece | None]  # no piece: the request has failed, or is read
+
+
+class Steps(Protocol):
+    """Who steps for requests: a Scheduler for any number, or generation/decoding.py for one text,
+    which may be drafted and shifted."""
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+
+    @property
+    def work(self) -> bool:
+        """Whether a step has anything to do."""
+
+    def add(self, request: Request) -> None:
+        """It waits for its turn."""
+
+    def step(self) -> list[Said]:
+        """Choose what is evaluated, evaluate it, and draw what follows."""
+
+    def cancel(self, request: Request) -> list[Said]:
+        """Nothing more of it is drawn: its last pieces."""
+
+    def close(self) -> list[int] | None:
+        """Nobody goes on; the text that sequence 0 holds, if it is another than the engine has."""
 
 
 class Scheduler:

@@ -38,7 +38,6 @@ def batch(
     is 1.
     """
     from engine.chat_templates import named
-    from engine.schedule.many import as_completed
     from engine.shell.jsonl import Answers, Questions, answer_of, opened
     from engine.shell.show import loaded, progress_bar, silence
 
@@ -67,7 +66,7 @@ def batch(
             task = bar.add_task("prompts", total=total, completed=min(before, total or before))
             answered = 0
             requests = questions.requests(lambda messages: engine.encode_chat(messages, source))
-            for request in as_completed(engine, requests):
+            for request in engine.completed(requests):
                 if request.error:
                     questions.fails(int(request.id), request.error)
                 else:

@@ -79,9 +79,9 @@ def read_text(
     model: str, file: Path, context: int, chunks: int | None, base: "LogitsFile | None"
 ) -> "tuple[Text, int]":
     """The text in chunks, and the model's vocabulary, before any weight is touched."""
-    from engine.config import ModelConfig
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
+    from engine.metadata.config import config_of
     from engine.perplexity import PerplexityError, cut
     from engine.shell.prompts import read_text as text_of
     from engine.tokenizer import Tokenizer
@@ -93,7 +93,7 @@ def read_text(
         tokenizer = Tokenizer.from_metadata(opened.metadata)
         embedding = opened.tensors.get("token_embd.weight")
         vocab = embedding.dims[0] if embedding else tokenizer.vocab_size
-        own = ModelConfig.from_metadata(opened.metadata, vocab).context
+        own = config_of(opened.metadata, vocab).context
     if not context:
         context = base.context if base else min(USUAL_CONTEXT, own)
     most = base.count if base and chunks is None else chunks

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
 from engine.convert.family import Family, Source
@@ -24,6 +23,7 @@ from engine.convert.models.neox import GPTNeoX, Nemotron, Phi2, StableLM, StarCo
 from engine.convert.models.opt import OPT
 from engine.convert.text_part import TextPart
 from engine.gguf import writer as gw
+from engine.metadata.architectures import ARCHITECTURES
 from reference.formats.format import Floats
 
 

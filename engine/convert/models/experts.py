@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from engine.architectures import ARCHITECTURES
 from engine.config import ModelConfig
 from engine.convert import nextn
 from engine.convert.checkpoint import Tensor
@@ -16,6 +15,7 @@ from engine.convert.models.dense import Granite, Mistral, Qwen2, Qwen3
 from engine.convert.nextn import FURTHER
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
+from engine.metadata.architectures import ARCHITECTURES
 from engine.torch_file import StoredTensor
 
 

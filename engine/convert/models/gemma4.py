@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from engine.config import MOST_BLOCKS, ModelConfig
+from engine.config import ModelConfig
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
@@ -15,7 +15,8 @@ from engine.convert.stacked import stacked
 from engine.convert.text_part import TextPart
 from engine.convert.windows import KINDS
 from engine.gguf import writer as gw
-from engine.models.gemma4 import optional_tensors
+from engine.metadata.mixers import MOST_BLOCKS
+from engine.models.gemma4 import FAMILY
 from reference.formats.format import Floats
 
 WHOLE = KINDS[0]  # layers that see the whole context
@@ -138,7 +139,7 @@ class Gemma4(Mixture, TextPart):
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         found = super().sources(config, model)
-        for name, dims in optional_tensors(model).items():
+        for name, dims in FAMILY.optional_tensors(model).items():
             block, _, part = name.removeprefix("blk.").partition(".")
             if part in self.alone:
                 found[name] = self._source(name, dims, optional=True)

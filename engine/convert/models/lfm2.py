@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from engine.config import MOST_BLOCKS, ModelConfig
+from engine.config import ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.gguf import writer as gw
+from engine.metadata.mixers import MOST_BLOCKS
 from engine.recurrent import is_small
 
 KINDS = "full_attention", "conv"  # of layers

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from engine.config import MOST_BLOCKS, ModelConfig
+from engine.config import ModelConfig
 from engine.convert import nextn, rope_scaling
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Source
@@ -22,6 +22,7 @@ from engine.convert.models.experts import Qwen2Moe, in_halves
 from engine.convert.models.mamba import decay
 from engine.convert.text_part import TextPart
 from engine.gguf import writer as gw
+from engine.metadata.mixers import MOST_BLOCKS
 from engine.recurrent import Ssm
 from reference.formats.format import Floats
 

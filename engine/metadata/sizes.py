@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from engine.errors import ModelError
-from engine.keys import Keys
+from engine.metadata.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,109 @@
+"""What mixes tokens in which block: attention, over all or a window or by latent vectors, or a
+recurrent state."""
+
+from engine.config import Latent
+from engine.errors import ModelError
+from engine.metadata.architectures import Traits
+from engine.metadata.keys import Keys
+from engine.recurrent import Ssm
+
+MOST_BLOCKS = 2**16  # of which each is told whether it has a window
+
+
+def windowed_of(keys: Keys, every: int, blocks: int) -> frozenset[int]:
+    """The blocks that have a window: by a list with a word on each, or as Traits.windows says."""
+    if blocks > MOST_BLOCKS:
+        raise ModelError(f"{keys.full('block_count')} is {blocks}: at most {MOST_BLOCKS} run")
+    listed = keys.flags("attention.sliding_window_pattern", blocks)
+    if listed is not None:
+        return frozenset(i for i, has in enumerate(listed) if has)
+    every = keys.count("attention.sliding_window_pattern", every, least=0)
+    return frozenset(i for i in range(blocks) if not every or (i + 1) % every)
+
+
+def latent_of(keys: Keys, traits: Traits, head_dim: int, part: int) -> Latent:
+    """Sizes as files have them whose kv_b is split in k_b and v_b, or is one tensor, as llama.cpp
+    writes MiniCPM 3 and wrote DeepSeek until April 2025: then keys of so many elements are heads'.
+    Values of a `part` of the hidden size are meant where there is no word of them."""
+    joined = keys.full("attention.key_length_mla") not in keys.metadata
+    apart = "" if joined else "_mla"
+    found = Latent(
+        q_rank=keys.count("attention.q_lora_rank", 0, least=0),
+        kv_rank=keys.count("attention.kv_lora_rank"),
+        key=head_dim if joined else keys.count("attention.key_length_mla"),
+        value=keys.count(f"attention.value_length{apart}", part if joined else None),
+        joined=joined,
+        halves=traits.halves,
+        eps=traits.latent_eps or keys.real(*traits.norm_eps),
+    )
+    turned = keys.count("rope.dimension_count") if joined else head_dim - found.kv_rank
+    other = f"dimension_count of {turned}" if joined else f"key_length_mla of {found.key}"
+    if found.kv_rank % 2:  # rope turns pairs of the elements behind it
+        name = keys.full("attention.kv_lora_rank")
+        raise ModelError(f"{name} is {found.kv_rank}: want an even number")
+    if not 0 < turned < found.key:
+        raise ModelError(
+            f"{keys.prefix}.attention: a kv_lora_rank of {found.kv_rank}, a key_length of"
+            f" {head_dim} and a {other} do not fit one another"
+        )
+    return found
+
+
+def recurrent_of(keys: Keys, traits: Traits, blocks: int, further: int) -> frozenset[int]:
+    """Blocks that have states."""
+    if traits.ssm:
+        return _every(keys, blocks)
+    return _delta_nets(keys, blocks, further) if traits.delta else _convolving(keys, traits, blocks)
+
+
+def _delta_nets(keys: Keys, blocks: int, further: int) -> frozenset[int]:
+    """By a list with a word on each block, or all but every so many-th."""
+    every = keys.count("full_attention_interval", 4)
+    listed = keys.flags("attention.recurrent_layers", blocks + further)
+    if listed is not None:
+        return frozenset(i for i in range(blocks) if listed[i])
+    return frozenset(i for i in _every(keys, blocks) if (i + 1) % every)
+
+
+def _convolving(keys: Keys, traits: Traits, blocks: int) -> frozenset[int]:
+    """Blocks that have no heads of keys, in families where those are convolutions."""
+    key = "attention.head_count_kv"
+    heads = keys.metadata.get(keys.full(key))
+    if not traits.shortconv or not isinstance(heads, list):
+        return frozenset()
+    if len(heads) != blocks:
+        raise ModelError(f"{keys.full(key)} has {len(heads)} values for {blocks} blocks")
+    return frozenset(i for i, count in enumerate(heads) if count == 0)
+
+
+def _every(keys: Keys, blocks: int) -> frozenset[int]:
+    """All blocks."""
+    if blocks > MOST_BLOCKS:
+        raise ModelError(f"{keys.full('block_count')} is {blocks}: at most {MOST_BLOCKS} run")
+    return frozenset(range(blocks))
+
+
+def ssm_of(keys: Keys, traits: Traits, hidden: int) -> Ssm:
+    """The sizes of recurrent blocks: heads divide the channels, and groups divide the heads."""
+    if traits.shortconv:
+        return Ssm(taps=keys.count("shortconv.l_cache", least=2), inner=hidden)
+    found = Ssm(
+        taps=keys.count("ssm.conv_kernel", least=2),
+        inner=keys.count("ssm.inner_size"),
+        state=keys.count("ssm.state_size"),
+        rank=keys.count("ssm.time_step_rank"),
+        groups=keys.count("ssm.group_count", 1),
+    )
+    if keys.prefix != "mamba" and (found.inner % found.rank or found.rank % found.groups):
+        raise ModelError(
+            f"{keys.full('ssm')}: {found.inner} channels, {found.rank} heads and {found.groups}"
+            " groups: heads divide channels, and groups divide heads"
+        )
+    if traits.delta and found.inner != found.rank * found.state:
+        raise ModelError(
+            f"{keys.full('ssm.inner_size')} is {found.inner}: want {found.rank} heads of state_size"
+            f" {found.state}"
+        )
+    if keys.prefix == "mamba" and keys.flag("ssm.dt_b_c_rms", False):
+        raise ModelError("mamba.ssm.dt_b_c_rms is true: norms of dt, B and C are not supported")
+    return found
