@@ -28,8 +28,11 @@ def quantise_activations(x: Array) -> tuple[Array, Array, Array]:
 
 def quantise_activations_256(x: Array) -> tuple[Array, Array, Array]:
     """The same with one scale for 256 elements, as ggml's Q8_K has it for weights in superblocks.
-    It stands at each of its eight blocks, so that who reads blocks of 32 may read these. The last
-    one may be shorter."""
+
+    x float32 [tokens, hidden] -> q int8 [tokens, hidden], scale float32 [tokens, hidden / 32],
+    total int32 [tokens, hidden / 32]: the scale stands at each of its eight blocks, so that who
+    reads blocks of 32 may read these. The last 256 may be fewer.
+    """
     return _quantised(x, SUPERBLOCK)
 
 
