@@ -58,7 +58,7 @@ from kernels.cpu.isa.tiles import (
 )
 from kernels.cpu.linear import linear_blocks
 from kernels.cpu.linear.linear import LANES, STREAM, Blocking, ask_for_part, named
-from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, total_of
+from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, extras_of, total_of
 from kernels.cpu.linear.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.linear.linear_superblocks import (
     floor_pairs,
@@ -358,7 +358,7 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     width = BLOCK // layout.parts
     config = tile_config(*[(ROWS, ROW)] * UNDER_WAY, *[(ROWS, width), (width // 4, ROW)] * 2)
     activations, met = PANEL * ROWS * BLOCK, PANEL // layout.blocks * ROWS
-    extras = met * (pairs_of(layout) if layout.blocks > 1 else 1) if layout.m else 1
+    extras = met * extras_of(layout) if layout.m else 1
     extra, weights, dots = extra_type(layout), TOGETHER * WEIGHTS, UNDER_WAY * C
     integers, floors, scales = (TOGETHER * size for size in sizes_of_group(layout))
 
