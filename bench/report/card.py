@@ -211,7 +211,9 @@ def _prompt(prompts: pd.DataFrame, model: str, threads: int) -> Iterator[tuple[s
         rate = linear["operations"].sum() / seconds / 1e12
         yield f"Linear nodes of {step}", f"{digits(rate)} TOP/s{share}"
     taken = nodes.groupby("test")["of_step"].sum()
-    shares = {name: float(taken.get(kind, 0.0)) for kind, name in KINDS.items()}
+    shares = dict.fromkeys(KINDS.values(), 0.0)
+    for kind, name in KINDS.items():
+        shares[name] += float(taken.get(kind, 0.0))
     shares["the rest"] = 1 - sum(shares.values())
     said = ", ".join(f"{name} {percent(share).text}" for name, share in shares.items())
     yield f"Where the time of {step} goes", said

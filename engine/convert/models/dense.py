@@ -92,11 +92,14 @@ class Mistral(TextPart, Llama):
         "Mistral3ForConditionalGeneration",
     )
     about = "Mistral 7B and Nemo, what was made of them, and the text part of Mistral Small 3.1"
+    kinds: ClassVar[tuple[str, ...]] = ("mistral", "mistral3")  # of model_type
 
     def check(self, config: Fields) -> None:
         super().check(config)
-        if (kind := config.get("model_type", "mistral")) not in ("mistral", "mistral3"):
-            raise config.error(f"its text's model_type is {kind!r}; this family runs mistral")
+        if (kind := config.get("model_type", self.kinds[0])) not in self.kinds:
+            raise config.error(
+                f"its text's model_type is {kind!r}; this family runs {self.kinds[0]}"
+            )
 
     def shape(self, config: Fields) -> gw.Keys:
         return {**super().shape(config), **windows.of_all(config, usual=4096)}

@@ -162,6 +162,7 @@ class Mixtral(Mixture, Mistral):
 
     architectures = ("MixtralForCausalLM",)
     about = "Mixtral"
+    kinds = ("mixtral",)
     modules: ClassVar = {
         **Mistral.modules,
         "ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
