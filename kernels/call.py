@@ -10,11 +10,11 @@ from kernels.cpu.runtime.share import Share, Words, pack_words
 from kernels.cuda.runtime import call as cuda
 from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.kernel import QUANTISING, Kernel
+from kernels.kernel import Kernel
 from kernels.knob import NONE_CHOSEN, Values, array_of
 from kernels.shapes import ShapeError, empty_outputs, sizes
 from reference.op import Arguments, Array
-from reference.quantise_activations import BLOCK
+from reference.quantise_activations import BLOCK, QUANTISING
 
 AnyKernel = Kernel | CudaKernel
 

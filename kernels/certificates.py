@@ -22,10 +22,11 @@ from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.device import EMULATED
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.domain import Axes, joined
-from kernels.kernel import QUANTISING, Kernel
+from kernels.kernel import Kernel
 from kernels.provenance import digest_of, digest_of_package, fingerprint, machine, tools
 from kernels.table import package_of
 from reference.packages import PACKAGES
+from reference.quantise_activations import QUANTISING
 from reference.table import brought as ops_of_packages
 
 LEVELS = (EMULATED, "quick", "full", "deep")

@@ -17,6 +17,7 @@ from kernels.kernel import NUMERICS, Kernel
 from kernels.table import KERNELS, complaints, of_packages, variants
 from kernels.trial import Request
 from reference.op import Op, Shape
+from reference.quantise_activations import QUANTISING
 
 K = TypeVar("K", Kernel, CudaKernel)
 
@@ -109,22 +110,24 @@ class Chooser:
         """A kernel of the device for each need that has one; where the kernel reads rounded
         activations, only if what rounds them is there too."""
         self._check()
-        rounding = Need("quantise_activations")
+        rounding = {kind: Need(op) for kind, op in QUANTISING.items()}
 
         def options(needs: Iterable[Need]) -> dict[Need, list[CudaKernel]]:
             return {n: n.candidates_on(device, self.variant, self.numerics) for n in needs}
 
-        known = options(dict.fromkeys([*needs, rounding]))
+        known = options(dict.fromkeys([*needs, *rounding.values()]))
         widths = options(
-            Need(rounding.op, None, (("hidden", dict(n.shape)["hidden"]),), n.times)
+            Need(before.op, None, (("hidden", dict(n.shape)["hidden"]),), n.times)
             for n, kernels in known.items()
-            if "hidden" in dict(n.shape) and any(k.activations == "int8" for k in kernels)
+            for kind, before in rounding.items()
+            if "hidden" in dict(n.shape) and any(k.activations == kind for k in kernels)
         )
         chosen = self._certified(known | widths, progress)
         return {
             need: kernel
             for need, kernel in chosen.items()
-            if need not in widths and (kernel.activations != "int8" or rounding in chosen)
+            if need not in widths
+            and (kernel.activations not in rounding or rounding[kernel.activations] in chosen)
         }
 
     def passing(self, kernels: Sequence[Fused], progress: Certified | None = None) -> list[Fused]:

@@ -12,8 +12,6 @@ from reference.op import Op, Shape
 from reference.table import OPS
 
 NUMERICS = ("exact", "fast")
-# The op that has to run before a kernel, by its `activations`
-QUANTISING = {"int8": "quantise_activations", "int8_256": "quantise_activations_256"}
 PROMPT = 32  # tokens from which a step is a prompt's, for which there are kernels of their own
 
 

@@ -68,12 +68,12 @@ from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
 from kernels.cpu.sparse import neuron_masks, sparse_axpy, sparse_linear
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.kernel import PROMPT, QUANTISING, Kernel
+from kernels.kernel import PROMPT, Kernel
 from kernels.packages import Rows, kernels_beside
 from reference.formats import FORMATS
 from reference.op import Shape
 from reference.packages import Package
-from reference.quantise_activations import rounding_for
+from reference.quantise_activations import QUANTISING, rounding_for
 from reference.table import brought as ops_of_packages
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})

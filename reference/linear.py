@@ -54,38 +54,34 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + 2 * TINY * inputs["x"].shape[1]}
 
 
-def quantised_bound(x: Array, inputs: Arguments, rounding: str) -> Array:
+def quantised_bound(x: Array, inputs: Arguments) -> Array:
     """For a kernel on quantised activations x, against the product of those same activations.
 
-    What shares scales of both is an exact integer: with activations in blocks of 32 the dot of a
-    part, and the sum of x that meets a part's offset; with a scale for 256 both of a superblock,
-    whose parts have integers of their own. Only products of scales, one fused multiply for each of
-    the two and the sum over such stretches round, gamma(terms + 3) * sum |term|; a superblock's two
-    are one term, which an addition has rounded once more. And weights of three factors or with an
-    offset are rounded once as they are decoded, the kernel's are not: U * sum |w||x|. A product of
-    scales may be flushed, which is TINY times a dot of at most DOT. -> [tokens, out].
+    Dots inside a part, what shares a scale, are exact integers, and so is the sum of x that meets a
+    part's offset: only products of scales, one fused multiply for each of the two and the sum over
+    parts round, gamma(terms + 3) * sum |term|. And weights of three factors or with an offset are
+    rounded once as they are decoded, the kernel's are not: U * sum |w||x|. A product of scales may
+    be flushed, which is TINY times a dot of at most DOT. With one scale for a superblock its parts
+    may be added as integers, too, and round less often. -> [tokens, out].
     """
     layout = FORMATS[inputs["format"]]
     w = layout.dequantise(inputs["weight"]).astype(np.float64)
-    superblocks = rounding == "int8_256"
-    stretches = x.shape[1] // (layout.block if superblocks else layout.part)
-    terms, scaled, rounded = stretches, w, U if layout.block > layout.part else 0.0
+    parts = x.shape[1] // layout.part
+    terms, scaled, rounded = parts, w, U if layout.block > layout.part else 0.0
     if layout.offset:
         blocks = inputs["weight"].reshape(-1, layout.block_bytes)
         offset = layout.offset(blocks).reshape(w.shape).astype(np.float64)
-        terms, scaled, rounded = stretches + (1 if superblocks else stretches), w - offset, U
-    size = _sizes(x, scaled, stretches)
+        terms, scaled, rounded = 2 * parts, w - offset, U
+    size = np.abs(_in_parts(x, parts) @ _in_parts(scaled, parts).transpose(0, 2, 1)).sum(axis=0)
     if layout.offset:
-        size += _sizes(x, offset, stretches)
+        size += np.abs(_in_parts(x, parts).sum(axis=-1)).T @ np.abs(offset[:, :: layout.part]).T
     decoded = rounded * (np.abs(x) @ np.abs(w).T) if rounded else 0.0
     return np.asarray(gamma(terms + 3) * size + decoded + DOT * TINY * max(1, terms))
 
 
-def _sizes(x: Array, w: Array, stretches: int) -> Array:
-    """The sum of the sizes of dots of so many stretches. -> [tokens, out]."""
-    shape = stretches, x.shape[1] // stretches
-    ours, theirs = (rows.reshape(len(rows), *shape).transpose(1, 0, 2) for rows in (x, w))
-    return np.asarray(np.abs(ours @ theirs.transpose(0, 2, 1)).sum(axis=0))
+def _in_parts(rows: Array, parts: int) -> Array:
+    """[rows, hidden] -> [parts, rows, hidden / parts]."""
+    return rows.reshape(len(rows), parts, rows.shape[1] // parts).transpose(1, 0, 2)
 
 
 def quantisation_step(scale: Array, inputs: Arguments) -> Array:
@@ -133,8 +129,7 @@ def as_int8(inputs: Arguments, rounding: str = "int8") -> tuple[Arguments, Array
     """Of Op.rounded, for activations in blocks of int8."""
     q, scale, _ = ROUNDINGS[rounding](inputs["x"])
     exact = {**inputs, "x": dequantise_activations(q, scale)}
-    tight = quantised_bound(exact["x"], inputs, rounding)
-    return exact, tight, quantisation_step(scale, inputs)
+    return exact, quantised_bound(exact["x"], inputs), quantisation_step(scale, inputs)
 
 
 as_int8_256 = partial(as_int8, rounding="int8_256")

@@ -55,6 +55,8 @@ def _quantised(x: Array, together: int) -> tuple[Array, Array, Array]:
 
 
 ROUNDINGS = {"int8": quantise_activations, "int8_256": quantise_activations_256}
+# The op that has to run before a kernel, by its row's `activations`
+QUANTISING = {kind: op.__name__ for kind, op in ROUNDINGS.items()}
 
 
 def rounding_for(block: int) -> str:

@@ -21,6 +21,7 @@ from kernels.cuda.table import CUDA_KERNELS
 from kernels.judge import compare
 from kernels.shapes import empty_outputs, sizes
 from reference.op import Arguments, Array, Case
+from reference.quantise_activations import QUANTISING
 
 OURS = "assay"
 TIMES = 8  # the cache that copies together are larger than
@@ -123,7 +124,7 @@ def measure(
         own, row = bound[kernel.variant], replace(common, variant=kernel.variant, checked=1)
         wrong = check(case, kernel, own)
         entries[kernel.variant] = row, wrong or own.enqueue
-        if kernel.activations == "int8":
+        if kernel.activations in QUANTISING:
             rounds = replace(row, settings=ROUNDING)
             entries[f"{kernel.variant} {ROUNDING}"] = rounds, wrong or own.enqueue_rounding
     entries |= {name: (replace(common, contender=name), peer) for name, peer in others.items()}

@@ -17,6 +17,7 @@ from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Shape
+from reference.quantise_activations import ROUNDINGS
 
 CONTEXT = 512  # cells that the token sees, itself included
 KV_FORMAT = "F16"
@@ -65,14 +66,19 @@ class Step:
         raise LookupError(" ".join(filter(None, ("no kernel for", op, format, "passed"))))
 
     @property
+    def activations(self) -> str:
+        """How they are rounded, by the row of what multiplies them."""
+        return self.kernel("linear", self.format).activations
+
+    @property
     def rounds(self) -> bool:
         """Whether activations are rounded before a matrix meets them."""
-        return self.kernel("linear", self.format).activations == "int8"
+        return self.activations in ROUNDINGS
 
     def joined(self, x: Array, weights: Sequence[Array]) -> Arguments:
         """What linear_pair and linear_trio read of weights that meet x, in blocks rounded."""
         named = {f"weight{f'_{i}' if i else ''}": weight for i, weight in enumerate(weights)}
-        return (rounded(x) if self.rounds else {"x": x}) | named
+        return (rounded(x, self.activations) if self.rounds else {"x": x}) | named
 
     def block_parts(self) -> Iterator[Part]:
         """What a block does for one token."""

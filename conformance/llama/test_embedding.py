@@ -37,7 +37,7 @@ def test_logits_are_computed_from_hidden_states(small, tmp_path):
     rows = op.expected(inputs)
     bound = op.bound(inputs, rows)["out"]
     if small.format == "Q8_0":
-        bound = quantised_bound(inputs["x"], inputs, "int8")
+        bound = quantised_bound(inputs["x"], inputs)
     assert (np.abs(logits - rows["out"]) <= bound).all()
 
 

@@ -18,9 +18,10 @@ from kernels.certificates import code_of
 from kernels.cpu import quantise_activations
 from kernels.cpu.runtime.closures import modules_of as closed_over
 from kernels.cpu.runtime.share import Share, pack_words
-from kernels.kernel import QUANTISING, Kernel
+from kernels.kernel import Kernel
 from kernels.provenance import closure
 from reference.formats import FORMATS
+from reference.quantise_activations import QUANTISING
 
 
 def modules_of(kernel: Kernel) -> set[str]:

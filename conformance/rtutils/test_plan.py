@@ -11,7 +11,7 @@ from conformance.support.models.small_models import Small
 from conformance.support.models.steps import loaded
 from engine.graph import Graph, Value
 from engine.shell.program import app
-from kernels.kernel import QUANTISING
+from reference.quantise_activations import QUANTISING
 
 
 @pytest.fixture(scope="module")

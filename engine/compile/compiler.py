@@ -34,11 +34,12 @@ from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.kernel import PROMPT, QUANTISING, Kernel
+from kernels.kernel import PROMPT, Kernel
 from kernels.tuning import chosen
 from kernels.tuning import keep as keep_tuned
 from kernels.tuning import load as load_tuned
 from reference.op import Array
+from reference.quantise_activations import QUANTISING
 
 
 class Compiler:

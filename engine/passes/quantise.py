@@ -7,8 +7,7 @@ from engine.compile.plan import kernel_of
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
 from kernels.choose import K, Need
-from kernels.kernel import QUANTISING
-from reference.quantise_activations import BLOCK
+from reference.quantise_activations import BLOCK, QUANTISING
 
 
 def quantise(chosen: Mapping[Need, K]) -> Pass:

@@ -3,6 +3,8 @@
 #pragma once
 #include "elementwise.cuh"
 
+constexpr int LANES = 8;  // that have a block of 32
+
 struct Rounding {
   float scale, inverse;
   bool zeros;  // where scale is 0, NaN, or too small
@@ -25,16 +27,11 @@ struct Rounding {
 
 static __device__ __forceinline__ int without_sign(float x) { return __float_as_int(x) & 0x7fffffff; }
 
-// Four activations, the first of which is element `first` of all tokens' rows, by each of eight
-// lanes side by side that have a block; all lanes of a warp come.
-static __device__ __forceinline__ void round_four(const Four& x, size_t first, bool inside,
-                                                  int8_t* q, float* scale, int32_t* total) {
-  constexpr int LANES = 8;
-  int bits = 0;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) bits = max(bits, without_sign(x.at[k]));
-  for (int m = LANES / 2; m; m /= 2) bits = max(bits, __shfl_xor_sync(ALL, bits, m));
-  const Rounding rounding(bits);
+// Four activations of a block of 32, the first of which is element `first` of all tokens' rows, by
+// each of the eight lanes side by side that have the block; all lanes of a warp come.
+static __device__ __forceinline__ void put_four(const Four& x, size_t first, bool inside,
+                                                const Rounding& rounding, int8_t* q, float* scale,
+                                                int32_t* total) {
   uint32_t bytes = 0;
   int sum = 0;
 #pragma unroll
@@ -50,6 +47,21 @@ static __device__ __forceinline__ void round_four(const Four& x, size_t first, b
     scale[first / 32] = rounding.scale;
     total[first / 32] = sum;
   }
+}
+
+static __device__ __forceinline__ int largest_bits(const Four& x) {
+  int bits = 0;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) bits = max(bits, without_sign(x.at[k]));
+  return bits;
+}
+
+// The same of blocks of 32 with a scale each.
+static __device__ __forceinline__ void round_four(const Four& x, size_t first, bool inside,
+                                                  int8_t* q, float* scale, int32_t* total) {
+  int bits = largest_bits(x);
+  for (int m = LANES / 2; m; m /= 2) bits = max(bits, __shfl_xor_sync(ALL, bits, m));
+  put_four(x, first, inside, Rounding(bits), q, scale, total);
 }
 
 // One activation by each lane of a warp that has a block.

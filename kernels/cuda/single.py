@@ -48,7 +48,10 @@ GRIDS: Mapping[str, Mapping[str, Callable[[Shape], Grid]]] = {
     "rms_norm.cu": {"rms_norm": fours},
     "layer_norm.cu": {"layer_norm": rows("tokens", 256)},
     "softmax.cu": {"softmax": rows("tokens", 256)},
-    "quantise_activations.cu": {"quantise_activations": items("tokens", "hidden", each=4)},
+    "quantise_activations.cu": {
+        "quantise_activations": items("tokens", "hidden", each=4),
+        "quantise_activations_256": items("tokens", "hidden", each=8),
+    },
     "rope.cu": {
         "rotation": across("tokens", "pairs"),
         "rope_norm": halves_of_heads,

@@ -13,10 +13,17 @@ from kernels.cuda.runtime.product import Stage
 from kernels.cuda.samplers import choice
 from kernels.cuda.sparse import sparse_axpy, sparse_linear
 from reference.cache.kv_write import FORMATS_OF_CACHE
+from reference.formats import FORMATS
 from reference.op import Shape
+from reference.quantise_activations import QUANTISING, rounding_for
 
 ONTO = (("out", "before"),)  # what was there before
 STATES = (("states", "before"),)
+
+
+def rounding_of(format: str) -> str:
+    """How activations are rounded for weights in blocks of this format."""
+    return rounding_for(FORMATS[format].block)
 
 
 def _scan(op: str, launch: Launch, scratch: Callable[[Shape], int]) -> CudaKernel:
@@ -47,11 +54,25 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     ),
     *(CudaKernel("linear", "generic", x, f) for f, x in linear.FLOAT_LAUNCHES.items()),
     *(
-        CudaKernel("linear", "generic", x, f, pack=linear.PACKS[f], activations="int8")
+        CudaKernel(
+            "linear",
+            "generic",
+            x,
+            f,
+            pack=linear.PACKS[f],
+            activations=rounding_of(f),
+        )
         for f, x in linear.BLOCK_LAUNCHES.items()
     ),
     *(
-        CudaKernel("linear_experts", "generic", (x,), f, activations="int8", pack=linear.PACKS[f])
+        CudaKernel(
+            "linear_experts",
+            "generic",
+            (x,),
+            f,
+            activations=rounding_of(f),
+            pack=linear.PACKS[f],
+        )
         if f in linear.PACKS
         else CudaKernel("linear_experts", "generic", (x,), f)
         for f, x in linear.EXPERT_LAUNCHES.items()
@@ -147,7 +168,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     ),
     *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
     *(
-        CudaKernel("sparse_linear", "generic", x, f, activations="int8")
+        CudaKernel("sparse_linear", "generic", x, f, activations=rounding_of(f))
         for f, x in sparse_linear.BLOCKS.items()
     ),
     *(
@@ -163,6 +184,8 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
 )
 
 
-def quantise_activations() -> tuple[Stage, ...]:
-    """What has to run before kernels on rounded activations."""
-    return next(k.stages for k in CUDA_KERNELS if k.op == "quantise_activations")
+def quantising(activations: str) -> tuple[Stage, ...]:
+    """What has to run before kernels whose row says so of its activations."""
+    if activations not in QUANTISING:
+        return ()
+    return next(k.stages for k in CUDA_KERNELS if k.op == QUANTISING[activations])

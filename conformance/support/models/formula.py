@@ -23,12 +23,16 @@ import pytest
 import reference.models.transformer as formula
 from conformance.support.models.small_models import Small
 from conformance.support.models.steps import loaded
-from kernels.kernel import QUANTISING
 from kernels.table import variants
 from reference.formats import FORMATS
 from reference.linear import linear_of_quantised, quantised_bound
 from reference.op import Array
-from reference.quantise_activations import ROUNDINGS, dequantise_activations, rounding_for
+from reference.quantise_activations import (
+    QUANTISING,
+    ROUNDINGS,
+    dequantise_activations,
+    rounding_for,
+)
 from reference.table import OPS
 
 
@@ -114,10 +118,9 @@ def erring_int8_linear(rng: np.random.Generator) -> Callable[..., Array]:
     """linear_of_quantised, wrong by the bound of kernels with exact integer dots."""
 
     def wrong(x: Array, weight: Array, format: str) -> Array:
-        rounding = rounding_for(FORMATS[format].block)
-        q, scale, _ = ROUNDINGS[rounding](x)
+        q, scale, _ = ROUNDINGS[rounding_for(FORMATS[format].block)](x)
         x = dequantise_activations(q, scale)
-        bound = quantised_bound(x, {"weight": weight, "format": format}, rounding)
+        bound = quantised_bound(x, {"weight": weight, "format": format})
         return shaken(OPS["linear"].reference(x, weight, format), bound, rng)
 
     return wrong

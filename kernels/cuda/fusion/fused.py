@@ -30,7 +30,7 @@ from reference.op import (
     same_shape,
     size_of,
 )
-from reference.quantise_activations import quantise_activations
+from reference.quantise_activations import ROUNDINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Member:
         return {axis: size_of(self.called(axis), shape) for axis in told}
 
 
-def rounded(x: Array) -> dict[str, Array]:
-    """What kernels on rounded activations read of x, float32 [tokens, hidden]."""
-    return dict(zip(("q", "scale", "total"), quantise_activations(x), strict=True))
+def rounded(x: Array, activations: str) -> dict[str, Array]:
+    """What kernels whose row says so of its activations read of x, float32 [tokens, hidden]."""
+    return dict(zip(("q", "scale", "total"), ROUNDINGS[activations](x), strict=True))
 
 
 def equal(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -105,8 +105,8 @@ class Fused(CudaKernel):
         for i, member in enumerate(self.members):
             kernel, own = member.kernel, member.shape(case.shape)
             made = kernel.spec.make(replace(case, shape=own, seed=case.seed + i))
-            if kernel.activations == "int8":
-                made |= rounded(made["x"])
+            if kernel.activations in ROUNDINGS:
+                made |= rounded(made["x"], kernel.activations)
             for name, value in made.items():
                 inputs.setdefault(member.called(name), value)
         return {argument.name: inputs[argument.name] for argument in self.spec.inputs}

@@ -14,7 +14,7 @@ from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.gated_activations import OPS as GATED
 from reference.op import Shape, same_shape
-from reference.quantise_activations import BLOCK
+from reference.quantise_activations import BLOCK, ROUNDINGS
 from reference.quantise_activations import fit as whole_blocks
 
 
@@ -94,7 +94,7 @@ JOINED_SOURCES = {
 
 def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fused:
     kernel = row("linear", format, variant)
-    rounds = kernel.activations == "int8"
+    rounds = kernel.activations in ROUNDINGS
     ends = ["", *(f"_{i}" for i in range(1, count))]
     weights = ", ".join(f"weight{end}: format[out{end} hidden]" for end in ends)
     outs = ", ".join(f"out{end}: f32[tokens out{end}]" for end in ends)

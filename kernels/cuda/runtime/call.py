@@ -17,7 +17,7 @@ from kernels.cuda.runtime.product import Product, Stage
 from kernels.errors import KernelError
 from kernels.shapes import sizes
 from reference.op import Arguments, Array, Shape
-from reference.quantise_activations import BLOCK
+from reference.quantise_activations import BLOCK, QUANTISING
 
 CANARY = 0xA5
 MARGIN = 256  # bytes on each side, so that what lies between begins where device memory does
@@ -25,10 +25,9 @@ MARGIN = 256  # bytes on each side, so that what lies between begins where devic
 
 def stages(kernel: CudaKernel) -> tuple[Stage, ...]:
     """All that runs, with the rounding of activations first where the kernel reads them so."""
-    from kernels.cuda.table import quantise_activations
+    from kernels.cuda.table import quantising
 
-    before = quantise_activations() if kernel.activations == "int8" else ()
-    return (*before, *kernel.stages)
+    return (*quantising(kernel.activations), *kernel.stages)
 
 
 def calls(
@@ -134,7 +133,7 @@ def device_sizes(kernel: CudaKernel, shapes: Mapping[str, tuple[int, ...]]) -> d
 def between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:
     """Bytes of what stages hand on to one another."""
     found = {}
-    if kernel.activations == "int8":
+    if kernel.activations in QUANTISING:
         tokens, hidden = shape["tokens"], shape["hidden"]
         groups = tokens * (hidden // BLOCK) * 4
         found = {"q": tokens * hidden, "scale": groups, "total": groups}
