@@ -6,7 +6,7 @@
            const float* __restrict__ scratch, float* __restrict__ out, int tokens, int heads,     \
            int head_dim, int capacity) {                                                          \
     const int cells = cells_of(spans, blockIdx.x / heads);                                        \
-    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, tokens, heads, head_dim,    \
+    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim,            \
           [&](bool inside, size_t at, float x) {                                                  \
             if (inside) out[at] = x;                                                              \
           });                                                                                     \

@@ -9,9 +9,9 @@
 template <class Put>
 static __device__ __forceinline__ void merge(int chunks, int most, const float* __restrict__ sinks,
                                              const float* __restrict__ scratch, float one,
-                                             int tokens, int heads, int head_dim, Put put) {
+                                             int heads, int head_dim, Put put) {
   const int item = blockIdx.x, lane = threadIdx.x % WARP;
-  const Partials from(const_cast<float*>(scratch), tokens * heads, most, head_dim);
+  const Partials from(const_cast<float*>(scratch), gridDim.x, most, head_dim);
   const size_t slot = static_cast<size_t>(item) * most;
   for (int begin = threadIdx.x - lane; begin < head_dim; begin += THREADS) {
     const int d = min(begin + lane, head_dim - 1);

@@ -65,7 +65,7 @@ struct PagesAndCells {
     const int t = blockIdx.x / heads;                                                             \
     const int chunks = chunks_of(packed[t] * group) + chunks_of(cells_of(spans, t));              \
     const int most = chunks_of(slots * group) + chunks_of(capacity);                              \
-    merge(chunks, most, sinks, scratch, 1.f, tokens, heads, head_dim,                             \
+    merge(chunks, most, sinks, scratch, 1.f, heads, head_dim,                                     \
           [&](bool inside, size_t at, float x) {                                                  \
             if (inside) out[at] = x;                                                              \
           });                                                                                     \

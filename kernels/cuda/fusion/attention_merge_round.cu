@@ -9,7 +9,7 @@
            int8_t* __restrict__ codes, float* __restrict__ steps, int32_t* __restrict__ total,    \
            int tokens, int heads, int head_dim, int capacity) {                                   \
     const int cells = cells_of(spans, blockIdx.x / heads);                                        \
-    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, tokens, heads, head_dim,    \
+    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim,            \
           [&](bool, size_t at, float x) {                                                         \
             out[at] = x;                                                                          \
             round_one(x, at, codes, steps, total);                                                \
