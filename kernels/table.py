@@ -70,7 +70,6 @@ from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.kernel import PROMPT, Kernel
 from kernels.packages import Rows, kernels_beside
-from reference.formats import FORMATS
 from reference.op import Shape
 from reference.packages import Package
 from reference.quantise_activations import QUANTISING, rounding_for
@@ -128,7 +127,7 @@ def in_int8(
 
 def quantising(kernels: Iterable[Kernel]) -> list[Kernel]:
     """These, which meet activations quantised as their formats want them."""
-    return [replace(k, activations=rounding_for(FORMATS[k.format or ""].block)) for k in kernels]
+    return [replace(k, activations=rounding_for(k.format or "")) for k in kernels]
 
 
 def in_bf16(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:

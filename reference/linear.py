@@ -137,7 +137,7 @@ as_int8_256 = partial(as_int8, rounding="int8_256")
 
 def linear_of_quantised(x: Array, weight: Array, format: str) -> Array:
     """What linear gives on activations that were quantised to int8 first, as the format has it."""
-    q, scale, _ = ROUNDINGS[rounding_for(FORMATS[format].block)](x)
+    q, scale, _ = ROUNDINGS[rounding_for(format)](x)
     return linear(dequantise_activations(q, scale), weight, format)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from reference.formats import FORMATS
 from reference.laws.common import alone
 from reference.laws.quantise_activations import laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
@@ -59,9 +60,9 @@ ROUNDINGS = {"int8": quantise_activations, "int8_256": quantise_activations_256}
 QUANTISING = {kind: op.__name__ for kind, op in ROUNDINGS.items()}
 
 
-def rounding_for(block: int) -> str:
-    """How activations are rounded that meet weights in blocks of so many elements."""
-    return "int8_256" if block == SUPERBLOCK else "int8"
+def rounding_for(format: str) -> str:
+    """How activations are rounded that meet weights of this format, which is one in blocks."""
+    return "int8_256" if FORMATS[format].block == SUPERBLOCK else "int8"
 
 
 def dequantise_activations(q: Array, scale: Array) -> Array:

@@ -1,7 +1,7 @@
 """Policies of the cache on a GPU, which the emulator takes the place of: what is kept and read is
 what the CPU keeps and reads, and the same bits however a prompt is cut and whoever is beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,11 @@ def loaded(path: Path, **options: Any) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_what_is_kept_and_read(path, name):
-    """Every node is the GPU's, and each head keeps the slots that it does on the CPU; so it is
-    where the first block is the CPU's. However the prompt is cut, and whatever text is beside it,
-    the answer has the same bits."""
-    given, kept, answers = {"kv_policy": EACH[name]}, [], []
-    ways = ({"device": "cpu"}, {}, {"batch": 7}, {"gpu_layers": 2})
+def each_way(
+    path: Path, given: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Mapping[str, Any], Engine]]:
+    """An engine for each way, all of whose nodes are on the side that it says; where it cuts
+    prompts, another text has begun beside."""
     for way in ways:
         with loaded(path, **given, **way) as engine:
             targets = {step.kernel.target for step in engine.model.steps}
@@ -69,9 +67,20 @@ def test_what_is_kept_and_read(path, name):
             if "batch" in way:
                 beside = engine.stream(OTHER, GREEDY)
                 next(beside)
-            answers.append(drawn(engine, PROMPT, GREEDY))
-            slots = getattr(engine.model.method, "kept", {})
-            kept.append({block: own.tolist() for block, own in slots.items()})
+            yield way, engine
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_is_kept_and_read(path, name):
+    """Every node is the GPU's, and each head keeps the slots that it does on the CPU; so it is
+    where the first block is the CPU's. However the prompt is cut, and whatever text is beside it,
+    the answer has the same bits."""
+    given, kept, answers = {"kv_policy": EACH[name]}, [], []
+    ways = ({"device": "cpu"}, {}, {"batch": 7}, {"gpu_layers": 2})
+    for _, engine in each_way(path, given, ways):
+        answers.append(drawn(engine, PROMPT, GREEDY))
+        slots = getattr(engine.model.method, "kept", {})
+        kept.append({block: own.tolist() for block, own in slots.items()})
     assert kept.count(kept[0]) == len(ways)
     assert answers[1] == answers[2]
     theirs, ours = (np.frombuffer(b"".join(b for _, b in a), np.float32) for a in answers[:2])
@@ -121,21 +130,14 @@ def test_pages_are_packed_and_read(path, tmp_path, name):
     given, prompt = PAGED[name]
     ways = ({"device": "cpu"}, {}, {"batch": 37}, {"gpu_layers": 3})
     answers, held = [], []
-    for way in ways:
-        with loaded(path, **given, **way) as engine:
-            targets = {step.kernel.target for step in engine.model.steps}
-            assert targets == {"cpu", "cuda"} if "gpu_layers" in way else len(targets) == 1
-            assert not engine.model.notes
-            if "batch" in way:
-                beside = engine.stream(OTHER, GREEDY)
-                next(beside)
-            answers.append(drawn(engine, prompt, GREEDY))
-            held.append(engine.timings.cache)
-            assert engine.model.method.packed == {"kivi2": 2, "minicache": 1}[name]
-            if not way:
-                save(engine, tmp_path / "held.session")
-                at = engine.model.cells.next_position(0)
-                expected = engine.model.evaluate([7], at).copy()
+    for way, engine in each_way(path, given, ways):
+        answers.append(drawn(engine, prompt, GREEDY))
+        held.append(engine.timings.cache)
+        assert engine.model.method.packed == {"kivi2": 2, "minicache": 1}[name]
+        if not way:
+            save(engine, tmp_path / "held.session")
+            at = engine.model.cells.next_position(0)
+            expected = engine.model.evaluate([7], at).copy()
     assert held.count(held[0]) >= len(ways) - 1
     assert answers[1] == answers[2]
     theirs, ours = (np.frombuffer(b"".join(b for _, b in a), np.float32) for a in answers[:2])

@@ -13,17 +13,11 @@ from kernels.cuda.runtime.product import Stage
 from kernels.cuda.samplers import choice
 from kernels.cuda.sparse import sparse_axpy, sparse_linear
 from reference.cache.kv_write import FORMATS_OF_CACHE
-from reference.formats import FORMATS
 from reference.op import Shape
 from reference.quantise_activations import QUANTISING, rounding_for
 
 ONTO = (("out", "before"),)  # what was there before
 STATES = (("states", "before"),)
-
-
-def rounding_of(format: str) -> str:
-    """How activations are rounded for weights in blocks of this format."""
-    return rounding_for(FORMATS[format].block)
 
 
 def _scan(op: str, launch: Launch, scratch: Callable[[Shape], int]) -> CudaKernel:
@@ -60,7 +54,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
             x,
             f,
             pack=linear.PACKS[f],
-            activations=rounding_of(f),
+            activations=rounding_for(f),
         )
         for f, x in linear.BLOCK_LAUNCHES.items()
     ),
@@ -70,7 +64,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
             "generic",
             (x,),
             f,
-            activations=rounding_of(f),
+            activations=rounding_for(f),
             pack=linear.PACKS[f],
         )
         if f in linear.PACKS
@@ -168,7 +162,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     ),
     *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
     *(
-        CudaKernel("sparse_linear", "generic", x, f, activations=rounding_of(f))
+        CudaKernel("sparse_linear", "generic", x, f, activations=rounding_for(f))
         for f, x in sparse_linear.BLOCKS.items()
     ),
     *(

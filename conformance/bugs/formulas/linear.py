@@ -62,7 +62,7 @@ def stale_activation_scale(x: Array, weight: Array, format: str) -> Array:
 
 
 def activations_of_seven_bits(x: Array, weight: Array, format: str) -> Array:
-    q, scale, _ = ROUNDINGS[rounding_for(FORMATS[format].block)](x)
+    q, scale, _ = ROUNDINGS[rounding_for(format)](x)
     return linear(dequantise_activations(q // 2 * 2, scale), weight, format)
 
 

@@ -24,7 +24,6 @@ import reference.models.transformer as formula
 from conformance.support.models.small_models import Small
 from conformance.support.models.steps import loaded
 from kernels.table import variants
-from reference.formats import FORMATS
 from reference.linear import linear_of_quantised, quantised_bound
 from reference.op import Array
 from reference.quantise_activations import (
@@ -118,7 +117,7 @@ def erring_int8_linear(rng: np.random.Generator) -> Callable[..., Array]:
     """linear_of_quantised, wrong by the bound of kernels with exact integer dots."""
 
     def wrong(x: Array, weight: Array, format: str) -> Array:
-        q, scale, _ = ROUNDINGS[rounding_for(FORMATS[format].block)](x)
+        q, scale, _ = ROUNDINGS[rounding_for(format)](x)
         x = dequantise_activations(q, scale)
         bound = quantised_bound(x, {"weight": weight, "format": format})
         return shaken(OPS["linear"].reference(x, weight, format), bound, rng)
