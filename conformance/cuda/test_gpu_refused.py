@@ -28,6 +28,7 @@ from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
+from reference.quantise_activations import QUANTISING
 
 SMALL = Small(format="Q4_0", blocks=3, seed=1)
 needs_compiler = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
@@ -239,11 +240,8 @@ RMS_NORM, ADD = (next(k for k in CUDA_KERNELS if k.op == op) for op in ("rms_nor
 def test_what_the_emulator_proves_is_its_own(store):
     """It is tried in this process, kept at level emulated, and not found on another device."""
     chooser, need = Chooser(store), Need("add")
-    assert chooser.choose_on(Emulator(), [need]) == {
-        need: ADD,
-        Need("quantise_activations"): next(
-            k for k in CUDA_KERNELS if k.op == "quantise_activations"
-        ),
+    assert chooser.choose_on(Emulator(), [need]) == {need: ADD} | {
+        Need(op): next(k for k in CUDA_KERNELS if k.op == op) for op in QUANTISING.values()
     }
     kept = store.get(ADD)
     assert (kept.level, kept.passed) == ("emulated", True)
