@@ -13,9 +13,9 @@ import numpy as np
 
 from kernels.call import bind, stages
 from kernels.cpu.runtime.float_control import RAISED, SIGNATURE, read_control, restore_control
-from kernels.cpu.runtime.raised import listen, stop_listening
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.team import Program, Team
+from kernels.cpu.runtime.thread_errors import listen, stop_listening
 from kernels.errors import KernelError
 from kernels.guard import AT_END, Guarded
 from kernels.kernel import Kernel

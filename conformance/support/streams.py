@@ -6,8 +6,8 @@ from numpy.testing import assert_array_equal
 
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.isa.atomics import atomic_load, pause
-from kernels.cpu.runtime.readers import Readers, iovecs_of
-from kernels.cpu.runtime.reading import post, wait
+from kernels.cpu.runtime.io_pool import IOPool, iovecs_of
+from kernels.cpu.runtime.io_ring import post, wait
 from kernels.cpu.runtime.share import arguments, pack_words, share
 from kernels.cpu.runtime.team import Program, Team
 
@@ -106,7 +106,7 @@ class Stream:
             "wanted": self.wanted, "truth": truth, "memory": memory,
             "passed": self.passed, "wrong": self.wrong,
         }  # fmt: skip
-        self.readers: Readers = readers
+        self.readers: IOPool = readers
         self.program = Program([(stream, pack_words(STREAM, values))], values)
 
     def run(self, team: Team) -> bool:

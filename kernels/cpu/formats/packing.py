@@ -112,12 +112,12 @@ def blocks_packer(
 ) -> Callable[..., None]:
     """[groups][units] as layouts.py says; rows beyond the last are the last one's again."""
     coding, elements, size = CODINGS[format], FORMATS[format].block, FORMATS[format].block_bytes
-    code_of = code_at(coding.integer, layout.table, layout.raised)
-    part_of, floor_of = coding.parts_at()
+    code_of = code_at(coding.integer, layout.table, layout.zero_point)
+    part_of, min_of = coding.parts_at()
     copied, d_of, d, m = coding.scale is None, coding.d_at(), coding.d, coding.m or 0
     step, block_step, payload = layout.step, layout.block, layout.payload
     blocks, parts, put = layout.blocks, layout.parts, putting(layout)
-    integers, floors, halves = layout.integers, layout.floors, layout.halves
+    integers, mins, packed = layout.integer_scales, layout.mins, layout.packed_scales
     has_m, half = layout.m, bf16x1 if layout.bfloat16 else f16x1
     per_unit = blocks * BLOCK // elements  # blocks of the file's format
 
@@ -148,11 +148,11 @@ def blocks_packer(
                             where = at + payload + LANES * p + lane
                             if integers:
                                 own = part_of(data, base, j)
-                                if halves:
-                                    own |= floor_of(data, base, j) << 4
+                                if packed:
+                                    own |= min_of(data, base, j) << 4
                                 out[where] = own & 255
-                            if floors and not halves:
-                                out[where + LANES * parts] = floor_of(data, base, j)
+                            if mins and not packed:
+                                out[where + LANES * parts] = min_of(data, base, j)
                     if copied:
                         store(out, end, load(types.uint16, data, base + d))
                     else:

@@ -1,13 +1,13 @@
 """Weights that come from disk while a step runs: whole matrices in the order of the step, and rows
 of the neurons, or matrices of the experts, that it needs. Thread 0 asks for them, all threads wait
-for what they are about to use (readers.py)."""
+for what they are about to use (io_pool.py)."""
 
 import numpy as np
 
 from kernels.cpu.isa.simd import CACHE_LINE
 from kernels.cpu.isa.system_calls import nanoseconds
+from kernels.cpu.runtime.io_ring import post, wait
 from kernels.cpu.runtime.neuron_window import want
-from kernels.cpu.runtime.reading import post, wait
 from kernels.cpu.runtime.share import arguments, share
 
 # Words of `state` of a stream: how many weights were asked for since the beginning, then for each

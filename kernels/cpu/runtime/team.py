@@ -35,9 +35,9 @@ from kernels.cpu.isa.atomics import (
 from kernels.cpu.isa.system_calls import nanoseconds, sleep_on, wake_all
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.cores import Pinned, allowed_cores, cores_to_pin
-from kernels.cpu.runtime.raised import listen, stop_listening
 from kernels.cpu.runtime.sequence import Entry
 from kernels.cpu.runtime.share import PROTOTYPE, Words, arguments, pack_words, share
+from kernels.cpu.runtime.thread_errors import listen, stop_listening
 
 # words of `sync`, each on a cache line of its own; from OWN on one for each thread
 STAGE, DONE, LEAVING, PARKED, SLEEPING, OWN = 0, 16, 32, 48, 64, 80

@@ -1,10 +1,10 @@
 """What readers of files run, and what those call who need the bytes: all of it compiled.
 
-One thread posts requests into a ring. Readers sleep until there is one, read, and advance its
-counter; whoever needs the bytes waits for the counter. Nobody spins, and no Python runs. After a
-fault or an interrupt nothing more is read and every wait is over, until `Readers.reset`.
+One thread posts requests into a ring. Its readers sleep until there is one, read, and advance
+its counter; whoever needs the bytes waits for it. Nobody spins, and no Python runs. After a
+fault or an interrupt nothing more is read and every wait is over, until `IOPool.reset`.
 
-A share takes the readers as one word, `readers: u64`, which is `Readers.address`, and calls `post`,
+A share takes the readers as one word, `readers: u64`, which is `IOPool.address`, and calls `post`,
 `wait` and `clear`. In this file a counter is its place in `counts`; callers' begin at CALLERS.
 """
 

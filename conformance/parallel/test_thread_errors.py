@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.child import run, told
+from conformance.support.child import output_of, run
 from conformance.support.program import DEAF
 from conformance.support.rooms import ROOT
 from conformance.support.team import FAIL, Visits, fail, wait_until
@@ -133,7 +133,7 @@ print("went on")
 def test_ctrl_c_waits_for_the_program_and_no_longer():
     """An interrupt in the middle of a long program is raised at its end, all threads done, and the
     team is as good as new."""
-    assert told(INTERRUPTED).splitlines() == ["interrupted True True True", "went on"]
+    assert output_of(INTERRUPTED).splitlines() == ["interrupted True True True", "went on"]
 
 
 class Interrupting:
