@@ -81,7 +81,7 @@ def test_each_team_has_its_own(unheard):
 def test_others_are_left_to_the_hook_that_was_there(unheard):
     """A callback that is no share, and an object that fails to die, go where they always went."""
 
-    def raises(block, thread, n_threads):
+    def raises(args, thread, n_threads):
         raise ValueError("not of the team")
 
     class Stubborn:

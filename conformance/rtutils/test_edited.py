@@ -159,8 +159,8 @@ def product(value):
     return value * mine_too.FACTOR + TABLE[-1]
 
 @share(SIGNATURE)
-def mine(block, thread, n_threads):
-    x, out = arguments(block, SIGNATURE)
+def mine(args, thread, n_threads):
+    x, out = arguments(args, SIGNATURE)
     for i in range(len(x)):
         out[i] = product(x[i])
 
@@ -186,8 +186,8 @@ from kernels.cpu.runtime.share import arguments, share
 SIGNATURE = "x: f32[n] -> out: f32[n]"
 
 @share(SIGNATURE)
-def mine(block, thread, n_threads):
-    x, out = arguments(block, SIGNATURE)
+def mine(args, thread, n_threads):
+    x, out = arguments(args, SIGNATURE)
     for i in range(len(x)):
         out[i] = activations.opened(x[i])
 

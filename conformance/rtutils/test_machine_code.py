@@ -37,8 +37,8 @@ def multiplying(factor: float) -> Callable[..., None]:
     def product(value):
         return value * factor
 
-    def kernel(block, thread, n_threads):
-        x, out = arguments(block, SIGNATURE)
+    def kernel(args, thread, n_threads):
+        x, out = arguments(args, SIGNATURE)
         for i in range(len(x)):
             out[i] = product(x[i])
 

@@ -144,18 +144,18 @@ def test_tokens_under_other_dimensions_are_waited_for():
 
 
 @share(TWO_PASSES)
-def sums(block, thread, n_threads):
+def sums(args, thread, n_threads):
     """scratch = x + y, shared out from the end."""
-    x, y, scratch, _ = arguments(block, TWO_PASSES)
+    x, y, scratch, _ = arguments(args, TWO_PASSES)
     first, last = part(x.size, n_threads - 1 - thread, n_threads)
     for i in range(first, last):
         scratch[i] = x.ravel()[i] + y.ravel()[i]
 
 
 @share(TWO_PASSES)
-def copy(block, thread, n_threads):
+def copy(args, thread, n_threads):
     """out = scratch, of which another thread has written this thread's part."""
-    x, _, scratch, out = arguments(block, TWO_PASSES)
+    x, _, scratch, out = arguments(args, TWO_PASSES)
     first, last = part(x.size, thread, n_threads)
     for i in range(first, last):
         out.ravel()[i] = scratch[i]

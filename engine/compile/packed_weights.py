@@ -98,7 +98,7 @@ class Packed:
             begin, size = packing.place(matrix, first), packing.place(matrix, len(rows))
             begin += number * packing.place(matrix, len(matrix))
             target = packer.memory(begin, size)
-            packer.team.run(Program([(packing.share, packing.block(rows, target))]))
+            packer.team.run(Program([(packing.share, packing.args_of(rows, target))]))
             file.release(self.tensor)
             yield begin, target, rows.nbytes
 

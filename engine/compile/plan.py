@@ -341,7 +341,7 @@ class Plan:
         return memory.view(DTYPES[value.dtype]).reshape(value.sizes(self.limits))
 
     def _blocks(self) -> tuple[Array, dict[str, Array], list[int]]:
-        """All argument blocks in one array, where named sizes stand in it and how many times each
+        """All argument buffers in one array, where named sizes stand in it and how many times each
         counts, where blocks start."""
         words: list[int] = []
         slots: dict[str, list[tuple[int, int]]] = {name: [] for name in self.limits}

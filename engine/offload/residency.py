@@ -2,7 +2,7 @@
 
 A step meets its weights in the same order every time, so what is not resident is one endless
 sequence: read ahead as far as the ring has room, also from one step into the next. Every streamed
-weight has a place of its own in the ring, so that argument blocks never change.
+weight has a place of its own in the ring, so that argument buffers never change.
 """
 
 from collections.abc import Mapping

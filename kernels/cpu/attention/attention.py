@@ -118,8 +118,8 @@ def end_of_run(spans, first, last):
 def flash(tag: FormatTag) -> Callable[..., None]:
     sizes_of, place_of = dividing(tag, QUERIES)
 
-    def generic(block, thread, n_threads):
-        q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(block, SIGNATURE)
+    def generic(args, thread, n_threads):
+        q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(args, SIGNATURE)
         workspace = stack(np.float32, WORKSPACE)
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
@@ -132,12 +132,12 @@ def flash(tag: FormatTag) -> Callable[..., None]:
             h0, h1, column, t1, last_token = place_of(item % units, sizes)
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, t1, last_token)
-                first, last = 0, chunks_of(bring_queries(block, workspace, t0, t1, h0, h1))
+                first, last = 0, chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)
                 for chunk in range(first, last):
-                    attend(tag, block, workspace, bases, places, t0, t1, h0, h1, column, chunk)
+                    attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk)
                     for t in range(t0, t1):
                         for h in range(h0, h1):
                             row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
@@ -159,9 +159,9 @@ def flash(tag: FormatTag) -> Callable[..., None]:
     return generic
 
 
-def merge_chunks(block, thread, n_threads):
+def merge_chunks(args, thread, n_threads):
     """The second share: what chunks of few tokens gave, merged."""
-    lists, spans, sinks, scratch, out = arguments(block, MERGE_SIGNATURE)
+    lists, spans, sinks, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks, step = chunks_of(lists.shape[1]), head_dim + 2
     first, last = part(tokens * heads, thread, n_threads)

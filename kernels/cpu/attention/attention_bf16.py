@@ -170,10 +170,10 @@ def flash(method: Method, tag: FormatTag) -> Callable[..., None]:
     all_scores, all_weights = 2 * CHUNK * LANES, 2 * TALL * SUMS
     some_sums, all_sums = 2 * ROWS * DIM_STRIDE, QUERIES * DIM_STRIDE
 
-    def kernel(block, thread, n_threads):
+    def kernel(args, thread, n_threads):
         (
             q, k, v, lists, spans, positions, cell_positions, slopes, sinks, scale, softcap, out,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
+        ) = arguments(args, SIGNATURE)  # fmt: skip
         _, heads, head_dim = q.shape
         units, sizes = sizes_of(q, k)
         words, queries = stack(np.float32, SUMS), stack(np.float32, words_of_queries)

@@ -221,13 +221,13 @@ def attending(numbers: Any) -> Any:
             row += 8 if left >= 8 else 4 if left >= 4 else 1
 
     @inner
-    def attend_pages(block, workspace, bases, places, t0, t1, h0, h1, kv_head, chunk, after):
+    def attend_pages(args, workspace, bases, places, t0, t1, h0, h1, kv_head, chunk, after):
         """What attend is, over a chunk of pages, which tokens t0 to t1 see alike. `after` is the
         kv_head and the chunk that come next, whose pages are asked for."""
         (
             q, _, _, _, spans, positions, _, slopes, _, scale, softcap, k_pages, v_pages,
             page_lists, packed, _, _,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
+        ) = arguments(args, SIGNATURE)  # fmt: skip
         head_dim, width, begin, seen = q.shape[2], h1 - h0, chunk * PAGES, np.int64(packed[t0])
         rows, size, own = (t1 - t0) * width, head_dim * PAGE_BYTES, page_lists[spans[t0, 0]]
         whole, later = k_pages.shape[1] * size, after[1] * PAGES
@@ -281,10 +281,10 @@ def flash(numbers: Any) -> Callable[..., None]:
     sizes_of, place_of = dividing(F16, QUERIES)
     attend_pages = attending(numbers)
 
-    def generic(block, thread, n_threads):
+    def generic(args, thread, n_threads):
         (
             q, k, _, lists, spans, _, _, _, sinks, _, _, _, _, page_lists, packed, scratch, out,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
+        ) = arguments(args, SIGNATURE)  # fmt: skip
         workspace = stack(np.float32, WORKSPACE)
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
@@ -303,7 +303,7 @@ def flash(numbers: Any) -> Callable[..., None]:
                 t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
                 of_pages = chunks_of_pages(packed[t0])
                 first = np.int64(0)
-                last = of_pages + chunks_of(bring_queries(block, workspace, t0, t1, h0, h1))
+                last = of_pages + chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)
@@ -311,12 +311,12 @@ def flash(numbers: Any) -> Callable[..., None]:
                     if chunk < of_pages:
                         then = (next_head, after // units if split else chunk + 1)
                         attend_pages(
-                            block, workspace, bases, places, t0, t1, h0, h1, kv_head, chunk, then
+                            args, workspace, bases, places, t0, t1, h0, h1, kv_head, chunk, then
                         )
                     else:
                         of_cells = chunk - of_pages
                         attend(
-                            F16, block, workspace, bases, places, t0, t1, h0, h1, column, of_cells
+                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells
                         )  # fmt: skip
                     for t in range(t0, t1):
                         seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])
@@ -340,9 +340,9 @@ def flash(numbers: Any) -> Callable[..., None]:
     return generic
 
 
-def merge_chunks(block, thread, n_threads):
+def merge_chunks(args, thread, n_threads):
     """The second share: what chunks of few tokens gave, merged."""
-    lists, spans, sinks, page_lists, packed, scratch, out = arguments(block, MERGE_SIGNATURE)
+    lists, spans, sinks, page_lists, packed, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks = chunks_of_pages(page_lists.shape[1]) + chunks_of(lists.shape[1])
     first, last = part(tokens * heads, thread, n_threads)

@@ -90,12 +90,12 @@ def times_lengths(workspace, row, pages, lengths):
 
 
 @inner
-def attend_page(block, workspace, keys, rows_of_values, places, t0, t1, h0, h1, kv_head, chunk):
+def attend_page(args, workspace, keys, rows_of_values, places, t0, t1, h0, h1, kv_head, chunk):
     """What attend is, over a page, which tokens t0 to t1 see alike."""
     (
         q, _, _, _, spans, positions, _, slopes, _, scale, softcap, k_pages, v_pages, page_lists, _,
         upper, _, _,
-    ) = arguments(block, SIGNATURE)  # fmt: skip
+    ) = arguments(args, SIGNATURE)  # fmt: skip
     head_dim, width, size = q.shape[2], h1 - h0, k_pages.shape[2]
     rows, row_bytes = (t1 - t0) * width, 2 * head_dim
     retained = (size - PLAIN) // row_bytes - GROUP
@@ -128,10 +128,10 @@ def attend_page(block, workspace, keys, rows_of_values, places, t0, t1, h0, h1, 
 def flash():
     sizes_of, place_of = dividing(F16, QUERIES)
 
-    def generic(block, thread, n_threads):
+    def generic(args, thread, n_threads):
         (
             q, k, _, lists, spans, _, _, _, sinks, _, _, _, _, page_lists, packed, _, scratch, out,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
+        ) = arguments(args, SIGNATURE)  # fmt: skip
         workspace, places = stack(np.float32, WORKSPACE), stack(np.int32, CHUNK)
         bases, more = stack(np.int64, BASES), stack(np.int64, BASES)
         tokens, heads, head_dim = q.shape
@@ -146,19 +146,19 @@ def flash():
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
                 of_pages, first = np.int64(packed[t0]), np.int64(0)
-                last = of_pages + chunks_of(bring_queries(block, workspace, t0, t1, h0, h1))
+                last = of_pages + chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)
                 for chunk in range(first, last):
                     if chunk < of_pages:
                         attend_page(
-                            block, workspace, bases, more, places, t0, t1, h0, h1, kv_head, chunk
+                            args, workspace, bases, more, places, t0, t1, h0, h1, kv_head, chunk
                         )  # fmt: skip
                     else:
                         of_cells = chunk - of_pages
                         attend(
-                            F16, block, workspace, bases, places, t0, t1, h0, h1, column, of_cells
+                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells
                         )  # fmt: skip
                     for t in range(t0, t1):
                         seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])
@@ -182,9 +182,9 @@ def flash():
     return generic
 
 
-def merge_chunks(block, thread, n_threads):
+def merge_chunks(args, thread, n_threads):
     """The second share: what chunks of few tokens gave, merged."""
-    lists, spans, sinks, page_lists, packed, scratch, out = arguments(block, MERGE_SIGNATURE)
+    lists, spans, sinks, page_lists, packed, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks = page_lists.shape[1] + chunks_of(lists.shape[1])
     first, last = part(tokens * heads, thread, n_threads)

@@ -48,11 +48,11 @@ def partials(shape: Shape) -> int:
 
 
 @inner
-def weights_of(tag, block, workspace, bases, t0, t1, h0, h1, column, chunk):
+def weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk):
     """A chunk's weights below its own highest score, as rows of WEIGHT, for tokens t0 to t1, whose
     cells begin alike, and heads h0 to h1 of the KV head at byte `column`; the highest score of each
     row and its sum of weights to SUM."""
-    q, k, lists, spans, scale, softcap, _, _ = arguments(block, SIGNATURE)
+    q, k, lists, spans, scale, softcap, _, _ = arguments(args, SIGNATURE)
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     begin, most = spans[t0, 1] + chunk * CHUNK, np.int64(0)
     for t in range(t0, t1):
@@ -100,8 +100,8 @@ def whole(scratch, first, chunks, found, at):
 def finding(tag: FormatTag) -> Callable[..., None]:
     sizes_of, place_of = dividing(tag, QUERIES)
 
-    def generic(block, thread, n_threads):
-        q, k, lists, spans, _, _, scratch, _ = arguments(block, SIGNATURE)
+    def generic(args, thread, n_threads):
+        q, k, lists, spans, _, _, scratch, _ = arguments(args, SIGNATURE)
         workspace, bases = stack(np.float32, WORKSPACE), stack(np.int64, BASES)
         tokens, heads, _ = q.shape
         units, sizes = sizes_of(q, k)
@@ -113,7 +113,7 @@ def finding(tag: FormatTag) -> Callable[..., None]:
             h0, h1, column, t1, last = place_of(item // chunks, sizes)
             while t1 < last:
                 t0, t1 = t1, end_of_run(spans, t1, last)
-                weights_of(tag, block, workspace, bases, t0, t1, h0, h1, column, chunk)
+                weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk)
                 for t in range(t0, t1):
                     for h in range(h0, h1):
                         if spans[t, 2] > spans[t, 1] + chunk * CHUNK:
@@ -128,8 +128,8 @@ def adding(tag: FormatTag) -> Callable[..., None]:
     layout = FORMATS[tag.format]
     block_elements, block_bytes = layout.block, layout.block_bytes
 
-    def add_up(block, thread, n_threads):
-        q, _, lists, spans, _, _, scratch, out = arguments(block, SIGNATURE)
+    def add_up(args, thread, n_threads):
+        q, _, lists, spans, _, _, scratch, out = arguments(args, SIGNATURE)
         workspace, bases = stack(np.float32, WORKSPACE), stack(np.int64, BASES)
         sums = stack(np.float32, OF_ROWS)
         tokens, heads, head_dim = q.shape
@@ -157,7 +157,7 @@ def adding(tag: FormatTag) -> Callable[..., None]:
                             whole(scratch, at, own, sums, 2 * row)
                     for chunk in range(first, last):
                         begin = spans[t0, 1] + chunk * CHUNK
-                        weights_of(tag, block, workspace, bases, t0, t1, h0, h1, column, chunk)
+                        weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk)
                         for t in range(t0, t1):
                             seen = min(spans[t, 2] - begin, CHUNK)
                             cells = out[spans[t, 0], kv_head]
@@ -173,9 +173,9 @@ def adding(tag: FormatTag) -> Callable[..., None]:
 
 
 def plain(tag: FormatTag) -> Callable[..., None]:
-    def scalar(block, thread, n_threads):
+    def scalar(args, thread, n_threads):
         """For any head_dim, one element at a time: KV heads are shared among threads."""
-        q, k, lists, spans, scale, softcap, out = arguments(block, PLAIN)
+        q, k, lists, spans, scale, softcap, out = arguments(args, PLAIN)
         group = q.shape[1] // out.shape[1]
         first, last = part(out.shape[1], thread, n_threads)
         for kv_head in range(first, last):

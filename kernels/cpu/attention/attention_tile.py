@@ -142,9 +142,9 @@ def chunks_of(cells):
 
 
 @inner
-def bring_queries(block, workspace, t0, t1, h0, h1):
+def bring_queries(args, workspace, t0, t1, h0, h1):
     """A tile's queries, to its workspace: -> the most cells that one of its tokens sees."""
-    q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(block, SIGNATURE)
+    q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(args, SIGNATURE)
     head_dim, most = q.shape[2], 0
     for t in range(t0, t1):
         most = max(most, spans[t, 2] - spans[t, 1])
@@ -156,7 +156,7 @@ def bring_queries(block, workspace, t0, t1, h0, h1):
 
 
 @inner
-def attend(tag, block, workspace, bases, places, t0, t1, h0, h1, column, chunk):
+def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk):
     """A chunk's partial result for each row of a tile: weighted sum, highest score, sum.
 
     The tile is tokens t0 to t1, whose cells begin alike, and heads h0 to h1 of one KV head, which
@@ -164,7 +164,7 @@ def attend(tag, block, workspace, bases, places, t0, t1, h0, h1, column, chunk):
     """
     (
         q, k, v, lists, spans, positions, cell_positions, slopes, _, scale, softcap, _, _,
-    ) = arguments(block, SIGNATURE)  # fmt: skip
+    ) = arguments(args, SIGNATURE)  # fmt: skip
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     rows = (t1 - t0) * width
     begin = spans[t0, 1] + chunk * CHUNK

@@ -61,10 +61,10 @@ def bring_seen(sees, slots, filled, j, end):
 
 
 @inner
-def attend(tag, block, workspace, bases, seen, rows, most):
+def attend(tag, args, workspace, bases, seen, rows, most):
     """The partial results of a chunk: the `most` cells at `bases`, of which each row sees the
     first ones, as many as `seen` has."""
-    q, k, v, _, _, _, scale, softcap, _ = arguments(block, SIGNATURE)
+    q, k, v, _, _, _, scale, softcap, _ = arguments(args, SIGNATURE)
     head_dim, ends = q.shape[2], stack(np.int64, EIGHTS)
     none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
     for row in range(rows):
@@ -82,8 +82,8 @@ def attend(tag, block, workspace, bases, seen, rows, most):
 def flash(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
-    def generic(block, thread, n_threads):
-        q, k, _, lists, spans, sees, _, _, out = arguments(block, SIGNATURE)
+    def generic(args, thread, n_threads):
+        q, k, _, lists, spans, sees, _, _, out = arguments(args, SIGNATURE)
         workspace = stack(np.float32, WORKSPACE)
         bases, slots = stack(np.int64, BASES), stack(np.int32, BASES)
         seen, all_seen = stack(np.int64, QUERIES), stack(np.int64, QUERIES)
@@ -123,7 +123,7 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                             n -= 1
                         seen[t - t0], most = n, max(most, n)
                         all_seen[t - t0] += n
-                    attend(tag, block, workspace, bases, seen, t1 - t0, most)
+                    attend(tag, args, workspace, bases, seen, t1 - t0, most)
                     for row in range(t1 - t0):
                         at = row * DIM_STRIDE
                         if chunk == 0:

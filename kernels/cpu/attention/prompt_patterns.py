@@ -59,10 +59,10 @@ OF_SCORES, OF_PATTERN = in_place(SCORES, "partials"), in_place(PATTERN, "partial
 
 
 @inner
-def weights_of(tag, block, workspace, bases, whose, rows, column, chunk):
+def weights_of(tag, args, workspace, bases, whose, rows, column, chunk):
     """A chunk's weights below its own highest score, as rows of WEIGHT, of the tokens `whose`; the
     highest score of each row and its sum of weights to SUM."""
-    q, k, lists, spans, scale, softcap, _, _ = arguments(block, OF_SUMS)
+    q, k, lists, spans, scale, softcap, _, _ = arguments(args, OF_SUMS)
     begin, most, sequence = chunk * CHUNK, np.int64(0), spans[whose[0], 0]
     for row in range(rows):
         most = max(most, min(spans[whose[row], 2] - begin, np.int64(CHUNK)))
@@ -117,8 +117,8 @@ def add_diagonals(out, first, workspace, ends, rows, most):
 def stripes(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
-    def stripe_sums(block, thread, n_threads):
-        q, k, _, spans, _, _, last, out = arguments(block, OF_SUMS)
+    def stripe_sums(args, thread, n_threads):
+        q, k, _, spans, _, _, last, out = arguments(args, OF_SUMS)
         workspace, bases = stack(np.float32, WORKSPACE), stack(np.int64, BASES)
         whose, tops = stack(np.int64, QUERIES), stack(np.float32, QUERIES)
         totals, ends = stack(np.float32, QUERIES), stack(np.int64, QUERIES)
@@ -144,7 +144,7 @@ def stripes(tag: FormatTag) -> Callable[..., None]:
                 if observed == rows:  # the first tile
                     out[h, :, :] = 0
                 for chunk in range(chunks_of(most)):
-                    weights_of(tag, block, workspace, bases, whose, rows, column, chunk)
+                    weights_of(tag, args, workspace, bases, whose, rows, column, chunk)
                     for row in range(rows):
                         high, total = workspace[SUM + 2 * row], workspace[SUM + 2 * row + 1]
                         if chunk == 0:
@@ -154,7 +154,7 @@ def stripes(tag: FormatTag) -> Callable[..., None]:
                             before = totals[row] * below(tops[row], top)
                             tops[row], totals[row] = top, before + total * below(high, top)
                 for chunk in range(chunks_of(most)):
-                    weights_of(tag, block, workspace, bases, whose, rows, column, chunk)
+                    weights_of(tag, args, workspace, bases, whose, rows, column, chunk)
                     begin = chunk * CHUNK
                     for row in range(rows):
                         ends[row] = spans[whose[row], 2] - begin
@@ -184,8 +184,8 @@ def held_by(spans):
 def means(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
-    def block_scores(block, thread, n_threads):
-        q, k, lists, spans, scratch, out = arguments(block, OF_SCORES)
+    def block_scores(args, thread, n_threads):
+        q, k, lists, spans, scratch, out = arguments(args, OF_SCORES)
         head_dim, parts = q.shape[2], out.shape[2]
         kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
         held, one = held_by(spans)
@@ -205,9 +205,9 @@ def means(tag: FormatTag) -> Callable[..., None]:
     return block_scores
 
 
-def multiply(block, thread, n_threads):
+def multiply(args, thread, n_threads):
     """The second share of block_scores: means of queries, times those of keys."""
-    q, _, _, spans, scratch, out = arguments(block, OF_SCORES)
+    q, _, _, spans, scratch, out = arguments(args, OF_SCORES)
     tokens, heads, head_dim = q.shape
     rows, parts = out.shape[1], out.shape[2]
     group, mean = heads * parts * head_dim // len(scratch), stack(np.float32, WIDEST)
@@ -267,8 +267,8 @@ def fill(row, first, last, value):
 
 
 @share(OF_PATTERN)
-def prompt_pattern(block, thread, n_threads):
-    kinds, sizes, sums, scores, spans, first, recent, scratch, out = arguments(block, OF_PATTERN)
+def prompt_pattern(args, thread, n_threads):
+    kinds, sizes, sums, scores, spans, first, recent, scratch, out = arguments(args, OF_PATTERN)
     heads, rows, capacity = out.shape
     held, _ = held_by(spans)
     for h in range(thread, heads if held else 0, n_threads):

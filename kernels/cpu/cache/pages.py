@@ -80,8 +80,8 @@ def extremes(tag: FormatTag) -> Callable[..., None]:
             out[least + i] = k[lowest, d * size + i]
             out[most + i] = k[highest, d * size + i]
 
-    def page_extremes(block, thread, n_threads):
-        k, lists, stale, page, out = arguments(block, EXTREMES_ONTO)
+    def page_extremes(args, thread, n_threads):
+        k, lists, stale, page, out = arguments(args, EXTREMES_ONTO)
         sequences, kv_heads, pages, _, row = out.shape
         head_dim, flat = row // size, out.reshape(out.size)
         units = (head_dim + 15) // 16  # of a head
@@ -116,8 +116,8 @@ def bring(q, t, h0, h1, workspace):
 
 
 def scores(tag: FormatTag) -> Callable[..., None]:
-    def page_scores(block, thread, n_threads):
-        q, extremes, spans, page, out = arguments(block, SCORES_ONTO)
+    def page_scores(args, thread, n_threads):
+        q, extremes, spans, page, out = arguments(args, SCORES_ONTO)
         workspace = stack(np.float32, WORKSPACE)
         tokens, heads, head_dim = q.shape
         choosers, kv_heads, size = out.shape[1], extremes.shape[1], extremes.shape[4]
@@ -200,8 +200,8 @@ def enter(cells, kv_heads, head, rows):
 
 
 @share(CHOICE_ONTO)
-def choose_pages(block, thread, n_threads):
-    scores, lists, spans, page, chosen, kv_heads, out, chosen_spans = arguments(block, CHOICE_ONTO)
+def choose_pages(args, thread, n_threads):
+    scores, lists, spans, page, chosen, kv_heads, out, chosen_spans = arguments(args, CHOICE_ONTO)
     tokens, choosers, pages = scores.shape
     flat = scores.reshape(scores.size)
     room = min(chosen * page, out.shape[1])

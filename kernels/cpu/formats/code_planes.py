@@ -53,8 +53,8 @@ def packing(format: str) -> Callable[..., None]:
             out[byte] |= (code >> low & ((1 << bits) - 1)) << bits * (c // bits)
             low, plane = low + bits, plane + 1
 
-    def pack(block, thread, n_threads):
-        weight, begins, out = arguments(block, SIGNATURE)
+    def pack(args, thread, n_threads):
+        weight, begins, out = arguments(args, SIGNATURE)
         first, last = part(weight.shape[0], thread, n_threads)
         for n in range(first, last):
             data, end = weight[n], begins[scales] + 2 * (1 + has_m) * n

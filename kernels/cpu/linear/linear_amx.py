@@ -362,10 +362,10 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     extra, weights, dots = extra_type(layout), TOGETHER * WEIGHTS, UNDER_WAY * C
     integers, mins, scales = (TOGETHER * size for size in sizes_of_group(layout))
 
-    def kernel(block, thread, n_threads):
-        q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
+    def kernel(args, thread, n_threads):
+        q, scale, total, weight, tuning, out = arguments(args, SIGNATURE)
         if out.shape[0] <= tuning[ALONE_AT]:
-            few(block, thread, n_threads)
+            few(args, thread, n_threads)
             return
         rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
         if rows[0] == rows[1]:

@@ -303,12 +303,12 @@ def bf16_kernel(tag: Any, format: str) -> Callable[..., None]:
         many(state, (x,), (*memory, tuning), weight, units, out, rows)
         release(tag, state)
 
-    def of_floats(block, thread, n_threads):
-        x, weight, tuning, out = arguments(block, SIGNATURE)
+    def of_floats(args, thread, n_threads):
+        x, weight, tuning, out = arguments(args, SIGNATURE)
         run(x, weight, tuning, out, thread, n_threads)
 
-    def of_blocks(block, thread, n_threads):
-        x, weight, out = arguments(block, BLOCKS_SIGNATURE)
+    def of_blocks(args, thread, n_threads):
+        x, weight, out = arguments(args, BLOCKS_SIGNATURE)
         run(x, weight, NEVER, out, thread, n_threads)
 
     return named(of_blocks if source.lowers else of_floats, tag.form)

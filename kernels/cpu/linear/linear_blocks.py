@@ -362,8 +362,8 @@ def int8_kernel(microkernel: Microkernel, variant: str, format: str) -> Callable
     extra = extra_type(layout)
     fill_one, one, most = tile[0], single(microkernel, layout, factor), size // blocks
 
-    def kernel(block, thread, n_threads):
-        q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
+    def kernel(args, thread, n_threads):
+        q, scale, total, weight, tuning, out = arguments(args, SIGNATURE)
         panel = stack(np.int32, words), stack(np.float32, scales), stack(extra, extras)
         source = q, q.view(np.int32), scale, total
         units = scale.shape[1] // blocks

@@ -160,9 +160,9 @@ def packed_kernel(microkernel: ByteProducts, variant: str) -> Callable[..., None
     one = 0x01010101 if microkernel.words == 1 else 0x00010001
     many = product(blocking, fill(microkernel), multiply(microkernel))
 
-    def kernel(block, thread, n_threads):
+    def kernel(args, thread, n_threads):
         x, x_scale, x_zero, weight, weight_scale, weight_zero, scratch, tuning, out = arguments(
-            block, SIGNATURE
+            args, SIGNATURE
         )
         blocks = x.shape[1] // BLOCK
         q, scale = stack(np.int32, panel_words), stack(np.float32, size)
@@ -178,8 +178,8 @@ def packed_kernel(microkernel: ByteProducts, variant: str) -> Callable[..., None
 
 
 @share(SCALAR)
-def scalar(block, thread, n_threads):
-    x, x_scale, x_zero, weight, weight_scale, weight_zero, out = arguments(block, SCALAR)
+def scalar(args, thread, n_threads):
+    x, x_scale, x_zero, weight, weight_scale, weight_zero, out = arguments(args, SCALAR)
     tokens, groups = x_scale.shape
     size = x.shape[1] // groups
     first, last = part(out.shape[1], thread, n_threads)

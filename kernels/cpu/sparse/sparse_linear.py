@@ -165,8 +165,8 @@ def float_kernel(
     multiply = chains(load_weights, step, fma_outer)
     many = over_groups(format, fewer(blocking), linear_float.fill, multiply, from_unit)
 
-    def kernel(block, thread, n_threads):
-        x, weight, mask, rows, count, slots, tuning, out = arguments(block, FLOAT)
+    def kernel(args, thread, n_threads):
+        x, weight, mask, rows, count, slots, tuning, out = arguments(args, FLOAT)
         active, along = count[0], tuning[0]
         if active == 0:
             put_zeros(out, thread, n_threads)
@@ -197,8 +197,8 @@ def int8_kernel(microkernel: Microkernel, variant: str, format: str) -> Callable
     filling = linear_blocks.fill(microkernel, layout)
     many = over_groups(format, blocking, filling, multiply, from_unit)
 
-    def kernel(block, thread, n_threads):
-        q, scale, total, weight, mask, rows, count, slots, tuning, out = arguments(block, INT8)
+    def kernel(args, thread, n_threads):
+        q, scale, total, weight, mask, rows, count, slots, tuning, out = arguments(args, INT8)
         if count[0] == 0:
             put_zeros(out, thread, n_threads)
             return
