@@ -241,7 +241,7 @@ class Packing:
         return pack_words(self.share.signature, values)
 
     def jobs(self, weight: Array) -> tuple[Array, list[Words]]:
-        """The packed weight's memory, and the arguments that make the share fill it, of each matrix.
+        """The packed weight's memory, and the arguments of each matrix that make the share fill it.
 
         weight uint8 [rows, row_bytes] or [experts, rows, row_bytes], C-contiguous -> shaped.
         """
