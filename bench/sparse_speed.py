@@ -27,9 +27,10 @@ from bench.race.program import Tell, parsed, report
 from bench.race.ratio import ratio
 from bench.race.results import Measurement
 from bench.race.timing import Rule, Sampler
+from bench.report.cells import number, percent, text
 from bench.report.lookup import sizes, times
 from bench.report.plots import panels
-from bench.report.table import Section, number, percent, table, text
+from bench.report.table import Section, table
 from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.options import Options

@@ -11,7 +11,7 @@ from bench.contenders.contender import OURS
 from bench.race import frames
 from bench.race.ratio import Ratio, ratio
 from bench.race.results import Run
-from bench.report.table import NONE, Cell
+from bench.report.cells import NONE, Cell
 
 RATED = r"(?P<kind>pp|tg)(?P<amount>\d+)(?: @ d(?P<depth>\d+))?"  # an engine's prompt, generation
 _FORMAT = re.compile(r"(.+?)[-._]((?:iq|q)\d\w*|b?f16|f32)", re.IGNORECASE)

@@ -5,6 +5,7 @@ from functools import partial
 import pandas as pd
 
 from bench.contenders.contender import FAST, OURS
+from bench.report.cells import NONE, Cell, Column, count, field, number, percent, text, time
 from bench.report.lookup import (
     Measured,
     duels,
@@ -15,21 +16,7 @@ from bench.report.lookup import (
     present,
 )
 from bench.report.plots import bars, label
-from bench.report.table import (
-    NONE,
-    Cell,
-    Column,
-    Plot,
-    Section,
-    Table,
-    count,
-    field,
-    number,
-    percent,
-    table,
-    text,
-    time,
-)
+from bench.report.table import Plot, Section, Table, table
 from bench.report.words import digits, duration
 
 KINDS = {"tg": "Generation", "pp": "Prompt"}

@@ -8,8 +8,9 @@ import pandas as pd
 
 from bench.contenders.contender import OURS
 from bench.race.ratio import Ratio, ratio
+from bench.report.cells import Cell, Column, field, text
 from bench.report.lookup import Measured, faster, sizes, times
-from bench.report.table import Cell, Column, Section, Table, field, table, text
+from bench.report.table import Section, Table, table
 from bench.report.words import digits, plural
 
 BENCH, PEER = "serving", "llama.cpp"

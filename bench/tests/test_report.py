@@ -9,7 +9,8 @@ import pytest
 
 from bench.race import frames
 from bench.race.results import Measurement, find, read_folder
-from bench.report import history, machines, ops, peers, plots, table, words
+from bench.report import history, machines, ops, peers, plots, words
+from bench.report.cells import NONE
 from bench.report.certified import (
     Standing,
     passed,
@@ -327,7 +328,7 @@ def test_machines_are_set_against_their_own_limits(latest, sections):
     pairs = [
         [cell.value for cell in pair.sort_values("other")["Of its limit"]]
         for _, pair in shares.groupby("what")
-        if table.NONE not in pair["Of its limit"].tolist()
+        if NONE not in pair["Of its limit"].tolist()
     ]
     assert len(pairs) > 20
     assert all(half == pytest.approx(share / 2, rel=0.03) for share, half in pairs)
@@ -348,7 +349,7 @@ def test_the_matrix_tells_every_standing(tables, sections):
     assert generic["linear", "F16"].text == "failed"
     assert generic["silu", "—"].text == "untried"
     assert generic["linear", "Q4_0"].text == "deep 0.42"
-    assert scalar["silu", "—"] == table.NONE
+    assert scalar["silu", "—"] == NONE
     assert sections["conformance"].notes[0].startswith(FAILED)
 
 
