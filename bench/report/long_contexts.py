@@ -9,7 +9,7 @@ import pandas as pd
 from bench.contenders.contender import OURS
 from bench.race.ratio import ratio
 from bench.report.cells import Cell, Column, number, percent, places, text
-from bench.report.lookup import present, times
+from bench.report.lookup import absences, present, times
 from bench.report.needle import ANSWERED, PERPLEXITY, told
 from bench.report.needle import BENCH as NEEDLE
 from bench.report.needle import FULL as ALL_CELLS
@@ -67,12 +67,7 @@ def section(rows: pd.DataFrame, found_again: pd.DataFrame) -> Section:
         "Perplexity": lambda way: places(way[PERPLEXITY], 4),
     }
     made = table("long-contexts", caption, ways, columns, top=0).with_what_there_is()
-    missing = rows[(rows["bench"] == BENCH) & (rows["note"] != "")]
-    notes = [
-        f"{name} is absent: {note}."
-        for name, note in missing.drop_duplicates("contender")[["contender", "note"]].values
-    ]
-    return Section("long-contexts", TITLE, LEAD, _plots(ways), (made,), notes)
+    return Section("long-contexts", TITLE, LEAD, _plots(ways), (made,), absences(rows, BENCH))
 
 
 def _known(rows: pd.DataFrame) -> pd.DataFrame:

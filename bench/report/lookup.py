@@ -43,6 +43,16 @@ def present(rows: pd.DataFrame, **wanted: object) -> pd.DataFrame:
     return rows[found]
 
 
+def absences(rows: pd.DataFrame, bench: str) -> list[str]:
+    """Who did not take part, and why, once for each reason."""
+    absent = rows[(rows["bench"] == bench) & rows["median"].isna()]
+    reasons = absent[["contender", "note"]].drop_duplicates()
+    return [
+        f"{one.contender} is absent: {one.note or 'no reason was noted'}."
+        for one in reasons.itertuples()
+    ]
+
+
 def our_ops(rows: pd.DataFrame, phase: str = "run") -> pd.DataFrame:
     """Our kernels alone, in one phase."""
     return present(rows, bench="op", contender=OURS, phase=phase)

@@ -120,8 +120,13 @@ def test_who_dies_is_absent(subject, kept, rows):
     assert (len(found[ways.IN_A_ROW].samples), len(found["other"].samples)) == (0, 2)
 
 
-def test_tokens_are_the_same_for_all(subject):
-    """Random, or of a story from its first token on; fresh for each sample."""
+def test_what_is_sampled(subject, sparse_model):
+    """A model is known by its file. Tokens are the same for all: random, or of a story from its
+    first token on; fresh for each sample."""
+    with GGUFFile(sparse_model) as file:
+        assert subject.weights == sum(t.n_bytes for t in file.tensors.values())
+    assert (subject.alone, subject.sparse, subject.vocab) == (True, True, 300)
+    assert not SUBJECT.alone
     assert subject.tokens(3) == subject.tokens(3) != subject.tokens(4)
     assert len(subject.tokens(0)) == subject.length == subject.uncounted + 3
     story = Subject.of(resolve("story-relu"), 1, large=2, small=48)
@@ -172,8 +177,8 @@ def test_figures_of_a_race():
 
 
 def test_rows_are_held_against_the_disk():
-    """Bytes and the disk's best stand in each way's row; faster than reading them in a row takes
-    is impossible."""
+    """Bytes, what it ran with, and the disk's best stand in each way's row; faster than reading
+    them in a row takes is impossible."""
     rows = {row.test: row for row in contest() if row.phase == "run"}
     streamed = rows[ways.STREAMED]
     assert streamed.settings == "budget=600.0MB,resident=500.0MB,streamed=500.0MB"
@@ -182,6 +187,9 @@ def test_rows_are_held_against_the_disk():
     assert not any(row.impossible for row in rows.values())
     (fast, *_) = [row for row in contest(0.1) if row.test == ways.STREAMED]
     assert "250% of the limit (disk)" in fast.impossible
+    about = About(resident=200_000, streamed=0, pool=700_000, kept=0.345)
+    told = settings(Process(budget=1_000_000, sparse=ways.ON), about)
+    assert told == "budget=1.0MB,resident=0.2MB,streamed=0.0MB,pool=0.7MB,kept=34%"
 
 
 def test_the_section():
@@ -215,13 +223,6 @@ def test_the_section():
     )
 
 
-def test_settings_of_neurons():
-    process = Process(budget=1_000_000, sparse=ways.ON)
-    about = About(resident=200_000, streamed=0, pool=700_000, kept=0.345)
-    told = settings(process, about)
-    assert told == "budget=1.0MB,resident=0.2MB,streamed=0.0MB,pool=0.7MB,kept=34%"
-
-
 def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
     """It races each model, writes the page and keeps rows; --quick keeps none. What it prints for
     programs are figures, and nulls where there are none."""
@@ -245,10 +246,3 @@ def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
     assert rows[ways.STREAMED]["Times naive"] == pytest.approx(2)
     assert rows[ways.NAIVE]["Budget"] is None
     assert len(list((tmp_path / "results").glob("*.jsonl"))) == 1
-
-
-def test_a_small_model_is_known(subject, sparse_model):
-    with GGUFFile(sparse_model) as file:
-        assert subject.weights == sum(t.n_bytes for t in file.tensors.values())
-    assert (subject.alone, subject.sparse, subject.vocab) == (True, True, 300)
-    assert not SUBJECT.alone

@@ -11,7 +11,6 @@ import bench.machine.limits
 from bench.engine.node_cost import cost_of
 from bench.engine.profile import ProfileError, profile
 from bench.machine.clock import Stamped
-from bench.race.results import Limit
 from bench.shell.profile import as_dict, kept_table
 from bench.shell.profile import profile as command
 from bench.tests.support.programs import shell as shell_of
@@ -203,15 +202,6 @@ def test_faster_than_the_machine_is_an_error(engine, found):
     impossible = profile(engine, depth=9, rule=QUICK, limits=limits(1e3))
     assert impossible.rejected() == list(impossible.nodes)
     assert all(row.impossible and row.share > 1 for _, row in impossible.by_op())
-
-
-def test_no_page_says_that_more_than_all_was_reached(found):
-    """What is above the limit by no more than a probe's spread is the limit."""
-    node = found.nodes[0]
-    for spread, reached in ((0.05, 1.0), (0.01, 1.03)):
-        bound = Limit("memory read", 1.03 * node.median, spread)
-        assert bound.of(node).reached == pytest.approx(reached)
-    assert Limit("memory read", node.median / 2, 0).of(node).reached == 0.5
 
 
 def test_what_is_faster_than_the_machine_is_probed_again(shell):
