@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 from bench.board.rows import Row
 from bench.machine.limits import Limits
-from bench.ops.alone import Asked, compile_all
+from bench.ops.alone import compile_all
 from bench.ops.cases import CACHES
 from bench.ops.op_run import Lab, prepared
+from bench.ops.workload import Workload
 from bench.shell.op import serving
 from kernels.cpu.runtime.team import Team
 from kernels.foreign.laws import AGAIN, THREADS
@@ -73,6 +74,6 @@ def samplers(
         yield {}
         return
     with Team(threads) as team:
-        works = {mine.tried.name: Asked.to(mine.kernel, case)}
+        works = {mine.tried.name: Workload.on(mine.kernel, case)}
         runs, _ = prepared(Lab(team, limits), works)
         yield {", ".join(name): run for name, run in runs.items()}

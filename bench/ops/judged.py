@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from bench.ops.alone import Asked, compile_all
+from bench.ops.alone import compile_all
 from bench.ops.op_run import Lab, Teller, prepared
-from bench.ops.workload import arithmetic_of
+from bench.ops.workload import Workload, arithmetic_of
 from bench.packages import lacking
 from bench.race.ratio import ratio
 from bench.race.results import Measurement
@@ -128,7 +128,7 @@ def _raced(
 ) -> Report:  # fmt: skip
     cost = mine.op.cost(case.shape, case.format)
     lab = Lab.for_calls(team, [int(cost.bytes)], teller)
-    made, left_out = prepared(lab, {f"assay {k.variant}": Asked.to(k, case) for k in ours})
+    made, left_out = prepared(lab, {f"assay {k.variant}": Workload.on(k, case) for k in ours})
     runs = {", ".join(name): run for name, run in made.items()}
     notes = [f"{name} was not timed: {why}" for (name, _), why in left_out.items()]
     samplers: dict[str, Callable[[], float]] = {report.candidate: mine, **rivals, **runs}

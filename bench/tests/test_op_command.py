@@ -10,9 +10,9 @@ import bench.ops.alone
 import bench.ops.op_run
 import kernels.table
 from bench.machine.limits import Cache
-from bench.ops.alone import Asked
 from bench.ops.cases import CACHES
 from bench.ops.op_run import Lab, OpRun
+from bench.ops.workload import Workload
 from bench.shell.op import serving
 from bench.tests.support.synthetic import ENDLESS, machine_of
 from engine.shell import main
@@ -213,7 +213,7 @@ def test_whatever_is_judged_can_be_timed(tried):
         lab = Lab(team, one_cache(1e13))
         for case in cases:
             for cache in CACHES:
-                run = OpRun(lab, Asked.to(tried, case), cache)
+                run = OpRun(lab, Workload.on(tried, case), cache)
                 assert run() >= 0
                 assert run.checked == 1
 
@@ -222,7 +222,7 @@ def test_timing_has_the_values_that_were_asked_for():
     """Inputs of another kind or seed are other inputs, the same ones each time."""
     kernel = find("rms_norm/cpu/generic")
     x = [
-        Asked.to(kernel, kernel.spec.case({"tokens": 2, "hidden": 64}, *asked)).inputs()["x"]
+        Workload.on(kernel, kernel.spec.case({"tokens": 2, "hidden": 64}, *asked)).inputs()["x"]
         for asked in (("normal", 0), ("spiky", 0), ("spiky", 1), ("spiky", 1))
     ]
     assert not np.array_equal(x[0], x[1])
@@ -237,7 +237,7 @@ def test_attention_costs_the_cells_that_its_tokens_see():
     plain = {"sequences": 1, "windowed": 0, "alibi": 0, "softcapped": 0}
 
     def work(**changes):
-        return Asked.to(kernel, kernel.spec.case(sizes | plain | changes, format="F32"))
+        return Workload.on(kernel, kernel.spec.case(sizes | plain | changes, format="F32"))
 
     for special in (work(windowed=1), work(sequences=3)):
         spans = special.inputs()["spans"]
