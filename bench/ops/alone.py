@@ -66,8 +66,8 @@ def _times(
     lab = Lab.for_calls(team, moved, teller, MOST_SECONDS)
     runs, absent = prepared(lab, works, teller("preparing kernels"))
     raced = Experiment({f"{name} {cache}": run.contender() for (name, cache), run in runs.items()})
-    watch = teller("timing in turns: rounds")
-    rows = raced.run(Rule(cap_seconds=RACE_SECONDS * len(runs)), partial(race, watch=watch))
+    progress = teller("timing in turns: rounds")
+    rows = raced.run(Rule(cap_seconds=RACE_SECONDS * len(runs)), partial(race, progress=progress))
     made = dict(zip(runs.items(), rows, strict=True))
     if any(run.limited(row).impossible for (_, run), row in made.items()):
         lab.probe_again()  # memory may be faster than when probed
