@@ -25,6 +25,7 @@ from engine.closing import Closing
 from kernels.child import environment
 
 LINES = 50  # that the child prints, the last that are kept
+PROGRAM = 600.0  # seconds that a program may take
 FAREWELL = 10.0  # seconds a child has to end by itself once nobody asks any more
 QUIET = 0.02  # seconds over which a process at rest is looked for
 PATIENCE = 2.0  # seconds within which it must come to rest
@@ -59,22 +60,18 @@ def started(
 
 
 def output(
-    program: str,
-    options: Mapping[str, object | None],
-    patience: float,
-    env: Mapping[str, str] | None = None,
+    program: str, options: Mapping[str, object | None], env: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
-    """What a program prints, on stdout and on stderr, that ends by itself within `patience`
-    seconds; ChildError where it cannot be run, takes longer, or fails. Options without a value are
-    None."""
+    """What a program prints, on stdout and on stderr, that ends by itself; ChildError where it
+    cannot be run, takes too long, or fails. Options without a value are None."""
     words = [program, *(str(w) for pair in options.items() for w in pair if w is not None)]
     try:
         with started(words, env) as process:
-            out, err = process.communicate(timeout=patience)
+            out, err = process.communicate(timeout=PROGRAM)
     except OSError as error:
         raise ChildError(f"{program}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise ChildError(f"{program}: no answer within {patience:g} s") from None
+        raise ChildError(f"{program}: no answer within {PROGRAM:g} s") from None
     if process.returncode:
         said = err.strip().splitlines()[-1:] or ["no message"]
         raise ChildError(f"{program} ended with {process.returncode}: {said[0][:200]}")

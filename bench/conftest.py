@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not plan.measuring:
         config.option.benchmark_disable = True
     now = conditions()  # before this run makes itself felt
-    config.stash[RECORDER] = Recorder(plan.folder, now, Limits.unprobed())
+    config.stash[RECORDER] = Recorder(plan.folder, now, Limits.unprobed(), plan.measuring)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -32,7 +32,6 @@ from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 
 RULE, QUICKLY = Rule(least=5, most=40, error=0.01, cap_seconds=60), Rule(least=2, most=2)
-PATIENCE = 600.0  # seconds for a sample of a program
 TRIES = 5  # llama-batched-bench may end before its logging thread has printed the result
 UNTIMED = 3  # steps at the beginning of answers, which read their prompts
 
@@ -211,7 +210,7 @@ def batched_bench(program: str, model: Path, load: Load, threads: int, context: 
         "--output-format": "jsonl",
     }  # fmt: skip
     for _ in range(TRIES):
-        told = output(program, options, PATIENCE)[0].splitlines()
+        told = output(program, options)[0].splitlines()
         if found := [line for line in told if line.startswith("{")]:
             return Sample(json.loads(found[0])["t"])
     raise ChildError(f"{program} does not print what it found")

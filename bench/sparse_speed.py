@@ -27,9 +27,10 @@ from bench.race.program import Tell, parsed, report
 from bench.race.ratio import ratio
 from bench.race.results import Measurement
 from bench.race.timing import Rule, Sampler
-from bench.report.lookup import sizes, times
+from bench.report.cells import number, percent, text
+from bench.report.lookup import absences, sizes, times
 from bench.report.plots import panels
-from bench.report.table import Section, number, percent, table, text
+from bench.report.table import Section, table
 from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.options import Options
@@ -45,7 +46,6 @@ QUICK = Rule(least=3, most=3)
 TOGETHER = 3  # rounds that are drawn as one
 SPARSE, DENSE, POWERINFER = "sparse", "dense", "PowerInfer"
 TOLD = re.compile(r" eval time = +([\d.]+) ms / +(\d+) runs")  # by PowerInfer, when it ends
-PATIENCE = 600.0  # seconds for a sample of its
 LEAD = (
     "Steps of one token, in turns, at thresholds by which these shares of the neurons are active."
     " PowerInfer's program loads the model for each sample and tells what its own steps took."
@@ -126,7 +126,7 @@ def powerinfer(program: str, model: Path, threads: int, threshold: float) -> Sam
         "--log-disable": None,
     }  # fmt: skip
     env = {"LLAMA_SPARSE_PRED_THRESHOLD": f"{threshold:.9g}"}
-    told = TOLD.search(output(program, options, PATIENCE, env)[1])
+    told = TOLD.search(output(program, options, env)[1])
     if not told:
         raise ChildError(f"{program} does not tell the time of its steps")
     return Sample(float(told[1]) / float(told[2]) / 1e3)
@@ -220,8 +220,7 @@ def section(rows: pd.DataFrame) -> Section:
         marks.append({"name": "what the bytes allow", **at, "value": p["allowed"]})
     ticks, axis = {n: f"{n:g}" for n in (1.0, 3.0, 10.0, 30.0, 100.0)}, "active neurons, %"
     plots = panels("plot-sparse-speed", f"Skipping neurons: {name}", marks, axis, ticks, log=True)
-    absent = rows[rows["note"] != ""].drop_duplicates(["test", "note"])
-    notes = [f"{row.test}: {row.note}" for row in absent.itertuples()]
+    notes = absences(rows, BENCH)
     return Section("sparse-speed", "Skipping neurons", LEAD, plots, (made,), notes)
 
 

@@ -18,8 +18,7 @@ def test_engine(benchmark, plan, recorder, engine_field, engine_test):
     rows = raced.run(plan.engine_rule, partial(measure, benchmark))
     for one in raced.contenders.values():
         assert all(s.check is not None or engine_test.kind == "load" for s in one.taken)
-    if plan.measuring:
-        recorder.add(*rows)
+    recorder.add(*rows)
 
 
 @pytest.mark.parametrize("cache", ["warm", "cold"])
@@ -36,5 +35,4 @@ def test_start(benchmark, plan, recorder, cache):
                            {part: replace(row, phase=part) for part in PARTS}),
     })  # fmt: skip
     rows = raced.run(plan.setup_rule, partial(measure, benchmark))
-    if plan.measuring:
-        recorder.add(*rows)
+    recorder.add(*rows)

@@ -4,6 +4,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -51,8 +52,7 @@ def test_race(
     raced = racing.experiment(*plan.card.races[figure_race])
     rows = raced.run(plan.figure_rule, partial(measure, benchmark))
     assert all(sample.check for one in raced.contenders.values() for sample in one.taken)
-    if plan.measuring:
-        recorder.add(*rows, *gaps(raced))
+    recorder.add(*rows, *gaps(raced))
 
 
 def test_threads(
@@ -75,8 +75,7 @@ def test_threads(
     with ExitStack() as stack:
         raced = Experiment({f"{n} threads": contender(n) for n in (plan.threads, 1)})
         rows = raced.run(plan.figure_rule, partial(measure, benchmark))
-    if plan.measuring:
-        recorder.add(*rows)
+    recorder.add(*rows)
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="this system tells no process's peak")
@@ -96,18 +95,11 @@ def test_memory(
     benchmark.group = f"{engine_path.stem} memory"
     measure(benchmark, {"memory": once}, THRICE if plan.measuring and not plan.quick else ONCE)
     assert all(one.peak > one.cache > 0 for one in found)
-    if plan.measuring:
-        recorder.add(
-            Measurement(
-                bench="memory",
-                test=f"load, {plan.card.prompt.name}",
-                shape=f"file={found[0].file},cache={found[0].cache}",
-                model=engine_path.name,
-                threads=plan.threads,
-                samples=tuple(float(one.peak) for one in found),
-                unit="B",
-            )
-        )
+    row = Measurement(
+        "memory", f"load, {plan.card.prompt.name}", model=engine_path.name, threads=plan.threads,
+        shape=f"file={found[0].file},cache={found[0].cache}", unit="B",
+    )  # fmt: skip
+    recorder.add(replace(row, samples=tuple(float(one.peak) for one in found)))
 
 
 def test_steps(

@@ -4,14 +4,15 @@ its certificate asks, laws and all, and timed on hot and on cold caches."""
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from bench.board.rows import Row
 from bench.machine.limits import Limits
-from bench.ops.alone import Asked, compile_all
+from bench.ops.alone import compile_all
 from bench.ops.cases import CACHES
-from bench.ops.op_run import Lab, OpRun, TooMuchError
+from bench.ops.op_run import Lab, prepared
+from bench.ops.workload import Workload
 from bench.shell.op import serving
 from kernels.cpu.runtime.team import Team
 from kernels.foreign.laws import AGAIN, THREADS
@@ -73,8 +74,6 @@ def samplers(
         yield {}
         return
     with Team(threads) as team:
-        work, found = Asked.to(mine.kernel, case), {}
-        for cache in CACHES:
-            with suppress(TooMuchError):
-                found[f"{mine.tried.name}, {cache}"] = OpRun(Lab(team, limits), work, cache)
-        yield found
+        works = {mine.tried.name: Workload.on(mine.kernel, case)}
+        runs, _ = prepared(Lab(team, limits), works)
+        yield {", ".join(name): run for name, run in runs.items()}

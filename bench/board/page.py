@@ -8,21 +8,9 @@ from itertools import groupby
 from pathlib import Path
 
 from bench.board.rows import Row
+from bench.report.cells import NONE, Cell, Column, count, number, percent, text, time
 from bench.report.plots import distances
-from bench.report.table import (
-    NONE,
-    Cell,
-    Column,
-    Report,
-    Section,
-    Table,
-    count,
-    number,
-    percent,
-    table,
-    text,
-    time,
-)
+from bench.report.table import Report, Section, Table, table
 from bench.report.words import listed, plural
 from kernels.foreign.laws import THREADS
 from kernels.trial import COMPANY

@@ -33,11 +33,6 @@ class Setup:
     neuron_window: int | None = None
     neuron_bundles: bool = True
 
-    def __post_init__(self) -> None:
-        for name in ("threads", "context", "batch", "sequences"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
     @property
     def settings(self) -> str:
         """What all contenders do in another way than usual, e.g. kv_format=Q8_0."""

@@ -13,7 +13,6 @@ from bench.race.experiment import Sample
 from engine.closing import Closing
 
 NANOSECONDS = 1e9
-PATIENCE = 600.0  # seconds for a sample of a program
 
 
 class Racer(Closing):
@@ -103,7 +102,7 @@ class Program:
             "-r": 1,
             "-o": "json",
         }
-        row = self._row(output(self._path, options, PATIENCE)[0], test)
+        row = self._row(output(self._path, options)[0], test)
         self.about["build"] = str(row.get("build_commit", "unknown"))
         return Sample(row["samples_ns"][0] / NANOSECONDS)
 

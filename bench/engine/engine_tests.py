@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-KINDS = ("pp", "tg", "batched", "load", "first_token")
-
 
 @dataclass(frozen=True, slots=True)
 class EngineTest:
@@ -22,23 +20,6 @@ class EngineTest:
     generate: int = 0
     depth: int = 0
     parallel: int = 1
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"an engine test is one of {', '.join(KINDS)}, got {self.kind!r}")
-        wants = {
-            "prompt": self.kind in ("pp", "batched", "first_token"),
-            "generate": self.kind in ("tg", "batched"),
-        }
-        for name, wanted in wants.items():
-            value = getattr(self, name)
-            if value < 1 if wanted else value:
-                least = "at least 1" if wanted else "no"
-                raise ValueError(f"{self.kind} wants {least} {name} tokens, got {value}")
-        if self.depth < 0 or (self.depth and self.kind not in ("pp", "tg")):
-            raise ValueError(f"{self.kind} cannot start at depth {self.depth}")
-        if self.parallel < 1 or (self.parallel > 1 and self.kind != "batched"):
-            raise ValueError(f"{self.kind} cannot run {self.parallel} sequences")
 
     @property
     def name(self) -> str:

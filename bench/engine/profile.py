@@ -203,11 +203,8 @@ def profile(
 
 def _kept_by(label: str, method: Method) -> str:
     """The block of a node that attends, or what kind of its heads does."""
-    return (
-        label.removesuffix(".attention")
-        if isinstance(method, Streaming)
-        else label.rpartition(".")[0]
-    )
+    apart = isinstance(method, Streaming)
+    return label.removesuffix(".attention") if apart else label.rpartition(".")[0]
 
 
 def _merged(plan: Plan, node: Node) -> int:

@@ -75,10 +75,8 @@ class Fleet(Closing):
         self.asked, self.note, self.files = secrets.token_hex(8), note, tuple(files)
         self.machines: dict[str, Machine] = {}
         self.refused: dict[str, str] = {}  # address: why
-        self._own, self._kinds = (
-            about(),
-            set[str](),
-        )  # of CPUs that were compared; none: any may come
+        self._own = about()
+        self._kinds = set[str]()  # of CPUs that were compared; none: any may come
         self._strikes: dict[str, int] = {}
         self._until = time.monotonic() + PATIENCE  # for a worker to come, where there is none
         self._under_way: dict[Future, _Share] = {}

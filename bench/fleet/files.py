@@ -15,10 +15,6 @@ Stamp = tuple[int, int, int]  # of a file that nobody wrote meanwhile
 _places: dict[str, tuple[Path, Stamp]] = {}
 
 
-class FileError(ValueError):
-    """A file that a worker cannot have."""
-
-
 @dataclass(frozen=True, slots=True)
 class Named:
     """A file by what is in it: `digest` is sha256; `path` where whoever asks has it."""

@@ -14,11 +14,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from bench.machine.limits import limits as probed
-from bench.ops.alone import Asked, compile_all
-from bench.ops.cases import CACHES
-from bench.ops.op_run import Lab, OpRun, TooMuchError
-from bench.ops.workload import arithmetic_of
+from bench.ops.alone import compile_all
+from bench.ops.op_run import Lab, Teller, prepared
+from bench.ops.workload import Workload, arithmetic_of
 from bench.packages import lacking
 from bench.race.ratio import ratio
 from bench.race.results import Measurement
@@ -40,12 +38,11 @@ ROUNDS = 7  # at least
 TOGETHER = 4  # rounds that are drawn as one for an interval
 SHORT = 2e-5  # seconds: of a shorter call much is its start
 Begin = Callable[..., AbstractContextManager[Samples]]
-Teller = Callable[[str], Callable[..., None]]
 
 
 def timed(
     report: Report, candidate: Candidate, op: Op, limits: Limits, sizes: Mapping[str, int],
-    teller: Teller,
+    teller: Callable[[str], Teller],
 ) -> Report:  # fmt: skip
     """The report of a candidate that has passed, with times; refused if it is not right where it is
     timed, or faster than this machine can be."""
@@ -126,21 +123,14 @@ def _rivals(
 
 def _raced(
     report: Report, mine: Samples, rivals: Mapping[str, Samples], absent: Mapping[str, str],
-    ours: list[Kernel], case: Case, team: Team, teller: Teller,
+    ours: list[Kernel], case: Case, team: Team,
+    teller: Callable[[str], Teller],
 ) -> Report:  # fmt: skip
-    counts, asked = (team.n_threads,), [Asked.to(kernel, case) for kernel in ours]
     cost = mine.op.cost(case.shape, case.format)
-    moved = [int(cost.bytes)]
-    found = probed(counts, teller("probing the machine (once)"), moved=moved)
-    lab = Lab(team, found)
-    runs: dict[str, OpRun] = {}
-    notes: list[str] = []
-    for kernel, work in zip(ours, asked, strict=True):
-        for cache in CACHES:
-            try:
-                runs[f"assay {kernel.variant}, {cache}"] = OpRun(lab, work, cache)
-            except TooMuchError as error:
-                notes.append(f"assay {kernel.variant} was not timed: {error}")
+    lab = Lab.for_calls(team, [int(cost.bytes)], teller)
+    made, left_out = prepared(lab, {f"assay {k.variant}": Workload.on(k, case) for k in ours})
+    runs = {", ".join(name): run for name, run in made.items()}
+    notes = [f"{name} was not timed: {why}" for (name, _), why in left_out.items()]
     samplers: dict[str, Callable[[], float]] = {report.candidate: mine, **rivals, **runs}
     rule = Rule(least=ROUNDS, cap_seconds=SECONDS * len(samplers))
     taken = race(samplers, rule, teller("timing in turns: rounds"))
@@ -157,8 +147,7 @@ def _raced(
         return limit.of(row) if limit else row
 
     if limited(report.candidate).impossible:  # memory may be faster than when it was probed
-        again = teller("probing the machine again")
-        lab.limits = probed(counts, again, again=True, moved=moved)
+        lab.probe_again()
     shown = ",".join(f"{axis}={size}" for axis, size in case.shape.items())
     rows = tuple(_row(name, shown, taken[report.candidate], limited(name)) for name in samplers)
     rows += tuple(Timed(name, shown, 0.0, 0, note=why) for name, why in absent.items())

@@ -8,7 +8,7 @@ sample. Inputs change from sample to sample; outputs are spoilt before and some 
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import psutil
 
 from bench.machine import probe
 from bench.machine.limits import Limits, limits
+from bench.ops.cases import CACHES
 from bench.ops.workload import Workload
 from bench.race.experiment import Contender, Sample
 from bench.race.results import Measurement
@@ -40,6 +41,7 @@ PROBES = 3  # in a run, at most
 TRIES = 3  # calls that tell how long one takes
 TELLING = 1e5  # bytes or operations: a smaller call is mostly its start, and foretells nothing
 ENTRIES = 4096  # in a program, at most
+Teller = Callable[..., None]  # of how much is done and, if known, of how much
 CHECK_EVERY = 7  # samples, beginning with the first; odd, so that all of the SETS get their turn
 
 
@@ -55,12 +57,16 @@ class TooMuchError(ValueError):
 class Lab:
     """What benchmarks of ops share: threads, the machine's limits, and how fast kernels have been.
 
-    `most_seconds` is how long one call may take, as far as smaller ones foretell it.
+    `most_seconds` is how long one call may take, as far as smaller ones foretell it; `moved` are
+    the bytes of the calls that limits are for, if not for any; `teller` gives whom to tell of a
+    probe, by what is done.
     """
 
     team: Team
     limits: Limits
     most_seconds: float = 1.0
+    moved: Sequence[int] = ()
+    teller: Callable[[str], Teller] | None = None
     probed: int = 0
     _pace: dict[str, float] = field(default_factory=dict)  # seconds per byte or operation
     _packed: tuple[Any, Array | None] = (None, None)
@@ -75,6 +81,16 @@ class Lab:
             "out": np.zeros(probe.STEP * self.team.n_threads, np.int32),
         }
         self._sweep = Program([(probe.READS["plain"], pack_words(probe.READ, self._swept))])
+
+    @classmethod
+    def for_calls(
+        cls, team: Team, moved: Sequence[int], teller: Callable[[str], Teller],
+        most_seconds: float = 1.0,
+    ) -> "Lab":  # fmt: skip
+        """One for a few calls alone, which move so many bytes; their limits are probed if nobody
+        knows them."""
+        found = limits((team.n_threads,), teller("probing the machine (once)"), moved=moved)
+        return cls(team, found, most_seconds, moved, teller)
 
     def demand_feasible(self, work: Workload) -> None:
         """TooMuchError for what would not fit the memory or the patience."""
@@ -115,7 +131,9 @@ class Lab:
         """
         if self.probed >= PROBES:
             return False
-        self.limits = limits((1, self.team.n_threads), again=True)
+        tell = self.teller("probing the machine again") if self.teller else None
+        counts = (1, self.team.n_threads)[bool(self.moved) :]
+        self.limits = limits(counts, tell, again=True, moved=self.moved)
         self.probed += 1
         return True
 
@@ -272,6 +290,22 @@ class OpRun:
         working_set = int(cost.bytes) if self.cache == "hot" else None
         limit = self.lab.limits.limit(cost, self.work.arithmetic, threads, working_set)
         return limit.of(row) if limit else row
+
+
+def prepared(
+    lab: Lab, works: Mapping[str, Workload], tell: Teller = lambda *_: None
+) -> tuple[dict[tuple[str, str], OpRun], dict[tuple[str, str], str]]:
+    """Runs of these by name and cache, and of those that are too much why."""
+    runs, absent = dict[tuple[str, str], OpRun](), dict[tuple[str, str], str]()
+    for i, (name, work) in enumerate(works.items()):
+        tell(i, len(works))
+        for cache in CACHES:
+            try:
+                runs[name, cache] = OpRun(lab, work, cache)
+            except TooMuchError as error:
+                absent[name, cache] = str(error)
+    tell(len(works), len(works))
+    return runs, absent
 
 
 def _placed(arguments: Arguments, leave: tuple[str, ...] = (), anew: bool = False) -> Arguments:

@@ -182,10 +182,12 @@ def arithmetic_of(numerics: str, format: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One kernel's work at one size: make its inputs, know its cost, check what comes out."""
+    """One kernel's work at one size: make its inputs, know its cost, check what comes out. The
+    inputs are ordinary ones, or those of a `case` of someone's choice."""
 
     bench: BenchCase
     cost: Cost
+    case: Case | None = None
 
     @classmethod
     def of(cls, bench: BenchCase) -> "Workload":
@@ -193,6 +195,17 @@ class Workload:
         # a size may be fractional here, which no array's is
         cost = spec.cost(cost_shape(spec.name, bench.shape), format_read(bench.kernel))  # type: ignore[arg-type]
         return cls(bench, cost)
+
+    @classmethod
+    def on(cls, kernel: Kernel, case: Case) -> "Workload":
+        """That of any case: its values and seed, and any sizes."""
+        work = cls.of(BenchCase(kernel, case.shape, ()))
+        if not _beyond_models(case):
+            return replace(work, case=case)
+        begin, end = kernel.spec.make(case)["spans"][:, 1:].T
+        seen = float(np.mean(end - begin)) if end.size else 0.0  # cells, which are what costs
+        cost = kernel.spec.cost({**case.shape, "capacity": seen}, kernel.format)  # type: ignore[dict-item]
+        return cls(work.bench, cost, case)
 
     @property
     def arithmetic(self) -> str:
@@ -203,8 +216,8 @@ class Workload:
 
     def inputs(self) -> Arguments:
         op = self.bench.kernel.spec
-        case = op.case(self.bench.shape, "normal", 0, self.bench.kernel.format)
-        return MAKERS.get(op.name, op.make)(case)
+        case = self.case or op.case(self.bench.shape, "normal", 0, self.bench.kernel.format)
+        return (op.make if _beyond_models(case) else MAKERS.get(op.name, op.make))(case)
 
     def again(self, inputs: Arguments, seed: int) -> Arguments:
         """The same weights and indices, but other numbers in what is float32."""
@@ -224,6 +237,15 @@ class Workload:
         shape = {**self.bench.shape, **{axis: len(some) for axis, some in picks.items()}}
         case = kernel.spec.case(shape, "normal", seed, kernel.format)
         return compare(kernel, case, some_in, some_out).failure
+
+
+def _beyond_models(case: Case) -> bool:
+    """Whether it is an attention such as no benchmark has: theirs is plain, over one sequence."""
+    s = case.shape
+    if not {"tokens", "capacity", "sequences"} <= s.keys():
+        return False
+    special = s.get("windowed") or s.get("alibi") or s.get("softcapped")
+    return bool(special or s["sequences"] > 1 or s["tokens"] > s["capacity"])
 
 
 def _picks(op: Op, shape: Sizes, seed: int) -> Picks:

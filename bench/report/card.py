@@ -8,10 +8,11 @@ import pandas as pd
 from bench.contenders.contender import FAST, OURS
 from bench.figures import FULL, LINEAR_STREAM, QUICK, READING, STEP_STREAM, Card
 from bench.race.ratio import Ratio, quotient, ratio
+from bench.report.cells import NONE, Cell, field, percent, text
 from bench.report.lookup import Measured, family, faster, present, sizes, times
 from bench.report.plots import label
 from bench.report.steps import WHOLE, of_phase
-from bench.report.table import NONE, Cell, Section, Table, field, percent, table, text
+from bench.report.table import Section, Table, table
 from bench.report.words import digits, duration, plural
 from bench.targets import Target, target, targets
 

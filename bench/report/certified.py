@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from bench.report.table import NONE, Cell, Section, Table, count, number, table, text
+from bench.report.cells import NONE, Cell, count, number, text
+from bench.report.table import Section, Table, table
 from bench.report.words import digits, plural
 from engine.shell.ops import NOT_HERE
 from kernels.call import AnyKernel

@@ -6,9 +6,10 @@ import pandas as pd
 
 from bench.race.results import Run
 from bench.report import lookup
+from bench.report.cells import Cell
 from bench.report.lookup import Measured, kind_of
 from bench.report.plots import panels
-from bench.report.table import Cell, Section, table
+from bench.report.table import Section, table
 
 TOKENS = "tokens/s"
 AMOUNTS = {TOKENS: ("tokens", 1.0), "GFLOP/s": ("operations", 1e9), "GB/s": ("bytes", 1e9)}

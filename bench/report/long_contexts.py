@@ -8,17 +8,19 @@ import pandas as pd
 
 from bench.contenders.contender import OURS
 from bench.race.ratio import ratio
-from bench.report.lookup import present, times
+from bench.report.cells import Cell, Column, number, percent, places, text
+from bench.report.lookup import absences, present, times
 from bench.report.needle import ANSWERED, PERPLEXITY, told
 from bench.report.needle import BENCH as NEEDLE
 from bench.report.needle import FULL as ALL_CELLS
 from bench.report.plots import panels
-from bench.report.table import Cell, Column, Plot, Section, number, percent, places, table, text
+from bench.report.table import Plot, Section, table
 from bench.report.words import plural
 
 BENCH = "long contexts"
 STEP, READ, CACHE, TIDYING, BOOKKEEPING = "step", "read", "cache", "to evict", "bookkeeping"
 FULL, PEER = ALL_CELLS, "llama.cpp"
+KNOWN = [READ, CACHE, TIDYING, BOOKKEEPING, ANSWERED, PERPLEXITY]  # beside times
 TOGETHER = 3  # rounds that are drawn as one
 MB = 1e6
 TITLE = "What a step behind a long text takes"
@@ -65,12 +67,7 @@ def section(rows: pd.DataFrame, found_again: pd.DataFrame) -> Section:
         "Perplexity": lambda way: places(way[PERPLEXITY], 4),
     }
     made = table("long-contexts", caption, ways, columns, top=0).with_what_there_is()
-    missing = rows[(rows["bench"] == BENCH) & (rows["note"] != "")]
-    notes = [
-        f"{name} is absent: {note}."
-        for name, note in missing.drop_duplicates("contender")[["contender", "note"]].values
-    ]
-    return Section("long-contexts", TITLE, LEAD, _plots(ways), (made,), notes)
+    return Section("long-contexts", TITLE, LEAD, _plots(ways), (made,), absences(rows, BENCH))
 
 
 def _known(rows: pd.DataFrame) -> pd.DataFrame:
@@ -78,7 +75,7 @@ def _known(rows: pd.DataFrame) -> pd.DataFrame:
     mine = present(rows, bench=BENCH, contender=OURS)
     mine = mine[mine["test"] != STEP]
     wide = mine.pivot_table("median", ["variant", "shape"], "test")
-    return wide.reindex(columns=[READ, CACHE, TIDYING, BOOKKEEPING])
+    return wide.reindex(columns=KNOWN[:4])
 
 
 def _quality(rows: pd.DataFrame) -> pd.DataFrame:
@@ -94,53 +91,38 @@ def _quality(rows: pd.DataFrame) -> pd.DataFrame:
 def _ways(steps: pd.DataFrame, known: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """All cells first and llama.cpp, of the rounds of all races, then each method by budget: what
     was measured of each, and what it was in turns with these two."""
-    races = [part for _, part in steps.groupby("rivals", sort=False)]
-    always = steps["variant"].eq(FULL) | steps["contender"].ne(OURS)
-    both = [(_one(part, FULL), _one(part, PEER)) for part in races]
-    beside = [(own, other) for own, other in both if other is not None]
-    full = _all_rounds([own for own, _ in beside or both])
-    peer = _all_rounds([other for _, other in beside]) if beside else None
-    yield _way(full, known, None, peer)
-    if peer is not None:
-        yield _way(peer, known, full, None)
-    for part, (own, other) in zip(races, both, strict=True):
-        for _, row in part[~always[part.index]].iterrows():
-            yield _way(row, known, own, other)
-
-
-def _one(race: pd.DataFrame, variant: str) -> Any:
-    rows = race[race["variant"] == variant]
-    return rows.iloc[0] if len(rows) else None
+    records = steps.to_dict("records")
+    full, peer = (
+        {row["rivals"]: row for row in records if row["variant"] == name} for name in (FULL, PEER)
+    )
+    together = [rivals for rivals in full if rivals in peer] or [*full]
+    whole, theirs = (_all_rounds([of[r] for r in together if r in of]) for of in (full, peer))
+    yield _way(whole, known, None, theirs)
+    if theirs:
+        yield _way(theirs, known, whole, None)
+    for row in records:
+        if row["variant"] not in (FULL, PEER):
+            yield _way(row, known, full[row["rivals"]], peer.get(row["rivals"]))
 
 
 def _all_rounds(rows: list[Any]) -> Any:
-    """One row of the samples of these, race after race."""
+    """One row of the samples of these, race after race; None where there are none."""
     samples = tuple(sample for row in rows for sample in row["samples"])
-    return {**rows[0], "samples": samples, "median": float(np.median(samples))}
+    return {**rows[0], "samples": samples, "median": float(np.median(samples))} if rows else None
 
 
 def _way(row: Any, known: pd.DataFrame, full: Any, peer: Any) -> dict[str, Any]:
     """What is told of a row, beside all cells and llama.cpp where there are these to compare."""
     key = row["variant"], row["shape"]
-    beside = known.loc[key] if row["contender"] == OURS and key in known.index else {}
-    both = {"all": full, "peer": peer}
-    return {
-        "name": row["variant"],
-        "budget": float(row["shape"].removeprefix("budget=")),
-        "seconds": row["median"],
-        "bytes": row["bytes"] or float("nan"),
-        "bound": row["limit_seconds"] or float("nan"),
-        **{
-            name: None
-            if other is None
-            else ratio(other["samples"], row["samples"], together=TOGETHER)
-            for name, other in both.items()
-        },
-        **{
-            name: beside.get(name, float("nan"))
-            for name in (READ, CACHE, TIDYING, BOOKKEEPING, ANSWERED, PERPLEXITY)
-        },
-    }
+    found: dict[str, Any] = dict.fromkeys(KNOWN, np.nan)
+    if row["contender"] == OURS and key in known.index:
+        found |= known.loc[key].to_dict()
+    for name, other in (("all", full), ("peer", peer)):
+        taken = other and other["samples"]
+        found[name] = ratio(taken, row["samples"], together=TOGETHER) if taken else None
+    about = {"name": row["variant"], "budget": float(row["shape"].removeprefix("budget="))}
+    bounds = {"bytes": row["bytes"] or np.nan, "bound": row["limit_seconds"] or np.nan}
+    return about | bounds | {"seconds": row["median"]} | found
 
 
 def _plots(ways: list[dict[str, Any]]) -> list[Plot]:
@@ -148,26 +130,23 @@ def _plots(ways: list[dict[str, Any]]) -> list[Plot]:
     and bytes held and read, a line for each method."""
     full = next(way for way in ways if way["name"] == FULL)
     names = dict.fromkeys(way["name"] for way in ways if way["budget"] < 1)
-    budgets = sorted({way["budget"] for way in ways})
-    places = {budget: float(i) for i, budget in enumerate(budgets)}
-    ticks = {place: told(budget) for budget, place in places.items()}
-    speed, size = list[dict[str, Any]](), list[dict[str, Any]]()
-    for name in names:
-        own = [*(way for way in ways if way["name"] == name), full]
-        for way in own:
-            x = places[way["budget"]]
-            speed.append({"title": name, "name": "assay", "x": x, "value": 1e3 * way["seconds"]})
-            speed.append({"title": name, "name": "bound", "x": x, "value": 1e3 * way["bound"]})
-            for title, what in (("held", CACHE), ("a token reads", READ)):
-                size.append({"title": title, "name": name, "x": x, "value": way[what] / MB})
     if not names:
         return []
-    for way in ways:
-        if way["name"] not in names and way["budget"] == 1 and way["all"]:
-            size += [
-                {"title": title, "name": way["name"], "x": places[1.0], "value": way[what] / MB}
-                for title, what in (("held", CACHE), ("a token reads", READ))
-            ]
+    places = {budget: i for i, budget in enumerate(sorted({way["budget"] for way in ways}))}
+    ticks = {float(place): told(budget) for budget, place in places.items()}
+    own = [way for name in names for way in ways if way["name"] == name]
+    own += [{**full, "name": name} for name in names]
+    alone = [way for way in ways if way["name"] not in names and way["budget"] == 1 and way["all"]]
+    speed = [
+        {"title": way["name"], "name": by, "x": places[way["budget"]], "value": 1e3 * way[what]}
+        for way in own
+        for by, what in (("assay", "seconds"), ("bound", "bound"))
+    ]
+    size = [
+        {"title": title, "name": way["name"], "x": places[way["budget"]], "value": way[what] / MB}
+        for way in (*own, *alone)
+        for title, what in (("held", CACHE), ("a token reads", READ))
+    ]
     axis = "of the text"
     return [
         *panels("plot-speed", SPEED, speed, axis, ticks),

@@ -11,7 +11,7 @@ from bench.contenders.contender import OURS
 from bench.race import frames
 from bench.race.ratio import Ratio, ratio
 from bench.race.results import Run
-from bench.report.table import NONE, Cell
+from bench.report.cells import NONE, Cell
 
 RATED = r"(?P<kind>pp|tg)(?P<amount>\d+)(?: @ d(?P<depth>\d+))?"  # an engine's prompt, generation
 _FORMAT = re.compile(r"(.+?)[-._]((?:iq|q)\d\w*|b?f16|f32)", re.IGNORECASE)
@@ -41,6 +41,16 @@ def present(rows: pd.DataFrame, **wanted: object) -> pd.DataFrame:
     for name, value in wanted.items():
         found &= rows[name] == value
     return rows[found]
+
+
+def absences(rows: pd.DataFrame, bench: str) -> list[str]:
+    """Who did not take part, and why, once for each reason."""
+    absent = rows[(rows["bench"] == bench) & rows["median"].isna()]
+    reasons = absent[["contender", "note"]].drop_duplicates()
+    return [
+        f"{one.contender} is absent: {one.note or 'no reason was noted'}."
+        for one in reasons.itertuples()
+    ]
 
 
 def our_ops(rows: pd.DataFrame, phase: str = "run") -> pd.DataFrame:

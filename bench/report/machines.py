@@ -7,11 +7,12 @@ import pandas as pd
 
 from bench.contenders.contender import OURS
 from bench.race.results import Run
+from bench.report.cells import NONE, Cell, count, percent, text
 from bench.report.lookup import Measured, kind_of, mark, present, rows_of, sizes
 from bench.report.ops import limits_of
 from bench.report.plots import bars
 from bench.report.steps import WHOLE
-from bench.report.table import NONE, Cell, Section, Table, count, percent, table, text
+from bench.report.table import Section, Table, table
 from bench.report.words import digits, plural
 
 Kind = tuple[str, str]  # what machines of one kind have in common: the CPU's name and key

@@ -5,9 +5,10 @@ from functools import partial
 
 import pandas as pd
 
+from bench.report.cells import Cell, Column, percent, places, text
 from bench.report.lookup import present
 from bench.report.plots import grids
-from bench.report.table import Cell, Column, Plot, Section, Table, percent, places, table, text
+from bench.report.table import Plot, Section, Table, table
 
 BENCH = "needle"
 ANSWERED, PERPLEXITY, FLOOR = "answered", "perplexity", "floor"

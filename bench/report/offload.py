@@ -9,9 +9,10 @@ import pandas as pd
 from bench.offload import race
 from bench.offload import way as ways
 from bench.race.ratio import Ratio, ratio
+from bench.report.cells import Column, number, percent, text
 from bench.report.lookup import share, times
 from bench.report.plots import panels
-from bench.report.table import Column, Plot, Section, Table, number, percent, table, text
+from bench.report.table import Plot, Section, Table, table
 from bench.report.words import plural
 
 DISKS = {ways.IN_A_ROW: "in a row", ways.SCATTERED: "a neuron at a time"}
@@ -94,10 +95,7 @@ class Race:
             "Way": lambda way: text(way.test, note=way.settings),
             "Budget": lambda way: text(_settings(way).get("budget", "")),
             "ms a token": middle("run", 1e-3),
-            **{
-                f"Times {other}": beside(other)
-                for other in (ways.NAIVE, ways.OVERLAPPED, ways.LLAMA_CPP)
-            },
+            **{f"Times {other}": beside(other) for other in BESIDE},
             "MB a token": middle(race.BYTES, 1e6),
             "GB/s reading": lambda way: number(self.rate(way.test)),
             "ms reading": middle(race.READING, 1e-3),

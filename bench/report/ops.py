@@ -8,22 +8,10 @@ import pandas as pd
 
 from bench.contenders.contender import OURS
 from bench.machine.limits import Limits
+from bench.report.cells import NONE, Cell, Column, field, number, percent, text, time
 from bench.report.lookup import faster_cell, largest, mark, our_ops, present, sizes
 from bench.report.plots import panels, roofline
-from bench.report.table import (
-    NONE,
-    Cell,
-    Column,
-    Plot,
-    Section,
-    Table,
-    field,
-    number,
-    percent,
-    table,
-    text,
-    time,
-)
+from bench.report.table import Plot, Section, Table, table
 from bench.report.words import duration, plural
 
 OTHERS = "All other ops"

@@ -6,7 +6,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bench.report.table import Cell, Report
+from bench.report.cells import Cell
+from bench.report.table import Report
 from bench.report.words import plural
 from kernels.foreign.report import Report as Judged
 

@@ -5,8 +5,10 @@ from functools import partial
 import pandas as pd
 
 from bench.contenders.contender import FAST, OURS
+from bench.report.cells import NONE, Cell, Column, count, field, number, percent, text, time
 from bench.report.lookup import (
     Measured,
+    absences,
     duels,
     family,
     faster_cell,
@@ -15,26 +17,12 @@ from bench.report.lookup import (
     present,
 )
 from bench.report.plots import bars, label
-from bench.report.table import (
-    NONE,
-    Cell,
-    Column,
-    Plot,
-    Section,
-    Table,
-    count,
-    field,
-    number,
-    percent,
-    table,
-    text,
-    time,
-)
+from bench.report.table import Plot, Section, Table, table
 from bench.report.words import digits, duration
 
 KINDS = {"tg": "Generation", "pp": "Prompt"}
 BATCHED = r"pp(?P<npp>\d+)\+tg(?P<ntg>\d+) x(?P<npl>\d+)(?: (?P<part>prompt|generation))?"
-DEFAULT_PEER = "llama.cpp"
+BENCH, DEFAULT_PEER = "engine", "llama.cpp"
 HEADLINE_LEAD = (
     "The longest prompt and generation of each model that ran, with an empty context before. Bars"
     " end at the median, whiskers at the quartiles."
@@ -53,7 +41,7 @@ ENGINE_LEAD = (
 def headline(rows: pd.DataFrame) -> Section:
     """The one picture and table to quote: the longest plain tests of every model."""
     found = duels(rows)
-    tables, notes = (headline_table(rows, found),), absences(rows)
+    tables, notes = (headline_table(rows, found),), absences(rows, BENCH)
     return Section("headline", "Headline", HEADLINE_LEAD, plot("tg", found), tables, notes)
 
 
@@ -87,7 +75,7 @@ def section(rows: pd.DataFrame) -> Section:
             columns[f"Assay ÷ {peer}"] = partial(_ratio, peer)
     caption = "Tokens a second, by model and test"
     made = table("peers", caption, found.itertuples(), columns, top=16).on_threads()
-    notes = absences(rows)
+    notes = absences(rows, BENCH)
     return Section("peers", "Speed against peers", LEAD, plot("pp", found), (made,), notes)
 
 
@@ -121,16 +109,6 @@ def _speed_of(peer: str, duel: Measured) -> Cell:
 
 def _ratio(peer: str, duel: Measured) -> Cell:
     return faster_cell(duel.ours, duel.sides.get(peer))
-
-
-def absences(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Who did not take part, and why, once for each reason."""
-    absent = rows[(rows["bench"] == "engine") & rows["median"].isna()]
-    reasons = absent[["contender", "note"]].drop_duplicates()
-    return tuple(
-        f"{one.contender} is absent: {one.note or 'no reason was noted'}."
-        for one in reasons.itertuples()
-    )
 
 
 def _memory_share(rows: pd.DataFrame, duel: Measured) -> Cell:

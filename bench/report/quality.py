@@ -22,9 +22,10 @@ from bench.quality import (
     PURE,
     SAME,
 )
+from bench.report.cells import NONE, Cell, Column, text
 from bench.report.lookup import present
 from bench.report.plots import panels
-from bench.report.table import NONE, Cell, Column, Plot, Section, Table, table, text
+from bench.report.table import Plot, Section, Table, table
 from bench.report.words import digits, listed
 from bench.sparsity import ALL, FIRED, PRECISION, PREDICTED, RECALL, SHARE, THRESHOLD
 

@@ -19,10 +19,11 @@ from bench.report import (
     speculation,
     steps,
 )
+from bench.report.cells import percent, text
 from bench.report.certified import Standings, on_emulator, passed
 from bench.report.lookup import duels, faster_cell, main_duels, our_ops, rows_of
 from bench.report.peers import DEFAULT_PEER
-from bench.report.table import KeyFigure, Report, Section, percent, table, text
+from bench.report.table import KeyFigure, Report, Section, table
 from bench.report.words import digits, listed, plural
 from kernels.planted import Planted
 from kernels.tuning import Tuned

@@ -8,8 +8,9 @@ import pandas as pd
 
 from bench.contenders.contender import OURS
 from bench.race.ratio import Ratio, ratio
-from bench.report.lookup import Measured, faster, sizes, times
-from bench.report.table import Cell, Column, Section, Table, field, table, text
+from bench.report.cells import Cell, Column, field, text
+from bench.report.lookup import Measured, absences, faster, sizes, times
+from bench.report.table import Section, Table, table
 from bench.report.words import digits, plural
 
 BENCH, PEER = "serving", "llama.cpp"
@@ -43,7 +44,7 @@ class Figure:
 def section(rows: pd.DataFrame) -> Section:
     """A table for each model and number of threads, and a line for who is absent."""
     mine = rows[rows["bench"] == BENCH]
-    tables, notes = list[Table](), list[str]()
+    tables = list[Table]()
     for i, ((model, threads), part) in enumerate(mine.groupby(["model", "threads"], sort=False)):
         found = list(_figures(part))
         caption = f"{model}, on {plural(int(threads), 'thread')}"
@@ -55,8 +56,7 @@ def section(rows: pd.DataFrame) -> Section:
             "Verdict": lambda f: f.verdict,
         }
         tables.append(table(f"serving-{i}", caption, found, columns, top=0, words=True))
-        notes += [f"{row.contender}: {row.note}." for row in part.itertuples() if row.note]
-    return Section("serving", TITLE, LEAD, tables=tables, notes=notes)
+    return Section("serving", TITLE, LEAD, tables=tables, notes=absences(rows, BENCH))
 
 
 def _figures(rows: pd.DataFrame) -> Iterator[Figure]:

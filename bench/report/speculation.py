@@ -7,21 +7,10 @@ import numpy as np
 import pandas as pd
 
 from bench.race.ratio import Ratio, ratio
+from bench.report.cells import NONE, Cell, Column, field, number, percent, text
 from bench.report.lookup import share, times
 from bench.report.plots import panels
-from bench.report.table import (
-    NONE,
-    Cell,
-    Column,
-    Plot,
-    Section,
-    Table,
-    field,
-    number,
-    percent,
-    table,
-    text,
-)
+from bench.report.table import Plot, Section, Table, table
 from bench.report.words import plural
 from bench.speculation import races
 from bench.speculation.races import Synthetic

@@ -4,9 +4,10 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.cells import NONE, Column, field, percent, time
 from bench.report.lookup import present
 from bench.report.plots import bars
-from bench.report.table import NONE, Column, Section, field, percent, table, time
+from bench.report.table import Section, table
 from bench.report.words import duration
 
 WHOLE, REST = "step", "remainder"

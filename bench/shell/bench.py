@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,6 +87,8 @@ def bench(
     kept: Results | None = None
     rule = Rule(least=repeats, cap_seconds=seconds, most=max(repeats, 50))
     rows: list[Measurement] = []
+    own = {name: getattr(loading, name) for name in OF_A_RACE.names}
+    own["ram_budget"] = loading.ram_budget or 0
     with progress_bar() as bar:
         counts = [count or physical_cores() for count in numbers(threads, "-t")]
         task = bar.add_task("opening the model", total=len(tests) * len(counts))
@@ -95,12 +98,7 @@ def bench(
                 count,
                 context=max(test.context for test in tests),
                 sequences=max(test.parallel for test in tests),
-                batch=loading.batch,
-                kv_format=loading.kv_format,
-                sparse=loading.sparse,
-                threshold=loading.threshold,
-                union=loading.union,
-                ram_budget=loading.ram_budget or 0,
+                **own,
             )
             with field_of(path, setup, ("assay", *others)) as field:
                 kept = kept or Results(results or results_folder(), before)
@@ -162,17 +160,13 @@ def _tests(
     """Every prompt and generation at every depth, then every batch."""
     from bench.engine.engine_tests import EngineTest
 
+    prompts, generates = (tuple(filter(None, counts)) for counts in (prompts, generates))
     tests = []
     for d in depths:
-        tests += [EngineTest("pp", prompt=p, depth=d) for p in prompts if p]
-        tests += [EngineTest("tg", generate=g, depth=d) for g in generates if g]
-    for n in parallels:
-        tests += [
-            EngineTest("batched", prompt=p, generate=g, parallel=n)
-            for p in prompts
-            for g in generates
-            if p and g
-        ]
+        tests += [EngineTest("pp", prompt=p, depth=d) for p in prompts]
+        tests += [EngineTest("tg", generate=g, depth=d) for g in generates]
+    for n, p, g in product(parallels, prompts, generates):
+        tests.append(EngineTest("batched", prompt=p, generate=g, parallel=n))
     if not tests:
         raise typer.BadParameter("nothing to time: give -p or -n tokens")
     return tests

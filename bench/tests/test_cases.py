@@ -98,18 +98,6 @@ def test_the_embedded_model_is_itself():
     assert story.vocab == vocab
 
 
-def test_chosen_models_and_tokens():
-    """Models, tokens and kernels can be picked; a model that is not there is told."""
-    kernels = [find("add/cpu/generic"), find("linear/cpu/generic/F16")]
-    no_sweeps = replace(ALL, sweeps=())
-    found = cases(no_sweeps, ["story"], (1,), kernels)
-    assert {case.kernel for case in found} == set(kernels)
-    assert {case.models for case in found} == {("story",)}
-    assert {case.shape["tokens"] for case in found} == {1}
-    with pytest.raises(ShapeError, match=r"\Ano model is called 'gpt': story, tinyllama-1\.1b"):
-        cases(ALL, ["story", "gpt"])
-
-
 def test_work_of_a_case_costs_what_its_op_says():
     """The cost is the op's own; of causal attention, the cells that a token sees on average."""
     linear = next(c for c in cases(ALL) if str(c).startswith("linear/cpu/generic/F32 tokens=8,"))
@@ -131,18 +119,6 @@ def test_no_more_weight_is_counted_than_is_read(row):
     packed = row.pack.memory(weight(row.format, shape["out"], shape["hidden"]))
     activations = 4 * (shape["hidden"] + shape["out"])
     assert Workload.of(BenchCase(row, shape, ())).cost.bytes <= packed.nbytes + activations
-
-
-@pytest.mark.parametrize("op", ["linear", "embedding", "attention", "sparse_linear", "sparse_axpy"])
-def test_cheap_inputs_are_legal_ones(op):
-    """Inputs made for benchmarks have the op's shapes, no complaint, and finite outputs."""
-    case = next(c for c in cases(replace(ALL, sweeps=()), ["story"], (8,)) if c.kernel.op == op)
-    spec, inputs = case.kernel.spec, Workload.of(case).inputs()
-    assert not spec.complaint(inputs)
-    for argument in spec.inputs:
-        if argument.axes:
-            dims = argument.dims(case.shape, case.kernel.format)
-            assert inputs[argument.name].shape == dims, argument.name
 
 
 @pytest.mark.parametrize("name", ["sparse_linear/cpu/generic/F16", "sparse_axpy/cpu/generic/Q4_0",
@@ -200,8 +176,6 @@ BAD = {
     "an unknown axis": (GOOD + "colour = 3", "models.m has no axis 'colour': blocks, hidden"),
     "a missing axis": (GOOD.replace("vocab = 100", ""), "models.m lacks 'vocab'"),
     "a negative size": (GOOD.replace("100", "-5"), "models.m: vocab is a size of at least 1"),
-    "no size": (GOOD.replace("100", "0"), "models.m: vocab is a size of at least 1, got 0"),
-    "a size of text": (GOOD.replace("100", '"many"'), "models.m: vocab is a size"),
     "a size of truth": (GOOD.replace("100", "true"), "models.m: vocab is a size"),
     "odd heads": (GOOD.replace("heads = 2", "heads = 3", 1).replace("kv_heads = 1", "kv_heads = 2"),
                   "models.m: 3 heads are no multiple of 2 kv_heads"),

@@ -176,15 +176,6 @@ def test_verdicts(value, low, high, floor, verdict):
     assert Compared("", 1.0, value, Ratio(value, low, high), floor).verdict == verdict
 
 
-def test_the_weaker_claim_stands():
-    """Of two measurements the one that claims less counts, in whichever order."""
-    slow, slower, same, fast = (
-        Compared("", 1.0, v, Ratio(v, 0.99 * v, 1.01 * v), 1.1) for v in (1.2, 1.4, 1.05, 0.8)
-    )
-    for one, other, weaker in ((slow, slower, slow), (slow, same, same), (fast, same, same)):
-        assert one.weaker(other) == other.weaker(one) == weaker
-
-
 # Stored runs
 
 
@@ -315,19 +306,6 @@ def test_a_slower_commit_is_found(tree):
     assert [row["case"].split()[0] for row in slow] == ["softmax/cpu/generic"]
     assert 1.3 < slow[0]["ratio"] < 3
     assert found["interleaved"]
-
-
-def test_sides_have_the_rooms_of_their_commit():
-    """A commit's side has its own kernels and the present ruler; `.` is the working tree."""
-    if not (ROOT / ".git").exists():
-        pytest.skip("this is no checkout")
-    with side("HEAD") as found:
-        assert (found.folder / "kernels" / "table.py").is_file()
-        assert not (found.folder / "kernels").is_symlink()
-        assert (found.folder / "bench").resolve() == ROOT / "bench"
-    assert not found.folder.exists()
-    with side(".") as here:
-        assert here.folder == ROOT
 
 
 @pytest.mark.parametrize("name", ["nonsense", "", "--help", "HEAD:README.md"])

@@ -35,51 +35,6 @@ LOAD = EngineTest("load")
 EVERY = (PROMPT, DEEP_PROMPT, STEPS, BATCHED, DEEP_STEPS, FIRST, LOAD)
 
 
-@pytest.mark.parametrize(
-    ("test", "name", "tokens"),
-    [
-        (EngineTest("pp", prompt=512), "pp512", 512),
-        (EngineTest("tg", generate=128), "tg128", 128),
-        (EngineTest("pp", prompt=512, depth=1024), "pp512 @ d1024", 512),
-        (EngineTest("tg", generate=32, depth=4096), "tg32 @ d4096", 32),
-        (EngineTest("batched", prompt=128, generate=32, parallel=4), "pp128+tg32 x4", 640),
-        (LOAD, "load", 0),
-        (FIRST, "first token (warm)", 10),
-    ],
-)
-def test_names_and_tokens(test, name, tokens):
-    """Tests are called as in llama-bench, and count the tokens that one sample processes."""
-    assert (test.name, test.tokens) == (name, tokens)
-
-
-@pytest.mark.parametrize(
-    ("kind", "sizes", "message"),
-    [
-        ("qq", {}, "an engine test is one of pp, tg,"),
-        ("pp", {}, "pp wants at least 1 prompt tokens, got 0"),
-        ("tg", {"generate": -1}, "tg wants at least 1 generate tokens, got -1"),
-        ("tg", {"generate": 1, "prompt": 1}, "tg wants no prompt tokens, got 1"),
-        ("pp", {"prompt": 1, "depth": -1}, "pp cannot start at depth -1"),
-        ("batched", {"prompt": 1, "generate": 1, "depth": 2}, "batched cannot start at depth 2"),
-        ("pp", {"prompt": 1, "parallel": 2}, "pp cannot run 2 sequences"),
-    ],
-)
-def test_nonsense_is_refused(kind, sizes, message):
-    """A test that means nothing is one line."""
-    with pytest.raises(ValueError, match=message):
-        EngineTest(kind, **sizes)
-
-
-def test_tokens_are_fresh_and_shared():
-    """Every sample has tokens of its own, the same for every contender."""
-    first, again, second = (token_ids(BATCHED, number, 100) for number in (1, 1, 2))
-    assert first.shape == (3, 16)
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, second)
-    assert first.min() >= 0
-    assert first.max() < 100
-
-
 @pytest.mark.parametrize("logits", [[1.0, np.nan, 2.0], [1.0, np.inf, 2.0], [3.0, 3.0, 3.0]])
 def test_work_not_done_is_found(logits):
     """Logits that are not finite, or all the same, are no proof of work."""
@@ -109,25 +64,16 @@ def test_assay_leaves_only_the_depth(session, test):
         assert sum(sample.parts.values()) == pytest.approx(sample.seconds)
 
 
-@pytest.mark.parametrize("test", [PROMPT, DEEP_PROMPT, STEPS, DEEP_STEPS], ids=lambda t: t.name)
+@pytest.mark.parametrize("test", EVERY[:5], ids=lambda test: test.name)
 def test_logits_are_those_of_one_evaluation(session, test):
-    """Whatever was run before, a sample ends on the logits of its tokens behind its depth."""
+    """Whatever was run before, and whoever else is in a batch, a sample ends on the logits of its
+    last sequence's tokens behind its depth."""
     sample = session.sample(test, 5)
     assert session.sample(test, 6).check != sample.check
     model = session._contender.engine.model
     filling = np.random.default_rng(0).integers(0, model.config.vocab, SETUP.context, np.int32)
-    tokens = [*filling[: test.depth], *token_ids(test, 5, model.config.vocab)[0]]
+    tokens = [*filling[: test.depth], *token_ids(test, 5, model.config.vocab)[-1]]
     model.cells.clear()
-    assert Check.of(model.evaluate(tokens, 0)) == sample.check
-    model.cells.clear()
-
-
-def test_sequences_of_a_batch_are_independent(session):
-    """The last sequence of a batched test ends on the logits that it has alone."""
-    sample = session.sample(BATCHED, 3)
-    model = session._contender.engine.model
-    model.cells.clear()
-    tokens = token_ids(BATCHED, 3, model.config.vocab)[-1].tolist()
     assert Check.of(model.evaluate(tokens, 0)) == sample.check
     model.cells.clear()
 
@@ -338,14 +284,6 @@ def row_of(model, setup):
     return found
 
 
-def test_only_what_is_unusual_is_told():
-    """Threads stand in a row of their own, and room for tokens changes no speed."""
-    assert Setup(2, context=64, sequences=4).settings == ""
-    told = Setup(2, context=64, batch=8, kv_format="Q8_0").settings
-    assert told == "batch=8,kv_format=Q8_0"
-    assert Setup(2, context=64, ram_budget="600MiB").settings == "ram_budget=600MiB"
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -367,10 +305,8 @@ def test_a_race_says_how_it_ran(sparse_model):
     """What the contender's own process found is in its rows, after what holds for everyone; rows of
     other settings are not compared."""
     setup = Setup(1, context=32, kv_format="F32", sparse="on", threshold=0.5)
-    sparse, dense = (
-        row_of(sparse_model, setup),
-        row_of(sparse_model, Setup(1, context=32, sparse="off")),
-    )
+    sparse = row_of(sparse_model, setup)
+    dense = row_of(sparse_model, Setup(1, context=32, sparse="off"))
     assert sparse.settings == "kv_format=F32,sparse=on,blocks=2/2,threshold=0.5"
     assert dense.settings == "sparse=off,blocks=0/2"
     assert sparse.key != dense.key

@@ -59,14 +59,11 @@ def test_no_gpu_is_one_line_and_nothing_else(tmp_path):
 
 
 def test_what_it_cannot_do_without_is_named(monkeypatch, capsys):
-    """Before anything else is imported."""
+    """Before anything else is imported; as is a model without a shape."""
     monkeypatch.setattr(gpu_check, "NEEDED", ("numpy", "no_such_package", "nor_this"))
     assert gpu_check.main([]) == 1
     told = "gpu-check: no GPU can be used without no_such_package and nor_this\n"
     assert capsys.readouterr().err == told
-
-
-def test_a_model_needs_a_shape(capsys):
     with pytest.raises(SystemExit, match="2"):
         gpu_check.main(["--model", "file.gguf"])
     assert "--model is SHAPE=FILE, got 'file.gguf'" in capsys.readouterr().err

@@ -133,20 +133,16 @@ def test_copies_are_read_by_turns():
 
 @pytest.mark.parametrize("kind", ["F16", "Q4_0"])
 def test_a_step_reads_what_it_is_said_to(kind):
-    """Its nodes' weights and caches are the bytes that its limit is of."""
+    """Its nodes' weights and caches are the bytes that its limit is of; it launches few kernels."""
     device = Recorder()
     size = cases.FORMATS[kind].row_bytes
     block = list(step.Step(device, SMALL, kind).block(copies=1))
+    assert step.launches(block) == 10
     cold = [bound for bound in block if bound.cold]
     held = sum(of[0].bytes for bound in cold for n, of in bound.buffers.items() if n in bound.cold)
     total = SMALL.blocks * held + SMALL.vocab * size(SMALL.hidden) + 4 * SMALL.hidden
     assert step.Step(device, SMALL, kind).bytes == total
     assert [len(bound.cold) for bound in cold] == [1, 3, 2, 1, 1, 2, 1]  # 2: keys and values
-
-
-@pytest.mark.parametrize("kind", ["F16", "Q4_0"])
-def test_a_step_launches_few_kernels(kind):
-    assert step.launches(step.Step(Recorder(), SMALL, kind).block(copies=1)) == 10
 
 
 def test_what_did_not_pass_is_not_measured():

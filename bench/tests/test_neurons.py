@@ -169,5 +169,5 @@ def test_a_peer_that_is_not_there_has_a_line(sparse_model):
     """And no column."""
     rows = [row for rows in curve(sparse_model, sparse_model, (0.5,), 1, ONCE, str) for row in rows]
     found = section(rows_of(*rows))
-    assert found.notes == ["PowerInfer: it is not named: --powerinfer PROGRAM"]
+    assert found.notes == ["PowerInfer is absent: it is not named: --powerinfer PROGRAM."]
     assert "Times PowerInfer" not in found.tables[0].columns

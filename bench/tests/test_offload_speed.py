@@ -18,10 +18,9 @@ from bench.offload.way import About, Process, Way
 from bench.race.experiment import Racing
 from bench.race.results import Measurement, read
 from bench.race.timing import Rule
-from bench.report.markdown import write_page
 from bench.report.offload import Race, section
 from bench.tests.support.programs import main_of
-from bench.tests.support.synthetic import CONDITIONS, rows_of, shown
+from bench.tests.support.synthetic import rows_of, shown
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
 
@@ -121,8 +120,13 @@ def test_who_dies_is_absent(subject, kept, rows):
     assert (len(found[ways.IN_A_ROW].samples), len(found["other"].samples)) == (0, 2)
 
 
-def test_tokens_are_the_same_for_all(subject):
-    """Random, or of a story from its first token on; fresh for each sample."""
+def test_what_is_sampled(subject, sparse_model):
+    """A model is known by its file. Tokens are the same for all: random, or of a story from its
+    first token on; fresh for each sample."""
+    with GGUFFile(sparse_model) as file:
+        assert subject.weights == sum(t.n_bytes for t in file.tensors.values())
+    assert (subject.alone, subject.sparse, subject.vocab) == (True, True, 300)
+    assert not SUBJECT.alone
     assert subject.tokens(3) == subject.tokens(3) != subject.tokens(4)
     assert len(subject.tokens(0)) == subject.length == subject.uncounted + 3
     story = Subject.of(resolve("story-relu"), 1, large=2, small=48)
@@ -173,8 +177,8 @@ def test_figures_of_a_race():
 
 
 def test_rows_are_held_against_the_disk():
-    """Bytes and the disk's best stand in each way's row; faster than reading them in a row takes
-    is impossible."""
+    """Bytes, what it ran with, and the disk's best stand in each way's row; faster than reading
+    them in a row takes is impossible."""
     rows = {row.test: row for row in contest() if row.phase == "run"}
     streamed = rows[ways.STREAMED]
     assert streamed.settings == "budget=600.0MB,resident=500.0MB,streamed=500.0MB"
@@ -183,6 +187,9 @@ def test_rows_are_held_against_the_disk():
     assert not any(row.impossible for row in rows.values())
     (fast, *_) = [row for row in contest(0.1) if row.test == ways.STREAMED]
     assert "250% of the limit (disk)" in fast.impossible
+    about = About(resident=200_000, streamed=0, pool=700_000, kept=0.345)
+    told = settings(Process(budget=1_000_000, sparse=ways.ON), about)
+    assert told == "budget=1.0MB,resident=0.2MB,streamed=0.0MB,pool=0.7MB,kept=34%"
 
 
 def test_the_section():
@@ -216,31 +223,6 @@ def test_the_section():
     )
 
 
-def test_settings_of_neurons():
-    process = Process(budget=1_000_000, sparse=ways.ON)
-    about = About(resident=200_000, streamed=0, pool=700_000, kept=0.345)
-    told = settings(process, about)
-    assert told == "budget=1.0MB,resident=0.2MB,streamed=0.0MB,pool=0.7MB,kept=34%"
-
-
-def test_the_page(tmp_path):
-    """Tables, a plot for each curve as a file that stands alone, and a line for who is absent."""
-    rows = [row for way, seconds in ((ways.at(0.2), 0.4), (ways.at(0.6), 0.2))
-            for row in known(way, seconds, 1e8, seconds)]  # fmt: skip
-    rows += known(ways.IN_A_ROW, 0.05, 1e8, 0.05)
-    curve = [replace(row, shape="curve dense", rivals="two") for row in beside_the_disk(rows)]
-    made = section(rows_of(*contest(), *curve))
-    write_page(made, CONDITIONS, tmp_path / "offload.md")
-    text = (tmp_path / "offload.md").read_text()
-    (plot,) = tmp_path.glob("*.svg")
-    assert f"]({plot.name})" in text
-    assert plot.read_text().startswith('<svg xmlns="http://www.w3.org/2000/svg"')
-    assert "--s0: #" in plot.read_text()
-    assert "| streamed | 600.0MB | 300 | 2.00 [2.00, 2.00] |" in text
-    assert "llama.cpp is absent: killed by the system" in text
-    assert "Times llama.cpp" not in text  # who is absent is compared with nobody
-
-
 def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
     """It races each model, writes the page and keeps rows; --quick keeps none. What it prints for
     programs are figures, and nulls where there are none."""
@@ -264,28 +246,3 @@ def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
     assert rows[ways.STREAMED]["Times naive"] == pytest.approx(2)
     assert rows[ways.NAIVE]["Budget"] is None
     assert len(list((tmp_path / "results").glob("*.jsonl"))) == 1
-
-
-def test_which_ways():
-    """llama.cpp only where a limit means something; of a sparse model the table of the paper, each
-    way with one thing more; budgets are shares of the weights."""
-    large = ways.dense(1000, 0.5, limited=True)
-    (peer,) = [way for way in large if way.process.who == ways.LLAMA_CPP]
-    assert peer.process.limited
-    assert peer.process.budget == 500
-    assert not any(way.process.limited for way in ways.dense(1000, 0.5, limited=False))
-    paper = {way.name: way.process for way in ways.paper(1000, 0.5, 4096)}
-    names = (ways.HYBRID, ways.PREDICTOR, ways.WINDOW, ways.BUNDLE)
-    told = [(p.sparse, p.window, p.bundles) for p in (paper[name] for name in names)]
-    assert told[1:] == [("on", ways.NO_WINDOW, False), ("on", None, False), ("on", None, True)]
-    assert told[0][0] == "off"
-    assert {paper[name].budget for name in names} == {500}
-    budgets = [way.process.budget for way in ways.curve(1000, (0.2, 1.0), ways.OFF)]
-    assert budgets[:2] == [200, 1000]
-
-
-def test_a_small_model_is_known(subject, sparse_model):
-    with GGUFFile(sparse_model) as file:
-        assert subject.weights == sum(t.n_bytes for t in file.tensors.values())
-    assert (subject.alone, subject.sparse, subject.vocab) == (True, True, 300)
-    assert not SUBJECT.alone

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import bench.ops.alone
+import bench.ops.op_run
 import kernels.table
 from bench.machine.limits import Cache
-from bench.ops.alone import Asked
 from bench.ops.cases import CACHES
 from bench.ops.op_run import Lab, OpRun
+from bench.ops.workload import Workload
 from bench.shell.op import serving
 from bench.tests.support.synthetic import ENDLESS, machine_of
 from engine.shell import main
@@ -46,7 +47,7 @@ def probes(monkeypatch):
         asked.append(again)
         return one_cache(1e13)
 
-    monkeypatch.setattr(bench.ops.alone, "limits", limits)
+    monkeypatch.setattr(bench.ops.op_run, "limits", limits)
     return asked
 
 
@@ -70,33 +71,29 @@ def rows_of(outcome):
     return json.loads(stdout)
 
 
-def test_json_has_every_figure_of_every_variant(assay):
-    """A row a variant: its error, and on hot and cold caches its time, rates and share."""
+def test_json_has_every_figure_of_every_variant(assay, probes):
+    """A row a variant: its error, and on hot and cold caches its time; bytes and operations over
+    seconds give the rates, and a share is the rate over the limit's."""
     rows = rows_of(assay(*NORM, "--all", "--values", "spiky", "--seed", "3", "--json"))
+    cost = OPS["rms_norm"].cost({"tokens": 3, "hidden": 256}, None)
     assert [row["kernel"] for row in rows] == ["rms_norm/cpu/generic", "rms_norm/cpu/scalar"]
     for row in rows:
         assert set(row) == KEYS
         assert (row["shape"], row["values"]) == ({"tokens": 3, "hidden": 256}, "spiky")
         assert (row["seed"], row["threads"], row["passed"]) == (3, 1, True)
         assert 0 <= row["error_over_bound"] <= 1
-        assert min(row["samples"], row["cold_samples"]) >= 5
-        assert min(row["seconds"], row["cold_seconds"]) > 0
         assert (row["limit"], row["cold_limit"]) == ("L1d read", "memory read")
-
-
-def test_shares_and_rates_are_of_the_times(assay, probes):
-    """Bytes and operations over seconds give the rates; a share is the rate over the limit's."""
-    cost = OPS["rms_norm"].cost({"tokens": 3, "hidden": 256}, None)
-    for row in rows_of(assay(*NORM, "--json")):
         for prefix, fastest in (("", 1e13), ("cold_", 1e12)):
-            seconds = row[f"{prefix}seconds"]
-            assert row[f"{prefix}gb_per_second"] == pytest.approx(cost.bytes / seconds / 1e9)
-            assert row[f"{prefix}gflop_per_second"] == pytest.approx(
-                cost.operations / seconds / 1e9
+            seconds, gb, gflop, share, note = (
+                row[prefix + name]
+                for name in ("seconds", "gb_per_second", "gflop_per_second", "share", "note")
             )
-            assert row[f"{prefix}share"] == pytest.approx(cost.bytes / seconds / fastest)
-            assert 0 < row[f"{prefix}share"] <= 1.1
-            assert row[f"{prefix}note"] == ""
+            assert row[f"{prefix}samples"] >= 5
+            assert gb == pytest.approx(cost.bytes / seconds / 1e9)
+            assert gflop == pytest.approx(cost.operations / seconds / 1e9)
+            assert share == pytest.approx(cost.bytes / seconds / fastest)
+            assert 0 < share <= 1.1
+            assert note == ""
     assert probes == [False]
 
 
@@ -137,7 +134,7 @@ def test_faster_than_the_machine_is_rejected(assay, monkeypatch):
         asked.append(again)
         return one_cache(1e3)
 
-    monkeypatch.setattr(bench.ops.alone, "limits", slow)
+    monkeypatch.setattr(bench.ops.op_run, "limits", slow)
     row = rows_of(assay(*NORM, "--variant", "generic", "--json"))[0]
     assert asked == [False, True]
     assert row["share"] > 1.1
@@ -216,7 +213,7 @@ def test_whatever_is_judged_can_be_timed(tried):
         lab = Lab(team, one_cache(1e13))
         for case in cases:
             for cache in CACHES:
-                run = OpRun(lab, Asked.to(tried, case), cache)
+                run = OpRun(lab, Workload.on(tried, case), cache)
                 assert run() >= 0
                 assert run.checked == 1
 
@@ -225,7 +222,7 @@ def test_timing_has_the_values_that_were_asked_for():
     """Inputs of another kind or seed are other inputs, the same ones each time."""
     kernel = find("rms_norm/cpu/generic")
     x = [
-        Asked.to(kernel, kernel.spec.case({"tokens": 2, "hidden": 64}, *asked)).inputs()["x"]
+        Workload.on(kernel, kernel.spec.case({"tokens": 2, "hidden": 64}, *asked)).inputs()["x"]
         for asked in (("normal", 0), ("spiky", 0), ("spiky", 1), ("spiky", 1))
     ]
     assert not np.array_equal(x[0], x[1])
@@ -240,7 +237,7 @@ def test_attention_costs_the_cells_that_its_tokens_see():
     plain = {"sequences": 1, "windowed": 0, "alibi": 0, "softcapped": 0}
 
     def work(**changes):
-        return Asked.to(kernel, kernel.spec.case(sizes | plain | changes, format="F32"))
+        return Workload.on(kernel, kernel.spec.case(sizes | plain | changes, format="F32"))
 
     for special in (work(windowed=1), work(sequences=3)):
         spans = special.inputs()["spans"]

@@ -210,14 +210,3 @@ def test_the_impossible_fails_and_is_kept(lab, recorder):
     assert first.samples == (1e-30,) * 5
     assert not second.note
     assert len(recorder.rejected) == 1
-
-
-def test_the_possible_passes(lab, recorder):
-    """A row within the limit is kept without a word, and nothing is written before the first."""
-    assert not list(recorder.folder.iterdir())
-    run = OpRun(lab, work("add/cpu/generic"), "hot")
-    rows = Experiment({"assay": run.contender()}).run(Rule(least=3, most=3))
-    recorder.add(*map(run.limited, rows))
-    (row,) = read(recorder.results.path).measurements
-    assert not row.note
-    assert not recorder.rejected

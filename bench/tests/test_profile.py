@@ -3,7 +3,6 @@ the whole."""
 
 import json
 import re
-import time
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import bench.machine.limits
 from bench.engine.node_cost import cost_of
 from bench.engine.profile import ProfileError, profile
 from bench.machine.clock import Stamped
-from bench.race.results import Limit
 from bench.shell.profile import as_dict, kept_table
 from bench.shell.profile import profile as command
 from bench.tests.support.programs import shell as shell_of
@@ -58,19 +56,6 @@ def spin(args, thread, n_threads):
         value = value * 1.0000001 + 1e-9
     if thread == 0:
         out[0] = value
-
-
-def test_stamps_are_of_the_clock():
-    """Stamps are in order, and between what Python's monotonic clock says before and after."""
-    block = pack_words(SPIN, {"count": 10, "out": np.zeros(1)})
-    timed = Stamped([(spin, block)] * 3)
-    with Team(2) as team:
-        before = time.monotonic_ns()
-        laps = timed.run(team)
-        after = time.monotonic_ns()
-    moments = [before, *timed.times, after]
-    assert moments == sorted(moments)
-    assert 1e9 * laps.sum() == pytest.approx(timed.times[-1] - timed.times[1])
 
 
 def test_heads_that_keep_others_are_told_apart(tmp_path):
@@ -219,25 +204,10 @@ def test_faster_than_the_machine_is_an_error(engine, found):
     assert all(row.impossible and row.share > 1 for _, row in impossible.by_op())
 
 
-def test_no_page_says_that_more_than_all_was_reached(found):
-    """What is above the limit by no more than a probe's spread is the limit."""
-    node = found.nodes[0]
-    for spread, reached in ((0.05, 1.0), (0.01, 1.03)):
-        bound = Limit("memory read", 1.03 * node.median, spread)
-        assert bound.of(node).reached == pytest.approx(reached)
-    assert Limit("memory read", node.median / 2, 0).of(node).reached == 0.5
-
-
 def test_what_is_faster_than_the_machine_is_probed_again(shell):
     """Its memory may be twice as fast as an hour ago."""
     rows = json.loads(shell("--json", machine=limits(1e3), later=limits()))["nodes"]
     assert not any(row["rejected"] for row in rows)
-
-
-def test_without_limits_there_is_no_share(engine):
-    """Times stand alone where no limits were given."""
-    alone = profile(engine, depth=0, rule=QUICK)
-    assert {(row.share, row.limit) for row in alone.measurements()} == {(0.0, "")}
 
 
 @pytest.mark.parametrize(("tokens", "depth"), [(0, 0), (1, -1), (1, 96), (90, 7)])

@@ -9,7 +9,8 @@ import pytest
 
 from bench.race import frames
 from bench.race.results import Measurement, find, read_folder
-from bench.report import history, machines, ops, peers, plots, table, words
+from bench.report import history, machines, ops, peers, plots, words
+from bench.report.cells import NONE
 from bench.report.certified import (
     Standing,
     passed,
@@ -172,19 +173,14 @@ def test_tables_hold_the_frames_kernels(driver, shown, latest):
         assert found == pytest.approx(rates, rel=1e-12), (kernel, row.shape)
 
 
-def test_console_stays_silent(driver, shown):
-    """The page loads, and its tables sort, without an error in the console."""
+def test_tables_are_sorted_and_searched(driver, shown):
+    """Without an error in the console. Rows that have all the words stay, in long tables, too;
+    without words all are back."""
     show(driver, shown, SIZES["desk"])
     rising, falling = (ask(driver, "sorted('#all-ops-decode', 3)") for _ in range(2))
     assert rising == sorted(rising)
     assert falling == rising[::-1]
     assert rising != falling
-    assert complaints(driver) == []
-
-
-def test_tables_are_searched(driver, shown):
-    """Rows that have all the words stay, in long tables, too; without words all are back."""
-    show(driver, shown, SIZES["desk"])
     found = ask(driver, "searched('#all-ops-decode', 'AVX512 q8_0')")
     assert set(found) == {"linear avx512_vnni Q8_0"}
     every = ask(driver, "searched('#table-peers', '')")
@@ -327,7 +323,7 @@ def test_machines_are_set_against_their_own_limits(latest, sections):
     pairs = [
         [cell.value for cell in pair.sort_values("other")["Of its limit"]]
         for _, pair in shares.groupby("what")
-        if table.NONE not in pair["Of its limit"].tolist()
+        if NONE not in pair["Of its limit"].tolist()
     ]
     assert len(pairs) > 20
     assert all(half == pytest.approx(share / 2, rel=0.03) for share, half in pairs)
@@ -348,7 +344,7 @@ def test_the_matrix_tells_every_standing(tables, sections):
     assert generic["linear", "F16"].text == "failed"
     assert generic["silu", "—"].text == "untried"
     assert generic["linear", "Q4_0"].text == "deep 0.42"
-    assert scalar["silu", "—"] == table.NONE
+    assert scalar["silu", "—"] == NONE
     assert sections["conformance"].notes[0].startswith(FAILED)
 
 
@@ -466,9 +462,14 @@ def test_a_ratio_across_races_is_marked():
         ("plain", ("plain", "")),
     ],
 )
-def test_formats_are_read_off_names(name, wanted):
-    """A model's family is its name without the format at its end."""
+def test_formats_and_tests_are_read_off_names(name, wanted):
+    """A model's family is its name without the format at its end; pp and tg tests are known by
+    llama-bench's names, all others are not of that kind."""
     assert family(name) == wanted
+    tests = ("tg32 @ d1024", "pp128+tg32 x4")
+    rows = synthetic.rows_of(*(Measurement("engine", t, model=name) for t in tests))
+    (found,) = duels(rows).itertuples()
+    assert (found.kind, found.amount, found.depth) == ("tg", 32, 1024)
 
 
 def test_every_variant_has_a_look_of_its_own():
@@ -476,13 +477,6 @@ def test_every_variant_has_a_look_of_its_own():
     variants = {kernel.variant for kernel in KERNELS}
     assert variants <= plots.NAMES.keys()
     assert len({plots.look(variant) for variant in variants}) == len(variants)
-
-
-def test_tests_are_read_off_names():
-    """pp and tg tests are known by llama-bench's names; all others are not of that kind."""
-    tests = ("tg32 @ d1024", "pp128+tg32 x4")
-    (found,) = duels(synthetic.rows_of(*(Measurement("engine", t) for t in tests))).itertuples()
-    assert (found.kind, found.amount, found.depth) == ("tg", 32, 1024)
 
 
 @pytest.mark.parametrize(

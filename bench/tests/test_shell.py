@@ -48,29 +48,23 @@ def test_bench_gives_every_test(benched):
     assert tests == ["pp8", "tg4", "pp8 @ d16", "tg4 @ d16", *parts]
 
 
-def test_bench_rates_are_of_its_samples(benched):
-    """Median, mean and deviation are those of the samples, tokens a second; at least -r of them."""
-    for row in benched[0]:
-        assert len(row["samples"]) >= 3
-        assert row["median"] == pytest.approx(np.median(row["samples"]))
-        assert row["mean"] == pytest.approx(np.mean(row["samples"]))
-        assert row["sd"] == pytest.approx(np.std(row["samples"], ddof=1))
-        assert 1 < row["median"] < 1e6
-
-
 def test_bench_keeps_what_it_measured(benched):
-    """The run that is kept holds the same samples in seconds, the tokens and the threads."""
+    """The run that is kept holds the same samples in seconds, the tokens and the threads; median,
+    mean and deviation are those of the samples, tokens a second, at least -r of them."""
     rows, kept = benched
     assert [m.test for m in kept.measurements] == [row["test"] for row in rows]
     for row, m in zip(rows, kept.measurements, strict=True):
-        assert row["samples"] == pytest.approx([m.tokens / s for s in m.samples])
+        rates = np.array(row["samples"])
+        assert len(rates) >= 3
+        assert rates == pytest.approx([m.tokens / s for s in m.samples])
+        told = (row["median"], row["mean"], row["sd"])
+        assert told == pytest.approx((np.median(rates), rates.mean(), rates.std(ddof=1)))
+        assert 1 < row["median"] < 1e6
         assert (m.bench, m.contender, m.threads) == ("engine", "assay", row["threads"])
         assert (m.model, m.settings, row["settings"]) == ("story-f16.gguf", "", "")
     by_test = {m.test: m for m in kept.measurements}
-    whole, parts = (
-        by_test["pp8+tg4 x2"],
-        [by_test[f"pp8+tg4 x2 {p}"] for p in ("prompt", "generation")],
-    )
+    whole = by_test["pp8+tg4 x2"]
+    parts = [by_test[f"{whole.test} {part}"] for part in ("prompt", "generation")]
     assert whole.tokens == sum(part.tokens for part in parts) == 24
     for i, seconds in enumerate(whole.samples):
         assert seconds == pytest.approx(sum(part.samples[i] for part in parts), rel=0.1)

@@ -2,12 +2,12 @@
 
 import json
 import time
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
 
 import bench.speculation_speed as speculation_speed
-from bench.race.experiment import Racing
 from bench.race.results import Measurement
 from bench.race.timing import Rule
 from bench.report.speculation import TITLES, Costs, section
@@ -18,7 +18,6 @@ from bench.tests.support.programs import main_of
 from bench.tests.support.synthetic import rows_of, shown
 from engine import Engine, Options
 
-TWICE = Racing(Rule(least=2, most=2))
 OPTIONS = Options(context=256, threads=1)
 DEPTH, LENGTH = 8, 20
 
@@ -119,72 +118,52 @@ def test_openings(small):
         assert "Once" in story.tokenizer.decode(first)
 
 
-def rates(rows):
-    """Tokens a step of each way."""
-    return {row.test: row.median for row in rows if row.phase == races.A_STEP}
+@pytest.fixture(name="rows", scope="module")
+def _rows(sparse_model):
+    """All that the program measures in small, of a target that drafts for itself."""
+    asked = Namespace(target=str(sparse_model), draft=str(sparse_model), part=[], threads=1)
+    asked.quick, asked.rule = True, Rule(least=2, most=2)
+    return [row for rows in speculation_speed.measured(asked, str) for row in rows]
 
 
-def checked(rows):
-    return {row.test for row in rows if row.checked}
+def of(rows, kind):
+    """A race's tokens a step, and the ways whose text was held to the plain one's."""
+    own = [row for row in rows if row.shape == kind]
+    given = {row.test: row.median for row in own if row.phase == races.A_STEP}
+    return given, {row.test for row in own if row.checked}
 
 
-def test_verifying_in_small(small):
-    """Each number of tokens was sampled, and the engine can go on."""
-    text = opening(small, DEPTH + 5)
-    rows = races.verifying(TWICE, small, text, DEPTH, (1, 2, 5))
-    assert {row.tokens: len(row.samples) for row in rows} == {1: 2, 2: 2, 5: 2}
-    assert small.text.held == []
-    assert small.model.cells.free == OPTIONS.context
-    assert Costs(rows_of(*rows)).of(1) == 1
-
-
-def test_a_synthetic_race_in_small(small):
-    """Plain writes a token a step; drafts have what the formula says of them."""
-    drafts = [Synthetic(1.0, 3, 0.0), Synthetic(0.0, 3, 0.1)]
-    prompt = opening(small, DEPTH)
-    rows = races.synthetic(TWICE, races.FORMULA, small, prompt, LENGTH, drafts)
-    right, wrong = (each.name for each in drafts)
-    assert rates(rows) == {races.PLAIN: 1, right: 4, wrong: 1}
-    assert checked(rows) == rates(rows).keys()
-
-
-def test_a_pair_in_small(small, sparse_model):
-    """A model that drafts for itself is always right."""
-    with Engine.load(sparse_model, OPTIONS.for_draft_model()) as draft:
-        prompts = [opening(small, DEPTH, number) for number in range(2)]
-        rows = races.pair(TWICE, small, draft, prompts, LENGTH)
-    given = rates(rows)
-    assert given["greedy, plain"] == given["temperature 0.8, plain"] == 1
+def test_drafts_in_small(rows):
+    """Plain writes a token a step; drafts have what the formula says of them, a model that drafts
+    for itself is always right, and what is copied out of the prompt is found there."""
+    given, held = of(rows, races.CURVE)
+    right, wrong = (Synthetic(alpha, speculation_speed.CURVE_GAMMA, 0.0).name for alpha in (1, 0))
+    assert (given[races.PLAIN], given[wrong], given[right]) == (1, 1, 5)
+    assert held == given.keys()
+    given, held = of(rows, races.PAIR)
+    plain, drawn = {"greedy, plain", "temperature 0.8, plain"}, f"temperature 0.8, {races.DRAWN}"
+    assert {given[name] for name in plain} == {1}
     assert given["greedy, chains of 4"] == 5
-    assert given[f"temperature 0.8, {races.DRAWN}"] > 1
-    plain, drawn = ("greedy, plain", "temperature 0.8, plain"), f"temperature 0.8, {races.DRAWN}"
-    assert checked(rows) == given.keys() - {*plain, drawn}
-
-
-def test_lookup_in_small(small):
-    """What is copied out of the prompt is found there, as far as drafts go."""
-    rows = races.lookup(TWICE, small, opening(small, 3 * LENGTH, 2), LENGTH)
-    assert races.COPIED in checked(rows)
-    assert rates(rows)[races.FIXED] == 11
-    assert rows[0].settings.startswith("repeats=")
-
-
-def test_sparse_in_small(sparse_model):
-    """All five ways, right in all their drafts, give as many tokens a step."""
-    drafts = Synthetic(1.0, 3, 0.0)
-    rows = races.sparse(TWICE, sparse_model, OPTIONS, DEPTH, LENGTH, drafts)
-    given = rates(rows)
-    drafting = [name for name, rate in given.items() if rate == 4]
-    assert drafting == [races.DRAFTS, races.EACH, races.TOGETHER]
+    assert given[drawn] > 1
+    assert held == given.keys() - {*plain, drawn}
+    given, held = of(rows, races.LOOKUP)
+    assert given[races.FIXED] == 11
+    assert races.COPIED in held
+    given, held = of(rows, races.SPARSE)
     assert next(iter(given)) == races.DENSE
-    assert len(checked(rows)) == 5
+    drafting = (races.DRAFTS, races.EACH, races.TOGETHER)
+    assert [name for name, rate in given.items() if rate > 1] == [*drafting]
+    assert len(held) == 5
 
 
-def test_unions_in_small(sparse_model):
-    """One token's union is its own mask; of more tokens it grows, and stays below what masks that
-    never agree would have."""
-    rows = list(races.unions(sparse_model, OPTIONS, 36))
-    found = rows_of(*rows).set_index(["tokens", "phase"])["median"].unstack()
+def test_steps_and_unions_in_small(rows):
+    """Each number of tokens was sampled. One token's union is its own mask; of more tokens it
+    grows, and stays below what masks that never agree would have."""
+    steps = [row for row in rows if row.shape.startswith(races.VERIFY)]
+    assert {row.tokens: len(row.samples) for row in steps} == {1: 2, 3: 2, 5: 2}
+    assert Costs(rows_of(*steps)).of(1) == 1
+    counted = [row for row in rows if row.shape == races.UNION]
+    found = rows_of(*counted).set_index(["tokens", "phase"])["median"].unstack()
     first = found.loc[1]
     assert first["run"] == pytest.approx(first["independent"]) == pytest.approx(first["alike"])
     assert 0.1 < first["run"] < 0.5
@@ -280,15 +259,16 @@ def test_each_way_stands_beside_its_own_plain_one():
 # The program
 
 
-def test_the_program(sparse_model, tmp_path, monkeypatch, capsys):
-    """All parts of a target with predictors and a draft model; --quick keeps no rows."""
+def test_the_program(rows, tmp_path, monkeypatch, capsys):
+    """A table for each race; --quick keeps no rows."""
     monkeypatch.setenv("ASSAY_RESULTS", str(tmp_path / "results"))
-    model, page = str(sparse_model), str(tmp_path / "page.md")
-    words = [model, "--draft", model, "-t", "1", "--quick", "-o", page, "--json"]
+    monkeypatch.setattr(speculation_speed, "measured", lambda *_: (some for some in [rows]))
+    page = tmp_path / "page.md"
+    words = ["small", "-t", "1", "--quick", "-o", str(page), "--json"]
     assert main_of(monkeypatch, speculation_speed, *words) == 0
     told = json.loads(capsys.readouterr().out)
     assert all(f"small: {t}" in one["table"] for t, one in zip(TITLES.values(), told, strict=True))
-    assert (tmp_path / "page.md").read_text().count("|\n| ---") == 7
+    assert page.read_text().count("|\n| ---") == 7
     assert not (tmp_path / "results").exists()
 
 

@@ -141,14 +141,3 @@ def test_it_does_not_outlive_its_parent(tmp_path):
         parent.kill()
     gone, _ = psutil.wait_procs([orphan], timeout=5)
     assert gone, "it still runs 5 s later"
-
-
-def test_other_sources_can_be_put_first(tmp_path):
-    """With a PYTHONPATH of one's own, the child takes modules from there, whatever is here."""
-    room = tmp_path / "bench"
-    room.mkdir()
-    (room / "__init__.py").touch()
-    (room / "child.py").write_text((FOLDER / "bench" / "child.py").read_text())
-    (room / "where.py").write_text("def file():\n    return __file__\n")
-    with Child("bench.where:file", env={"PYTHONPATH": str(tmp_path)}) as child:
-        assert child.ask() == str(room / "where.py")

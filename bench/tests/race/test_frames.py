@@ -15,6 +15,7 @@ ROWS = (
                 limit="memory read", limit_seconds=1e-6, cache="cold"),
     Measurement("engine", "tg16", model="m.gguf", samples=(0.5, 0.25), tokens=16, rivals="r"),
     Measurement("engine", "tg16", "llama.cpp", model="m.gguf", rivals="r", note="not installed"),
+    Measurement("memory", "load", samples=(3e6, 5e6), unit="B", bytes=1e6, tokens=4),
 )  # fmt: skip
 
 
@@ -26,9 +27,9 @@ def _folder(tmp_path):
 
 def test_one_row_a_sample(folder):
     """Every sample has a row, in order, with run, commit, device and all that its measurement says;
-    who is absent has one, without seconds, with its note."""
+    who is absent has one, without a value, with its note. What is in bytes has no seconds."""
     frame, run = frames.load(str(folder)), read_folder(folder)[0][0]
-    assert len(frame) == 3 + 2 + 1
+    assert len(frame) == 3 + 2 + 1 + 2
     names = ("run", "commit", "device", "machine")
     about = [run.run, CONDITIONS.commit[:12], CONDITIONS.device, CONDITIONS.machine]
     assert [set(frame[name]) for name in names] == [{one} for one in about]
@@ -37,27 +38,14 @@ def test_one_row_a_sample(folder):
         found = frame[(frame.test == row.test) & (frame.contender == row.contender)]
         for name in frames.KEYS[5:] + frames.FACTS:
             assert set(found[name]) == {getattr(row, name)}, name
-        if row.samples:
-            assert tuple(found.seconds) == row.samples
-            assert list(found["sample"]) == list(range(len(row.samples)))
-        else:
-            assert found.seconds.isna().all()
-
-
-def test_memory_is_no_duration(tmp_path):
-    """What is in bytes has a value and its unit, no seconds, and no rate."""
-    row = Measurement("memory", "load", samples=(3e6, 5e6), unit="B", bytes=1e6, tokens=4)
-    Results(tmp_path, CONDITIONS, LIMITS.to_json()).add(row)
-    frame = frames.load(tmp_path)
-    assert tuple(frame.value) == row.samples
-    assert frame.seconds.isna().all()
-    (found,) = frames.summary(frame).itertuples()
-    assert (found.median, found.unit, found.samples) == (4e6, "B", 2)
-    assert np.isnan([found.tokens_per_second, found.gb_per_second]).all()
+        assert tuple(found.value.dropna()) == row.samples
+        assert list(found["sample"]) == list(range(len(row.samples) or 1))
+        assert found.seconds.notna().all() == (row.unit == "s" and bool(row.samples))
 
 
 def test_rates_are_at_the_median(folder):
-    """GB/s, GFLOP/s and tokens/s are cost over median; quartiles, mean and sd as NumPy has them."""
+    """GB/s, GFLOP/s and tokens/s are cost over median; quartiles, mean and sd as NumPy has them;
+    what is no duration has no rate."""
     table = frames.summary(frames.load(folder)).set_index(["test", "contender"])
     add, tg = table.loc[("add", "assay")], table.loc[("tg16", "assay")]
     assert add.gb_per_second == pytest.approx(1.5)
@@ -70,15 +58,9 @@ def test_rates_are_at_the_median(folder):
     absent = table.loc[("tg16", "llama.cpp")]
     assert absent.samples == 0
     assert math.isnan(absent["median"])
-
-
-def test_unreadable_files_are_told(folder):
-    """A bad file costs its own rows alone, and has a line among the complaints."""
-    (folder / "bad.jsonl").write_text("{")
-    frame = frames.load(folder)
-    assert len(frame) == 6
-    (complaint,) = frame.attrs["complaints"]
-    assert complaint.startswith(f"{folder / 'bad.jsonl'}: line 1")
+    held = table.loc[("load", "assay")]
+    assert (held["median"], held.unit, held.samples) == (4e6, "B", 2)
+    assert np.isnan([held.tokens_per_second, held.gb_per_second]).all()
 
 
 def test_runs_do_not_mix(folder):

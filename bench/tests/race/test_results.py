@@ -234,10 +234,12 @@ def test_runs_have_names_of_their_own(tmp_path):
 
 
 def test_faster_than_the_machine_is_impossible():
-    """A share above the limit, its spread granted, is named; no samples and no limit are not."""
+    """A share above the limit, its spread granted, is named, and no page says that more than all
+    was reached; no samples and no limit are not."""
     limited = replace(PLAIN, limit="memory read", limit_seconds=2.1, limit_spread=0.1)
     assert limited.share == pytest.approx(1.05)
     assert not limited.impossible
+    assert (limited.reached, replace(limited, limit_seconds=1.0).reached) == (1, 0.5)
     assert "150% of the limit (memory read)" in replace(limited, limit_seconds=3.0).impossible
     assert replace(limited, samples=(0.0,) * 3).impossible
     assert not replace(limited, samples=()).impossible

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from bench.machine.conditions import Conditions
 from bench.machine.limits import Cache, Limits, Rate
+from bench.ops.cases import CACHES
 from bench.quality import BITS, ERROR, FLOOR, GAIN, MIXED, PURE, estimates, figure, row_of
 from bench.race.results import Measurement, Results, Run
 from bench.race.timing import Rule
@@ -119,33 +121,25 @@ class Maker:
         tail = 1 + self.rng.exponential(0.015, count)
         return tuple(map(float, seconds / self.pace * tail))
 
+    def row(self, seconds: float, *names: str, count: int = 7, **facts: Any) -> Measurement:
+        """A measurement with so many samples about these seconds."""
+        about = {"threads": THREADS, **facts}
+        return Measurement(*names, **about, samples=self.samples(seconds, count))
+
     def op(
         self, op: str, variant: str, stored: str, shape: dict[str, int], model: str, cache: str
     ) -> Measurement:
         """At the variant's pace of the machine's limit."""
         cost = OPS[op].cost(shape, stored or None)
         arithmetic = "int8" if stored.startswith("Q") else "f32"
-        size = int(cost.bytes) if cache == "hot" else None
-        limit = LIMITS.limit(cost, arithmetic, THREADS, size)
+        limit = LIMITS.limit(cost, arithmetic, THREADS, int(cost.bytes) if cache == "hot" else None)
         assert limit is not None
         near = PACES.get(variant, 0.5) * self.rng.uniform(0.75, 1.0)
-        return Measurement(
-            bench="op",
-            test=op,
-            target="cpu",
-            variant=variant,
-            format=stored,
-            shape=",".join(f"{axis}={size}" for axis, size in shape.items()),
-            model=model,
-            threads=THREADS,
-            cache=cache,
-            samples=self.samples(limit.seconds / near + 2e-7),
-            bytes=cost.bytes,
-            operations=cost.operations,
-            limit=limit.name,
-            limit_seconds=limit.seconds,
-            limit_spread=limit.spread,
-        )
+        sizes = ",".join(f"{axis}={size}" for axis, size in shape.items())
+        return limit.of(self.row(
+            limit.seconds / near + 2e-7, "op", op, target="cpu", variant=variant, format=stored,
+            shape=sizes, model=model, cache=cache, bytes=cost.bytes, operations=cost.operations,
+        ))  # fmt: skip
 
 
 def ops(maker: Maker) -> Iterator[Measurement]:
@@ -154,61 +148,50 @@ def ops(maker: Maker) -> Iterator[Measurement]:
     def of(kernel: Kernel, shape: dict[str, int], model: str, cache: str) -> Measurement:
         return maker.op(kernel.op, kernel.variant, kernel.format or "", shape, model, cache)
 
-    linear = [k for k in KERNELS if k.op == "linear" and k.format in FORMATS]
-    shapes = [(model, hidden, out) for model, many in SHAPES.items() for hidden, out in many]
-    for kernel in linear:
-        for model, hidden, out in shapes:
-            for tokens in (1, 8, 512):
-                for cache in ("cold", "hot"):
-                    shape = {"tokens": tokens, "hidden": hidden, "out": out}
-                    yield of(kernel, shape, model, cache)
-        for side in SIDES:
-            found = of(kernel, dict.fromkeys(("tokens", "hidden", "out"), side), "sweep", "hot")
-            yield replace(found, rivals=f"square {side}" if kernel.format == "F32" else "")
+    squares = [dict.fromkeys(("tokens", "hidden", "out"), side) for side in SIDES]
+    models = [(model, hidden, out) for model, many in SHAPES.items() for hidden, out in many]
+    for kernel in (k for k in KERNELS if k.op == "linear" and k.format in FORMATS):
+        for (model, hidden, out), tokens, cache in product(models, (1, 8, 512), CACHES):
+            yield of(kernel, {"tokens": tokens, "hidden": hidden, "out": out}, model, cache)
+        for shape in squares:
+            race = f"square {shape['out']}" if kernel.format == "F32" else ""
+            yield replace(of(kernel, shape, "sweep", "hot"), rivals=race)
         yield from overheads(maker, kernel)
-    for side in SIDES:
-        shape = dict.fromkeys(("tokens", "hidden", "out"), side)
+    for shape in squares:
         found = maker.op("linear", "numpy", "F32", shape, "sweep", "hot")
-        yield replace(found, contender="numpy", variant="", rivals=f"square {side}")
-    for kernel in (k for k in KERNELS if k.op in OTHERS):
-        for tokens in (1, 512):
-            shape = {axis: AXES.get(axis, tokens) for axis in OPS[kernel.op].axes}
-            for cache in ("cold", "hot"):
-                yield of(kernel, shape, TINY, cache)
+        yield replace(found, contender="numpy", variant="", rivals=f"square {shape['out']}")
+    others = (k for k in KERNELS if k.op in OTHERS)
+    for kernel, tokens, cache in product(others, (1, 512), CACHES):
+        shape = {axis: AXES.get(axis, tokens) for axis in OPS[kernel.op].axes}
+        yield of(kernel, shape, TINY, cache)
     found = maker.op("add", "generic", "", {"tokens": 1, "width": 2048}, TINY, "hot")
     yield replace(found, samples=(found.limit_seconds / 3,) * 5, note=REJECTED)
 
 
 def overheads(maker: Maker, kernel: Kernel) -> Iterator[Measurement]:
-    about = Measurement(
-        "op", kernel.op, variant=kernel.variant, format=kernel.format or "", threads=THREADS
-    )
-    yield replace(about, phase="compile", samples=maker.samples(2.1, 5))
-    yield replace(about, phase="certify", samples=maker.samples(0.8, 5))
+    about = {"variant": kernel.variant, "format": kernel.format or "", "count": 5}
+    yield maker.row(2.1, "op", kernel.op, phase="compile", **about)
+    yield maker.row(0.8, "op", kernel.op, phase="certify", **about)
     if kernel.pack:
-        packed = replace(about, phase="pack", shape="hidden=4096,out=11008", bytes=5e7)
-        yield replace(packed, samples=maker.samples(0.004, 5))
+        packed = {"phase": "pack", "shape": "hidden=4096,out=11008", "bytes": 5e7}
+        yield maker.row(0.004, "op", kernel.op, **packed, **about)
 
 
 def engine(maker: Maker) -> Iterator[Measurement]:
     """Every model against a peer that is there and one that is not."""
     for model, rate in MODELS.items():
-        about: dict[str, Any] = {"model": f"{model}.gguf", "threads": THREADS}
+        about: dict[str, Any] = {"model": f"{model}.gguf"}
         for test, (tokens, times) in TESTS.items():
-            race = about | {"bench": "engine", "rivals": f"{model} {test}"}
+            race = about | {"rivals": f"{model} {test}"}
             for name, some, faster in parts(test, tokens):
                 seconds = some / rate / times / faster
-                timed = race | {"test": name, "tokens": some}
-                yield Measurement(**timed, samples=maker.samples(seconds))
                 slower = PEERS["llama.cpp"] * (0.3 if test.startswith("pp") else 1.0)
-                samples = maker.samples(seconds / slower)
-                yield Measurement(**timed, contender="llama.cpp", samples=samples)
-            yield Measurement(
-                **race, test=test, tokens=tokens, contender="transformers", note=ABSENT
-            )
+                yield maker.row(seconds, "engine", name, tokens=some, **race)
+                yield maker.row(seconds / slower, "engine", name, "llama.cpp", tokens=some, **race)
+            absent = Measurement("engine", test, "transformers", note=ABSENT, tokens=tokens)
+            yield replace(absent, threads=THREADS, **race)
         for (bench, test, cache), seconds in STARTS.items():
-            taken = maker.samples(seconds, 5)
-            yield Measurement(bench, test, **about, cache=cache, samples=taken)
+            yield maker.row(seconds, bench, test, **about, cache=cache, count=5)
 
 
 def parts(test: str, tokens: int) -> list[tuple[str, int, float]]:
@@ -222,22 +205,18 @@ def parts(test: str, tokens: int) -> list[tuple[str, int, float]]:
 
 def nodes() -> Iterator[Measurement]:
     """A step of a model of eight blocks, 6% of it in no node."""
-    maker, total = Maker(9), 0.0
-    for block in range(8):
-        for label, (op, variant, stored, shape) in NODES.items():
-            found = maker.op(op, variant, stored, shape, "tinyllama-q4_0", "cold")
-            total += found.median
-            yield replace(found, bench="node", shape=f"blk.{block}.{label}", cache="")
-    about = Measurement("node", "step", model="tinyllama-q4_0", threads=THREADS)
-    limit: dict[str, Any] = {"bytes": 6e8, "limit": "memory read", "limit_seconds": 0.8 * total}
-    limit["tokens"] = 1
-    yield replace(about, samples=maker.samples(1.06 * total), **limit)
-    yield replace(about, test="remainder", samples=maker.samples(0.06 * total))
+    maker, model, total = Maker(9), "tinyllama-q4_0", 0.0
+    for block, (label, of) in product(range(8), NODES.items()):
+        found = maker.op(*of, model, "cold")
+        total += found.median
+        yield replace(found, bench="node", shape=f"blk.{block}.{label}", cache="")
+    limit = {"bytes": 6e8, "limit": "memory read", "limit_seconds": 0.8 * total, "tokens": 1}
+    yield maker.row(1.06 * total, "node", "step", model=model, **limit)
+    yield maker.row(0.06 * total, "node", "remainder", model=model)
 
 
 def of_the_card(maker: Maker, model: str) -> Iterator[Measurement]:
     """All that makes a speed card: the model's rate is 10 tokens/s, and llama.cpp's 8."""
-    race = {"bench": "engine", "model": f"{model}.gguf", "threads": THREADS}
     speeds = {  # by test: tokens, and the tokens/s of Assay, of it with fast numerics, of llama.cpp
         "tg128": (128, 10, 10, 8),
         "pp512": (512, 100, 200, 40),
@@ -247,39 +226,33 @@ def of_the_card(maker: Maker, model: str) -> Iterator[Measurement]:
         "pp32+tg32 x8 generation": (256, 50, 50, 32),
     }
     for test, (tokens, *rates) in speeds.items():
+        race = {"model": f"{model}.gguf", "tokens": tokens, "rivals": f"{model} {test[:9]}"}
         for who, rate in zip(("assay", "assay fast", "llama.cpp"), rates, strict=True):
-            some = race | {"test": test, "tokens": tokens, "rivals": f"{model} {test[:9]}"}
-            yield Measurement(**some, contender=who, samples=maker.samples(tokens / rate, 15))
+            yield maker.row(tokens / rate, "engine", test, who, count=15, **race)
     yield from beside_the_races(maker, model)
 
 
 def beside_the_races(maker: Maker, model: str) -> Iterator[Measurement]:
     """Threads, streams, memory, gap, empty steps, and the nodes of a prompt."""
-    about: dict[str, Any] = {"model": f"{model}.gguf", "threads": THREADS}
+    about: dict[str, Any] = {"model": f"{model}.gguf"}
     for threads, seconds in ((2, 5.0), (1, 9.5)):
         some = about | {"threads": threads, "tokens": 512, "rivals": f"{model} threads"}
-        yield Measurement("scaling", "pp512", **some, samples=maker.samples(seconds, 15))
-    streams = (
-        ("step", "assay", 0.025),
-        ("step", "reading", 0.02),
-        ("linear nodes", "assay", 0.022),
-    )
-    for test, who, seconds in streams:
-        limit = {"bytes": 6e8, "limit": "memory read", "limit_seconds": 0.015}
-        some = about | limit | {"rivals": f"{model} stream" if test == "step" else ""}
-        yield Measurement("stream", test, who, **some, samples=maker.samples(seconds, 15))
-    held = {"shape": "file=620000000,cache=23000000", "unit": "B"}
-    yield Measurement("memory", "load, pp512", **about, **held, samples=(938.7e6,) * 3)
-    gap = about | {"contender": "assay fast", "unit": "NMSE"}
-    yield Measurement("gap", "pp512", **gap, samples=maker.samples(1e-6))
+        yield maker.row(seconds, "scaling", "pp512", count=15, **some)
+    limit = about | {"bytes": 6e8, "limit": "memory read", "limit_seconds": 0.015}
+    race = f"{model} stream"
+    yield maker.row(0.025, "stream", "step", "assay", count=15, rivals=race, **limit)
+    yield maker.row(0.02, "stream", "step", "reading", count=15, rivals=race, **limit)
+    yield maker.row(0.022, "stream", "linear nodes", "assay", count=15, **limit)
+    held = about | {"threads": THREADS, "shape": "file=620000000,cache=23000000", "unit": "B"}
+    yield Measurement("memory", "load, pp512", **held, samples=(938.7e6,) * 3)
+    yield maker.row(1e-6, "gap", "pp512", "assay fast", unit="NMSE", **about)
     for threads in (1, 2):
         some = about | {"threads": threads, "shape": "calls=300,stages=100"}
-        samples = maker.samples(threads * 1e-5)
-        yield Measurement("empty step", "empty step", **some, samples=samples)
+        yield maker.row(threads * 1e-5, "empty step", "empty step", **some)
+    step = about | {"threads": THREADS, "bench": "node", "phase": "prompt"}
+    did = {"operations": 1.4e12, "limit": "int8", "limit_seconds": 0.5}
     nodes = {"linear": 0.7, "quantise_activations": 0.1, "attention": 0.15, "swiglu": 0.02}
-    step = about | {"bench": "node", "phase": "prompt"}
     for op, seconds in nodes.items():
-        did = {"operations": 1.4e12, "limit": "int8", "limit_seconds": 0.5}
         done = did if op == "linear" else {}
         yield Measurement(**step, test=op, shape=f"blk.0.{op}", samples=(seconds,) * 5, **done)
     yield Measurement(**step, test="step", tokens=512, samples=(1.0,) * 5)
@@ -317,24 +290,20 @@ def sparsities() -> Iterator[Measurement]:
 
 def offloads(maker: Maker) -> Iterator[Measurement]:
     """A race of three ways, of which one is absent, and the disk's 2.4 GB/s."""
-    race: dict[str, Any] = {
-        "bench": "offload", "shape": "dense", "model": "tinyllama-f16.gguf", "threads": THREADS,
-        "rivals": "dense",
-    }  # fmt: skip
+    race = {"shape": "dense", "model": "tinyllama-f16.gguf", "rivals": "dense"}
     within = "budget=1100.0MB,resident=1000.0MB,streamed=1200.0MB"
-    for way, settings, seconds, n_bytes in (
-        ("naive", "", 1.1, 2.2e9),
-        ("streamed", within, 0.55, 1.2e9),
-    ):
-        limit = {"bytes": n_bytes, "limit": "disk", "limit_seconds": n_bytes / 2.4e9}
-        samples = maker.samples(seconds, 15)
-        row = Measurement(test=way, **race, settings=settings, samples=samples, tokens=1, **limit)
+    for way, told, seconds, size in (
+        ("naive", "", 1.1, 2.2e9), ("streamed", within, 0.55, 1.2e9),
+    ):  # fmt: skip
+        limit = race | {"bytes": size, "limit": "disk", "limit_seconds": size / 2.4e9, "tokens": 1}
+        row = maker.row(seconds, "offload", way, count=15, settings=told, **limit)
         yield row
-        yield replace(row, phase="bytes", unit="B", samples=(n_bytes,) * 15, limit_seconds=0.0)
+        yield replace(row, phase="bytes", unit="B", samples=(size,) * 15, limit_seconds=0.0)
     killed = "killed by the system: more than 1100 MB of memory"
-    yield Measurement(test="llama.cpp", **race, contender="llama.cpp", note=killed)
-    disk = Measurement(test="disk, in a row", **race)
-    yield replace(disk, samples=maker.samples(0.2))
+    absent = Measurement("offload", "llama.cpp", "llama.cpp", note=killed)
+    yield replace(absent, threads=THREADS, **race)
+    disk = maker.row(0.2, "offload", "disk, in a row", **race)
+    yield disk
     yield replace(disk, phase="bytes", unit="B", samples=(4.8e8,) * 7)
 
 
