@@ -9,6 +9,8 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from bench.race.results import Measurement
 from data.golden import FOLDER as GOLDEN
 from data.story.grammar import log_probability
 from engine import Engine
-from engine.embedded import resolve
+from engine.embedded import embedded_models, resolve
 from engine.gguf.file import GGUFFile
 from engine.perplexity import Coded, Estimate, Passage, Scorer, Tally
 from engine.quantise import Recipe, quantise
@@ -103,6 +105,21 @@ def passages(model: Path, told: Sequence[str]) -> list[Passage]:
         tokenizer = Tokenizer.from_metadata(file.metadata)
     assert tokenizer.eos_id is not None
     return [Passage([*tokenizer.encode(story), tokenizer.eos_id]) for story in told]
+
+
+def opening(model: Path, vocab: int, length: int, number: int) -> list[int]:
+    """So many tokens: for an embedded model of stories, from the beginning of one on, else random
+    ones. Another number, other tokens."""
+    if model in embedded_models().values():
+        told = _told(model)
+        number %= len(told)
+        return list(chain(*told[number:], *told[:number]))[:length]
+    return [int(token) for token in np.random.default_rng(number).integers(0, vocab, length)]
+
+
+@cache
+def _told(model: Path) -> list[Sequence[int]]:
+    return [passage.tokens for passage in passages(model, stories())]
 
 
 def qualities(

@@ -14,10 +14,9 @@ from bench.contenders.contender import present
 from bench.contenders.start import drop
 from bench.offload.memory_group import MemoryGroup
 from bench.offload.way import ASSAY, DISK, IN_A_ROW, IN_MEMORY, LLAMA_CPP, About, Process, Way
-from bench.quality import passages, stories
+from bench.quality import opening
 from bench.race.experiment import Contender, Racing, Sample
 from bench.race.results import Measurement
-from engine.embedded import embedded_models
 from engine.gguf.file import GGUFFile
 from kernels.cache import cache_folder
 
@@ -36,8 +35,7 @@ SHARED = ("compiled", "certificates.jsonl")  # of a cache folder
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model, and how it is sampled: `counted` tokens at a time behind `uncounted` ones, those of
-    `texts` or else random ones."""
+    """A model, and how it is sampled: `counted` tokens at a time behind `uncounted` ones."""
 
     path: Path
     threads: int
@@ -46,24 +44,16 @@ class Subject:
     sparse: bool
     counted: int
     uncounted: int = UNCOUNTED
-    texts: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, path: Path, threads: int, large: int, small: int) -> "Subject":
-        """With `large` tokens that count or, where steps are that much shorter, `small`; of stories
-        for an embedded model, which knows what comes next."""
+        """With `large` tokens that count or, where steps are that much shorter, `small`."""
         with GGUFFile(path) as file:
             weights = sum(tensor.n_bytes for tensor in file.tensors.values())
             vocab = file.tensors["token_embd.weight"].dims[0]
             sparse = "blk.0.fc1.weight" in file.tensors
         found = cls(path, threads, weights, vocab, sparse, large)
-        if found.alone:
-            found = replace(found, counted=small)
-        if path not in embedded_models().values():
-            return found
-        tokens = (tuple(passage.tokens) for passage in passages(path, stories()))
-        texts = tuple(text for text in tokens if len(text) >= found.length)
-        return replace(found, texts=texts)
+        return replace(found, counted=small) if found.alone else found
 
     @property
     def alone(self) -> bool:
@@ -75,11 +65,9 @@ class Subject:
         return self.uncounted + self.counted
 
     def tokens(self, number: int) -> list[int]:
-        """Of the sample with this number: the same for all ways."""
-        if self.texts:
-            return list(self.texts[number % len(self.texts)][: self.length])
-        rng = np.random.default_rng(number)
-        return [int(token) for token in rng.integers(0, self.vocab, self.length)]
+        """Of the sample with this number, the same for all ways: of a story for an embedded model,
+        which knows what comes next, else random."""
+        return opening(self.path, self.vocab, self.length, number)
 
 
 class Folders:

@@ -4,17 +4,13 @@ knows what comes next as well as it is told to, and a way to write, timed token 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import chain
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from bench.quality import passages, stories
+from bench import quality
 from engine import Engine, SamplingParams
-from engine.embedded import embedded_models
 from engine.speculation.drafter import Draft, Drafter, Verified
 from engine.speculation.speculate import Speculation
 
@@ -23,20 +19,9 @@ GREEDY = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, detoken
 
 
 def opening(engine: Engine, length: int, number: int = 0) -> list[int]:
-    """So many tokens to go on from: for an embedded model of held-out stories, from the beginning
-    of one on, else random ones. Another number, another opening."""
-    path = engine.model.file.path
-    if path in embedded_models().values():
-        told = _stories(path)
-        number %= len(told)
-        return list(chain(*told[number:], *told[:number]))[:length]
-    tokens = np.random.default_rng(number).integers(0, engine.tokenizer.vocab_size, length)
-    return [int(token) for token in tokens]
-
-
-@cache
-def _stories(path: Path) -> list[tuple[int, ...]]:
-    return [tuple(passage.tokens) for passage in passages(path, stories())]
+    """So many tokens to go on from; another number, another opening."""
+    path, vocab = engine.model.file.path, engine.tokenizer.vocab_size
+    return quality.opening(path, vocab, length, number)
 
 
 class Held:

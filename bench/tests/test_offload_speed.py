@@ -130,7 +130,6 @@ def test_what_is_sampled(subject, sparse_model):
     assert subject.tokens(3) == subject.tokens(3) != subject.tokens(4)
     assert len(subject.tokens(0)) == subject.length == subject.uncounted + 3
     story = Subject.of(resolve("story-relu"), 1, large=2, small=48)
-    assert story.texts
     assert {len(story.tokens(n)) for n in range(300)} == {story.length}
     assert len({story.tokens(n)[0] for n in range(5)}) == 1  # BOS
     assert story.tokens(0) != story.tokens(1)
