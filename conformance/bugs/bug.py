@@ -5,13 +5,16 @@ import importlib
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
 
+import numpy as np
+
 import kernels.cpu
+import reference
 from conformance.bugs.shares import C_FOLDER, CShare, PythonShare, Work, storing
 from kernels.call import AnyKernel
 from kernels.cpu.runtime.share import Share
@@ -21,8 +24,10 @@ from kernels.kernel import Kernel
 from kernels.table import find, variants
 from reference.formats import FORMATS
 from reference.op import Shape
+from reference.table import OPS
 
 NUMBA_FOLDER = Path(kernels.cpu.__path__[0])
+FORMULA_FOLDER = Path(reference.__path__[0])
 
 Language = Literal["c", "numba", "cuda", "python"]
 # construction: a look at the compiled code; cases: the op's own; shape: those of a model's node
@@ -47,8 +52,8 @@ class Edit:
 class Bug:
     """A wrong kernel of an op in a format, who must see it, and at the latest at which shape.
 
-    What it does is an edit of a right kernel (of one in conformance/bugs/c, or of ours), or a
-    share in Python.
+    What it does is an edit of a right kernel (of one in conformance/bugs/c, or of ours) or of the
+    reference, or a share in Python.
     """
 
     op: str
@@ -70,6 +75,9 @@ class Bug:
         if not isinstance(self.does, Edit):
             return self._row(PythonShare(str(self), self.op, self.format, self.does))
         edit = self.does
+        if self.language == "python":
+            work = storing(self._edited_formula(edit))
+            return self._row(PythonShare(str(self), self.op, self.format, work))
         if self.language == "c":
             source = edit.of((C_FOLDER / edit.file).read_text())
             return self._row(CShare(str(self), self.op, self.format, source, folder))
@@ -86,6 +94,13 @@ class Bug:
             activations=self.activations,
             in_place=in_place,
         )
+
+    def _edited_formula(self, edit: Edit) -> Callable[..., Any]:
+        """The reference, its module changed and run under another name."""
+        module = ModuleType("planted")
+        source = edit.of((FORMULA_FOLDER / edit.file).read_text())
+        exec(compile(source, edit.file, "exec"), vars(module))
+        return cast(Callable[..., Any], getattr(module, OPS[self.op].reference.__name__))
 
     def _edited_numba(self, edit: Edit, folder: Path) -> Kernel:
         """Ours, its module changed: imported under another name from a folder of its own."""
@@ -133,7 +148,8 @@ def edits(path: Path) -> Iterator[Bug]:
     """The bugs of a file of edits: of a kernel and a file of its source those rows whose name
     becomes the bug's, with the old text, the new, and who sees it if not the op's cases. A format
     stands behind the kernel's name, or before the row's. Rows of `if` are conditions, which stand
-    where its rule's new text has {}."""
+    where its rule's new text has {}. Of a reference a row may say instead what the formula is
+    `given`."""
     for kernel, sources in tomllib.loads(path.read_text()).items():
         op, language, *rest = kernel.split("/")
         *variant, formats = rest if rest and rest[-1].split(",")[0] in FORMATS else (*rest, "")
@@ -143,11 +159,30 @@ def edits(path: Path) -> Iterator[Bug]:
             if not formats and rows.keys() <= FORMATS.keys():
                 by_format = list(rows.items())
             for kind, own in by_format:
-                for name, (old, new, *seen) in own.items():
+                for name, row in own.items():
+                    if isinstance(row, dict):
+                        yield Bug(op, language, name, given(op, row), kind or None)
+                        continue
+                    old, new, *seen = row
                     yield Bug(
                         op, language, name, Edit(file, old, new), kind or None, *_who(*seen),
                         variant=variant[0] if variant else "generic",
                     )  # fmt: skip
+
+
+def given(op: str, changes: Mapping[str, str]) -> Work:
+    """What the formula of an op gives for other arguments, or another result of it: expressions of
+    NumPy over its arguments by their names, `out`, what the formula gives, and `op`, the formula.
+    """
+    formula = OPS[op].reference
+
+    def wrong(**inputs: Any) -> Any:
+        known = {"np": np, "op": formula, **inputs}
+        others = {name: eval(text, known) for name, text in changes.items() if name != "out"}
+        out = formula(**{**inputs, **others})
+        return eval(changes["out"], {**known, "out": out}) if "out" in changes else out
+
+    return storing(wrong)
 
 
 def _conditional(rule: Sequence[str] = (), **rows: Any) -> dict[str, list[Any]]:
