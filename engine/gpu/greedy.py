@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from engine.sampling.chain import over
-from engine.sampling.sampler import Likeliest
-from kernels.choose import Need
+from engine.sampling.sampler import Argmax
 from kernels.cuda.runtime.call import between, calls
 from kernels.cuda.runtime.device import Buffer, Device
 from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.dispatch import KernelSpec
 
 FOUND = np.dtype([("token", "i4"), ("", "V12"), ("log_sum", "f8"), ("", "V8")])  # of a row
 
 
-def needs(vocab: int) -> tuple[Need, ...]:
+def needs(vocab: int) -> tuple[KernelSpec, ...]:
     """What it asks of the kernels."""
     return over("greedy", vocab), over("log_sum_exp", vocab)
 
@@ -37,7 +37,7 @@ class Greedy:
     memory is taken when it is first asked."""
 
     def __init__(
-        self, device: Device, kernels: Mapping[Need, CudaKernel], logits: Buffer, vocab: int
+        self, device: Device, kernels: Mapping[KernelSpec, CudaKernel], logits: Buffer, vocab: int
     ) -> None:
         self._device, self._logits, self._vocab = device, logits, vocab
         self._kernels = [kernels[need] for need in needs(vocab)]
@@ -47,7 +47,7 @@ class Greedy:
             for stage in kernel.stages:
                 device.prepare(stage)
 
-    def of(self, rows: int) -> list[Likeliest]:
+    def of(self, rows: int) -> list[Argmax]:
         """What it finds in each of the first rows."""
         if self._recorded is None or rows > len(self._recorded.runs):
             self._recorded = self._record(rows)
@@ -59,7 +59,7 @@ class Greedy:
         for row, (token, log_sum) in enumerate(found[["token", "log_sum"]].tolist()):
             begin = row * self._row_bytes + 4 * token
             self._device.read(self._logits.at(begin, 4), logit)
-            answers.append(Likeliest(token, float(logit[0]), log_sum))
+            answers.append(Argmax(token, float(logit[0]), log_sum))
         return answers
 
     def _record(self, rows: int) -> "_Recorded":
