@@ -26,8 +26,9 @@ from reference.formats import FORMATS
 from reference.op import Shape
 from reference.table import OPS
 
-NUMBA_FOLDER = Path(kernels.cpu.__path__[0])
-FORMULA_FOLDER = Path(reference.__path__[0])
+FOLDERS = {  # of what is edited; a GPU's sources are found by their names
+    "numba": Path(kernels.cpu.__path__[0]), "python": Path(reference.__path__[0]), "c": C_FOLDER,
+}  # fmt: skip
 
 Language = Literal["c", "numba", "cuda", "python"]
 # construction: a look at the compiled code; cases: the op's own; shape: those of a model's node
@@ -74,15 +75,19 @@ class Bug:
         """The wrong kernel; its sources, and what they compile to, are put into the folder."""
         if not isinstance(self.does, Edit):
             return self._row(PythonShare(str(self), self.op, self.format, self.does))
-        edit = self.does
         if self.language == "python":
-            work = storing(self._edited_formula(edit))
+            work = storing(self._edited_formula())
             return self._row(PythonShare(str(self), self.op, self.format, work))
         if self.language == "c":
-            source = edit.of((C_FOLDER / edit.file).read_text())
-            return self._row(CShare(str(self), self.op, self.format, source, folder))
-        edited = self._edited_cuda if self.language == "cuda" else self._edited_numba
-        return edited(edit, folder)
+            return self._row(CShare(str(self), self.op, self.format, self.edited, folder))
+        return (self._edited_cuda if self.language == "cuda" else self._edited_numba)(folder)
+
+    @property
+    def edited(self) -> str:
+        """The source that it is an edit of, edited."""
+        assert isinstance(self.does, Edit)
+        folder, file = FOLDERS.get(self.language), self.does.file
+        return self.does.of((folder / file if folder else ours()[file]).read_text())
 
     def _row(self, share: Any) -> Kernel:
         in_place = variants(self.op, self.format)[0].in_place
@@ -95,18 +100,17 @@ class Bug:
             in_place=in_place,
         )
 
-    def _edited_formula(self, edit: Edit) -> Callable[..., Any]:
+    def _edited_formula(self) -> Callable[..., Any]:
         """The reference, its module changed and run under another name."""
         module = ModuleType("planted")
-        source = edit.of((FORMULA_FOLDER / edit.file).read_text())
-        exec(compile(source, edit.file, "exec"), vars(module))
+        exec(compile(self.edited, str(self), "exec"), vars(module))
         return cast(Callable[..., Any], getattr(module, OPS[self.op].reference.__name__))
 
-    def _edited_numba(self, edit: Edit, folder: Path) -> Kernel:
+    def _edited_numba(self, folder: Path) -> Kernel:
         """Ours, its module changed: imported under another name from a folder of its own."""
         right = find("/".join(filter(None, (self.op, "cpu", self.variant, self.format))))
         module = sys.modules[right.share.function.__module__]
-        edited = _imported(edit.of((NUMBA_FOLDER / edit.file).read_text()), folder)
+        edited = _imported(self.edited, folder)
 
         def changed(share: Share | None) -> Share | None:
             for name, value in vars(module).items():
@@ -117,15 +121,15 @@ class Bug:
             return None
 
         if (first := changed(right.share)) is None:
-            raise ValueError(f"{edit.file} has no share of {right.name}")
+            raise ValueError(f"{self}: there is no share of {right.name}")
         return replace(right, share=first, then=changed(right.then) or right.then)
 
-    def _edited_cuda(self, edit: Edit, folder: Path) -> AnyKernel:
+    def _edited_cuda(self, folder: Path) -> AnyKernel:
         """Ours, its sources copied to a folder and changed there."""
         for path in ours().values():
             shutil.copy(path, folder)
-        file = folder / edit.file
-        file.write_text(edit.of(file.read_text()))
+        assert isinstance(self.does, Edit)
+        (folder / self.does.file).write_text(self.edited)
         own = self.op, self.variant, self.format
         right = next(k for k in EVERY_CUDA if (k.op, k.variant, k.format) == own)
         stages = tuple(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 
-from conformance.bugs.bug import Bug
+from conformance.bugs.bug import Bug, Edit
 from conformance.bugs.general import NULL
 from conformance.bugs.shares import C_FOLDER, COMPILER, CShare, storing
 from conformance.bugs.table import EVERY, PLANTED
@@ -82,6 +82,11 @@ def test_enough_bugs_are_planted():
     assert len({(bug.op, bug.name) for bug in PLANTED}) >= 150
     assert len({str(bug) for bug in EVERY}) == len(EVERY)
     assert {bug.op for bug in NULL} == set(OPS)
+
+
+def test_what_an_edit_replaces_stands_there_once():
+    """Also of bugs that are tried later."""
+    assert all(bug.edited for bug in PLANTED if isinstance(bug.does, Edit))
 
 
 def test_every_cuda_source_is_edited():
