@@ -40,7 +40,7 @@ test-all: test test-transformers
 
 # An aarch64 machine under qemu, in a folder of the user's cache (ASSAY_ARM): docs/guide/arm.md. Where
 # qemu or Debian's packages are out of reach the script says so and the tests skip. Where it is `make
-# test` tries a sample on it.
+# test-all` tries a sample on it.
 arm: $(VENV)/.installed-dev
 	@command -v qemu-aarch64 >/dev/null && command -v mmdebstrap >/dev/null \
 	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq \

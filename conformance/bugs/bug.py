@@ -5,13 +5,16 @@ import importlib
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
 
+import numpy as np
+
 import kernels.cpu
+import reference
 from conformance.bugs.shares import C_FOLDER, CShare, PythonShare, Work, storing
 from kernels.call import AnyKernel
 from kernels.cpu.runtime.share import Share
@@ -21,8 +24,11 @@ from kernels.kernel import Kernel
 from kernels.table import find, variants
 from reference.formats import FORMATS
 from reference.op import Shape
+from reference.table import OPS
 
-NUMBA_FOLDER = Path(kernels.cpu.__path__[0])
+FOLDERS = {  # of what is edited; a GPU's sources are found by their names
+    "numba": Path(kernels.cpu.__path__[0]), "python": Path(reference.__path__[0]), "c": C_FOLDER,
+}  # fmt: skip
 
 Language = Literal["c", "numba", "cuda", "python"]
 # construction: a look at the compiled code; cases: the op's own; shape: those of a model's node
@@ -47,8 +53,8 @@ class Edit:
 class Bug:
     """A wrong kernel of an op in a format, who must see it, and at the latest at which shape.
 
-    What it does is an edit of a right kernel (of one in conformance/bugs/c, or of ours), or a
-    share in Python.
+    What it does is an edit of a right kernel (of one in conformance/bugs/c, or of ours) or of the
+    reference, or a share in Python.
     """
 
     op: str
@@ -69,12 +75,19 @@ class Bug:
         """The wrong kernel; its sources, and what they compile to, are put into the folder."""
         if not isinstance(self.does, Edit):
             return self._row(PythonShare(str(self), self.op, self.format, self.does))
-        edit = self.does
+        if self.language == "python":
+            work = storing(self._edited_formula())
+            return self._row(PythonShare(str(self), self.op, self.format, work))
         if self.language == "c":
-            source = edit.of((C_FOLDER / edit.file).read_text())
-            return self._row(CShare(str(self), self.op, self.format, source, folder))
-        edited = self._edited_cuda if self.language == "cuda" else self._edited_numba
-        return edited(edit, folder)
+            return self._row(CShare(str(self), self.op, self.format, self.edited, folder))
+        return (self._edited_cuda if self.language == "cuda" else self._edited_numba)(folder)
+
+    @property
+    def edited(self) -> str:
+        """The source that it is an edit of, edited."""
+        assert isinstance(self.does, Edit)
+        folder, file = FOLDERS.get(self.language), self.does.file
+        return self.does.of((folder / file if folder else ours()[file]).read_text())
 
     def _row(self, share: Any) -> Kernel:
         in_place = variants(self.op, self.format)[0].in_place
@@ -87,11 +100,17 @@ class Bug:
             in_place=in_place,
         )
 
-    def _edited_numba(self, edit: Edit, folder: Path) -> Kernel:
+    def _edited_formula(self) -> Callable[..., Any]:
+        """The reference, its module changed and run under another name."""
+        module = ModuleType("planted")
+        exec(compile(self.edited, str(self), "exec"), vars(module))
+        return cast(Callable[..., Any], getattr(module, OPS[self.op].reference.__name__))
+
+    def _edited_numba(self, folder: Path) -> Kernel:
         """Ours, its module changed: imported under another name from a folder of its own."""
         right = find("/".join(filter(None, (self.op, "cpu", self.variant, self.format))))
         module = sys.modules[right.share.function.__module__]
-        edited = _imported(edit.of((NUMBA_FOLDER / edit.file).read_text()), folder)
+        edited = _imported(self.edited, folder)
 
         def changed(share: Share | None) -> Share | None:
             for name, value in vars(module).items():
@@ -102,15 +121,15 @@ class Bug:
             return None
 
         if (first := changed(right.share)) is None:
-            raise ValueError(f"{edit.file} has no share of {right.name}")
+            raise ValueError(f"{self}: there is no share of {right.name}")
         return replace(right, share=first, then=changed(right.then) or right.then)
 
-    def _edited_cuda(self, edit: Edit, folder: Path) -> AnyKernel:
+    def _edited_cuda(self, folder: Path) -> AnyKernel:
         """Ours, its sources copied to a folder and changed there."""
         for path in ours().values():
             shutil.copy(path, folder)
-        file = folder / edit.file
-        file.write_text(edit.of(file.read_text()))
+        assert isinstance(self.does, Edit)
+        (folder / self.does.file).write_text(self.edited)
         own = self.op, self.variant, self.format
         right = next(k for k in EVERY_CUDA if (k.op, k.variant, k.format) == own)
         stages = tuple(
@@ -133,7 +152,8 @@ def edits(path: Path) -> Iterator[Bug]:
     """The bugs of a file of edits: of a kernel and a file of its source those rows whose name
     becomes the bug's, with the old text, the new, and who sees it if not the op's cases. A format
     stands behind the kernel's name, or before the row's. Rows of `if` are conditions, which stand
-    where its rule's new text has {}."""
+    where its rule's new text has {}. Of a reference a row may say instead what the formula is
+    `given`."""
     for kernel, sources in tomllib.loads(path.read_text()).items():
         op, language, *rest = kernel.split("/")
         *variant, formats = rest if rest and rest[-1].split(",")[0] in FORMATS else (*rest, "")
@@ -143,11 +163,30 @@ def edits(path: Path) -> Iterator[Bug]:
             if not formats and rows.keys() <= FORMATS.keys():
                 by_format = list(rows.items())
             for kind, own in by_format:
-                for name, (old, new, *seen) in own.items():
+                for name, row in own.items():
+                    if isinstance(row, dict):
+                        yield Bug(op, language, name, given(op, row), kind or None)
+                        continue
+                    old, new, *seen = row
                     yield Bug(
                         op, language, name, Edit(file, old, new), kind or None, *_who(*seen),
                         variant=variant[0] if variant else "generic",
                     )  # fmt: skip
+
+
+def given(op: str, changes: Mapping[str, str]) -> Work:
+    """What the formula of an op gives for other arguments, or another result of it: expressions of
+    NumPy over its arguments by their names, `out`, what the formula gives, and `op`, the formula.
+    """
+    formula = OPS[op].reference
+
+    def wrong(**inputs: Any) -> Any:
+        known = {"np": np, "op": formula, **inputs}
+        others = {name: eval(text, known) for name, text in changes.items() if name != "out"}
+        out = formula(**{**inputs, **others})
+        return eval(changes["out"], {**known, "out": out}) if "out" in changes else out
+
+    return storing(wrong)
 
 
 def _conditional(rule: Sequence[str] = (), **rows: Any) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 
-from conformance.bugs.bug import Bug
+from conformance.bugs.bug import Bug, Edit
 from conformance.bugs.general import NULL
 from conformance.bugs.shares import C_FOLDER, COMPILER, CShare, storing
 from conformance.bugs.table import EVERY, PLANTED
@@ -29,6 +29,7 @@ from reference.table import OPS
 ENDLESS = {"search-too-far"}
 MOST = 1  # edits of our kernels of an op, each of which is compiled, before `exhaustive` ones
 ORDER = ("construction", "cases", "shape")
+LANGUAGES = ("numba", "cuda", "c", "python")  # the slowest to be compiled and tried first
 ROWS = [
     (op, kind) for op in OPS.values() for kind in dict.fromkeys(op.formats[::24] or (None,))
 ]  # of each op the first format, and another where it has all
@@ -39,10 +40,12 @@ def can_compile(bug: Bug) -> bool:
     return bool({"c": COMPILER, "cuda": compiler()}.get(bug.language, True))
 
 
-def one_format_each() -> list[Bug]:
-    """One of those bugs that differ in their formats alone, drawn by its name."""
+def one_of_each() -> list[Bug]:
+    """One of those bugs that differ in their language or format alone: in the language that is
+    tried soonest of those that this machine can compile, in a format drawn by its name."""
     drawn = sorted(EVERY, key=lambda bug: sha256(str(bug).encode()).digest())
-    return [*{(bug.op, bug.language, bug.variant, bug.name): bug for bug in drawn}.values()]
+    drawn.sort(key=lambda bug: (can_compile(bug), LANGUAGES.index(bug.language)))
+    return [*{(bug.op, bug.variant, bug.name): bug for bug in drawn}.values()]
 
 
 def some_at_once(bugs: Iterable[Bug]) -> list[ParameterSet]:
@@ -61,9 +64,10 @@ def trials():
         yield started
 
 
-@pytest.mark.parametrize("bug", some_at_once(EVERY if DEEP else one_format_each()))
+@pytest.mark.parametrize("bug", some_at_once(EVERY if DEEP else one_of_each()))
 def test_a_planted_bug_is_stopped(bug, trials, record_property):
-    """What is to see it stops it, or what comes before; in one of its formats, or deeply in all."""
+    """What is to see it stops it, or what comes before; in one of its languages and formats, or
+    deeply in all."""
     if not can_compile(bug):
         pytest.skip(f"no compiler for {bug.language}")
     outcome = trials.outcome(bug)
@@ -78,6 +82,11 @@ def test_enough_bugs_are_planted():
     assert len({(bug.op, bug.name) for bug in PLANTED}) >= 150
     assert len({str(bug) for bug in EVERY}) == len(EVERY)
     assert {bug.op for bug in NULL} == set(OPS)
+
+
+def test_what_an_edit_replaces_stands_there_once():
+    """Also of bugs that are tried later."""
+    assert all(bug.edited for bug in PLANTED if isinstance(bug.does, Edit))
 
 
 def test_every_cuda_source_is_edited():

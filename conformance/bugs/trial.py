@@ -152,6 +152,7 @@ def main() -> None:
     named = {str(bug): bug for bug in EVERY}
     for share in (read_control, restore_control):
         share.compile()
+    tried(named["attention/python/F32/zeros"], SECRET, len)  # what a first trial imports, all find
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     with answers as out, taking_the_place(Emulator()):
         os.dup2(2, 1)

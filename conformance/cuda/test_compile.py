@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from itertools import islice
+from zlib import crc32
 
 import pytest
 
@@ -22,17 +23,19 @@ MOST_SHARED = 48 << 10  # bytes that a kernel may declare
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 
-def capabilities(kernel: CudaKernel, turn: int) -> list[int]:
-    """Those that a kernel is compiled for: by turns one, deeply all that it says it runs on."""
+def capabilities(kernel: CudaKernel, launch: Launch) -> list[int]:
+    """Those that a source is compiled for, with all its functions: one drawn by its name, deeply
+    all that the kernel says it runs on."""
     able = [capability for capability in CAPABILITIES if capability >= kernel.capability]
-    return able if DEEP else [able[turn % len(able)]]
+    drawn = crc32(f"{launch.source} {launch.format}".encode())
+    return able if DEEP else [able[drawn % len(able)]]
 
 
 LAUNCHES = {
     f"{launch.source} {launch.name} sm_{capability}": (launch, capability, kernel)
-    for turn, kernel in enumerate(EVERY_CUDA)
+    for kernel in EVERY_CUDA
     for launch in kernel.launches
-    for capability in capabilities(kernel, turn)
+    for capability in capabilities(kernel, launch)
 }
 
 

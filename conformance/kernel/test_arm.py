@@ -117,6 +117,7 @@ def demand_same_bits(arm, names: list[str], file: Path) -> None:
     assert not different
 
 
+@pytest.mark.exhaustive
 def test_bits_of_a_sample_are_those_of_this_machine(arm, tmp_path):
     demand_same_bits(arm, SAMPLE, tmp_path / "inputs")
 

@@ -43,9 +43,7 @@ def emulated(variant: str, shares: dict[str, Share], formats: set[str]) -> list[
 
 FLOATING = {"F32", "F16", "BF16"}
 INT8 = emulated("linear/cpu/amx", linear_amx.EMULATED_SHARES, LIKES)
-BF16 = emulated(
-    "linear/cpu/amx_bf16", linear_amx_bf16.EMULATED_SHARES, LIKES - {"Q4_1", "Q2_K"} | FLOATING
-)
+BF16 = emulated("linear/cpu/amx_bf16", linear_amx_bf16.EMULATED_SHARES, {"Q4_K"} | FLOATING)
 FLOATS = [kernel for kernel in BF16 if kernel.fewest == 1]
 ATTENTION = emulated("attention/cpu/amx_bf16", attention_amx.EMULATED_SHARES, LIKES | {"F16"})
 TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.ALONE.default

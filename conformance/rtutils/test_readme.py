@@ -1,7 +1,6 @@
 """What README and the pages of docs/ show does what they say."""
 
 import re
-from functools import partial
 
 import pytest
 
@@ -20,8 +19,6 @@ def shows(block: Block) -> bool:
 
 
 SHOWING = [path for path in PAGES if any(map(shows, blocks(path)))]
-FIRST = ("tutorial", "python")  # pages that most people read first
-LATER = partial(pytest.param, marks=pytest.mark.exhaustive)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +39,8 @@ def test_every_python_block_of_the_readme_runs(block, elsewhere):
     elsewhere.do(block)
 
 
-@pytest.mark.parametrize(
-    "page", [p if p.stem in FIRST else LATER(p) for p in SHOWING], ids=lambda page: page.stem
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
 def test_what_a_page_shows_works(page, tmp_path):
     """Files, edits, commands and programs of a page, in turn; where it edits rooms, in a copy."""
     shown, place = list(blocks(page)), Place(tmp_path)

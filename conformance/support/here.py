@@ -1,9 +1,9 @@
 """This machine's kernels, and how tests call them: those for its CPU, and where there is a C++
 compiler those for GPUs, which an emulator takes the place of (conformance/cuda/emulator.py).
 
-Of the CPU's every format has what this machine would choose, and what one without any features
-would, in either numerics: `serves`. Others, the fallback `scalar` among them, whose loops are the
-same for all formats, have one format of each kind, but in deep runs, which have every one."""
+Of the CPU's every format has what this machine would choose, in either numerics. Others, portable
+ones and the fallback `scalar` among them, whose loops are the same for all formats, have one format
+of each kind, and so have those for GPUs whose rows others decode; deep runs have every one."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -30,7 +30,10 @@ from reference.op import Arguments, Array, Case
 
 GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
 KINDS = {"F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", None}
+OWN_CODE = KINDS | {"F32", "BF16"}  # of portable kernels and those for GPUs, beside decoding
 ABLE = [kernel for kernel in KERNELS if not kernel.missing()]
+# On a GPU: of their formats they run nothing that `dequantise` and `linear` do not.
+ALIKE = {"embedding", "linear_experts", "sparse_axpy"}
 
 
 def _chosen(kernels: Iterable[Kernel]) -> set[str]:
@@ -44,16 +47,18 @@ def _chosen(kernels: Iterable[Kernel]) -> set[str]:
     return {*few.values(), *any_number.values()}
 
 
-CHOSEN = _chosen(ABLE) | _chosen(kernel for kernel in ABLE if not kernel.requires)
+CHOSEN = _chosen(ABLE) | _chosen(k for k in ABLE if not k.requires and k.format in OWN_CODE)
 
 
 def serves(kernel: AnyKernel) -> bool:
-    """Whether this machine would choose a kernel, or another machine without features would."""
+    """Whether this machine would choose a kernel, or another machine without features would, in one
+    format of each kind."""
     return kernel.target == "cpu" and kernel.name in CHOSEN
 
 
 ON_CPU = [kernel for kernel in ABLE if DEEP or kernel.format in KINDS or serves(kernel)]
-HERE: list[AnyKernel] = [*ON_CPU, *(CUDA_KERNELS if compiler() else ())]
+ON_GPU = [k for k in CUDA_KERNELS if DEEP or k.format in OWN_CODE or k.op not in ALIKE]
+HERE: list[AnyKernel] = [*ON_CPU, *(ON_GPU if compiler() else ())]
 
 
 def each(*ops: str, formats: tuple[str | None, ...] = (), target: str = "") -> pytest.MarkDecorator:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import changed, in_python
+from conformance.bugs.bug import in_python
 from reference.attention.attention_kivi import attention_kivi
 from reference.op import Array
 
@@ -34,16 +34,5 @@ BUGS = in_python(
     "attention_kivi",
     averaged_apart,
     swapped_halves,
-    pages_unseen=changed(attention_kivi, packed=np.zeros_like),
-    a_page_less=changed(attention_kivi, packed=lambda packed: np.maximum(0, packed - 1)),
-    all_pages=changed(attention_kivi, packed=lambda packed: np.full_like(packed, packed.max())),
-    unscaled=changed(attention_kivi, scale=1.0),
-    cells_unseen=changed(
-        attention_kivi, spans=lambda spans: np.column_stack([spans[:, :2], spans[:, 1]])
-    ),
-    pages_in_order=changed(
-        attention_kivi, page_lists=lambda lists: np.sort(lists, axis=1)[:, ::-1].copy()
-    ),
-    values_are_keys=lambda **given: attention_kivi(**{**given, "v_pages": given["k_pages"]}),
     formats=("F16",),
 )

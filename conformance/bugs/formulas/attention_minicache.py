@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import changed, in_python
+from conformance.bugs.bug import in_python
 from reference.attention.attention_minicache import attention_minicache
 from reference.formats.minicache import retained_in
 from reference.op import Array
@@ -46,18 +46,5 @@ BUGS = in_python(
     averaged_apart,
     keys_without_lengths=unit("k_pages"),
     values_without_lengths=unit("v_pages"),
-    the_other_block=changed(attention_minicache, upper=lambda upper: 1 - upper),
-    always_the_lower=changed(attention_minicache, upper=0),
-    pages_unseen=changed(attention_minicache, packed=np.zeros_like),
-    a_page_less=changed(attention_minicache, packed=lambda packed: np.maximum(0, packed - 1)),
-    all_pages=changed(attention_minicache, packed=lambda own: np.full_like(own, own.max())),
-    unscaled=changed(attention_minicache, scale=1.0),
-    cells_unseen=changed(
-        attention_minicache, spans=lambda spans: np.column_stack([spans[:, :2], spans[:, 1]])
-    ),
-    pages_in_order=changed(
-        attention_minicache, page_lists=lambda lists: np.sort(lists, axis=1)[:, ::-1].copy()
-    ),
-    values_are_keys=lambda **given: attention_minicache(**{**given, "v_pages": given["k_pages"]}),
     formats=("F16",),
 )
