@@ -29,8 +29,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
 def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
     own = {**qkv_biases(config), "attn_output.bias": (config.hidden,)}
-    dense = not config.experts or i < config.leading
-    return {**own, **feed_forward.biases(config)} if dense else own
+    return own if config.routes(i) else {**own, **feed_forward.biases(config)}
 
 
 def build(net: Network) -> Value:

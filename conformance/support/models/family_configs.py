@@ -4,6 +4,7 @@ families lists them."""
 
 from typing import Any
 
+KINDS = {"w": "sliding_attention", "f": "full_attention"}
 SIZES = {"vocab_size": 67, "num_hidden_layers": 2, "num_attention_heads": 4}
 FALCON = {**SIZES, "model_type": "falcon", "hidden_size": 48, "max_position_embeddings": 256}
 GROUPS = {**FALCON, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 2,
@@ -41,7 +42,6 @@ GEMMA = {**QWEN, "model_type": "gemma", "head_dim": 18}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "sliding_window": 9,
           "query_pre_attn_scalar": 18}  # fmt: skip
 GEMMA3 = {**GEMMA2, "model_type": "gemma3_text", "num_hidden_layers": 7}
-KINDS = {"w": "sliding_attention", "f": "full_attention"}
 GEMMA4 = {**QWEN, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 18,
           "global_head_dim": 24, "sliding_window": 9, "hidden_size_per_layer_input": 12,
           "vocab_size_per_layer_input": 67, "num_kv_shared_layers": 3,
@@ -98,7 +98,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "OPT": OPT,
     "OPT, untied, GELU": {**OPT, "tie_word_embeddings": False, "activation_function": "gelu"},
     "Qwen 2": {**QWEN, "model_type": "qwen2"},
+    "Qwen 2, a short window in the last layers, tied": {
+        **QWEN, "model_type": "qwen2", "num_hidden_layers": 4, "use_sliding_window": True,
+        "sliding_window": 9, "max_window_layers": 2, "tie_word_embeddings": True,
+    },
     "Qwen 3": QWEN3,
+    "Qwen 3, a short window in some layers": {
+        **QWEN3, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 9,
+        "layer_types": [KINDS[kind] for kind in "wfw"],
+    },
     "Qwen 3, tied, another theta": {
         **QWEN3, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1e6}
     },
@@ -135,6 +143,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "MPT": MPT,
     "MPT, seven heads": {**MPT, "n_heads": 7, "max_seq_len": 99, "layer_norm_epsilon": 1e-3},
     "SmolLM 3": SMOLLM,
+    "SmolLM 3, a short window where there is no rope": {
+        **SMOLLM, "use_sliding_window": True, "sliding_window": 9
+    },
     "SmolLM 3, untied, biases": {
         **SMOLLM, "tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True
     },
@@ -206,7 +217,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "Qwen 2, experts": QWEN2MOE,
     "Qwen 2, experts, weights of sum 1": {**QWEN2MOE, "norm_topk_prob": True},
+    "Qwen 2, experts, a short window, every other layer dense": {
+        **QWEN2MOE, "num_hidden_layers": 5, "decoder_sparse_step": 2, "use_sliding_window": True,
+        "sliding_window": 9, "max_window_layers": 4,
+    },
     "Qwen 3, experts": QWEN3MOE,
+    "Qwen 3, experts, a short window, two layers dense": {
+        **QWEN3MOE, "num_hidden_layers": 4, "mlp_only_layers": [0, 2], "use_sliding_window": True,
+        "sliding_window": 9,
+    },
     "Qwen 3, experts, tied, all of four": {
         **QWEN3MOE, "tie_word_embeddings": True, "num_experts": 4, "num_experts_per_tok": 4
     },
@@ -333,6 +352,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "linear_conv_kernel_dim": 3, "linear_num_value_heads": 2,
         "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5},
     },
+    "Qwen 3 Next, one layer dense": {**QWEN3NEXT, "mlp_only_layers": [1], "num_experts": 4},
     "Qwen 3 Next, weights as they are": {**QWEN3NEXT, "norm_topk_prob": False},
     "Qwen 3.5": QWEN35,
     "Qwen 3.5, tied, whole heads": {
