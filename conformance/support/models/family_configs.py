@@ -103,6 +103,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "sliding_window": 9, "max_window_layers": 2, "tie_word_embeddings": True,
     },
     "Qwen 3": QWEN3,
+    "Qwen 3, biases": {**QWEN3, "attention_bias": True, "num_key_value_heads": 1},
     "Qwen 3, a short window in some layers": {
         **QWEN3, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 9,
         "layer_types": [KINDS[kind] for kind in "wfw"],
@@ -177,7 +178,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **COHERE, "tie_word_embeddings": False, "logit_scale": 0.7,
         "rope_parameters": {"rope_theta": 1e4},
     },
-    "Command R+, norms of heads": {**COHERE, "use_qk_norm": True},
+    "Command R+, norms of heads, biases": {**COHERE, "use_qk_norm": True, "attention_bias": True},
     "Command R+, norms of heads, untied": {
         **COHERE, "use_qk_norm": True, "tie_word_embeddings": False, "num_key_value_heads": 1,
         "layer_norm_eps": 1e-3,
@@ -208,8 +209,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "ERNIE 4.5, untied, another theta": {
         **ERNIE, "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 1e4}
     },
-    "OLMo 2, tied, another theta": {
-        **OLMO, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 5e5}
+    "OLMo 2, tied, another theta, biases": {
+        **OLMO, "attention_bias": True, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_theta": 5e5},
     },
     "Mixtral": MIXTRAL,
     "Mixtral, tied, four of nine": {
@@ -231,8 +233,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "Qwen 3, experts, weights as they are": {**QWEN3MOE, "norm_topk_prob": False},
     "OLMoE": OLMOE,
-    "OLMoE, groups, weights of sum 1": {
-        **OLMOE, "num_key_value_heads": 1, "norm_topk_prob": True, "num_experts_per_tok": 1
+    "OLMoE, groups, biases, weights of sum 1": {
+        **OLMOE, "attention_bias": True, "num_key_value_heads": 1, "norm_topk_prob": True,
+        "num_experts_per_tok": 1,
     },
     "gpt-oss": GPT_OSS,
     "gpt-oss, tied, YaRN between pairs": {
@@ -283,7 +286,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 1.0},
     },
     "Gemma": GEMMA,
-    "Gemma, untied": {**GEMMA, "tie_word_embeddings": False},
+    "Gemma, untied, biases": {**GEMMA, "tie_word_embeddings": False, "attention_bias": True},
     "Gemma 2": {**GEMMA2, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "Gemma 2, no caps": {
         **GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None, "head_dim": 12,
