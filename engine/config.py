@@ -108,8 +108,8 @@ class ModelConfig:
     those without a window where `windows_turn`. `window_base` is the base of rope in blocks with a
     window, 0 where it is that of the others. Blocks that are `recurrent` do not attend, and have
     states of `ssm`'s sizes; where all are, there are no heads. Where there is a `latent` its vector
-    and what is turned are a cell's one key, of `head_dim`. The first `leading` blocks have no
-    experts. Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
+    and what is turned are a cell's one key, of `head_dim`. Of a mixture some blocks may be `dense`.
+    Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
     for every block. Scores are multiplied by
     `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
     that foretell more tokens, which serve drafts alone (models/further.py).
@@ -148,7 +148,7 @@ class ModelConfig:
     ssm: Ssm | None = None
     recurrent: frozenset[int] = frozenset()
     experts: Experts | None = None
-    leading: int = 0
+    dense: frozenset[int] = frozenset()
     latent: Latent | None = None
     further: int = 0
     sizes: tuple[OfBlock, ...] = ()
@@ -203,6 +203,10 @@ class ModelConfig:
             return self
         own = self.sizes[i]
         return replace(self, kv_heads=own.kv_heads, head_dim=own.head_dim, ffn=own.ffn)
+
+    def routes(self, i: int) -> bool:
+        """Whether block i's network is a mixture of experts."""
+        return bool(self.experts) and i not in self.dense
 
     def kept(self, i: int) -> int:
         """The block whose keys and values block i reads."""

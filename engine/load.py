@@ -19,7 +19,6 @@ from engine.checks import check_memory
 from engine.compile.build import Built, build, build_further
 from engine.compile.compiler import Compiler
 from engine.compile.executable import Executable, stepped
-from engine.compile.plan import Plan
 from engine.config import ModelConfig
 from engine.gguf.file import GGUFFile
 from engine.model_info import model_info
@@ -64,7 +63,7 @@ class Loaded:
     team: Team
     built: Built
     ready: Executable
-    ahead: Sequence[Plan]
+    ahead: Sequence[Executable]
     notes: Sequence[str]
 
 
@@ -119,14 +118,13 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             notes += found
     foretelling = [keep_hidden] if options.foretells else []
     reading = _passes_of(options, context, method)
-    whole, ahead = built([*options.passes, *reading, *foretelling]), list[Plan]()
-    ready = compiler.compile(whole)
+    whole = built([*options.passes, *reading, *foretelling])
+    further = build_further(file, said, cells, options, whole) if options.foretells else []
+    ready, ahead = compiler.compile(whole, further)
     if isinstance(method, Eviction):
         method.compile(whole.graph, whole.memory, compiler)
     if isinstance(method, Merged):
         method.compiled(whole.caches)
-    if options.foretells:
-        ahead = [compiler.trial(b) for b in build_further(file, said, cells, options, whole)]
     if options.background:
         resources.enter_context(closing(Background(dispatcher.serving)))
     notes = [*compiler.notes, *notes]

@@ -45,7 +45,8 @@ def model_info(file: GGUFFile, options: Options) -> ModelInfo:
     config, notes = with_sparsity(config, file, options.sparse, options.threshold, options.union)
     if config.attends(0) and "blk.0.attn_qkv.weight" in tensors:
         config = replace(config, fused_qkv=True)
-    if config.experts and f"blk.{config.leading}.{experts.BOTH}.weight" in tensors:
+    routed = filter(config.routes, range(config.blocks))
+    if config.experts and any(f"blk.{i}.{experts.BOTH}.weight" in tensors for i in routed):
         config = replace(config, experts=replace(config.experts, joined=True))
     check_tensors(file, family, config)
     needed, parts = family.expected_tensors(config), parts_of(config)

@@ -22,7 +22,7 @@ from reference.formats.kivi import KIVI
 
 MOST_SEQUENCES = 2**10
 DEVICES = ("cpu", "cuda")
-WHOLE = "passes", "kv_policy", "prompt_attention", "foretells"  # what wants all in memory
+WHOLE = "passes", "kv_policy", "prompt_attention"  # what wants all in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
     - `passes`: what is done to the model's graph, one after the other, before kernels are chosen.
-    - `foretells`: load the file's block that foretells a token as well, for drafts; on the CPU,
-      with all weights in memory.
+    - `foretells`: load the file's blocks that foretell a token as well, for drafts; with a
+      `ram_budget` they stay in memory.
     """
 
     context: int = 0
@@ -205,7 +205,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", "passes", "foretells")
+            self._without(f"device {self.device}", "ram_budget", "passes")
         if self.ram_budget:
             self._without("ram_budget", "vram_budget", *WHOLE)
         if self.foretells:

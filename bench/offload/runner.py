@@ -66,7 +66,7 @@ def opened(
     return Naive(ours, Path(packed)) if packed else Runner(ours)
 
 
-def of_weights(total: int, cache: int, step: int) -> Budget:
+def of_weights(total: int, *_: int) -> Budget:
     """A budget in which nothing else counts."""
     return Budget(total, 0, 0, 0)
 

@@ -220,8 +220,13 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         "sliding_window must be a count of at least 1",
     ),
     "windows in layers": (
-        {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True},
-        "use_sliding_window: windows of some",
+        {"architectures": ["Olmo2ForCausalLM"], "use_sliding_window": True},
+        "use_sliding_window: this family has no windows of some",
+    ),
+    "windows in so many layers": (
+        {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True,
+         "max_window_layers": -1},
+        "max_window_layers must be at least 0, got -1",
     ),
     "a size that the family has not": (
         {"architectures": ["Qwen3ForCausalLM"], "head_dim": None}, "head_dim is missing"

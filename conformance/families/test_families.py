@@ -211,9 +211,16 @@ def subject(request, tmp_path_factory):
 # Use
 
 
-def test_every_budget_gives_the_bits_of_no_budget(tmp_path):
-    """Rows of embeddings that every block has of its own stay on disk; bits are the same."""
-    path = SmallGemma4(format="Q4_0", window_dim=24).write(tmp_path / "small.gguf")
+MIXTURES = ("Mixtral", "Qwen 2, experts", "Qwen 3, experts in every other block", "DeepSeek V3",
+            "GLM 4.5, experts", "Granite, experts", "gpt-oss", "Gemma 4, experts")  # fmt: skip
+STREAMED = (SmallGemma4(format="Q4_0", window_dim=24), *(SUBJECTS[name] for name in MIXTURES))
+
+
+@pytest.mark.parametrize("small", STREAMED, ids=str)
+def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
+    """Rows of embeddings that every block has of its own stay on disk, and of experts those that no
+    router named; bits are the same."""
+    path = small.write(tmp_path / "small.gguf")
     with budgeted(path, 0) as model:
         plain = bits(model)
     for budget in wanted(path).budgets(2):

@@ -48,6 +48,7 @@ UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "between pairs": "its YaRN is not truncated",
            "R+, norms of heads": "its queries and keys have norms",
            "a short window": "attention reaches 9 tokens back",
+           "dense": "a part of its layers is dense",
           "scales and": "its scales are its own",
           "an eps of its own": "norms of its latent vectors have an eps of 1e-06",
           "a query scale": "its query_pre_attn_scalar is its own"}  # fmt: skip

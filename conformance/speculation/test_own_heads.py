@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
+from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import EXACT, LIMITS, demand_near
+from conformance.support.budgets import to_the_byte, wanted
 from conformance.support.models.small_families import SmallDeepSeek, SmallGlmMoe, prompt
 from conformance.support.models.small_models import Small, tampered
 from conformance.support.models.small_recurrent import SmallQwen3Next
@@ -15,10 +18,12 @@ from conformance.support.speculation.speculating import demand_settled, pieces, 
 from engine import Engine, SamplingParams
 from engine.cache.session import restore, save
 from engine.config import ModelError
+from engine.gpu.hybrid import Hybrid
 from engine.speculation.own_heads import OwnHeads
 from engine.speculation.settings import OwnHead
 from reference.further import joined
 from reference.models.transformer import Weight
+from reference.op import Array
 
 # What stands behind the first three blocks of each foretells.
 MODELS: dict[str, Small] = {
@@ -76,6 +81,20 @@ def write(small: Small, path):
     return small.write(path, nextn_predict_layers=small.blocks - 3)
 
 
+def foretold(engine: Engine, tokens: list[int]) -> list[Array]:
+    """Logits of each block, one after the other, behind the first 11 tokens, then 12, then all."""
+    drafter, found, model = OwnHeads(engine.model, 0.0), [], engine.model
+    drafts = range(len(model.ahead))
+    for begin, end in ((0, 11), (11, 12), (12, len(tokens))):
+        model.evaluate(tokens[begin:end], begin)
+        text = [*tokens[:end], *AFTER[: len(drafts)]]
+        drafter._forget_others(text)
+        found += [drafter._logits_behind(text[: end + 1 + n], n) for n in drafts]
+        drafter._text = text
+        model.cells.remove(0, begin=end)
+    return found
+
+
 @pytest.fixture(name="path", scope="module", params=MODELS)
 def _path(request, tmp_path_factory):
     return write(with_head(MODELS[request.param]), tmp_path_factory.mktemp("own") / "small.gguf")
@@ -91,15 +110,7 @@ def test_logits_are_the_formulas(small, own, tmp_path):
     ) as engine:
         h = engine.embed(tokens, "none", normalize=False)
         engine.reset()
-        drafter, found, model = OwnHeads(engine.model, 0.0), [], engine.model
-        for begin, end in ((0, 11), (11, 12), (12, len(tokens))):
-            model.evaluate(tokens[begin:end], begin)
-            text = [*tokens[:end], *AFTER[: small.blocks - 3]]
-            drafter._forget_others(text)
-            drafts = range(small.blocks - 3)
-            found += [drafter._logits_behind(text[: end + 1 + n], n) for n in drafts]
-            drafter._text = text
-            model.cells.remove(0, begin=end)
+        found = foretold(engine, tokens)
     weights, norms = whole.tensors()
     changes = {"leading": 0} if hasattr(small, "leading") else {}
     one, ours = replace(small, blocks=1, **changes), iter(found)
@@ -183,6 +194,57 @@ def test_text_is_the_plain_one(path, threads):
         demand_settled(engine)
 
 
+def test_under_a_budget_of_memory(path):
+    """Their weights stay in memory, whatever of the model's own does: bits are those without."""
+    tokens = np.random.default_rng(3).integers(3, 64, 15).tolist()
+    how = {"threads": 2, "context": 40, "batch": 8, "foretells": True}
+
+    def found(budget: int) -> list[Array]:
+        with to_the_byte(), Engine.load(path, ram_budget=budget, **how) as engine:
+            return foretold(engine, tokens)
+
+    plain = found(0)
+    for budget in wanted(path, foretells=True).budgets(2):
+        assert_array_equal(found(budget), plain)
+
+
+@pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("GLM 4.5", {}),
+        ("GLM 4.5", {"cpu_moe": True}),
+        ("Qwen 3.5, two", {"gpu_layers": 4}),
+        ("Qwen 3.5, two", {"gpu_layers": 2}),
+    ],
+    ids=str,
+)
+def test_on_a_gpu(name, options, tmp_path):
+    """They run where the output does, with weights that are there once; logits are the CPU's but
+    for roundings, and the text is the one without drafts."""
+    small = with_head(MODELS[name])
+    path, tokens = write(small, tmp_path / "small.gguf"), prompt(small)
+    how = {"threads": 1, "context": 40, "kv_format": "F32", "batch": 8}
+    with Engine.load(path, foretells=True, **how) as engine:
+        theirs = foretold(engine, tokens)
+    how |= {"device": "cuda", **options}
+    with Engine.load(path, foretells=True, **how) as engine:
+        demand_near(np.array(foretold(engine, tokens)), np.array(theirs), EXACT)
+        ready, ahead = engine.model.ready, engine.model.ahead
+        there = [isinstance(one, Hybrid) for one in ahead]
+        assert there == [options.get("gpu_layers") != 2] * len(ahead)
+        if all(there):
+            plans = [one.device_plan for one in (ready, *ahead)]
+            assert len({plan.weights["output.weight"].buffer.address for plan in plans}) == 1
+    if options.get("gpu_layers") == 4:
+        few = {**GREEDY, "max_tokens": 8}
+        with Engine.load(path, **how) as engine:
+            plain = pieces(engine, [3, 4, 5], few)
+        with Engine.load(path, speculation=SETTINGS, **how) as engine:
+            assert unmarked(pieces(engine, [3, 4, 5], few)) == plain
+            demand_settled(engine)
+
+
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_what_is_foretold_rightly_is_taken(blocks, tmp_path):
     """Where a token alone says the next, and the blocks know it, every draft is taken whole."""
@@ -203,7 +265,7 @@ def test_what_is_foretold_rightly_is_taken(blocks, tmp_path):
 
 
 def test_who_cannot_draft_says_so(tmp_path):
-    """A file without such a block, one without a part of it, and a model that is not the CPU's."""
+    """A file without such a block, one without a part of it, and a budget without room for it."""
     small = MODELS["GLM 4.5"]
     plain = small.write(tmp_path / "plain.gguf")
     line = refusal(ModelError, plain, Engine.load, plain, speculation=SETTINGS)
@@ -214,6 +276,6 @@ def test_who_cannot_draft_says_so(tmp_path):
     many = small.write(tmp_path / "many.gguf", nextn_predict_layers=2**30, block_count=2**30 + 3)
     line = refusal(ModelError, many, Engine.load, many, speculation=SETTINGS)
     assert line.startswith("glm4moe.block_count is 1073741827, but there are")
-    for options in ({"ram_budget": "1GiB"}, {"device": "cuda"}):
-        with pytest.raises(ModelError, match=f"mtp and {next(iter(options))} exclude each other"):
-            Engine.load(part, speculation=SETTINGS, **options)
+    whole = write(with_head(small), tmp_path / "whole.gguf")
+    with pytest.raises(ModelError, match="for what foretells tokens, "):
+        Engine.load(whole, speculation=SETTINGS, ram_budget="1MiB")

@@ -19,11 +19,13 @@ from engine.gpu.beside import Beside, DeviceSide, caches_of
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import laid_out
-from engine.gpu.memory import DeviceRows
+from engine.gpu.memory import DeviceRows, Uploaded
 from engine.gpu.partition import partition_step
-from engine.gpu.parts import Part
+from engine.gpu.parts import ALL, Part
 from engine.graph import Graph, Node, Value
 from engine.model_info import ModelInfo
+from engine.models.further import HIDDEN
+from engine.offload.foretelling import Foretelling
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
 from engine.passes import Memory
@@ -64,6 +66,7 @@ class Compiler:
         self._options, self._dispatcher, self._device = options, dispatcher, device
         self._samplers, self._resources = samplers, resources
         self._packed: dict[str, Array] = {}
+        self._uploaded: dict[str, Uploaded] = {}
         self.there: dict[str, DeviceRows] = {}
         self.notes: list[str] = []
 
@@ -74,14 +77,23 @@ class Compiler:
         team = Team(self._options.threads or physical_cores(), self._options.pinned)
         return self._resources.enter_context(team)
 
-    def compile(self, built: Built) -> Executable:
+    def compile(
+        self, built: Built, further: Sequence[Built] = ()
+    ) -> tuple[Executable, list[Executable]]:
         """What runs the graph: on the GPU and the CPU, on the CPU with weights read from disk, or
-        on the CPU alone."""
+        on the CPU alone; and what runs those of `further` blocks, which foretell tokens."""
+        options, blocks = self._options, built.config.blocks
         if self._device:
-            return self._with_gpu(self._device, built)
-        if self._options.ram_budget:
-            return self._streamed(built)
-        return self._resident(built)
+            experts = options.cpu_experts(blocks)
+            ready = self._with_gpu(self._device, built, options.gpu_layers, experts)
+            if HIDDEN not in self.there:  # the CPU has what heads read
+                return ready, [self.trial(one) for one in further]
+            experts = int(experts >= blocks)
+            beside = partial(self._with_gpu, self._device, beside=True)
+            return ready, [beside(one, ALL, experts) for one in further]
+        if options.ram_budget:
+            return self._streamed(built, further)
+        return self._resident(built), [self.trial(one) for one in further]
 
     def trial(self, built: Built) -> Plan:
         """What runs the graph for some tokens on the CPU, as soon as possible: rows of neurons stay
@@ -150,42 +162,60 @@ class Compiler:
             keep_tuned(Tuner(few, self.team, AT_LOAD, options.progress.tuned).tuned())
         return ByTokens(few, many) if many else few
 
-    def _streamed(self, built: Built) -> StreamedPlan:
-        """The plan with weights in memory as far as the budget goes."""
+    def _streamed(
+        self, built: Built, further: Sequence[Built]
+    ) -> tuple[StreamedPlan, list[Executable]]:
+        """The plan with weights in memory as far as the budget goes, and those of further blocks,
+        all of whose are."""
         memory, bundles = built.memory, self._model_info.bundles
-        steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
-        offload = Offload(built, steps, self._file, bundles, self.team, self._options)
+        steps, *others = (
+            _steps(one.graph, self._kernels_for(one.graph.nodes)) for one in (built, *further)
+        )
+        pairs = zip(further, others, strict=True)
+        foretelling = [Foretelling(one, steps, self._file) for one, steps in pairs]
+        offload = Offload(built, steps, self._file, bundles, self.team, self._options, foretelling)
         self._resources.enter_context(closing(offload))
         memory |= offload.arrays
         _drop_unused(memory, offload.steps)
         memory |= built.inputs
         self.notes += offload.notes
-        return StreamedPlan(offload, built, self.team, self._knobs())
+        knobs = self._knobs()
+        plans = [one.plan(offload.arrays, self.team, knobs) for one in foretelling]
+        return StreamedPlan(offload, built, self.team, knobs), list[Executable](plans)
 
-    def _with_gpu(self, device: Device, built: Built) -> Executable:
-        """The plan with its last blocks on a device, as many as were asked for and can be."""
+    def _with_gpu(
+        self, device: Device, built: Built, layers: int, cpu_experts: int, beside: bool = False
+    ) -> Executable:
+        """The plan with its last blocks on a device, as many as were asked for and can be; all of
+        it where it is of blocks `beside` the model."""
         options, memory = self._options, built.memory
         certified = options.progress.certified
+        # of caches alone what heads read: a block's own keys and values have the model's names
+        hidden = {name: rows for name, rows in self.there.items() if name.startswith(HIDDEN)}
         partition = partition_step(
-            built, options.gpu_layers, options.cpu_experts(built.config.blocks), device,
-            self._dispatcher, certified, self._file,
+            built, layers, cpu_experts, device, self._dispatcher, certified, self._file,
+            self._uploaded.keys() | hidden.keys(),
         )  # fmt: skip
+        if beside and partition.notes:
+            raise ModelError(f"{device.name}: of what foretells tokens {partition.notes[0]}")
         self.notes += partition.notes
         rest = partition.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
         steps = [_steps(part, chosen) for part in rest]
         inputs = {**built.inputs, **_inputs_of(built.graph, memory)}
         there = DevicePlan(
-            device, partition.layout, partition.weights, inputs, options.progress.packed
-        )
-        self.there = there.caches
+            device, partition.layout, partition.weights, inputs, options.progress.packed,
+            hidden, self._uploaded,
+        )  # fmt: skip
+        self.there = there.caches | self.there
+        self._uploaded |= there.weights
         for name, rows in there.caches.items():
             for kept in (built.states, built.caches, built.pages):
                 if name in kept:
                     kept[name] = rows
-        self._pack(list(chain(*steps)), built, trial=False)
+        self._pack(list(chain(*steps)), built, trial=beside)
         choosing: dict[KernelSpec, CudaKernel] = {}
-        if partition.parts[-1].on_gpu:  # which then has the logits
+        if partition.parts[-1].on_gpu and not beside:  # which then has the logits
             needs = greedy.needs(built.config.vocab)
             choosing = self._dispatcher.choose_on(device, needs, certified)
         return Hybrid(partition, there, steps, memory, self.team, choosing)

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.compile.plan import shape_of
 from engine.gpu.layout import Layout
-from engine.gpu.memory import DeviceRows, Weight, caches, uploaded
+from engine.gpu.memory import DeviceRows, Uploaded, Weight, caches, uploaded
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
 from engine.passes.fuse import GpuStep, Group
@@ -48,9 +48,9 @@ class _WorkedOut:
 
 
 class DevicePlan:
-    """The parts of a layout, with `inputs` of the host and `caches` for themselves, but for those
-    that are `there`: a Side (hybrid.py). Weights are put there, and everything is compiled, by the
-    time it is made.
+    """The parts of a layout, with `inputs` of the host, and `caches` and `weights` for themselves,
+    but for those that are `there` or `known` already: a Side (hybrid.py). Weights are put there,
+    and everything is compiled, by the time it is made.
 
     `arena` is the activations' memory, `recorded` the parts that were, by number and sizes.
     """
@@ -63,12 +63,13 @@ class DevicePlan:
         inputs: Mapping[str, Array],
         progress: ProgressCallback | None,
         there: Mapping[str, DeviceRows] | None = None,
+        known: Mapping[str, Uploaded] | None = None,
     ) -> None:
         self._device, self._layout, self._sizes = device, layout, dict[str, int]()
         self.inputs, self.caches = Inputs(device, inputs), caches(device, layout, there or {})
-        self._weights = uploaded(device, weights, progress)
+        self.weights = {**(known or {}), **uploaded(device, weights, progress)}
         self._buffers = {
-            **{name: weight.buffer for name, weight in self._weights.items()},
+            **{name: weight.buffer for name, weight in self.weights.items()},
             **{name: cache.buffer for name, cache in self.caches.items()},
             **self.inputs.buffers,
         }
@@ -88,8 +89,8 @@ class DevicePlan:
             name: self.buffer(value).address if isinstance(value, Value) else value
             for name, value in step.node.arguments.items()
         }
-        values = {n: v.name for n, v in step.arrays.items() if v.name in self._weights}
-        shapes = {argument: self._weights[name].shape for argument, name in values.items()}
+        values = {n: v.name for n, v in step.arrays.items() if v.name in self.weights}
+        shapes = {argument: self.weights[name].shape for argument, name in values.items()}
         return _Bound(step, arguments, device_sizes(step.kernel, shapes))
 
     def buffer(self, value: Value) -> Buffer:

@@ -1,7 +1,7 @@
 """What a GPU's memory has to hold of a model: counted before anything is loaded, and put there."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,10 +81,12 @@ def weights_of(layout: Layout, arrays: Mapping[str, Array], file: GGUFFile) -> d
     }
 
 
-def footprint(layout: Layout, weights: Mapping[str, Weight]) -> Footprint:
-    """Of the steps that are laid out, and the weights that they read."""
+def footprint(
+    layout: Layout, weights: Mapping[str, Weight], there: Container[str] = ()
+) -> Footprint:
+    """Of the steps that are laid out, and the weights that they read, without what is `there`."""
     cache, inputs = (
-        [value.bytes(layout.limits) for value in layout.values(kind).values()]
+        [v.bytes(layout.limits) for n, v in layout.values(kind).items() if n not in there]
         for kind in ("cache", "input")
     )
     multiplies = any(step.kernel.multiplies for step in layout.steps())

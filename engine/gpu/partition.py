@@ -1,7 +1,7 @@
 """A model's step divided between a GPU and the CPU, the GPU's parts with kernels and with places in
 its memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.compile.build import Built
@@ -60,10 +60,11 @@ def partition_step(
     dispatcher: Dispatcher,
     certified: Certified | None,
     file: GGUFFile,
+    there: Collection[str] = (),
 ) -> Partition:
     """The last `gpu_layers` blocks, as parts.py counts them, for the device, without the experts of
     the first `cpu_experts` blocks; what comes before all blocks stays on the CPU if neurons are
-    apart.
+    apart. Weights and caches that are `there` already serve another step, too.
 
     Raises `ModelError` where the device has not enough memory, before anything is put there.
     """
@@ -92,7 +93,8 @@ def partition_step(
         parts, notes = parts_of(layers)
         layout = laid_out(parts, chosen, fusions, built.limits)
         weights = weights_of(layout, built.memory, file)
-        needed = footprint(layout, weights)
+        weights = {name: weight for name, weight in weights.items() if name not in there}
+        needed = footprint(layout, weights, there)
         return Partition(device, tuple(parts), layout, weights, needed, built.logits, tuple(notes))
 
     found = of(layers)
@@ -107,9 +109,12 @@ def partition_step(
 
         fitting = 0 if built.apart else next(filter(fits, range(layers - 1, 0, -1)), 0)
         advice = f"gpu_layers={fitting} would fit" if fitting else "not even one block would fit"
+        if built.apart:
+            advice = "a smaller vram_budget is wanted"
+        whose = "what foretells tokens" if there else "the model"
         raise ModelError(
-            f"{device.name}: the model needs {found.needed} of its memory, {gb(free)} GB are free:"
-            f" {'a smaller vram_budget is wanted' if built.apart else advice}"
+            f"{device.name}: {whose} needs {found.needed} of its memory, {gb(free)} GB are free:"
+            f" {advice}"
         )
     return found
 

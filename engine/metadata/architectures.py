@@ -19,6 +19,7 @@ class Routing:
               two, which is not supported; "": there is none
     counted   whether the file counts how many experts a shared network is as wide as, and how many
               of the first blocks are dense
+    listed    whether it may list which blocks have experts
     """
 
     scores: str = "softmax"
@@ -27,6 +28,7 @@ class Routing:
     gated: bool = False
     lone: str = ""
     counted: bool = False
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,10 @@ ARCHITECTURES: Mapping[str, Traits] = {
     ),
     "qwen2": LLAMA,
     "qwen3": LLAMA,
-    "qwen2moe": replace(LLAMA, experts=Routing(normed=False, part=True, gated=True)),
-    "qwen3moe": replace(LLAMA, experts=Routing(part=True)),
+    "qwen2moe": replace(
+        LLAMA, experts=Routing(normed=False, part=True, gated=True, listed=True)
+    ),
+    "qwen3moe": replace(LLAMA, experts=Routing(part=True, listed=True)),
     "olmoe": replace(LLAMA, experts=Routing(normed=False)),
     "phi2": Traits(activations=TANH),
     "gptneox": Traits(activations=GELU, fused_qkv=True, two_orders=True),
@@ -160,7 +164,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "mamba": replace(LLAMA, ssm=True),
     "mamba2": replace(LLAMA, ssm=True),
     "lfm2": replace(LLAMA, shortconv=True),
-    "qwen3next": replace(DELTA, experts=Routing(part=True, gated=True)),
+    "qwen3next": replace(DELTA, experts=Routing(part=True, gated=True, listed=True)),
     "qwen35": DELTA,
     "qwen35moe": replace(DELTA, experts=Routing(part=True, gated=True)),
     "deepseek2": replace(

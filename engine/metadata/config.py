@@ -6,7 +6,7 @@ from typing import Any
 from engine.config import ModelConfig
 from engine.errors import ModelError
 from engine.metadata.architectures import ARCHITECTURES, Traits
-from engine.metadata.experts import experts_of, leading_of
+from engine.metadata.experts import dense_of, experts_of
 from engine.metadata.keys import Keys
 from engine.metadata.missing import MISSING
 from engine.metadata.mixers import latent_of, recurrent_of, ssm_of, windowed_of
@@ -110,7 +110,7 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
         ssm=ssm_of(keys, traits, hidden) if of_states else None,
         recurrent=recurrent,
         experts=experts_of(keys, traits.experts, ffn),
-        leading=leading_of(keys, traits.experts),
+        dense=dense_of(keys, traits.experts, blocks, further),
         latent=latent,
         further=further,
         sizes=sizes,

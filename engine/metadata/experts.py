@@ -5,13 +5,16 @@ from engine.errors import ModelError
 from engine.metadata.architectures import Routing
 from engine.metadata.keys import Keys
 
+LISTED = "expert_layers"  # whether each block has experts; llama.cpp has no key of that kind
 GATING = {1: "softmax", 2: "sigmoid", 3: ""}  # llama.cpp's numbers, by Routing.scores
 
 
-def leading_of(keys: Keys, routing: Routing | None) -> int:
-    """How many of the first blocks have no experts."""
-    counted = routing and routing.counted
-    return keys.count("leading_dense_block_count", 0, least=0) if counted else 0
+def dense_of(keys: Keys, routing: Routing | None, blocks: int, further: int) -> frozenset[int]:
+    """The blocks that have no experts: so many of the first, or by a list with a word on each."""
+    if routing and routing.counted:
+        return frozenset(range(min(keys.count("leading_dense_block_count", 0, least=0), blocks)))
+    listed = keys.flags(LISTED, blocks + further) if routing and routing.listed else None
+    return frozenset(i for i in range(blocks) if listed and not listed[i])
 
 
 def experts_of(keys: Keys, routing: Routing | None, ffn: int) -> Experts | None:

@@ -18,6 +18,7 @@ from engine.models.network import Network
 from engine.models.tensors import (
     Constants,
     Tensors,
+    attention_biases,
     attention_tensors,
     head_norms,
     no_bias,
@@ -37,7 +38,8 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
-    return head_norms(config) if config.architecture == "command-r" else {}
+    norms = head_norms(config) if config.architecture == "command-r" else {}
+    return attention_biases(config) | norms
 
 
 def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:

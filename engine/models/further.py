@@ -30,7 +30,7 @@ ITS_OWN = {
 
 def alone(config: ModelConfig) -> ModelConfig:
     """The block as a model of one, number 0."""
-    return replace(config, blocks=1, leading=0, recurrent=frozenset(), further=0)
+    return replace(config, blocks=1, dense=frozenset(), recurrent=frozenset(), further=0)
 
 
 def stored(name: str, config: ModelConfig, tensors: Container[str], number: int = 0) -> str:

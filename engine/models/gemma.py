@@ -14,7 +14,7 @@ from engine.models import feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family
 from engine.models.network import Network
-from engine.models.tensors import Tensors, attention_tensors, qk_norms
+from engine.models.tensors import Tensors, attention_biases, attention_tensors, qk_norms
 
 
 def block(config: ModelConfig, i: int) -> Tensors:
@@ -31,6 +31,11 @@ def block(config: ModelConfig, i: int) -> Tensors:
     return tensors | (qk_norms(config) if config.architecture == "gemma3" else {})
 
 
+def optional_block(config: ModelConfig, i: int) -> Tensors:
+    """What a file may have of a block."""
+    return attention_biases(config)
+
+
 def build(net: Network) -> Value:
     """The nodes of one step; its logits [outputs, vocab]."""
     x, rotation, config = net.embedded(net.config.hidden**0.5), net.rotation(), net.config
@@ -42,4 +47,4 @@ def build(net: Network) -> Value:
     return net.capped(logits_of_blocks(net, x, mixed, after=True))
 
 
-FAMILY = Family(block, build)
+FAMILY = Family(block, build, optional_block)

@@ -13,7 +13,7 @@ from engine.models import feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family
 from engine.models.network import Network
-from engine.models.tensors import Tensors, attention_tensors, qkv_biases
+from engine.models.tensors import Tensors, attention_biases, attention_tensors
 
 
 def block(config: ModelConfig, i: int) -> Tensors:
@@ -28,9 +28,8 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
-    own = {**qkv_biases(config), "attn_output.bias": (config.hidden,)}
-    dense = not config.experts or i < config.leading
-    return {**own, **feed_forward.biases(config)} if dense else own
+    own = attention_biases(config)
+    return own if config.routes(i) else {**own, **feed_forward.biases(config)}
 
 
 def build(net: Network) -> Value:

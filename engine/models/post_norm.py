@@ -12,7 +12,7 @@ from engine.models import feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family, Rows
 from engine.models.network import Network
-from engine.models.tensors import Tensors, attention_tensors, qkv_biases
+from engine.models.tensors import Tensors, attention_biases, attention_tensors
 
 
 def block(config: ModelConfig, i: int) -> Tensors:
@@ -32,7 +32,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
-    return qkv_biases(config) if config.architecture == "glm4" else {}
+    return attention_biases(config)
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:

@@ -2,8 +2,8 @@
 (Muennighoff et al., arXiv 2409.02060), and GLM 4.5 to 4.7 of experts (arXiv 2508.06471).
 
 LLaMA, but for rope, which turns halves of a head, and for what queries and keys have before it: a
-bias, which values have, too (`qwen2`), a norm of each head (`qwen3`), either or both (`glm4moe`),
-or a norm of all together (`olmoe`).
+bias, which values have, too (`qwen2`, and any other file that has it), a norm of each head
+(`qwen3`, and perhaps `glm4moe`), or a norm of all together (`olmoe`).
 """
 
 from engine.config import ModelConfig
@@ -12,7 +12,13 @@ from engine.models import experts, feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family
 from engine.models.network import Network
-from engine.models.tensors import Tensors, attention_tensors, qk_norms, qkv_biases
+from engine.models.tensors import (
+    Tensors,
+    attention_biases,
+    attention_tensors,
+    qk_norms,
+    qkv_biases,
+)
 
 
 def block(config: ModelConfig, i: int) -> Tensors:
@@ -42,10 +48,8 @@ def before_network(config: ModelConfig) -> str:
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
-    tensors = experts.optional(config, i)
-    if config.architecture == "glm4moe":
-        tensors |= qkv_biases(config) | qk_norms(config)
-    return tensors
+    tensors = experts.optional(config, i) | attention_biases(config)
+    return tensors | qk_norms(config) if config.architecture == "glm4moe" else tensors
 
 
 def build(net: Network) -> Value:

@@ -43,6 +43,11 @@ def qkv_biases(config: ModelConfig) -> Tensors:
     return {f"attn_{n}.bias": (count * config.head_dim,) for n, count in heads.items()}
 
 
+def attention_biases(config: ModelConfig) -> Tensors:
+    """Those, and that of the output."""
+    return qkv_biases(config) | {"attn_output.bias": (config.hidden,)}
+
+
 def qk_norms(config: ModelConfig) -> Tensors:
     """The norms of queries and of keys, each the same for every head."""
     return {f"attn_{n}_norm.weight": (config.head_dim,) for n in "qk"}

@@ -34,26 +34,29 @@ def parse_bytes(size: str | int) -> int:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Bytes of memory: the `total` that was asked for, and what of it has another use than weights:
-    the `program` as it is now, and the model's `cache`, activations and inputs (`step`)."""
+    the `program` as it is now, the model's `cache`, activations and inputs (`step`), and weights
+    that have to stay, of what foretells tokens (`drafts`)."""
 
     total: int
     program: int
     cache: int
     step: int
+    drafts: int = 0
 
     @classmethod
-    def now(cls, total: int, cache: int, step: int) -> "Budget":
+    def now(cls, total: int, cache: int, step: int, drafts: int) -> "Budget":
         """With what the process takes at this moment."""
-        return cls(total, psutil.Process().memory_info().rss, cache, step)
+        return cls(total, psutil.Process().memory_info().rss, cache, step, drafts)
 
     @property
     def room(self) -> int:
         """For weights; less than nothing if the budget is too small even without any."""
-        return self.total - self.program - self.cache - self.step
+        return self.total - self.program - self.cache - self.step - self.drafts
 
     def refuse(self, least: int) -> ModelError:
         """The error for weights of which at least so many bytes have to be in memory."""
         parts = {"the program": self.program + VARIES, "the cache": self.cache, "a step": self.step}
+        parts |= {"what foretells tokens": self.drafts} if self.drafts else {}
         needed = sum(parts.values()) + least
         listed = ", ".join(f"{_up(size)} for {what}" for what, size in parts.items())
         return ModelError(

@@ -46,14 +46,7 @@ class Loaded(Protocol):
 
 
 def with_room(options: Options, settings: Settings) -> Options:
-    """The options of a target, with sequences and outputs for its drafts. ModelError where it
-    cannot draft so."""
-    for name, asked in (("device", options.device != "cpu"), ("ram_budget", options.ram_budget)):
-        if asked and isinstance(settings, OwnHead):
-            raise ModelError(
-                f"a model's own block drafts on the CPU, with all weights in memory: mtp and {name}"
-                " exclude each other"
-            )
+    """The options of a target, with sequences and outputs for its drafts."""
     return replace(
         options,
         sequences=max(options.sequences, min(2 + branches(settings), MOST_SEQUENCES)),

@@ -4,6 +4,7 @@ families lists them."""
 
 from typing import Any
 
+KINDS = {"w": "sliding_attention", "f": "full_attention"}
 SIZES = {"vocab_size": 67, "num_hidden_layers": 2, "num_attention_heads": 4}
 FALCON = {**SIZES, "model_type": "falcon", "hidden_size": 48, "max_position_embeddings": 256}
 GROUPS = {**FALCON, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 2,
@@ -41,7 +42,6 @@ GEMMA = {**QWEN, "model_type": "gemma", "head_dim": 18}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "sliding_window": 9,
           "query_pre_attn_scalar": 18}  # fmt: skip
 GEMMA3 = {**GEMMA2, "model_type": "gemma3_text", "num_hidden_layers": 7}
-KINDS = {"w": "sliding_attention", "f": "full_attention"}
 GEMMA4 = {**QWEN, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 18,
           "global_head_dim": 24, "sliding_window": 9, "hidden_size_per_layer_input": 12,
           "vocab_size_per_layer_input": 67, "num_kv_shared_layers": 3,
@@ -98,7 +98,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "OPT": OPT,
     "OPT, untied, GELU": {**OPT, "tie_word_embeddings": False, "activation_function": "gelu"},
     "Qwen 2": {**QWEN, "model_type": "qwen2"},
+    "Qwen 2, a short window in the last layers, tied": {
+        **QWEN, "model_type": "qwen2", "num_hidden_layers": 4, "use_sliding_window": True,
+        "sliding_window": 9, "max_window_layers": 2, "tie_word_embeddings": True,
+    },
     "Qwen 3": QWEN3,
+    "Qwen 3, biases": {**QWEN3, "attention_bias": True, "num_key_value_heads": 1},
+    "Qwen 3, a short window in some layers": {
+        **QWEN3, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 9,
+        "layer_types": [KINDS[kind] for kind in "wfw"],
+    },
     "Qwen 3, tied, another theta": {
         **QWEN3, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1e6}
     },
@@ -135,6 +144,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "MPT": MPT,
     "MPT, seven heads": {**MPT, "n_heads": 7, "max_seq_len": 99, "layer_norm_epsilon": 1e-3},
     "SmolLM 3": SMOLLM,
+    "SmolLM 3, a short window where there is no rope": {
+        **SMOLLM, "use_sliding_window": True, "sliding_window": 9
+    },
     "SmolLM 3, untied, biases": {
         **SMOLLM, "tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True
     },
@@ -166,7 +178,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **COHERE, "tie_word_embeddings": False, "logit_scale": 0.7,
         "rope_parameters": {"rope_theta": 1e4},
     },
-    "Command R+, norms of heads": {**COHERE, "use_qk_norm": True},
+    "Command R+, norms of heads, biases": {**COHERE, "use_qk_norm": True, "attention_bias": True},
     "Command R+, norms of heads, untied": {
         **COHERE, "use_qk_norm": True, "tie_word_embeddings": False, "num_key_value_heads": 1,
         "layer_norm_eps": 1e-3,
@@ -197,8 +209,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "ERNIE 4.5, untied, another theta": {
         **ERNIE, "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 1e4}
     },
-    "OLMo 2, tied, another theta": {
-        **OLMO, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 5e5}
+    "OLMo 2, tied, another theta, biases": {
+        **OLMO, "attention_bias": True, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_theta": 5e5},
     },
     "Mixtral": MIXTRAL,
     "Mixtral, tied, four of nine": {
@@ -206,14 +219,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "Qwen 2, experts": QWEN2MOE,
     "Qwen 2, experts, weights of sum 1": {**QWEN2MOE, "norm_topk_prob": True},
+    "Qwen 2, experts, a short window, every other layer dense": {
+        **QWEN2MOE, "num_hidden_layers": 5, "decoder_sparse_step": 2, "use_sliding_window": True,
+        "sliding_window": 9, "max_window_layers": 4,
+    },
     "Qwen 3, experts": QWEN3MOE,
+    "Qwen 3, experts, a short window, two layers dense": {
+        **QWEN3MOE, "num_hidden_layers": 4, "mlp_only_layers": [0, 2], "use_sliding_window": True,
+        "sliding_window": 9,
+    },
     "Qwen 3, experts, tied, all of four": {
         **QWEN3MOE, "tie_word_embeddings": True, "num_experts": 4, "num_experts_per_tok": 4
     },
     "Qwen 3, experts, weights as they are": {**QWEN3MOE, "norm_topk_prob": False},
     "OLMoE": OLMOE,
-    "OLMoE, groups, weights of sum 1": {
-        **OLMOE, "num_key_value_heads": 1, "norm_topk_prob": True, "num_experts_per_tok": 1
+    "OLMoE, groups, biases, weights of sum 1": {
+        **OLMOE, "attention_bias": True, "num_key_value_heads": 1, "norm_topk_prob": True,
+        "num_experts_per_tok": 1,
     },
     "gpt-oss": GPT_OSS,
     "gpt-oss, tied, YaRN between pairs": {
@@ -264,7 +286,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 1.0},
     },
     "Gemma": GEMMA,
-    "Gemma, untied": {**GEMMA, "tie_word_embeddings": False},
+    "Gemma, untied, biases": {**GEMMA, "tie_word_embeddings": False, "attention_bias": True},
     "Gemma 2": {**GEMMA2, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "Gemma 2, no caps": {
         **GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None, "head_dim": 12,
@@ -333,6 +355,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "linear_conv_kernel_dim": 3, "linear_num_value_heads": 2,
         "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5},
     },
+    "Qwen 3 Next, one layer dense": {**QWEN3NEXT, "mlp_only_layers": [1], "num_experts": 4},
     "Qwen 3 Next, weights as they are": {**QWEN3NEXT, "norm_topk_prob": False},
     "Qwen 3.5": QWEN35,
     "Qwen 3.5, tied, whole heads": {

@@ -151,15 +151,19 @@ class SmallMixture(Small):
     kept: int = 1
     sigmoid: bool = False  # whose choice has a bias
     leading: int = 0  # blocks that are dense
+    every: int = 1  # so many-th block has experts
+
+    def routes(self, i: int) -> bool:
+        return i >= self.leading and (i + 1) % self.every == 0
 
     def listed(self) -> Iterator[Listed]:
         plain = self.architecture in ("llama", "granitemoe", "gpt-oss")
         of_attention = Small if plain else SmallQwen
-        dense = tuple(f"blk.{i}." for i in range(self.leading))
+        dense = tuple(f"blk.{i}." for i in range(self.blocks) if not self.routes(i))
         for name, *dims in of_attention.listed(self):  # type: ignore[arg-type]
             if ".ffn_norm" in name or ".ffn_" not in name or name.startswith(dense):
                 yield name, *dims
-        for i in range(self.leading, self.blocks):
+        for i in filter(self.routes, range(self.blocks)):
             block = f"blk.{i}"
             yield f"{block}.ffn_gate_inp.weight", self.experts, self.hidden
             for kind, width in (("exps", self.width), ("shexp", self.shared)):
@@ -188,6 +192,9 @@ class SmallMixture(Small):
         writer.add_expert_count(self.experts)
         writer.add_expert_used_count(self.used)
         writer.add_expert_feed_forward_length(self.width)
+        if self.every > 1:
+            listed = [self.routes(i) for i in range(self.blocks)]
+            writer.add_array(f"{self.architecture}.expert_layers", listed)
         if self.shared:
             writer.add_expert_shared_feed_forward_length(self.shared)
         if self.sigmoid:
@@ -920,6 +927,7 @@ SUBJECTS: dict[str, Subject] = {
     "Mixtral": SmallMixture(architecture="llama", width=44),
     "Qwen 2, experts": SmallMixture(architecture="qwen2moe", width=20, shared=52, seed=1),
     "Qwen 3, experts": SmallMixture(width=28, head_dim=24, seed=2),
+    "Qwen 3, experts in every other block": SmallMixture(blocks=3, every=2, ffn=100, seed=6),
     "Qwen 3, groups of experts, a scale, F16": SmallMixture(
         experts=12, used=4, groups=4, kept=2, scale=1.5, format="F16", seed=3
     ),

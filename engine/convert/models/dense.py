@@ -119,10 +119,11 @@ class Qwen2(Llama):
     about = "Qwen 1.5 to 2.5, dense"
     gguf = "qwen2"
 
-    def check(self, config: Fields) -> None:
-        super().check(config)
-        if config.flag("use_sliding_window", False):
-            raise config.error("use_sliding_window: windows of some layers are not known here")
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **windows.where_switched(config, self.gguf)}
+
+    def notes(self, config: Fields) -> list[str]:
+        return super().notes(config) + windows.notes_where_switched(config, self.gguf)
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         return Family.sources(self, config, model)
@@ -158,8 +159,12 @@ class SmolLM3(Llama):
         turned = config.get("no_rope_layers", [int((i + 1) % interval > 0) for i in layers])
         if turned != [int((i + 1) % every > 0) for i in layers]:
             raise config.error(f"no_rope_layers: this family has no rope in every {every}th alone")
-        if config.flag("use_sliding_window", False):
-            raise config.error("use_sliding_window: windows of some layers are not known here")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **windows.where_switched(config, self.gguf)}
+
+    def notes(self, config: Fields) -> list[str]:
+        return super().notes(config) + windows.notes_where_switched(config, self.gguf)
 
 
 class Granite(Llama):

@@ -15,7 +15,9 @@ from engine.convert.models.dense import Granite, Mistral, Qwen2, Qwen3
 from engine.convert.nextn import FURTHER
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
-from engine.metadata.architectures import ARCHITECTURES
+from engine.metadata.architectures import ARCHITECTURES, Routing
+from engine.metadata.experts import LISTED
+from engine.metadata.mixers import MOST_BLOCKS
 from engine.torch_file import StoredTensor
 
 
@@ -69,20 +71,23 @@ class Mixture:
     def expert_keys(self, config: Fields) -> gw.Keys:
         found = {key: gw.u32(config.count(name)) for key, name in self.counts.items()}
         normed = self.normed and config.flag(self.normed, False)
-        if self.normed and normed != self._usual():
+        if self.normed and normed != self.routing.normed:
             found["expert_weights_norm"] = gw.boolean(normed)
         return found
 
     def expert_notes(self, config: Fields) -> list[str]:
-        if not self.normed or config.flag(self.normed, False) == self._usual():
+        usual = self.routing.normed
+        if not self.normed or config.flag(self.normed, False) == usual:
             return []
-        said = f"its {self.normed} is {str(not self._usual()).lower()}"
-        return [f"{said}: llama.cpp, of {self.gguf}, computes with {str(self._usual()).lower()}"]
+        said = f"its {self.normed} is {str(not usual).lower()}"
+        return [f"{said}: llama.cpp, of {self.gguf}, computes with {str(usual).lower()}"]
 
-    def _usual(self) -> bool:
-        routing = ARCHITECTURES[self.gguf].experts
-        assert routing
-        return routing.normed
+    @property
+    def routing(self) -> Routing:
+        """What a file of this family means where it does not say."""
+        found = ARCHITECTURES[self.gguf].experts
+        assert found
+        return found
 
 
 class Routed(Mixture):
@@ -135,7 +140,7 @@ class Routed(Mixture):
         found: dict[str, Source] = super().sources(config, whole)  # type: ignore[misc]
         assert model.experts
         for name, module in self.alone.items():
-            for i in range(model.leading, whole.blocks):
+            for i in filter(whole.routes, range(whole.blocks)):
                 found[f"blk.{i}.{name}"] = Source(module.format(i), (model.experts.count,))
         return found | nextn.sources(model, NEXTN)
 
@@ -194,13 +199,31 @@ class Qwen3Moe(Mixture, Qwen3):
     counts: ClassVar = {**Mixture.counts, "expert_feed_forward_length": "moe_intermediate_size"}
     normed = "norm_topk_prob"
 
-    def check(self, config: Fields) -> None:
-        super().check(config)
-        if config.count("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
-            raise config.error("a part of its layers is dense: every layer has experts here")
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **self.listed(config)}
+
+    def listed(self, config: Fields) -> gw.Keys:
+        """Which layers have experts, where some have none."""
+        every, blocks = config.count("decoder_sparse_step", 1), config.count("num_hidden_layers")
+        dense = config.get("mlp_only_layers", [])
+        if not isinstance(dense, list) or not all(isinstance(one, int) for one in dense):
+            raise config.error(f"mlp_only_layers must be a list of numbers, got {dense!r:.80}")
+        if every == 1 and not dense:
+            return {}
+        if not self.routing.listed:
+            raise config.error("a part of its layers is dense: all have experts in this family")
+        if blocks > MOST_BLOCKS:
+            raise config.error(f"num_hidden_layers is {blocks}: at most {MOST_BLOCKS} run")
+        found = [i not in dense and (i + 1) % every == 0 for i in range(blocks)]
+        found += [True] * (config.get(FURTHER) or 0)
+        return {LISTED: gw.booleans(found)}
 
     def notes(self, config: Fields) -> list[str]:
-        return super().notes(config) + self.expert_notes(config)
+        found = super().notes(config) + self.expert_notes(config)
+        if self.listed(config):
+            said = "a part of its layers is dense"
+            found.append(f"{said}: llama.cpp, of {self.gguf}, wants experts in every layer")
+        return found
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return stacked(super().named(tensors))
