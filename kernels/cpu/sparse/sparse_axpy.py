@@ -1,9 +1,10 @@
 """sparse_axpy on the CPU: threads divide hidden, so that each output is one chain over the active
 neurons in order, the same for any number of threads.
 
-Eight neurons meet 32 columns of some tokens at once. A neuron whose factors are all zero adds
-nothing and is not read: a predictor's false alarms cost nothing here. Rows may lie apart, with
-anything between them: a weight's second axis is their stride.
+Eight neurons meet 32 columns of some tokens at once, or with AVX-512 sixteen those of one token:
+so many rows abreast come faster from memory, and outputs are loaded and stored less. A neuron whose
+factors are all zero adds nothing and is not read: a predictor's false alarms cost nothing here.
+Rows may lie apart, with anything between them: a weight's second axis is their stride.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from numba import njit
 from kernels.cpu.formats.columns import COLUMNS, DECODED, SPREAD, TABLED, decoded_elements
 from kernels.cpu.formats.decoding import TAGS, element
 from kernels.cpu.formats.rows import ask_along
-from kernels.cpu.isa.simd import f32x1, f32x16, fma, load, splat, store
+from kernels.cpu.isa.simd import CACHE_LINE, f32x1, f32x16, fma, load, prefetch, splat, store
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.linear.linear import FIRST, named
 from kernels.cpu.runtime.closures import inner
@@ -29,15 +30,17 @@ SIGNATURE = (
 )
 NEURONS, TOKENS = 8, 64
 FACTORS = NEURONS * TOKENS
+ABREAST = 16  # neurons that meet a token alone with AVX-512
 
 
 @inner
 def next_neurons(own, j, starts, factors):
-    """The next neurons from the j-th active one on that any of these tokens wants: where their rows
-    begin, and factors [tokens][8]. -> how many, and where to go on."""
+    """The next neurons from the j-th active one on that any of these tokens wants, at most eight,
+    of a token alone as many as `starts` holds: where their rows begin, and factors [tokens][8].
+    -> how many, and where to go on."""
     a, first, count, rows, active, slots, stride = own
     found = 0
-    while count == 1 and found < NEURONS and j < active:  # no branch that nobody can foretell
+    while count == 1 and found < len(starts) and j < active:  # no branch that nobody can foretell
         neuron = rows[j]
         factors[found] = a[first, neuron]
         starts[found] = np.int64(slots[neuron]) * stride
@@ -100,13 +103,14 @@ def together(decode: Any) -> Any:
 
 
 def by_turns(decode: Any) -> Any:
-    """The same of one token, each neuron's as they come: AVX2's registers hold only four's."""
+    """The same of one token, each neuron's as they come: AVX2's registers hold only four's, and
+    AVX-512's not sixteen's."""
 
     @njit(inline="always")
     def columns(weight, starts, factors, first, count, c, out):
         at = first * out.shape[1] + c
         sums = columns_of(out, at)
-        for r in range(NEURONS):
+        for r in range(len(starts)):
             sums = added(sums, decode(weight, starts[r], c), factors[r])
         put_columns(out, at, sums)
 
@@ -130,11 +134,43 @@ def over_columns(columns: Any, format: str) -> Any:
     return add_together
 
 
-def axpy(decoded: Mapping[str, Any], alone: Any, variant: str, format: str) -> Callable[..., None]:
-    """`alone`: how a token alone is met, if not as several are."""
+def abreast(decode: Any, format: str) -> Any:
+    """Sixteen neurons' columns of floats added to a token's outputs by turns, each neuron's asked
+    for just before the one that is met: so they come faster from memory than all at once."""
+    size = FORMATS[format].block_bytes
+    lines = size * COLUMNS // CACHE_LINE
+
+    @inner
+    def add_from(weight, starts, asked, beyond, factors, at, begin, end, out):
+        for c in range(begin, end, COLUMNS):
+            sums = columns_of(out, at + c)
+            ahead = c * size + beyond
+            for r in range(ABREAST):
+                for line in range(lines):
+                    prefetch(weight, asked[r] + ahead + line * CACHE_LINE, 3)
+                sums = added(sums, decode(weight, starts[r], c), factors[r])
+            put_columns(out, at + c, sums)
+
+    @inner
+    def add_abreast(weight, starts, ahead, factors, first, count, begin, end, along, out):
+        whole, at = (end - begin) * size, first * out.shape[1]
+        beyond = min(along or whole, whole)
+        own = begin + (whole - beyond) // (COLUMNS * size) * COLUMNS
+        add_from(weight, starts, starts, beyond, factors, at, begin, own, out)
+        add_from(weight, starts, ahead, beyond - whole, factors, at, own, end, out)
+
+    return add_abreast
+
+
+def axpy(decoded: Mapping[str, Any], most: int, variant: str, format: str) -> Callable[..., None]:
+    """`most`: neurons that meet a token alone by turns; 0: it is met as several are."""
     decode, tag = decoded.get(format) or decoded_elements(format), TAGS[format]
     add_together = over_columns(together(decode), format)
-    add_alone = over_columns(alone(decode), format) if alone else add_together
+    if most == ABREAST and FORMATS[format].block == 1:
+        add_alone = abreast(decode, format)
+    else:
+        add_alone = over_columns(by_turns(decode), format) if most else add_together
+    held = most or NEURONS
 
     @inner
     def add_one(weight, start, r, factors, first, count, begin, end, out):
@@ -163,7 +199,7 @@ def axpy(decoded: Mapping[str, Any], alone: Any, variant: str, format: str) -> C
         begin, end = part(whole, thread, n_threads)
         begin, end = begin * COLUMNS, end * COLUMNS
         rest = hidden if thread < n_threads - 1 else whole * COLUMNS
-        starts, ahead = stack(np.int64, NEURONS), stack(np.int64, NEURONS)
+        starts, ahead = stack(np.int64, held), stack(np.int64, held)
         factors, after = stack(np.float32, FACTORS), stack(np.float32, FACTORS)
         for first in range(0, tokens, TOKENS):
             some = min(TOKENS, tokens - first)
@@ -174,11 +210,11 @@ def axpy(decoded: Mapping[str, Any], alone: Any, variant: str, format: str) -> C
             found, j = next_neurons(own, FIRST, starts, factors)
             while found:
                 more, j = next_neurons(own, j, ahead, after)
-                eight = bytes_, starts, ahead, factors, first, some, begin, end, tuning[0], out
-                if found == NEURONS and some == 1:
-                    add_alone(*eight)
+                rest_of = factors, first, some, begin, end, tuning[0], out
+                if found == held and some == 1:
+                    add_alone(bytes_, starts, ahead, *rest_of)
                 elif found == NEURONS:
-                    add_together(*eight)
+                    add_together(bytes_, starts[:NEURONS], ahead[:NEURONS], *rest_of)
                 else:
                     for r in range(found):
                         add_one(bytes_, starts[r], r, factors, first, some, begin, end, out)
@@ -191,11 +227,11 @@ def axpy(decoded: Mapping[str, Any], alone: Any, variant: str, format: str) -> C
 
 
 def _shares(
-    decoded: Mapping[str, Any], alone: Any, variant: str, formats: Iterable[str]
+    decoded: Mapping[str, Any], most: int, variant: str, formats: Iterable[str]
 ) -> dict[str, Share]:
-    return by_format(partial(axpy, decoded, alone, variant), SIGNATURE, {f: f for f in formats})
+    return by_format(partial(axpy, decoded, most, variant), SIGNATURE, {f: f for f in formats})
 
 
-GENERIC_SHARES = _shares(DECODED, None, "generic", FORMATS)
-AVX2_SHARES = _shares(SPREAD, by_turns, "avx2", SPREAD)
-AVX512_SHARES = _shares(TABLED, None, "avx512", TABLED)
+GENERIC_SHARES = _shares(DECODED, 0, "generic", FORMATS)
+AVX2_SHARES = _shares(SPREAD, NEURONS, "avx2", SPREAD)
+AVX512_SHARES = _shares(SPREAD | TABLED, ABREAST, "avx512", SPREAD | TABLED)
