@@ -99,13 +99,11 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
     weights = ", ".join(f"weight{end}: format[out{end} hidden]" for end in ends)
     outs = ", ".join(f"out{end}: f32[tokens out{end}]" for end in ends)
     signature = f"{ROUNDED if rounds else 'x: f32[tokens hidden]'}, {weights} -> {outs}"
-
     rows_of_warp = linear.FEW if format in linear.FLOATS else linear.FEW_OF_BLOCKS
 
     def few(most: int) -> Callable[[Shape], Grid]:
-        one = linear.few(most, rows_of_warp)
-
         def grid(shape: Shape) -> Grid:
+            one = linear.few(most, rows_of_warp)
             grids = [one({**shape, "out": shape[f"out{end}"]}) for end in ends]
             return Grid((sum(g.blocks[0] for g in grids), 1, 1), linear.FEW_WARPS * linear.WARP)
 
