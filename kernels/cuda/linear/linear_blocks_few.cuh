@@ -27,7 +27,7 @@ constexpr int FEW_STAGES = sizeof(FewStage) > 2560 ? 3 : 4, AHEAD = FEW_STAGES -
 struct FewScales {
   __align__(16) float w[F::parts][HALF][FEW_ROWS], m[F::parts][HALF][F::m ? FEW_ROWS : 1];
   __align__(16) float scale[HALF][FEW_TOKENS], met[F::parts][HALF][F::m ? FEW_TOKENS : 1];
-  __align__(16) int start[F::parts][HALF][F::raised ? FEW_TOKENS : 1];
+  __align__(16) int start[F::parts][HALF][F::zero_point ? FEW_TOKENS : 1];
 };
 
 union FewShared {
@@ -135,7 +135,7 @@ struct FewBringer {
       for (int p = 0; p < F::parts; ++p) {
         if constexpr (F::m)
           to.met[p][block][i] = some ? scale * static_cast<float>(sums[p]) : 0.f;
-        if constexpr (F::raised > 0) to.start[p][block][i] = -F::raised * sums[p];
+        if constexpr (F::zero_point > 0) to.start[p][block][i] = -F::zero_point * sums[p];
       }
     }
   }
@@ -173,7 +173,7 @@ static __device__ __forceinline__ void add_few(const FewScales& scales, int bloc
                                                float (&sums)[4]) {
   const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
   int found[F::parts][4] = {};
-  if constexpr (F::raised > 0)
+  if constexpr (F::zero_point > 0)
 #pragma unroll
     for (int e = 0; e < 2 * F::parts; ++e)
       load_two(scales.start[e / 2][block] + 2 * t, found[e / 2] + e % 2 * 2);
