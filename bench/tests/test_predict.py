@@ -134,6 +134,18 @@ def test_a_product_of_one_token_keeps_memory_busy():
 
 
 @NOT_HERE
+def test_eight_tokens_take_little_longer_than_one():
+    """What bounds both is reading the weight: instructions of eight leave memory busy."""
+    (kernel,) = (k for k in CUDA_KERNELS if k.name == "linear/cuda/generic/Q4_0")
+    one, eight = (
+        predict.of_case(gpus()["h200"], kernel, cases.linear("GEMV", "Q4_0", n, 4096, 11008))
+        for n in (1, 8)
+    )
+    assert eight[1][0].limit == "memory"
+    assert eight[0].median < 1.2 * one[0].median
+
+
+@NOT_HERE
 def test_goals_are_told_beside_what_is_predicted(monkeypatch):
     case = cases.linear("GEMV", "Q4_0", 1, 4096, 4096)
     monkeypatch.setattr(predict, "main_cases", lambda model: [case])

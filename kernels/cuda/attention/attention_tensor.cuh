@@ -26,23 +26,7 @@ constexpr int BYTES = 2 * HEAD_DIM;
 template <int HEAD_DIM>
 constexpr int STRIDE = BYTES<HEAD_DIM> + 16;
 
-// Four matrices of 8 x 8 float16 of shared memory: lane 8i + j says where row j of matrix i begins,
-// in bytes from `base`, and has elements 2t and 2t + 1 of row g (g = lane / 4, t = lane % 4).
-static __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const uint8_t* base,
-                                                     unsigned begins) {
-#ifdef HOST
-  const Lanes rows(begins);
-  const int lane = threadIdx.x % WARP;
-  for (int i = 0; i < 4; ++i) to[i] = at<uint32_t>(base + rows[8 * i + lane / 4], lane % 4);
-#else
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(base + begins)))
-               : "memory");
-#endif
-}
-
-// The same of the transposed matrices: elements g of rows 2t and 2t + 1.
+// As load_matrices, of the transposed matrices: elements g of rows 2t and 2t + 1.
 static __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const uint8_t* base,
                                                        unsigned begins) {
 #ifdef HOST

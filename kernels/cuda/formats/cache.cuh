@@ -1,11 +1,7 @@
 // Rows of a KV cache: how elements are read back, and how rows come to shared memory.
 #pragma once
 #include "formats.cuh"
-
-template <class T>
-static __device__ __forceinline__ const T& at(const uint8_t* row, int index) {
-  return reinterpret_cast<const T*>(row)[index];
-}
+#include "staging.cuh"
 
 // Element e of a row, of blocks that may lie anywhere.
 template <class Cache>
@@ -93,36 +89,6 @@ template <class Cache>
 static __device__ __forceinline__ int stride_of(int head_dim) {
   const int bytes = head_bytes<Cache>(head_dim);
   return Cache::BLOCK == 1 ? bytes + 16 : ((bytes + 3) / 4 | 1) * 4;
-}
-
-// Copies to shared memory that a thread need not wait for before `await_copies`.
-template <class Word>
-static __device__ __forceinline__ void copy_ahead(Word* to, const Word* from) {
-#if !defined(HOST) && __CUDA_ARCH__ >= 800
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  if constexpr (sizeof(Word) == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-  else if constexpr (sizeof(Word) == 4)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
-  else
-    *to = *from;
-#else
-  *to = *from;
-#endif
-}
-
-static __device__ __forceinline__ void end_of_group() {
-#if !defined(HOST) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Until all of this thread's copies are done but those of the last LATER groups.
-template <int LATER>
-static __device__ __forceinline__ void await_copies() {
-#if !defined(HOST) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-#endif
 }
 
 template <class Word>

@@ -168,15 +168,34 @@ static __device__ __forceinline__ void unpack(const Packed<F>& block, uint32_t (
   }
 }
 
-// The same without what they are raised by.
+// Words t and t + 4 of a block's codes, t < 4, of those of its planes that have their bits: of a plane
+// of fewer than eight bits word t % bits.
 template <class F>
-static __device__ __forceinline__ void unpack_signed(const Packed<F>& block, uint32_t (&codes)[8]) {
-  unpack(block, codes);
-  if constexpr (F::zero_point > 0) {
-#pragma unroll
-    for (int c = 0; c < 8; ++c)  // the uppermost bit keeps bytes from borrowing
-      codes[c] = ((codes[c] | 0x80808080u) - F::zero_point * 0x01010101u) ^ 0x80808080u;
+static __device__ __forceinline__ void unpack_two(uint32_t low, uint32_t high, int t,
+                                                  uint32_t& first, uint32_t& second) {
+  const auto bits = [t](uint32_t word, int each, uint32_t& lower, uint32_t& upper) {
+    const uint32_t mask = ((1u << each) - 1) * 0x01010101u;
+    if (each < 4) word >>= each * (t / each);
+    lower = word & mask;
+    upper = word >> 4 & mask;
+  };
+  if constexpr (F::table)
+    look_up<F>(low, first, second);
+  else
+    bits(low, F::low, first, second);
+  if constexpr (F::high > 0) {
+    uint32_t lower, upper;
+    bits(high, F::high, lower, upper);
+    first |= lower << F::low;
+    second |= upper << F::low;
   }
+}
+
+// A word of codes without what they are raised by: the uppermost bit keeps bytes from borrowing.
+template <class F>
+static __device__ __forceinline__ uint32_t lowered(uint32_t codes) {
+  if constexpr (F::zero_point == 0) return codes;
+  return ((codes | 0x80808080u) - F::zero_point * 0x01010101u) ^ 0x80808080u;
 }
 
 // By what a block's codes are multiplied, and what its activations' totals are.

@@ -99,10 +99,12 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
     weights = ", ".join(f"weight{end}: format[out{end} hidden]" for end in ends)
     outs = ", ".join(f"out{end}: f32[tokens out{end}]" for end in ends)
     signature = f"{ROUNDED if rounds else 'x: f32[tokens hidden]'}, {weights} -> {outs}"
+    rows_of_warp = linear.FEW if format in linear.FLOATS else linear.FEW_OF_BLOCKS
 
     def few(most: int) -> Callable[[Shape], Grid]:
         def grid(shape: Shape) -> Grid:
-            grids = [linear.few(most)({**shape, "out": shape[f"out{end}"]}) for end in ends]
+            one = linear.few(most, rows_of_warp)
+            grids = [one({**shape, "out": shape[f"out{end}"]}) for end in ends]
             return Grid((sum(g.blocks[0] for g in grids), 1, 1), linear.FEW_WARPS * linear.WARP)
 
         return grid
@@ -116,7 +118,7 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
         members=tuple(Member(kernel, {"weight": f"weight{e}", "out": f"out{e}"}) for e in ends),
         stages=tuple(
             Launch(source, f"linear_{name}_{most}", signature, few(most), compiled)
-            for most in linear.FEW
+            for most in rows_of_warp
         ),
         axes={"tokens": (0, 1, 2, 3, 4, 5, 8), "hidden": (1, 31, 129, 256, 1056)}
         | {f"out{end}": (1, 2, 9, 31, 33) for end in ends},

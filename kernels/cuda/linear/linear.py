@@ -1,11 +1,11 @@
-"""linear on a GPU. Up to eight tokens meet rows of the weight a warp at a time (functions linear_1
-to linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh).
+"""linear on a GPU. Up to eight tokens meet some rows of the weight (functions linear_1 to
+linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh).
 
 Block formats are packed (packing.py) and meet activations in blocks of int8, floats lie as in the
 file. `bf16` has floats rounded to bfloat16, and many tokens multiplied by the device's own library.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kernels.cuda.formats.packing import Bfloats, Codes, Planes
 from kernels.cuda.runtime.launch import Grid, Launch, items
@@ -26,18 +26,22 @@ EXPERTS = (
     " -> out: f32[tokens out]"
 )
 FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the tokens that it takes at most
+FEW_OF_BLOCKS = {1: 2, 8: 4}  # those of block formats, whose eight are on tensor cores
 FEW_WARPS, WARP = 4, 32
-TILE, TILE_THREADS = 64, 128
+LEAST_OF_128 = 257  # tokens: of fewer, tiles of 128 would leave multiprocessors with nothing
 NOTHING = Grid((0, 0, 0), WARP)
+Tiles = Callable[[Shape], Grid]
 
 
-def few(most: int) -> Callable[[Shape], Grid]:
-    """A warp for some rows and all tokens, where these are at most so many."""
+def few(most: int, rows_of_warp: Mapping[int, int]) -> Callable[[Shape], Grid]:
+    """A warp for some rows and all tokens, where these are at most so many and more than what is
+    the next fewer there."""
+    fewer = max((tokens for tokens in rows_of_warp if tokens < most), default=0)
 
     def grid(shape: Shape) -> Grid:
-        if not most // 2 < shape["tokens"] <= most:
+        if not fewer < shape["tokens"] <= most:
             return NOTHING
-        rows = FEW_WARPS * FEW[most]
+        rows = FEW_WARPS * rows_of_warp[most]
         return Grid((-(-shape["out"] // rows), 1, 1), FEW_WARPS * WARP)
 
     return grid
@@ -48,10 +52,17 @@ def many(shape: Shape) -> bool:
     return shape["tokens"] > max(FEW)
 
 
-def tiles(shape: Shape) -> Grid:
-    """A block of threads for each tile of rows and tokens, where these are many."""
-    rows, tokens = -(-shape["out"] // TILE), -(-shape["tokens"] // TILE)
-    return Grid((rows, tokens, 1), TILE_THREADS) if many(shape) else NOTHING
+def tiles(size: int, least: int = 0, most: int = 2**31) -> Tiles:
+    """A block of threads for each tile of so many rows and tokens, where these are many, and from
+    `least` to `most`."""
+
+    def grid(shape: Shape) -> Grid:
+        if not many(shape) or not least <= shape["tokens"] <= most:
+            return NOTHING
+        rows, tokens = -(-shape["out"] // size), -(-shape["tokens"] // size)
+        return Grid((rows, tokens, 1), 2 * size)
+
+    return grid
 
 
 def eights(shape: Shape) -> Grid:
@@ -70,10 +81,15 @@ def rounded(shape: Shape) -> int:
     return -(-shape["tokens"] * shape["hidden"] // 2) if many(shape) else 0
 
 
-def launches(source: str, signature: str, format: str) -> tuple[Launch, ...]:
+def launches(
+    source: str, signature: str, format: str, rows_of_warp: Mapping[int, int], **tiled: Tiles
+) -> tuple[Launch, ...]:
     return (
-        *(Launch(source, f"linear_{most}", signature, few(most), format) for most in FEW),
-        Launch(source, "linear_tiles", signature, tiles, format),
+        *(
+            Launch(source, f"linear_{most}", signature, few(most, rows_of_warp), format)
+            for most in rows_of_warp
+        ),
+        *(Launch(source, name, signature, grid, format) for name, grid in tiled.items()),
     )
 
 
@@ -90,8 +106,18 @@ PACKS: dict[str, Planes | Codes] = {
 }
 FLOATS = ("F32", "F16", "BF16")
 
-BLOCK_LAUNCHES = {name: launches("linear_blocks.cu", BLOCKS, name) for name in PACKS}
-FLOAT_LAUNCHES = {name: launches("linear_float.cu", OP.signature, name) for name in FLOATS}
+BLOCK_LAUNCHES = {
+    name: launches(
+        "linear_blocks.cu", BLOCKS, name, FEW_OF_BLOCKS,
+        linear_tiles_64=tiles(64, most=LEAST_OF_128 - 1),
+        linear_tiles=tiles(128, least=LEAST_OF_128),
+    )
+    for name in PACKS
+}  # fmt: skip
+FLOAT_LAUNCHES = {
+    name: launches("linear_float.cu", OP.signature, name, FEW, linear_tiles=tiles(64))
+    for name in FLOATS
+}
 EXPERT_LAUNCHES = {
     name: Launch(source, "linear_experts", signature, of_experts, name)
     for source, signature, formats in (
@@ -101,7 +127,7 @@ EXPERT_LAUNCHES = {
     for name in formats
 }
 BF16_STAGES: tuple[Stage, ...] = (
-    *(Launch("linear_bf16.cu", f"linear_{n}", OP.signature, few(n), "BF16") for n in FEW),
+    *(Launch("linear_bf16.cu", f"linear_{n}", OP.signature, few(n, FEW), "BF16") for n in FEW),
     Launch("linear_bf16.cu", "round_tokens", BFLOATS, eights, "BF16"),
     Product(PRODUCT, many),
 )

@@ -3,6 +3,7 @@
 #pragma once
 #include "codes.cuh"
 #include "linear.cuh"
+#include "staging.cuh"
 
 using F = FORMAT;
 constexpr int WIDTH = BLOCK / F::parts;        // elements of a part
@@ -32,6 +33,31 @@ static __device__ __forceinline__ float add_block(float sum, const Factors<F>& f
     for (int p = 0; p < F::parts; ++p) sum = fmaf(factors.m[p], x.met[p], sum);
   }
   return sum;
+}
+
+// Block formats on tensor cores: pieces of a block's lower plane, up to 16 bytes each, and words of one.
+constexpr int PIECES = F::low == 8 ? 2 : 1;
+constexpr int PIECE = F::low / PIECES;
+
+template <int WORDS>
+static __device__ __forceinline__ void copy_words(uint32_t* to, const uint32_t* from) {
+  if constexpr (WORDS == 4)
+    copy_ahead(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from));
+  else if constexpr (WORDS == 2)
+    copy_ahead(reinterpret_cast<uint2*>(to), reinterpret_cast<const uint2*>(from));
+  else if constexpr (WORDS == 1)
+    copy_ahead(to, from);
+}
+
+// The dots of 16 rows and 8 tokens, added to what is there.
+static __device__ __forceinline__ void multiply(const uint32_t (&a)[4], const uint32_t* b,
+                                                int (&dots)[F::parts][4]) {
+  if constexpr (F::parts == 1) {
+    mma_m16n8k32(dots[0], a, {b[0], b[1]});
+  } else {
+    mma_m16n8k16(dots[0], {a[0], a[1]}, {b[0]});
+    mma_m16n8k16(dots[1], {a[2], a[3]}, {b[1]});
+  }
 }
 
 // Up to TOKENS tokens: a warp for ROWS rows.

@@ -1,0 +1,39 @@
+"""Tiles of linear on the emulator: however many tokens come, one has the bits that it has alone."""
+
+import numpy as np
+import pytest
+
+from conformance.cuda.emulator import Emulator, compiler
+from kernels.cuda.linear.linear import LEAST_OF_128, PACKS
+from kernels.cuda.runtime.call import bind
+from kernels.cuda.runtime.current import taking_the_place
+from kernels.cuda.table import CUDA_KERNELS
+from reference.op import Array
+
+AT_ONCE = {"Q4_0"}  # of the quick gate
+HIDDEN, OUT = 1280, 40  # 40 blocks, so that some chains have two; rows beyond a warp's 32
+FORMATS = [pytest.param(f, marks=[] if f in AT_ONCE else pytest.mark.exhaustive) for f in PACKS]
+
+
+@pytest.mark.skipif(not compiler(), reason="no C++ compiler")
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_token_has_the_bits_that_it_has_alone(format):
+    """In tiles of 64 and of 128, the first, the last and one in between."""
+    kernel = next(
+        k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == ("linear", "generic", format)
+    )
+    tokens = LEAST_OF_128 + 2
+    case = kernel.spec.case({"tokens": tokens, "hidden": HIDDEN, "out": OUT}, "normal", 1, format)
+    inputs = kernel.spec.make(case)
+
+    def product(x: Array) -> Array:
+        out = np.full((len(x), OUT), np.nan, np.float32)
+        bind(kernel, {**inputs, "x": np.ascontiguousarray(x)}, {"out": out})()
+        return out
+
+    x, some = inputs["x"], [0, 17, tokens - 1]
+    with taking_the_place(Emulator()):
+        wide, narrow = product(x)[some], product(x[-20:])
+        alone = np.concatenate([product(x[i : i + 1]) for i in some])
+    np.testing.assert_array_equal(wide.view(np.uint32), alone.view(np.uint32))
+    np.testing.assert_array_equal(narrow[-1].view(np.uint32), alone[-1].view(np.uint32))

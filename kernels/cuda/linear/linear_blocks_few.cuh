@@ -1,0 +1,263 @@
+// Two to eight tokens by block formats on tensor cores: a block of threads has 16 rows, and each of its
+// four warps the chains of eight lanes (chains.cuh), of which half are multiplied at a time:
+//
+//   row    warp 0           warp 1           ...  warp 3            warp 0          ...
+//   0      blocks 0-3 4-7   blocks 8-11 ...       blocks 24-27 ...  blocks 32-35 ...
+//   ...
+//
+// A warp brings its own blocks, as packed, AHEAD halves before it multiplies them, and waits for
+// nobody; a lane has the sums of rows g and g + 8 with tokens 2t and 2t + 1 in eight chains.
+#pragma once
+#include "linear_blocks.cuh"
+
+constexpr int FEW_ROWS = 16, FEW_TOKENS = 8;
+constexpr int OF_WARP = CHAINS / FEW_WARPS;  // chains
+constexpr int HALF = OF_WARP / 2;            // blocks of a row at a time
+// Pieces begin such that lanes write them to different banks.
+struct FewStage {
+  __align__(16) uint32_t low[HALF * PIECES][FEW_ROWS + (PIECES == 2 ? 1 : 2)][PIECE];
+  __align__(16) uint32_t x[HALF * 2][FEW_TOKENS + 1][4];
+  __align__(16) uint32_t high[HALF][FEW_ROWS][F::high + !F::high];
+};
+
+constexpr int FEW_STAGES = sizeof(FewStage) > 2560 ? 3 : 4, AHEAD = FEW_STAGES - 1;
+
+// What dots are multiplied by, and begin with since codes are raised: both rows and both tokens of a
+// lane beside each other.
+struct FewScales {
+  __align__(16) float w[F::parts][HALF][FEW_ROWS], m[F::parts][HALF][F::m ? FEW_ROWS : 1];
+  __align__(16) float scale[HALF][FEW_TOKENS], met[F::parts][HALF][F::m ? FEW_TOKENS : 1];
+  __align__(16) int start[F::parts][HALF][F::zero_point ? FEW_TOKENS : 1];
+};
+
+union FewShared {
+  float of_lanes[FEW_WARPS * PARTIAL<FEW_ROWS / FEW_WARPS, FEW_TOKENS>];
+  struct {
+    FewStage stages[FEW_STAGES];
+    FewScales scales[2];
+  } of[FEW_WARPS];
+  float partial[CHAINS][FEW_ROWS * FEW_TOKENS];
+};
+
+template <class T>
+static __device__ __forceinline__ void load_two(const T* from, T* to) {
+  load_words<2>(reinterpret_cast<const uint32_t*>(from), reinterpret_cast<uint32_t*>(to));
+}
+
+// What a lane brings of each half: pieces of rows and tokens to shared memory, scales to registers.
+// Beyond a row's last block it is that again, times zero.
+struct FewBringer {
+  static constexpr int ACROSS = HALF * PIECES;        // pieces of a row
+  static constexpr int ROWS_AT_ONCE = WARP / ACROSS;  // of a warp
+  static constexpr int TIMES = FEW_ROWS / ROWS_AT_ONCE;
+
+  const Weight<F> weight;
+  const float* const scales;
+  const int32_t* const totals;
+  const int lane, blocks;
+  const uint32_t *low[TIMES], *high[2], *x[2];  // of the first block
+  size_t rows[2], token;                        // their first blocks
+  const uint32_t* token_x;
+
+  Packed<F> row[2];
+  float scale;
+  int total;
+  uint32_t part[4];
+
+  __device__ FewBringer(const uint32_t* q, const float* scales, const int32_t* totals,
+                        const Rows& of, int tokens, int blocks)
+      : weight(of.weight, static_cast<size_t>(of.count) * blocks), scales(scales), totals(totals),
+        lane(threadIdx.x % WARP), blocks(blocks) {
+    const auto of_row = [&](int i) {
+      return static_cast<size_t>(min(of.first + i, of.count - 1)) * blocks;
+    };
+    const auto of_token = [&](int i) { return static_cast<size_t>(min(i, tokens - 1)) * blocks; };
+#pragma unroll
+    for (int k = 0; k < TIMES; ++k)
+      low[k] = weight.low + of_row(lane / ACROSS + k * ROWS_AT_ONCE) * F::low +
+               lane % PIECES * PIECE;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      rows[k] = of_row(lane / HALF + 8 * k);
+      high[k] = weight.high + rows[k] * F::high;
+      x[k] = q + of_token(lane / 8 + 4 * k) * 8 + lane % 2 * 4;
+    }
+    token = of_token(lane / HALF);
+    token_x = q + token * 8;
+  }
+
+  __device__ int inside(int block) const { return min(block, blocks - 1); }
+
+  __device__ __forceinline__ void copy(FewStage& to, int begin) const {
+    const int of_low = inside(begin + lane % ACROSS / PIECES) * F::low;
+    const int of_x = inside(begin + lane % 8 / 2) * 8;
+#pragma unroll
+    for (int k = 0; k < TIMES; ++k)
+      copy_words<PIECE>(to.low[lane % ACROSS][lane / ACROSS + k * ROWS_AT_ONCE], low[k] + of_low);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) copy_words<4>(to.x[lane % 8][lane / 8 + 4 * k], x[k] + of_x);
+    if constexpr (F::high > 0) {
+      const int of_high = inside(begin + lane % HALF) * F::high;
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        copy_words<F::high>(to.high[lane % HALF][lane / HALF + 8 * k], high[k] + of_high);
+    }
+    end_of_group();
+  }
+
+  __device__ __forceinline__ void load(int begin) {
+    const int block = inside(begin + lane % HALF);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) row[k] = weight.load(rows[k] + block);
+    scale = scales[token + block];
+    if constexpr (MEETS) total = totals[token + block];
+    if constexpr (MEETS && F::parts == 2) load_words<4>(token_x + block * 8, part);
+  }
+
+  __device__ __forceinline__ void put(FewScales& to, int begin) const {
+    const int i = lane / HALF, block = lane % HALF;
+    const bool some = begin + block < blocks;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const Factors<F> found = factors(row[k]);
+#pragma unroll
+      for (int p = 0; p < F::parts; ++p) {
+        to.w[p][block][2 * i + k] = some ? found.w[p] : 0.f;
+        if constexpr (F::m) to.m[p][block][2 * i + k] = some ? found.m[p] : 0.f;
+      }
+    }
+    to.scale[block][i] = some ? scale : 0.f;
+    if constexpr (MEETS) {
+      int sums[F::parts] = {};
+      sums[F::parts - 1] = total;
+      if constexpr (F::parts == 2) sums[1] -= sums[0] = total_of(part);
+#pragma unroll
+      for (int p = 0; p < F::parts; ++p) {
+        if constexpr (F::m)
+          to.met[p][block][i] = some ? scale * static_cast<float>(sums[p]) : 0.f;
+        if constexpr (F::zero_point > 0) to.start[p][block][i] = -F::zero_point * sums[p];
+      }
+    }
+  }
+};
+
+// Operands of 16 rows and 8 tokens: two blocks of a half, of which the first has number `block`.
+static __device__ __forceinline__ void load_two_blocks(const FewStage& stage, int block,
+                                                       uint32_t (&a)[2][4], uint32_t (&b)[4]) {
+  const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+  load_matrices(b, reinterpret_cast<const uint8_t*>(stage.x[2 * block]),
+                lane / 8 * sizeof(stage.x[0]) + lane % 8 * 16);
+  const unsigned own = lane / 16 * sizeof(stage.low[0]) + lane % 16 * 16;
+  if constexpr (PIECES == 2) {  // codes as they are
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      load_matrices(a[k], reinterpret_cast<const uint8_t*>(stage.low[2 * (block + k)]), own);
+    return;
+  }
+  uint32_t low[4];
+  if constexpr (PIECE == 4)
+    load_matrices(low, reinterpret_cast<const uint8_t*>(stage.low[block]), own);
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const int of = block + r / 2, row = r % 2 * 8 + g;
+    uint32_t high = 0;
+    if constexpr (PIECE < 4) low[r] = stage.low[of][row][t % PIECE];
+    if constexpr (F::high > 0) high = stage.high[of][row][t % F::high];
+    unpack_two<F>(low[r], high, t, a[r / 2][r % 2], a[r / 2][r % 2 + 2]);
+  }
+}
+
+// A block of 16 rows and 8 tokens added to its chain.
+static __device__ __forceinline__ void add_few(const FewScales& scales, int block,
+                                               const uint32_t (&a)[4], const uint32_t* b,
+                                               float (&sums)[4]) {
+  const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+  int found[F::parts][4] = {};
+  if constexpr (F::zero_point > 0)
+#pragma unroll
+    for (int e = 0; e < 2 * F::parts; ++e)
+      load_two(scales.start[e / 2][block] + 2 * t, found[e / 2] + e % 2 * 2);
+  multiply(a, b, found);
+  float w[F::parts][2], m[F::parts][2], scale[2], met[F::parts][2];
+  load_two(scales.scale[block] + 2 * t, scale);
+#pragma unroll
+  for (int p = 0; p < F::parts; ++p) {
+    load_two(scales.w[p][block] + 2 * g, w[p]);
+    if constexpr (F::m) {
+      load_two(scales.m[p][block] + 2 * g, m[p]);
+      load_two(scales.met[p][block] + 2 * t, met[p]);
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    Factors<F> factor;
+    Activations x;
+    int dots[F::parts];
+    x.scale = scale[e % 2];
+#pragma unroll
+    for (int p = 0; p < F::parts; ++p) {
+      dots[p] = found[p][e];
+      factor.w[p] = w[p][e / 2];
+      if constexpr (F::m) factor.m[p] = m[p][e / 2], x.met[p] = met[p][e % 2];
+    }
+    sums[e] = add_block(sums[e], factor, x, dots);
+  }
+}
+
+static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
+                                                   const float* __restrict__ scale,
+                                                   const int32_t* __restrict__ total,
+                                                   const Rows& of, int tokens, int hidden,
+                                                   FewShared& shared) {
+#if !defined(HOST) && __CUDA_ARCH__ < 800  // tensor cores that these products have no instruction for
+  few<FEW_TOKENS, FEW_ROWS / FEW_WARPS>(q, scale, total, of, tokens, hidden,
+                                        shared.of_lanes);
+#else
+  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, blocks = hidden / BLOCK;
+  auto& own = shared.of[warp];
+  FewBringer bringer(reinterpret_cast<const uint32_t*>(q), scale, total, of, tokens, blocks);
+  // where a half begins in a row
+  const auto half = [&](int number) {
+    return number / 2 * CHAINS + warp * OF_WARP + number % 2 * HALF;
+  };
+#pragma unroll
+  for (int s = 0; s < AHEAD; ++s) bringer.copy(own.stages[s], half(s));
+  bringer.load(half(0));
+  float sums[OF_WARP][4] = {};
+  int stage = 0;
+#pragma unroll 1
+  for (int turn = 0; turn * CHAINS < blocks; ++turn)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      await_copies<AHEAD - 1>();
+      bringer.put(own.scales[h], half(2 * turn + h));
+      __syncwarp();  // by now the stage before is free
+      bringer.copy(own.stages[stage == 0 ? AHEAD : stage - 1], half(2 * turn + h + AHEAD));
+      bringer.load(half(2 * turn + h + 1));
+#pragma unroll
+      for (int block = 0; block < HALF; block += 2) {
+        uint32_t a[2][4], b[4];
+        load_two_blocks(own.stages[stage], block, a, b);
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+          add_few(own.scales[h], block + k, a[k], b + 2 * k, sums[h * HALF + block + k]);
+      }
+      stage = stage == AHEAD ? 0 : stage + 1;
+    }
+
+  await_copies<0>();
+  __syncthreads();  // nobody needs what was brought
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int c = 0; c < OF_WARP; ++c)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      shared.partial[warp * OF_WARP + c][(g + 8 * (e / 2)) * FEW_TOKENS + 2 * t + e % 2] = sums[c][e];
+  __syncthreads();
+  const int row = of.first + threadIdx.x / FEW_TOKENS, token = threadIdx.x % FEW_TOKENS;
+  float sum = 0.f;
+#pragma unroll
+  for (int c = 0; c < CHAINS; ++c) sum += shared.partial[c][threadIdx.x];
+  if (row < of.count && token < tokens) of.out[static_cast<size_t>(token) * of.count + row] = sum;
+#endif
+}
