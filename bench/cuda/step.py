@@ -122,9 +122,9 @@ class Step:
         yield seeded(norm, {"hidden": m.hidden})
         out = cases.linear("", self.format, 1, m.hidden, m.vocab)
         yield replace(of_case(self.kernel("linear", self.format), out), cold=())
-        greedy = self.kernel("greedy")
-        shape = greedy.spec.case({"vocab": m.vocab}).shape
-        yield Part(greedy, shape, lambda: greedy.spec.make(greedy.spec.case(shape)))
+        likeliest = self.kernel("likeliest")
+        shape = likeliest.spec.case({"rows": 1, "vocab": m.vocab}).shape
+        yield Part(likeliest, shape, lambda: likeliest.spec.make(likeliest.spec.case(shape)))
 
     def block(self, copies: int) -> Iterator[Bound]:
         """A block's kernels, each weight in so many copies."""

@@ -15,13 +15,13 @@ from engine.compile.tune import AT_LOAD, Tuner
 from engine.described import Described
 from engine.errors import ModelError
 from engine.gguf.file import GGUFFile
-from engine.gpu import greedy
 from engine.gpu.beside import Beside, DeviceSide, caches_of
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import divide
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import laid_out
 from engine.gpu.memory import DeviceRows
+from engine.gpu.mirror import LOGPROBS
 from engine.gpu.parts import Part
 from engine.graph import Graph, Node, Value
 from engine.offload.offload import Offload, StreamedPlan
@@ -33,7 +33,6 @@ from kernels.choose import Chooser, Need
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.runtime.device import Device
-from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.kernel import PROMPT, Kernel
 from kernels.tuning import chosen
 from kernels.tuning import keep as keep_tuned
@@ -175,6 +174,8 @@ class Compiler:
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
         steps = [_steps(part, chosen) for part in rest]
         inputs = {**built.inputs, **_inputs_of(built.graph, memory)}
+        if division.chooses:
+            inputs[LOGPROBS] = np.zeros(built.limits["outputs"])
         there = DevicePlan(
             device, division.layout, division.weights, inputs, options.progress.packed
         )
@@ -184,11 +185,7 @@ class Compiler:
                 if name in kept:
                     kept[name] = rows
         self._pack(list(chain(*steps)), built, trial=False)
-        choosing: dict[Need, CudaKernel] = {}
-        if division.parts[-1].on_gpu:  # which then has the logits
-            needs = greedy.needs(built.config.vocab)
-            choosing = self._chooser.choose_on(device, needs, certified)
-        return Hybrid(division, there, steps, memory, self.team, choosing)
+        return Hybrid(division, there, steps, memory, self.team)
 
     def _knobs(self) -> Tuned:
         """How the knobs of kernels begin at a node's sizes, by what was measured."""

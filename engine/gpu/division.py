@@ -8,6 +8,7 @@ from engine.compile.build import Built
 from engine.compile.plan import need
 from engine.config import ModelError
 from engine.gguf.file import GGUFFile
+from engine.gpu import greedy
 from engine.gpu.layout import Layout, laid_out
 from engine.gpu.memory import Footprint, Weight, footprint, gb, weights_of
 from engine.gpu.parts import ALL, Part, divided, experts_on_cpu, input_on_cpu, meant, placed
@@ -32,6 +33,17 @@ class Division:
     needed: Footprint
     result: Value
     notes: tuple[str, ...]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether greedy text's tokens are found on the device."""
+        return greedy.CHOICES in {d for v in self.layout.values("input").values() for d in v.dims}
+
+    @property
+    def feeds(self) -> bool:
+        """Whether nothing but the device reads a step's tokens, in one place."""
+        own = self.layout.values("input")
+        return len(self.parts) == 1 and not any(name.startswith("tokens.") for name in own)
 
     def on_cpu(self) -> list[Graph]:
         """The CPU's parts; values that cross are inputs there."""
@@ -66,7 +78,9 @@ def divide(
     layers = blocks + 1 if gpu_layers == ALL else min(gpu_layers, blocks + 1)
     wanted = zip(nodes, meant(nodes, blocks, layers), strict=True)
     needs = dict.fromkeys(need(node) for node, on_gpu in wanted if on_gpu)
-    chosen = chooser.choose_on(device, list(needs), certified)
+    choosing, limits = greedy.node(built.logits), built.limits
+    limits |= {greedy.CHOICES: limits["outputs"]}
+    chosen = chooser.choose_on(device, [*needs, need(choosing)], certified)
 
     def parts_of(layers: int) -> tuple[list[Part], list[str]]:
         there, notes = placed(nodes, blocks, layers, lambda node: need(node) in chosen)
@@ -75,14 +89,16 @@ def divide(
                 f"{cache} is read by blocks of the GPU and of the CPU: more blocks, or none, have"
                 " to be the GPU's"
             )
+        if there[-1] and need(choosing) in chosen:  # the logits are there
+            return divided([*nodes, choosing], [*there, True], built.logits), notes
         return divided(nodes, there, built.logits), notes
 
     whole, _ = parts_of(layers)
-    fusions = _fusions(whole, device, chosen, chooser, certified, built.limits)
+    fusions = _fusions(whole, device, chosen, chooser, certified, limits)
 
     def of(layers: int) -> Division:
         parts, notes = parts_of(layers)
-        layout = laid_out(parts, chosen, fusions, built.limits)
+        layout = laid_out(parts, chosen, fusions, limits)
         weights = weights_of(layout, built.memory, file)
         needed = footprint(layout, weights)
         return Division(device, tuple(parts), layout, weights, needed, built.logits, tuple(notes))

@@ -10,12 +10,10 @@ import numpy as np
 from engine.compile.plan import CpuStep, Plan
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
-from engine.gpu.greedy import Greedy, needs
+from engine.gpu.greedy import Greedy
 from engine.graph import Value
 from engine.passes.fuse import GpuStep
-from kernels.choose import Need
 from kernels.cpu.runtime.team import Team
-from kernels.cuda.runtime.kernel import CudaKernel
 from reference.op import DTYPES, Array
 
 
@@ -43,8 +41,7 @@ class Hybrid:
     weights and caches in `arrays`.
 
     `inputs` are written to before a step. Where the result is the device's, it stays there until
-    `logits` are asked for, and `greedy` finds tokens in it, where there are kernels for that in
-    `choosing`; `hidden` is not kept.
+    `logits` are asked for, and `greedy` has the tokens that were found in it; `hidden` is not kept.
     """
 
     def __init__(
@@ -54,10 +51,9 @@ class Hybrid:
         steps: Sequence[Sequence[CpuStep]],
         arrays: Mapping[str, Array],
         team: Team,
-        choosing: Mapping[Need, CudaKernel],
     ) -> None:
         self.division, self.device_plan, self.hidden = division, device_plan, None
-        limits, result = division.layout.limits, division.result
+        limits = division.layout.limits
         self.inputs = device_plan.inputs.host
         # the host's memory, at its largest size, of values that one side makes and the other reads
         self._crossing: dict[str, Array] = {
@@ -76,9 +72,9 @@ class Hybrid:
         self.steps: list[CpuStep | GpuStep] = []
         for part in division.parts:
             self.steps += next(others).steps if part.on_gpu else next(own)
-        self.greedy, vocab = None, result.sizes(limits)[-1]
-        if all(need in choosing for need in needs(vocab)):
-            self.greedy = Greedy(division.device, choosing, device_plan.buffer(result), vocab)
+        self.greedy = None
+        if division.chooses:
+            self.greedy = Greedy(division.device, device_plan.inputs, division.feeds)
         self._sizes: dict[str, int] = {}
         self._stayed = False
 

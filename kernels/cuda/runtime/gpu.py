@@ -11,10 +11,10 @@ from kernels.cuda.runtime import nvrtc
 from kernels.cuda.runtime.cublas import Cublas
 from kernels.cuda.runtime.device import OLDEST, Buffer, DeviceError
 from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.cuda.runtime.pinned import Pinned
 from kernels.cuda.runtime.product import Factors, Product, Stage
 from reference.op import Array
 
-INLINE = 64 << 10  # bytes of pageable memory that a copy has taken over when the call returns
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -89,10 +89,8 @@ class Gpu:
         return Buffer(int(memory.ptr), size, memory)
 
     def write(self, buffer: Buffer, array: Array) -> None:
-        if array.nbytes:
-            self._copy("HostToDevice", buffer.address, array.ctypes.data, array.nbytes)
-        if array.nbytes > INLINE:  # of memory that is not pinned CUDA may be reading still
-            self.wait()
+        with self._said():
+            self._pinned.write(buffer.address, array)
 
     def clear(self, buffer: Buffer) -> None:
         if buffer.bytes:
@@ -106,12 +104,26 @@ class Gpu:
             self._copy("DeviceToHost", array.ctypes.data, buffer.address, array.nbytes)
         self.wait()
 
+    def ask(self, buffer: Buffer) -> Callable[[], Array]:
+        with self._said():
+            waits = self._pinned.ask(buffer.address, buffer.bytes)
+
+        def wait() -> Array:
+            with self._said():
+                return waits()
+
+        return wait
+
     def _copy(self, kind: str, target: int, source: int, size: int) -> None:
         runtime = self._cupy.cuda.runtime
         with self._said():
             runtime.memcpyAsync(
                 target, source, size, getattr(runtime, f"memcpy{kind}"), self.stream.ptr
             )
+
+    @cached_property
+    def _pinned(self) -> Pinned:
+        return Pinned(self._cupy, self.stream, self._copy)
 
     def prepare(self, stage: Stage) -> None:
         if isinstance(stage, Product):
