@@ -52,6 +52,7 @@ class Gpu:
         with self._said():  # another program's alone, say, or without memory for a context
             self._device.use()
             self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._modules: dict[Path, Any] = {}
         self._functions: dict[str, Any] = {}
         self._shared: dict[str, int] = {}  # bytes of it that a launch may have
 
@@ -131,8 +132,9 @@ class Gpu:
         elif stage.digest not in self._functions:
             path = nvrtc.kept(stage, self.capability)
             with self._said():
-                module = self._cupy.RawModule(path=str(path))
-                self._functions[stage.digest] = module.get_function(stage.function)
+                if path not in self._modules:
+                    self._modules[path] = self._cupy.RawModule(path=str(path))
+                self._functions[stage.digest] = self._modules[path].get_function(stage.function)
 
     def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
         if grid.empty:

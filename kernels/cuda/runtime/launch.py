@@ -148,9 +148,16 @@ class Launch:
     @cached_property
     def digest(self) -> str:
         """sha256 of its source with all it includes, its signature and its format."""
-        words = [*(word for file in self.files.items() for word in file)]
-        text = "\0".join([*words, self.function, self.signature, self.format])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return self._sha256(self.function, self.signature, self.format)
+
+    @cached_property
+    def source_digest(self) -> str:
+        """sha256 of what is compiled: its source with all it includes, for its format."""
+        return self._sha256(self.source, self.format)
+
+    def _sha256(self, *own: str) -> str:
+        words = [*(word for file in self.files.items() for word in file), *own]
+        return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
     @property
     def fingerprint(self) -> str:
