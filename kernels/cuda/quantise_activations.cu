@@ -7,7 +7,8 @@ extern "C" __global__ void quantise_activations(const float* __restrict__ x, int
                                                 int hidden) {
   const size_t first = own_four(), end = static_cast<size_t>(tokens) * hidden;
   const bool inside = first < end;
-  round_four(inside ? load_four(x, first, end) : Four{}, first, inside, q, scale, total);
+  const Four four = inside ? load_four(x, first, end) : Four{};
+  round_four<32>(four, first, inside, nullptr, q, scale, total);
 }
 
 // A warp for 256 activations, which have one scale: each lane has four of either half.
