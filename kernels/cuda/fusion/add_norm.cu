@@ -40,6 +40,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
              const float* __restrict__ weight, double eps, float* sum, float* __restrict__ normed,
              int tokens, int hidden) {
   __shared__ float partial[WARP];
+  let_next_begin();
+  wait_for_former();
   const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
   Held held;
   const float factor =
@@ -55,6 +57,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       float* __restrict__ scale, int32_t* __restrict__ total, int tokens, int hidden) {            \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
+    let_next_begin();                                                                              \
+    wait_for_former();                                                                             \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
     Held held;                                                                                     \
     const float factor =                                                                           \
@@ -68,6 +72,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       int32_t* __restrict__ total, int tokens, int hidden) {                                       \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
+    let_next_begin();                                                                              \
+    wait_for_former();                                                                             \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
     Held held;                                                                                     \
     const float factor = factor_of(weight, hidden, eps, partial, held,                             \

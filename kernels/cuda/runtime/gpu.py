@@ -10,6 +10,7 @@ from typing import Any
 from kernels.cuda.runtime import nvrtc
 from kernels.cuda.runtime.cublas import Cublas
 from kernels.cuda.runtime.device import OLDEST, Buffer, DeviceError
+from kernels.cuda.runtime.early import FIRST, RECORDED, EarlyLaunch, early_launch
 from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.cuda.runtime.pinned import Pinned
 from kernels.cuda.runtime.product import Factors, Product, Stage
@@ -123,6 +124,11 @@ class Gpu:
             )
 
     @cached_property
+    def _early(self) -> EarlyLaunch | None:
+        known = self._cupy.cuda.runtime.driverGetVersion() >= RECORDED
+        return early_launch() if known and self.capability >= FIRST else None
+
+    @cached_property
     def _pinned(self) -> Pinned:
         return Pinned(self._cupy, self.stream, self._copy)
 
@@ -145,7 +151,10 @@ class Gpu:
             # has to be said of what goes beyond 48 KiB, and what the kernel declares counts
             if grid.shared > self._shared.get(launch.digest, 0):
                 function.max_dynamic_shared_size_bytes = self._shared[launch.digest] = grid.shared
-            function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
+            if launch.waits and self._early:
+                self._early(function.ptr, grid, values, self.stream.ptr)
+            else:
+                function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
 
     def multiply(self, factors: Factors) -> None:
         with self._said(), self.stream:

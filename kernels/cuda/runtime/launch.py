@@ -140,6 +140,12 @@ class Launch:
         """Options of a compiler."""
         return (f"-DFORMAT={self.format.lower()}",) if self.format else ()
 
+    @cached_property
+    def waits(self) -> bool:
+        """Whether it waits for the kernel before it in what it does first, so that it may begin
+        before that has ended: all functions of its source do, or none."""
+        return "wait_for_former();" in self.files[self.source]
+
     @property
     def files(self) -> dict[str, str]:
         """Its source and all that it includes, by name."""

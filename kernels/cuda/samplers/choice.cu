@@ -20,6 +20,8 @@ extern "C" __global__ void likeliest_parts(const float* __restrict__ logits,
                                            uint64_t* __restrict__ scratch, int rows, int vocab) {
   __shared__ uint64_t bests[WARP];
   __shared__ double sums[WARP];
+  let_next_begin();
+  wait_for_former();
   const int first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
   const float* const row = logits + static_cast<size_t>(blockIdx.y) * vocab;
   uint64_t best = 0;
@@ -37,6 +39,8 @@ extern "C" __global__ void likeliest_parts(const float* __restrict__ logits,
 extern "C" __global__ void likeliest(const uint64_t* __restrict__ scratch,
                                      int32_t* __restrict__ token, double* __restrict__ logprob,
                                      int rows) {
+  let_next_begin();
+  wait_for_former();
   const int row = blockIdx.x;
   const Found own = reinterpret_cast<const Found*>(scratch)[row * WARP + threadIdx.x];
   uint64_t best = own.best;
