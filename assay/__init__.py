@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from engine.speculation.vocabularies import VocabularyError
     from engine.tokenizer.vocab import TokenizerError
     from kernels.call import call
-    from kernels.choose import UncertifiedError
+    from kernels.dispatch import UncertifiedError
     from kernels.shapes import ShapeError
     from kernels.table import find_any as find
     from reference.table import OPS
@@ -127,7 +127,7 @@ _HOMES = {
     "Timings": "engine.generation.timings:Timings",
     "TokenizerError": "engine.tokenizer.vocab:TokenizerError",
     "Tree": "engine.speculation.settings:Tree",
-    "UncertifiedError": "kernels.choose:UncertifiedError",
+    "UncertifiedError": "kernels.dispatch:UncertifiedError",
     "VocabularyError": "engine.speculation.vocabularies:VocabularyError",
     "call": "kernels.call:call",
     "find": "kernels.table:find_any",

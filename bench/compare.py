@@ -107,7 +107,7 @@ class Comparison:
         }
 
 
-Watch = Callable[[int, int], None]  # cases done, of all
+ProgressCallback = Callable[[int, int], None]  # cases done, of all
 
 
 class Worker:
@@ -182,7 +182,7 @@ def measured(
     cases: Sequence[tuple[BenchCase, str]],
     threads: int,
     everything: bool = False,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Comparison:
     """Measure both sides now, in turns; kernels whose sources are the same only if `everything`."""
     with ExitStack() as stack:
@@ -197,12 +197,12 @@ def measured(
                 same.add(names[0])
             else:
                 wanted.append((case, cache))
-        rows = _rows(wanted, running, watch)
+        rows = _rows(wanted, running, progress)
     doubtful = [i for i, row in enumerate(rows) if row.verdict != "same"]
     if doubtful:  # chance may have done it: other processes, other memory, other minutes
         with ExitStack() as stack:
             running = Workers(a, b, (wanted[i][0].kernel for i in doubtful), threads, stack)
-            second = _rows([wanted[i] for i in doubtful], running, watch)
+            second = _rows([wanted[i] for i in doubtful], running, progress)
         for i, row in zip(doubtful, second, strict=True):
             rows[i] = row.weaker(rows[i])
     alone = tuple(dict.fromkeys(unmatched))
@@ -210,14 +210,14 @@ def measured(
 
 
 def _rows(
-    cases: Sequence[tuple[BenchCase, str]], running: Workers, watch: Watch | None
+    cases: Sequence[tuple[BenchCase, str]], running: Workers, progress: ProgressCallback | None
 ) -> list[Compared]:
     """A case's floor is how far A is from itself there, but no less than in the median case."""
     samples = []
     for case, cache in cases:
         samples.append(running.sample(case, cache))
-        if watch:
-            watch(len(samples), len(cases))
+        if progress:
+            progress(len(samples), len(cases))
     floors = [_noise(taken) for taken in samples]
     common = median(floors) if floors else 1.0
     return [

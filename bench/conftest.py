@@ -65,8 +65,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     plan = session.config.stash[PLAN]
     if plan.measuring and session.items and not session.config.option.collectonly:
         with progress_bar() as bar:
-            watch = teller(bar, "probing the machine (once)")
-            session.config.stash[RECORDER].limits = limits(sorted({1, plan.threads}), watch)
+            progress = teller(bar, "probing the machine (once)")
+            session.config.stash[RECORDER].limits = limits(sorted({1, plan.threads}), progress)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

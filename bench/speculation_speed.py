@@ -88,7 +88,7 @@ def _of_engine(
         for kind, drafts in ((races.FORMULA, every), (races.CURVE, along)):
             yield races.synthetic(racing, kind, engine, text[:DEPTH], length, drafts)
     if races.PAIR in wanted and draft:
-        options = replace(engine.model.options.of_a_draft(), batch=MOST)
+        options = replace(engine.model.options.for_draft_model(), batch=MOST)
         with Engine.load(draft, options) as small:
             prompts = [opening(engine, DEPTH // 2, i) for i in range(effort.prompts)]
             yield races.pair(racing, engine, small, prompts, length)

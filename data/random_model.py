@@ -31,7 +31,7 @@ import numpy as np
 from gguf import GGML_QUANT_VERSION, LlamaFileType, TokenType
 
 from data.shapes import FILE, ModelShape, read
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.gguf import writer as gw
 from engine.gguf.file import GGUFError, GGUFFile, ValueType
 from engine.metadata.config import config_of
@@ -89,8 +89,8 @@ def main() -> int:
         vocabulary = read_vocabulary(options.vocab) if options.vocab else made_up_vocabulary()
         predictors = Predictors(options.rank, options.active)
         form, seed = FORMATS[options.type], options.seed
-        with bytes_bar(options.out.name) as watch:
-            write(options.out, options.shape, vocabulary, form, predictors, seed, watch)
+        with bytes_bar(options.out.name) as progress:
+            write(options.out, options.shape, vocabulary, form, predictors, seed, progress)
     except (GGUFError, OutputError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ from typing import Any, Unpack, cast, overload
 
 import numpy as np
 
-from engine.cache.held_text import HeldText
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.session import restore, save
 from engine.chat import ChatTemplate, template_of
 from engine.checks import PromptError, check_generation, check_prompt
@@ -36,7 +36,7 @@ from engine.sampling.sampler import Sampler
 from engine.sampling.samplers import Samplers
 from engine.schedule.many import AHEAD, Prompt, is_one, requests_of
 from engine.schedule.request import Request
-from engine.schedule.scheduler import Said, Scheduler, Serving, Steps
+from engine.schedule.scheduler import Scheduler, Serving, StepOutput, Steps
 from engine.speculation import build
 from engine.speculation.settings import Linear, Settings
 from engine.speculation.speculate import Speculation
@@ -58,7 +58,7 @@ class Engine(Closing):
     def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.samplers = Samplers(model, tokenizer)
-        self.text = HeldText(model)
+        self.text = PrefixCache(model)
         self.timings = Timings.empty()
         self._draft: Engine | None = None
         self._plain = OneByOne(model)
@@ -100,7 +100,7 @@ class Engine(Closing):
         with ExitStack() as opened:
             drafting = None
             if draft is not None:  # first, so that a budget of memory counts what it takes
-                drafting = opened.enter_context(cls._alone(draft, options.of_a_draft()))
+                drafting = opened.enter_context(cls._alone(draft, options.for_draft_model()))
                 if options.ram_budget:
                     for tokens in (1, drafting.model.limits["tokens"]):
                         drafting.model.plan_for(tokens).touch()
@@ -389,12 +389,12 @@ class Engine(Closing):
         self.settle()
         return self._generation
 
-    def reading(self) -> HeldText:
+    def reading(self) -> PrefixCache:
         """As `begin`, and the cache holds one text: to read others into."""
         self.begin()
         return self._hold_one()
 
-    def _hold_one(self) -> HeldText:
+    def _hold_one(self) -> PrefixCache:
         """The text of sequence 0, the others being emptied."""
         for sequence in range(1, self.model.options.sequences):
             self.model.cells.remove(sequence)
@@ -455,7 +455,7 @@ class Engine(Closing):
 
     def served(
         self, requests: Iterator[Request], steps: Callable[[], Steps] | None = None
-    ) -> Generator[Said, None, None]:
+    ) -> Generator[StepOutput, None, None]:
         """What comes of requests, step by step, of who steps for them; few are taken ahead of their
         turn.
 

@@ -21,8 +21,8 @@ from engine.compile.compiler import Compiler
 from engine.compile.executable import Executable, stepped
 from engine.compile.plan import Plan
 from engine.config import ModelConfig
-from engine.described import described
 from engine.gguf.file import GGUFFile
+from engine.model_info import model_info
 from engine.options import Options
 from engine.passes import Pass
 from engine.passes.choose_pages import choosing_pages
@@ -42,11 +42,11 @@ from engine.policies.quest import Quest
 from engine.sparsity import dense_where_faster
 from kernels.background import Background
 from kernels.certificates import Store
-from kernels.choose import Chooser
 from kernels.compiled import compile_apart
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.device import Device
+from kernels.dispatch import Dispatcher
 
 TRIED = 32  # tokens by which a load finds how many neurons are active
 
@@ -60,7 +60,7 @@ class Loaded:
     device: Device | None
     limits: Mapping[str, int]
     cells: Cells
-    chooser: Chooser
+    dispatcher: Dispatcher
     team: Team
     built: Built
     ready: Executable
@@ -77,7 +77,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     Raises `ModelError` for what is missing, contradicts itself or does not fit.
     """
     device = current() if options.device == "cuda" else None
-    said = described(file, options)
+    said = model_info(file, options)
     config, notes = said.config, list(said.notes)
     context = options.context or min(config.context, 4096)
     if sparse := options.prompt_attention:  # a stretch is a step, beside a token of each answer
@@ -90,13 +90,13 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     states = States(options.sequences, options.states) if config.states else None
     method = _method_of(options, context, config.blocks, limits["tokens"])
     cells = Cells(context, options.sequences, config.window, states, method)
-    chooser = Chooser(
+    dispatcher = Dispatcher(
         Store(), options.strict, options.variant, options.numerics,
         {"tokens": max(limits.values()), "held": context, "kept": context}, options.compiles_apart,
     )  # fmt: skip
     if options.compiles_apart:
         compile_apart()  # what the team needs
-    compiler = Compiler(file, said, options, chooser, device, samplers, resources)
+    compiler = Compiler(file, said, options, dispatcher, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
         own = [*passes]
@@ -128,9 +128,11 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     if options.foretells:
         ahead = [compiler.trial(b) for b in build_further(file, said, cells, options, whole)]
     if options.background:
-        resources.enter_context(closing(Background(chooser.serving)))
+        resources.enter_context(closing(Background(dispatcher.serving)))
     notes = [*compiler.notes, *notes]
-    return Loaded(config, device, limits, cells, chooser, compiler.team, whole, ready, ahead, notes)
+    return Loaded(
+        config, device, limits, cells, dispatcher, compiler.team, whole, ready, ahead, notes
+    )
 
 
 def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Method:

@@ -52,7 +52,11 @@ class Model:
             self._resources = resources.pop_all()
         self.metadata, self.config, self.device = self.file.metadata, loaded.config, loaded.device
         self.limits, self.cells, self.team = loaded.limits, loaded.cells, loaded.team
-        self.chooser, self._notes, self.method = loaded.chooser, loaded.notes, loaded.cells.method
+        self.dispatcher, self._notes, self.method = (
+            loaded.dispatcher,
+            loaded.notes,
+            loaded.cells.method,
+        )
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.ahead, self.pages = loaded.ahead, loaded.built.pages
@@ -111,7 +115,7 @@ class Model:
     def notes(self) -> list[str]:
         """What is not as one would think: kernels that were refused, weights that were not kept,
         blocks that run dense, neurons that a budget would have elsewhere."""
-        return [*self.chooser.notes, *self._notes]
+        return [*self.dispatcher.notes, *self._notes]
 
     def step(
         self,
@@ -156,14 +160,14 @@ class Model:
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
-        likeliest: bool,
+        argmax: bool,
         hidden: Collection[int] = (),
     ) -> Sequence[Row]:
         """As `step`, the logits [vocab] of each that is wanted; or where a device has them and only
-        the `likeliest` token is asked for, what it finds in them there. Of those whose places in
-        `wanted` are `hidden`, what their logits are computed from [hidden]."""
-        with self._stepped(tokens, positions, sequences, wanted, likeliest) as ready:
-            if not (likeliest and ready.greedy):
+        their `argmax` is asked for, what it finds in them there. Of those whose places in `wanted`
+        are `hidden`, what their logits are computed from [hidden]."""
+        with self._stepped(tokens, positions, sequences, wanted, argmax) as ready:
+            if not (argmax and ready.greedy):
                 rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
                 if hidden:
                     states = self._hidden(ready, positions, wanted)
@@ -191,7 +195,7 @@ class Model:
             check_step(self.config, self.limits, (max(token, 0),), where, sequences, wanted)
             self.latest, greedy = None, ready.greedy
             assert greedy is not None
-            with stepped(ready, self.cells, (token,), where, sequences, wanted, likeliest=True):
+            with stepped(ready, self.cells, (token,), where, sequences, wanted, argmax=True):
                 self.latest = Ahead(position, self.cells, greedy.of(1))
             return self.latest
 
@@ -202,13 +206,13 @@ class Model:
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
-        likeliest: bool = False,
+        argmax: bool = False,
     ) -> Iterator[Executable]:
         """A step that has run; its tokens are held if nothing goes wrong until its end."""
         with self.alone() as ready:
             check_step(self.config, self.limits, tokens, positions, sequences, wanted)
             self.latest = None
-            with stepped(ready, self.cells, tokens, positions, sequences, wanted, likeliest):
+            with stepped(ready, self.cells, tokens, positions, sequences, wanted, argmax):
                 yield ready
 
     @contextmanager

@@ -12,8 +12,8 @@ from engine.offload.budget import parse_bytes
 from engine.passes import Pass
 from engine.policies.minference import MInference
 from engine.policies.table import AnyPolicy
+from engine.progress import ProgressCallback
 from engine.sparsity import MODES
-from engine.watch import Watch
 from kernels.certify import Certified
 from kernels.cpu.runtime.team import MOST_THREADS
 from kernels.kernel import NUMERICS
@@ -27,12 +27,12 @@ WHOLE = "passes", "kv_policy", "prompt_attention", "foretells"  # what wants all
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Whoever loads a model may watch: certification by trial, weights by bytes ready, and
+    """Whoever loads a model may progress: certification by trial, weights by bytes ready, and
     knobs by passes through the weights."""
 
     certified: Certified | None = None
-    packed: Watch | None = None
-    tuned: Watch | None = None
+    packed: ProgressCallback | None = None
+    tuned: ProgressCallback | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +239,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         """The format of a cell of its own."""
         return "F16" if self.packs else self.kv_format
 
-    def of_a_draft(self) -> "Options":
+    def for_draft_model(self) -> "Options":
         """For the draft model beside this one: without what is said of a file's neurons, of the
         process's memory and of a graph."""
         return replace(

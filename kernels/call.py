@@ -30,7 +30,7 @@ def stages(
     allocate: Callable[[tuple[int, ...], Any], Array] = np.empty,
     tuning: Values = NONE_CHOSEN,
 ) -> list[tuple[Share, Words, Any]]:
-    """(share, block, what must stay alive) of each stage, memory allocated, the weight packed
+    """(share, args, what must stay alive) of each stage, memory allocated, the weight packed
     unless it is given `packed`, its knobs' values those of `tuning`, or else the defaults."""
     values: dict[str, Any] = {**inputs, **outputs}
     result = []
@@ -73,9 +73,9 @@ def bind(
     bound = stages(kernel, inputs, outputs, tuning=tuning)
 
     def run(n_threads: int = 1, order: Sequence[int] = (0,)) -> None:
-        for share, block, _ in bound:
+        for share, args, _ in bound:
             for thread in order:
-                share(block, thread, n_threads)
+                share(args, thread, n_threads)
 
     return run
 

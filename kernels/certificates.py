@@ -35,7 +35,8 @@ LEVELS = (EMULATED, "quick", "full", "deep")
 JUDGE = (
     "kernels.certificates", "kernels.judge", "kernels.runs", "kernels.guard", "kernels.trial",
     "kernels.domain", "kernels.call", "kernels.shapes", "kernels.kernel",
-    "kernels.cpu.runtime.float_control", "kernels.cpu.runtime.team", "kernels.cpu.runtime.raised",
+    "kernels.cpu.runtime.float_control", "kernels.cpu.runtime.team",
+    "kernels.cpu.runtime.thread_errors",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
 # And what runs kernels on a GPU, and compiles them.

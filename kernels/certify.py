@@ -117,7 +117,7 @@ def certify(
                 status = child.end()
                 if child.request:
                     keep(child.failed(_death(status, child.complaints)))
-            elif certificate := child.told(line):
+            elif certificate := child.parsed(line):
                 child.ask(waiting.popleft() if waiting else None)
                 keep(certificate)
     finally:
@@ -177,7 +177,7 @@ class _Child:
         except BrokenPipeError:
             pass  # it died: its exit status says how
 
-    def told(self, line: str) -> Certificate | None:
+    def parsed(self, line: str) -> Certificate | None:
         """What it said: the certificate asked for, or only what it tries now; half a line, which
         one leaves that dies, is nothing."""
         self.heard = time.monotonic()

@@ -16,7 +16,7 @@ from kernels.certificates import shares_of
 from kernels.child import environment, leave
 from kernels.cpu.runtime import sequence, streaming, team
 from kernels.cpu.runtime.cores import allowed_cores
-from kernels.cpu.runtime.readers import SHARES as OF_READERS
+from kernels.cpu.runtime.io_pool import SHARES as OF_READERS
 from kernels.cpu.runtime.share import Share
 from kernels.kernel import Kernel
 from kernels.table import find

@@ -13,9 +13,9 @@ import numpy as np
 
 from kernels.call import bind, stages
 from kernels.cpu.runtime.float_control import RAISED, SIGNATURE, read_control, restore_control
-from kernels.cpu.runtime.raised import listen, stop_listening
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.team import Program, Team
+from kernels.cpu.runtime.thread_errors import listen, stop_listening
 from kernels.errors import KernelError
 from kernels.guard import AT_END, Guarded
 from kernels.kernel import Kernel
@@ -107,10 +107,10 @@ class Setup:
         packed = self._packed.array if self._packed else None
         given = {**inputs, **arrays}
         called = stages(kernel, given, self.outputs, packed, self._allocate, tuning)
-        self._blocks = [Guarded(b.shape, b.dtype, AT_END, rng) for _, b, _ in called]
-        for slot, (_, block, _) in zip(self._blocks, called, strict=True):
-            slot.put(block)
-        self._calls = [(c[0], slot.array) for c, slot in zip(called, self._blocks, strict=True)]
+        self._buffers = [Guarded(b.shape, b.dtype, AT_END, rng) for _, b, _ in called]
+        for slot, (_, args, _) in zip(self._buffers, called, strict=True):
+            slot.put(args)
+        self._calls = [(c[0], slot.array) for c, slot in zip(called, self._buffers, strict=True)]
 
     def _guarded(self, dims: tuple[int, ...], dtype: Any, boundary: int = 0) -> Guarded:
         return Guarded(dims, dtype, self.place, self.rng, boundary)
@@ -138,13 +138,13 @@ class Setup:
         if len(chosen) == len(weight):
             packed.fill(0xFF)
             for matrix, target in packing.matrices(weight, packed):
-                block = packing.block(matrix, target)
+                args = packing.args_of(matrix, target)
                 for thread in reversed(range(3)):
-                    packing.share(block, thread, 3)
+                    packing.share(args, thread, 3)
         elif weight.ndim == 3:  # those of which nobody asks may hold anything
             packings = list(packing.matrices(weight, packed))
             for expert in chosen:
-                packing.share(packing.block(*packings[expert]), 0, 1)
+                packing.share(packing.args_of(*packings[expert]), 0, 1)
         else:
             for stale in self._groups:
                 stale.fill(0)
@@ -154,7 +154,7 @@ class Setup:
                 some = np.ascontiguousarray(weight[first : first + packing.lanes])
                 begin = packing.place(weight, first)
                 part = packed[begin : begin + packing.place(weight, len(some))]
-                packing.share(packing.block(some, part), 0, 1)
+                packing.share(packing.args_of(some, part), 0, 1)
                 self._groups.append(part)
         if not self._packed.intact:
             raise KernelError("packing wrote outside the packed weight")
@@ -182,9 +182,9 @@ class Setup:
         """The outputs by so many threads, one after the other."""
         self.poison()
         with self._watched():
-            for share, block in self._calls:
+            for share, args in self._calls:
                 for thread in self.rng.permutation(n_threads):
-                    share(block, int(thread), n_threads)
+                    share(args, int(thread), n_threads)
         return {name: output.copy() for name, output in self.outputs.items()}
 
     def run_again(self, before: Mapping[str, Array]) -> None:
@@ -235,16 +235,16 @@ class Setup:
         self.poison()
         first = len(self._calls) - len(self.kernel.shares)
         with self._watched():
-            for stage, (share, block) in enumerate(self._calls):
+            for stage, (share, args) in enumerate(self._calls):
                 if stage < first:  # what rounds activations is a kernel of its own
                     for thread in range(n_threads):
-                        share(block, thread, n_threads)
+                        share(args, thread, n_threads)
                     continue
-                self._stage_apart(share, block, n_threads)
+                self._stage_apart(share, args, n_threads)
         if name := differing(whole, self.outputs):
             raise KernelError(f"{name} is not what its {n_threads} threads write, each for itself")
 
-    def _stage_apart(self, share: Any, block: Array, n_threads: int) -> None:
+    def _stage_apart(self, share: Any, args: Array, n_threads: int) -> None:
         before = {name: output.copy() for name, output in self.outputs.items()}
         written = {n: np.zeros(output.shape, bool) for n, output in self.outputs.items()}
         together = {name: output.copy() for name, output in self.outputs.items()}
@@ -254,7 +254,7 @@ class Setup:
             for name, output in self.outputs.items():
                 output[...] = before[name]
             with self._strange_tokens(own):
-                share(block, thread, n_threads)
+                share(args, thread, n_threads)
             for name, output in self.outputs.items():
                 mine = _bytes_differ(output, before[name])
                 if (mine & written[name]).any():

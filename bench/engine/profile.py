@@ -108,17 +108,17 @@ def profile(
     depth: int = 128,
     rule: Rule = RULE,
     limits: Limits | None = None,
-    watch: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Profile:
     """Time a step of `tokens` tokens of one sequence that has `depth` already, one output.
 
-    What a policy does not keep of these is evicted before. `watch` is told how many repeats are
+    What a policy does not keep of these is evicted before. `progress` is told how many repeats are
     done, at first none. The engine's cache is emptied.
     """
     model, method, policy = engine.model, engine.model.method, engine.model.options.kv_policy
     check(engine, tokens, depth)
-    if watch:
-        watch(0)
+    if progress:
+        progress(0)
     ids = token_ids(engine, depth + tokens)
     plan = model.plan_for(tokens)
     stamped = Stamped(plan.entries)
@@ -159,7 +159,7 @@ def profile(
         active, seen = active_neurons(model, tokens), cells_seen(model, tokens)
         laps.clear()
         bare.clear()
-        samples = race({"step": run, "stamped": run_stamped}, rule, watch)["step"]
+        samples = race({"step": run, "stamped": run_stamped}, rule, progress)["step"]
     finally:
         engine.reset()
     stamp = float(np.median(bare))

@@ -48,9 +48,9 @@ class Tune:
     again: bool
 
     def __call__(self, _: None, asked: str) -> list[Tuned]:
-        watch = watching(asked)
+        progress = watching(asked)
         count = self.threads or threads()
-        watcher = Progress(watch, watch, watch)
+        watcher = Progress(progress, progress, progress)
         return [*tuned(self.model.place, count, self.seconds, self.again, watcher)]
 
 

@@ -23,9 +23,9 @@ SIGNATURE = "slot: i64 -> times: i64[slots]"
 
 
 @share(SIGNATURE)
-def stamp(block, thread, n_threads):
+def stamp(args, thread, n_threads):
     """The time at which thread 0 got here, which is when all threads had done what came before."""
-    slot, times = arguments(block, SIGNATURE)
+    slot, times = arguments(args, SIGNATURE)
     if thread == 0:
         times[slot] = nanoseconds()
 

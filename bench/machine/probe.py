@@ -55,9 +55,9 @@ def reading(asks: tuple[int, int]) -> Callable[..., None]:
     """Reads that ask for memory so many elements ahead; 0 leaves that to the CPU."""
     ahead, cache = asks
 
-    def read(block, thread, n_threads):
+    def read(args, thread, n_threads):
         """Minus the sum of x, in STEP lanes a thread; its part is read as `streams` at once."""
-        repeats, streams, x, out = arguments(block, READ)
+        repeats, streams, x, out = arguments(args, READ)
         first, last = part(x.size // STEP, thread, n_threads)
         length = (last - first) // streams
         sums = zero(WORDS)
@@ -79,9 +79,9 @@ READS: dict[str, Share] = by_format(reading, READ, WAYS)
 
 
 @share(WRITE)
-def copy(block, thread, n_threads):
+def copy(args, thread, n_threads):
     """out = x"""
-    repeats, _, x, _, out = arguments(block, WRITE)
+    repeats, _, x, _, out = arguments(args, WRITE)
     first, last = part(x.size // STEP, thread, n_threads)
     for _ in range(repeats):
         for i in range(first, last):
@@ -89,9 +89,9 @@ def copy(block, thread, n_threads):
 
 
 @share(WRITE)
-def triad(block, thread, n_threads):
+def triad(args, thread, n_threads):
     """out = x + k * y"""
-    repeats, k, x, y, out = arguments(block, WRITE)
+    repeats, k, x, y, out = arguments(args, WRITE)
     first, last = part(x.size // STEP, thread, n_threads)
     for _ in range(repeats):
         for i in range(first, last):
@@ -288,8 +288,8 @@ def spin(typing, unit, ones, sums, thread, repeats):
 
 
 def peak_kernel(unit: str) -> Callable[..., None]:
-    def peak(block, thread, n_threads):
-        repeats, ones, sums = arguments(block, PEAK)
+    def peak(args, thread, n_threads):
+        repeats, ones, sums = arguments(args, PEAK)
         spin(unit, ones, sums, thread, repeats)
 
     return peak

@@ -10,7 +10,7 @@ from engine.offload.direct_file import PAGE, DirectFile
 from engine.offload.offload import READERS
 from engine.offload.stream import PIECE
 from kernels.cpu.formats.packing import aligned
-from kernels.cpu.runtime.readers import Readers
+from kernels.cpu.runtime.io_pool import IOPool
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.streaming import ASKED, LINE, STEP, TURN, turn
 
@@ -36,7 +36,7 @@ class RawReader:
         self.size = path.stat().st_size // PAGE * PAGE
         self._memory = aligned(MEMORY, PAGE)
         self._memory[:] = 0  # else the first reading would wait for the system to give it
-        self._readers = Readers([self._file.file], READERS, capacity=CAPACITY)
+        self._readers = IOPool([self._file.file], READERS, capacity=CAPACITY)
         self._rng = np.random.default_rng(0)
         self._at = 0
         self._kept: dict[str, Any] = {}

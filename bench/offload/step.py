@@ -35,7 +35,7 @@ def streamed_step(
     tokens: int = 1,
     depth: int = 128,
     rule: Rule = RULE,
-    watch: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> StreamedStep:
     """Time a step of a model with a `ram_budget`, as `bench.engine.profile` times another's.
 
@@ -63,7 +63,7 @@ def streamed_step(
         for _ in range(UNCOUNTED):
             run()
         meter = Meter(model.offload)
-        samples = race({"step": run}, rule, watch)["step"]
+        samples = race({"step": run}, rule, progress)["step"]
         reading = meter.read(len(samples))
     finally:
         engine.reset()

@@ -117,7 +117,7 @@ def _times(
     tell(len(kernels), len(kernels))
     rule = Rule(cap_seconds=RACE_SECONDS * len(runs))
     raced = Experiment({name: run.contender() for name, run in runs.items()})
-    rows = raced.run(rule, partial(race, watch=teller("timing in turns: rounds")))
+    rows = raced.run(rule, partial(race, progress=teller("timing in turns: rounds")))
     made = list(zip(runs.values(), rows, strict=True))
     if any(
         run.limited(row).impossible for run, row in made

@@ -137,8 +137,8 @@ class Racing:
         raced = Experiment(contenders)
         if warm:
             race(raced.samplers, ONCE)
-        watch = partial(race, watch=lambda rounds: self.say(part, f"round {rounds}"))
-        return raced.run(self.rule, watch)
+        progress = partial(race, progress=lambda rounds: self.say(part, f"round {rounds}"))
+        return raced.run(self.rule, progress)
 
 
 def timed(measure: Sampler) -> Callable[[], Sample]:

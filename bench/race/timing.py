@@ -56,12 +56,12 @@ ONCE = Rule(least=1, most=1)
 
 
 def race(
-    contenders: Mapping[str, Sampler], rule: Rule, watch: Callable[[int], None] | None = None
+    contenders: Mapping[str, Sampler], rule: Rule, progress: Callable[[int], None] | None = None
 ) -> dict[str, list[float]]:
     """Samples of every contender, taken in turns until all have enough. Each round begins with
     another one, so that none always follows the same.
 
-    `watch` is told after each round how many are done.
+    `progress` is told after each round how many are done.
     """
     started, names, rounds = time.perf_counter(), list(contenders), 0
     samples: dict[str, list[float]] = {name: [] for name in names}
@@ -70,6 +70,6 @@ def race(
         for name in names[first:] + names[:first]:
             samples[name].append(contenders[name]())
         rounds += 1
-        if watch:
-            watch(rounds)
+        if progress:
+            progress(rounds)
     return samples

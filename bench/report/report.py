@@ -36,11 +36,11 @@ def report(
     known: Standings,
     bugs: Sequence[Planted] = (),
     tunings: Sequence[Tuned] = (),
-    watch: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """On `run`, with sections for what there is; `runs` is its history, `known` what is certified,
-    `bugs` what was planted, `tunings` what was measured of knobs. `watch` is told of sections done,
-    of all."""
+    `bugs` what was planted, `tunings` what was measured of knobs. `progress` is told of
+    sections done, of all."""
     rows = rows_of([run])
     makers: tuple[Callable[[], Section], ...] = (
         lambda: peers.headline(rows),
@@ -66,8 +66,8 @@ def report(
     sections = []
     for done, make in enumerate(makers, 1):
         sections.append(make())
-        if watch:
-            watch(done, len(makers))
+        if progress:
+            progress(done, len(makers))
     busy = run.conditions.busy
     return Report(
         title="Assay: kernels and engine, measured",

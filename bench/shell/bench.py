@@ -110,7 +110,7 @@ def bench(
                     def round_done(done: int, name: str = test.name) -> None:
                         bar.update(task, description=f"{name}, round {done}")
 
-                    found = field.experiment(test).run(rule, partial(race, watch=round_done))
+                    found = field.experiment(test).run(rule, partial(race, progress=round_done))
                     kept.add(*found)
                     rows += found
                     bar.update(task, advance=1)

@@ -119,10 +119,10 @@ def _measure(
     with progress_bar() as bar:
         task = bar.add_task("measuring in turns", total=None)
 
-        def watch(done: int, total: int) -> None:
+        def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        return measured(a, b, cases, threads or physical_cores(), everything, watch)
+        return measured(a, b, cases, threads or physical_cores(), everything, progress)
 
 
 def table(comparison: "Comparison") -> "Table":

@@ -114,12 +114,12 @@ def against_limits(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile,
     from bench.machine.limits import limits
 
     with still_bar() as bar:
-        threads, watch = [engine.model.team.n_threads], teller(bar, "profiling: repeats")
+        threads, progress = [engine.model.team.n_threads], teller(bar, "profiling: repeats")
         machine = limits(threads, teller(bar, "probing the machine"))
-        found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
+        found = room.profile(engine, tokens, depth, limits=machine, progress=progress)
         if any(node.share > 1 for node in found.nodes):  # it is faster than it was
             machine = limits(threads, teller(bar, "probing the machine again"), again=True)
-            found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
+            found = room.profile(engine, tokens, depth, limits=machine, progress=progress)
     return found, machine
 
 

@@ -24,7 +24,7 @@ def profile_streamed(
 
     busy = conditions().busy
     with loaded(model, loading) as engine, still_bar() as bar:
-        found = streamed_step(engine, tokens, depth, watch=teller(bar, "profiling: repeats"))
+        found = streamed_step(engine, tokens, depth, progress=teller(bar, "profiling: repeats"))
     if as_json:
         print(json.dumps(as_dict(found) | {"ram_budget": loading.ram_budget, "busy": busy}))
         return

@@ -31,7 +31,7 @@ def report(
     from bench.report.markdown import markdown as as_markdown
     from bench.report.page import page
     from bench.report.report import report as report_on
-    from engine.aside import check, written_aside
+    from engine.atomic_write import atomic_write, check
     from engine.shell.show import note, progress_bar
     from kernels.planted import load_planted
     from kernels.tuning import current
@@ -61,7 +61,7 @@ def report(
     texts = {output: page(made)} | ({markdown: as_markdown(made)} if markdown else {})
     written = list[dict[str, Any]]()
     for path, text in texts.items():
-        with written_aside(path) as file:
+        with atomic_write(path) as file:
             written.append({"file": str(path), "bytes": file.write(text.encode())})
     if as_json:
         print(json.dumps({"run": chosen.run, "files": written}))

@@ -143,7 +143,7 @@ def test_same_sources_are_not_measured(monkeypatch):
     machine, told = Machine(3), []
     same = {f"{name}/cpu/generic": "same" for name in NAMES}
     machine.digests = {"/a": same, "/b": {**same, SLOW: "other"}}
-    found = run(monkeypatch, machine, watch=lambda *done: told.append(done))
+    found = run(monkeypatch, machine, progress=lambda *done: told.append(done))
     assert [row.title for row in found.rows] == [f"{SLOW} tokens=1 hot"]
     assert (found.same_code, told[0]) == (len(NAMES) - 1, (1, 1))
     assert len(run(monkeypatch, machine, everything=True).rows) == len(NAMES)

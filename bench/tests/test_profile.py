@@ -50,9 +50,9 @@ def test_a_step_that_differs_is_no_profile(engine, monkeypatch):
 
 
 @share(SPIN)
-def spin(block, thread, n_threads):
+def spin(args, thread, n_threads):
     """Work that takes as long as its count is large."""
-    count, out = arguments(block, SPIN)
+    count, out = arguments(args, SPIN)
     value = 1.0
     for _ in range(count):
         value = value * 1.0000001 + 1e-9

@@ -150,7 +150,7 @@ def test_a_synthetic_race_in_small(small):
 
 def test_a_pair_in_small(small, sparse_model):
     """A model that drafts for itself is always right."""
-    with Engine.load(sparse_model, OPTIONS.of_a_draft()) as draft:
+    with Engine.load(sparse_model, OPTIONS.for_draft_model()) as draft:
         prompts = [opening(small, DEPTH, number) for number in range(2)]
         rows = races.pair(TWICE, small, draft, prompts, LENGTH)
     given = rates(rows)

@@ -52,8 +52,8 @@ class NativeShare:
     def compile(self) -> None:
         _ = self.entry
 
-    def __call__(self, block: Words, thread: int = 0, n_threads: int = 1) -> None:
-        self.entry(block.ctypes.data, thread, n_threads)
+    def __call__(self, args: Words, thread: int = 0, n_threads: int = 1) -> None:
+        self.entry(args.ctypes.data, thread, n_threads)
 
 
 class CShare(NativeShare):
@@ -113,8 +113,8 @@ class PythonShare(NativeShare):
     def entry(self) -> Any:
         return PROTOTYPE(self._called)
 
-    def _called(self, block: int, thread: int, n_threads: int) -> None:
-        values = self._values(block)
+    def _called(self, args: int, thread: int, n_threads: int) -> None:
+        values = self._values(args)
         inputs = {a.name: values[a.name] for a in self._op.inputs}
         if self.format:
             inputs["format"] = self.format

@@ -17,7 +17,7 @@ from conformance.support.files.full_disk import full_after
 from conformance.support.models.small_models import Small
 from conformance.support.program import printed
 from engine import Engine, SamplingParams
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.cache.session import SessionError, restore, save
 from reference.op import Array
 

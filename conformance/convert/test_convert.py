@@ -27,7 +27,7 @@ from conformance.llama.peers.folder import (
 )
 from conformance.support.files.full_disk import full_after
 from conformance.support.models import torch_archive
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.convert import FAMILIES, CheckpointError, conversion, convert
 from engine.gguf.file import GGUFFile
 from engine.shell.program import app
@@ -442,16 +442,16 @@ def test_pickles_give_the_same_file(folder, tmp_path, out):
             convert(folder, out)
     torch_archive.save(SMALL.weights(), pickle)
     with pytest.raises(CheckpointError, match="cut short while it was read"):
-        convert(folder, out, watch=lambda *_: os.truncate(pickle, 2000))
+        convert(folder, out, progress=lambda *_: os.truncate(pickle, 2000))
 
 
 def test_a_folder_that_changes_is_refused(folder, out):
     """A shard that is written to while it is read."""
     weights = folder / "model.safetensors"
     with pytest.raises(CheckpointError, match="changed while it was read"):
-        convert(folder, out, watch=lambda *_: os.utime(weights, (1, 1)))
+        convert(folder, out, progress=lambda *_: os.utime(weights, (1, 1)))
     with pytest.raises(CheckpointError, match="cut short while it was read"):
-        convert(folder, out, watch=lambda *_: os.truncate(weights, 2000))
+        convert(folder, out, progress=lambda *_: os.truncate(weights, 2000))
     assert not out.exists()
 
 

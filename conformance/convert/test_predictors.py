@@ -18,7 +18,7 @@ from conformance.llama.peers.compare import EXACT, Gap, demand_near
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.support.models import family_checkpoints as families
 from conformance.support.models import steps, torch_archive
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.convert import CheckpointError, convert, predictors
 from engine.gguf.file import GGUFFile
 from engine.shell.program import app
@@ -241,9 +241,9 @@ def test_a_predictor_that_changes_is_refused(model, folder, out):
     """While it is read; and none is written over."""
     file = folder / "model_1.pt"
     with pytest.raises(CheckpointError, match=r"model_1\.pt: it was changed while it was read"):
-        convert(model, out, predictors=folder, watch=lambda *_: os.utime(file, (1, 1)))
+        convert(model, out, predictors=folder, progress=lambda *_: os.utime(file, (1, 1)))
     with pytest.raises(CheckpointError, match=r"model_1\.pt: it was cut short while it was read"):
-        convert(model, out, predictors=folder, watch=lambda *_: os.truncate(file, 2000))
+        convert(model, out, predictors=folder, progress=lambda *_: os.truncate(file, 2000))
     with pytest.raises(OutputError, match="it is a file of the model"):
         convert(model, folder / "model_0.pt", predictors=folder)
     assert not out.exists()

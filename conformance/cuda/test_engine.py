@@ -127,7 +127,7 @@ def test_fast_numerics(format, tmp_path):
     path = small.write(tmp_path / "small.gguf")
     with taking_the_place(device), on_gpu(path, numerics="fast", kv_format="F32") as model:
         assert {s.kernel.variant for s in model.steps if s.node.op == "linear"} == {"bf16"}
-        needed = model.ready.division.needed.total - SPARE - LIBRARY
+        needed = model.ready.partition.needed.total - SPARE - LIBRARY
         assert needed - 256 * 100 < device.total - device.memory()[0] <= needed
         device.multiplied = 0
         got = rows(model, text, [half, half])
@@ -320,13 +320,13 @@ def test_neurons_run_side_by_side(tmp_path):
     small = SMALL_MODELS["F32"]
     path, budget = split(small, tmp_path, {0: 0.5, 1: 0.5})
     with on_gpu(path, vram_budget=budget) as model:
-        division = model.ready.division
+        partition = model.ready.partition
         for i in range(small.blocks):
-            labels = [[n.label for n in part.nodes] for part in division.parts]
+            labels = [[n.label for n in part.nodes] for part in partition.parts]
             hot = next(k for k, own in enumerate(labels) if f"blk.{i}.ffn_up.gpu" in own)
             cold = next(k for k, own in enumerate(labels) if f"blk.{i}.ffn_up.cpu" in own)
             assert cold == hot + 1
-            assert not division.parts[hot].gives
+            assert not partition.parts[hot].gives
             assert f"blk.{i}.mask" in labels[hot - 1]
             assert f"blk.{i}.sides" in labels[cold + 1]
 
@@ -416,9 +416,9 @@ def test_logits_that_are_no_numbers_choose_nothing(bad, tmp_path):
     weight.reshape(600, small.hidden)[bad, 0] = np.nan
     path.write_bytes(data)
     with on_gpu(path) as model:
-        for likeliest in (False, True):
+        for argmax in (False, True):
             with pytest.raises(NumericalError, match=r"not finite .*after position 0\)"):
-                model.rows([6], [0], [(0,)], [0], likeliest)
+                model.rows([6], [0], [(0,)], [0], argmax)
             assert not model.cells.positions_of(0).size
 
 

@@ -14,14 +14,14 @@ from conformance.support.models.formula import prompt
 from conformance.support.models.small_models import Small
 from conformance.support.on_gpu import Watched, on_gpu, rows
 from engine.compile.plan import Step
-from engine.gpu import division
+from engine.gpu import partition
 from engine.graph import Node, Value
 from engine.passes.fuse import GpuStep, fuse
 from kernels.certificates import Certificate, Key, Store
-from kernels.choose import Chooser, UncertifiedError
 from kernels.cuda.fusion.fusions import ADD, FUSED, NORM, ROUND
 from kernels.cuda.runtime.current import taking_the_place
 from kernels.cuda.runtime.device import EMULATED
+from kernels.dispatch import Dispatcher, UncertifiedError
 from kernels.judge import judge
 from kernels.trial import demanded
 from reference.op import same_shape
@@ -118,13 +118,13 @@ def test_one_that_failed_is_not_used(tmp_path):
         wrong.name, Key.of(wrong).digest, EMULATED, 1, -1.0, -1.0, 0.1, "2026-01-01", "wrong"
     )
     store.add([failed])
-    chooser = Chooser(store)
-    assert chooser.passing([wrong, right]) == [right]
-    assert chooser.notes == ["add_norm/cuda/generic failed its trial and is not used: wrong"]
+    dispatcher = Dispatcher(store)
+    assert dispatcher.passing([wrong, right]) == [right]
+    assert dispatcher.notes == ["add_norm/cuda/generic failed its trial and is not used: wrong"]
     kept = store.get(right)
     assert (kept.level, kept.passed) == (EMULATED, True)
     with pytest.raises(UncertifiedError, match="add_norm/cuda/generic failed its trial"):
-        Chooser(store, strict=True).passing([wrong])
+        Dispatcher(store, strict=True).passing([wrong])
 
 
 # In the engine
@@ -171,8 +171,8 @@ def test_logits_are_those_of_single_kernels(small, tmp_path):
     """Bit for bit, with few tokens and with many."""
     path, text = small.write(tmp_path / "small.gguf"), prompt(small)
     with on_gpu(path) as model:
-        assert model.ready.division.layout.fused()
+        assert model.ready.partition.layout.fused()
         got = rows(model, text, [11, 1, 3])
-    with patch.object(division, "FUSED", ()), on_gpu(path) as model:
-        assert not model.ready.division.layout.fused()
+    with patch.object(partition, "FUSED", ()), on_gpu(path) as model:
+        assert not model.ready.partition.layout.fused()
         assert np.array_equal(rows(model, text, [11, 1, 3]), got)

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.on_gpu import Watched
 from engine.gpu.mirror import Inputs
-from engine.gpu.parts import divided, placed
+from engine.gpu.parts import assigned, split_at_devices
 from engine.graph import Graph, Node, Value
 
 # Parts
@@ -31,7 +31,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Node], list[bool], Value]:
 def test_every_value_is_there_when_it_is_read(drawn):
     """Each side has what it made, and of the other's what was given and taken, in time."""
     nodes, sides, result = drawn
-    parts = divided(nodes, sides, result)
+    parts = split_at_devices(nodes, sides, result)
     assert [n.label for part in parts for n in part.nodes] == [n.label for n in nodes]
     has: dict[bool, set[str]] = {True: {"start"}, False: {"start"}}
     given_over: dict[bool, set[str]] = {True: set(), False: set()}
@@ -52,7 +52,7 @@ def test_every_value_is_there_when_it_is_read(drawn):
 @given(graphs())
 def test_what_the_cpu_does_not_wait_for_is_a_part_of_its_own(drawn):
     """A part of the GPU that the CPU's next one reads of ends with what it reads."""
-    parts = divided(*drawn)
+    parts = split_at_devices(*drawn)
     for own, after in pairwise(parts):
         if own.on_gpu and not after.on_gpu:
             taken = {value.name for value in after.takes}
@@ -69,10 +69,10 @@ NODES = [Node("add", {}, None, label) for label in LABELS]
 def test_a_block_without_kernels_stays():
     """A node that the GPU cannot run keeps its block with the CPU, and a note says which op."""
     nodes = [replace(n, op="silu", format="Q2_K") if n.label == "blk.1.ffn" else n for n in NODES]
-    there, notes = placed(nodes, BLOCKS, BLOCKS + 1, lambda node: node.op != "silu")
+    there, notes = assigned(nodes, BLOCKS, BLOCKS + 1, lambda node: node.op != "silu")
     assert [n.label for n, on in zip(nodes, there, strict=True) if not on] == LABELS[4:6]
     assert notes == ["1 of 3 blocks stay on the CPU: no CUDA kernel for silu Q2_K"]
-    _, notes = placed(nodes, BLOCKS, BLOCKS + 1, lambda node: node.label != "logits")
+    _, notes = assigned(nodes, BLOCKS, BLOCKS + 1, lambda node: node.label != "logits")
     assert notes == ["the output stays on the CPU: no CUDA kernel for add"]
 
 

@@ -15,19 +15,19 @@ from conformance.support.models.sparse_files import SMALL_MODELS
 from conformance.support.on_gpu import Watched
 from conformance.support.program import fault
 from engine.config import ModelError
-from engine.gpu.division import Division
 from engine.gpu.memory import SPARE
+from engine.gpu.partition import Partition
 from engine.model import Model
 from engine.options import Options
 from engine.passes.observe import observe
 from kernels.certificates import Certificate, Key, Store
-from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.cuda.runtime import current, gpu
 from kernels.cuda.runtime.current import taking_the_place
 from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
+from kernels.dispatch import Dispatcher, KernelSpec, UncertifiedError
 from reference.quantise_activations import QUANTISING
 
 SMALL = Small(format="Q4_0", blocks=3, seed=1)
@@ -46,8 +46,8 @@ def loaded(path: Path, **options: Any) -> Model:
     return Model(path, Options(**{"threads": 1, "context": 32, "device": "cuda", **options}))
 
 
-def division_of(model: Model) -> Division:
-    return model.ready.division
+def partition_of(model: Model) -> Partition:
+    return model.ready.partition
 
 
 @needs_compiler
@@ -58,7 +58,7 @@ def test_memory_is_as_it_was_counted(layers, path):
     device = Emulator()
     with taking_the_place(device):
         model = loaded(path, gpu_layers=layers)
-        needed = division_of(model).needed.total - SPARE
+        needed = partition_of(model).needed.total - SPARE
         taken = device.total - device.memory()[0]
         assert needed - 256 * 100 < taken <= needed
         model.close()
@@ -83,7 +83,7 @@ def test_too_little_memory_is_said_before_any_is_taken(path):
     """With the amounts and the gpu_layers that fit, which then do; and nothing was put there."""
     with taking_the_place(Emulator()):
         model = loaded(path)
-        needed = division_of(model).needed.total
+        needed = partition_of(model).needed.total
         model.close()
     device = Watched(needed - 1)
     with taking_the_place(device), pytest.raises(ModelError) as caught:
@@ -239,9 +239,9 @@ RMS_NORM, ADD = (next(k for k in CUDA_KERNELS if k.op == op) for op in ("rms_nor
 @needs_compiler
 def test_what_the_emulator_proves_is_its_own(store):
     """It is tried in this process, kept at level emulated, and not found on another device."""
-    chooser, need = Chooser(store), Need("add")
-    assert chooser.choose_on(Emulator(), [need]) == {need: ADD} | {
-        Need(op): next(k for k in CUDA_KERNELS if k.op == op) for op in QUANTISING.values()
+    dispatcher, need = Dispatcher(store), KernelSpec("add")
+    assert dispatcher.choose_on(Emulator(), [need]) == {need: ADD} | {
+        KernelSpec(op): next(k for k in CUDA_KERNELS if k.op == op) for op in QUANTISING.values()
     }
     kept = store.get(ADD)
     assert (kept.level, kept.passed) == ("emulated", True)
@@ -262,11 +262,11 @@ def test_rounding_is_tried_at_its_width(store, monkeypatch):
         asked.extend(requests)
         raise InterruptedError
 
-    monkeypatch.setattr("kernels.choose.emulated", lambda _: False)
-    monkeypatch.setattr("kernels.choose.certify", asks)
-    need = Need("linear", "Q4_0", (("hidden", 4096), ("out", 64)))
+    monkeypatch.setattr("kernels.dispatch.emulated", lambda _: False)
+    monkeypatch.setattr("kernels.dispatch.certify", asks)
+    need = KernelSpec("linear", "Q4_0", (("hidden", 4096), ("out", 64)))
     with taking_the_place(Emulator()), pytest.raises(InterruptedError):
-        Chooser(store).choose_on(Emulator(), [need])
+        Dispatcher(store).choose_on(Emulator(), [need])
     shapes = {request.kernel: request.shapes for request in asked}
     assert shapes["quantise_activations/cuda/generic"] == ({"hidden": 4096},)
 
@@ -295,7 +295,7 @@ def test_a_gpu_too_old_for_a_kernel():
     class Old(Emulator):
         capability = 75
 
-    need = Need("linear", "F16", (("hidden", 64), ("out", 64)))
+    need = KernelSpec("linear", "F16", (("hidden", 64), ("out", 64)))
     new = {k.variant for k in need.candidates_on(Emulator(), numerics="fast")}
     old = {k.variant for k in need.candidates_on(Old(), numerics="fast")}
     assert new - old == {"bf16"}

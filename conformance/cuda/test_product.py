@@ -12,7 +12,6 @@ from numpy.testing import assert_array_equal
 
 from conformance.cuda.emulator import Emulator, compiler
 from kernels.certificates import Key
-from kernels.choose import Need
 from kernels.cuda.formats.packing import Bfloats
 from kernels.cuda.linear import linear
 from kernels.cuda.runtime.current import taking_the_place
@@ -20,6 +19,7 @@ from kernels.cuda.runtime.device import Buffer, upload
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.product import Factors, Product
 from kernels.cuda.table import CUDA_KERNELS
+from kernels.dispatch import KernelSpec
 from kernels.errors import KernelError
 from kernels.judge import Verdict, judge
 from kernels.trial import sampled
@@ -285,7 +285,7 @@ def test_another_library_is_another_certificate():
 
 def test_without_a_library_others_serve():
     """And nobody asks for one unless it would serve: that takes memory of a GPU."""
-    need = Need("linear", "F16", (("hidden", 64), ("out", 64)))
+    need = KernelSpec("linear", "F16", (("hidden", 64), ("out", 64)))
     assert need.candidates_on(Other(), numerics="fast")[0].variant == "bf16"
     assert "bf16" not in {k.variant for k in need.candidates_on(Without(), numerics="fast")}
     with taking_the_place(Without()):

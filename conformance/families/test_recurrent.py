@@ -47,9 +47,9 @@ from engine import Engine, SamplingParams
 from engine.cache.session import SessionError, restore, save
 from engine.cache.states import StateError, slots_for
 from engine.config import ModelError
-from engine.described import described
 from engine.gguf.file import GGUFFile
 from engine.metadata.config import config_of
+from engine.model_info import model_info
 from engine.options import Options
 from engine.quantise import Recipe, quantise
 from engine.quantise.quantise import choices
@@ -175,7 +175,7 @@ def test_blocks_that_foretell_tokens_are_left_out(small, tmp_path):
     theirs = small.formula()(np.array(tokens, np.int32), weights, norms, shape)
     demand_near(engine_logits(path, tokens), theirs, EXACT / 10)
     with GGUFFile(path) as file:
-        [note] = described(file, Options()).notes
+        [note] = model_info(file, Options()).notes
     assert note.endswith("tensors of blocks that foretell further tokens are unused")
     tampered(small, head).write(path)
     with pytest.raises(ModelError, match=r"tensor 'blk\.3\.nextn\.enorm\.weight'"):

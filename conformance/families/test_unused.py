@@ -20,12 +20,12 @@ from engine.cache.cells import Cells
 from engine.cache.states import States
 from engine.compile.build import build
 from engine.config import ModelError
-from engine.described import described
 from engine.embedded import embedded_models
 from engine.gguf.file import GGUFFile
 from engine.graph import Value
 from engine.metadata.config import config_of
 from engine.metadata.unused import ASKED, INFORMATION
+from engine.model_info import model_info
 from engine.options import Options
 
 VOCABS = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
@@ -91,7 +91,7 @@ def written(small: Small, path: Path, more: dict[str, Any] | None = None, /, **k
 def refused(path: Path) -> str:
     """The one line that refuses a file, without the file that it begins with."""
     with GGUFFile(path) as file:
-        return refusal(ModelError, path, described, file, Options())
+        return refusal(ModelError, path, model_info, file, Options())
 
 
 @each_subject
@@ -110,13 +110,13 @@ def test_every_known_tensor_is_read(small, tmp_path):
     are, or, as divisors of rope, a constant's."""
     everything = {}
     with GGUFFile(written(small, tmp_path / "small.gguf")) as file:
-        found = described(file, Options())
+        found = model_info(file, Options())
         for name, dims in found.family.optional_tensors(found.config).items():
             if name not in file.tensors:
                 everything[name] = np.ones(dims, np.float32)
     with GGUFFile(written(small, tmp_path / "all.gguf", everything)) as file:
         stored = set(file.tensors)
-        found = described(file, Options())
+        found = model_info(file, Options())
         limits = {"tokens": 4, "outputs": 1}
         states = States(1, 1) if found.config.states else None
         built = build(file, found, found.config, Cells(16, 1, 8, states), limits, Options(), ())
@@ -132,7 +132,7 @@ def test_keys_that_another_block_has(tmp_path):
     more = {"blk.5.attn_k.weight": np.ones((24, 64), np.float32),
             "blk.5.attn_k_norm.weight": np.ones(24, np.float32)}  # fmt: skip
     with GGUFFile(written(SmallGemma4(), tmp_path / "more.gguf", more)) as file:
-        described(file, Options())
+        model_info(file, Options())
     assert "blk.5.attn_k.bias" in refused(
         written(SmallGemma4(), tmp_path / "bad.gguf", {"blk.5.attn_k.bias": VECTOR})
     )
@@ -146,7 +146,7 @@ def test_harmless_tensors(small, tmp_path):
         more |= {"blk.0.fc1.weight": np.ones((32, 64), np.float32),
                  "blk.0.fc2.weight": np.ones((96, 32), np.float32)}  # fmt: skip
     with GGUFFile(written(small, tmp_path / "more.gguf", more)) as file:
-        described(file, Options(sparse="off" if isinstance(small, SmallSparse) else "auto"))
+        model_info(file, Options(sparse="off" if isinstance(small, SmallSparse) else "auto"))
 
 
 @each_subject
@@ -166,7 +166,7 @@ def test_keys_that_ask_for_more(small, tmp_path):
     if small.architecture == "gemma4":  # whose blocks with a window have heads of their own sizes
         told = {key: value for key, value in told.items() if not key.endswith("_swa")}
     with GGUFFile(written(small, path, **harmless, **told)) as file:
-        described(file, Options())
+        model_info(file, Options())
 
 
 @pytest.mark.parametrize("key", ["use_qk_norm", "rope.scaling.yarn_gamma", "wkv.head_size", ""])
@@ -238,7 +238,7 @@ def test_a_window_of_attention(tmp_path):
 def test_embedded_models(name):
     """What comes with Assay says nothing that it does not use."""
     with GGUFFile(embedded_models()[name]) as file:
-        described(file, Options())
+        model_info(file, Options())
 
 
 @pytest.mark.parametrize("name", ["llama-bpe", "llama-spm", "phi-3", "qwen2"])

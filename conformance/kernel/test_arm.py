@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conformance.support import bits
-from conformance.support.child import run, told
+from conformance.support.child import output_of, run
 from conformance.support.rooms import ROOT
 from kernels.table import KERNELS, find
 
@@ -58,7 +58,7 @@ class Arm:
             "import runpy; runpy.run_module('conformance.support.for_aarch64', None, '__main__')"
         )
         environment = {**os.environ, "ASSAY_CACHE": str(self.cache)}
-        said = told(program, self.told, *kernels, cwd=ROOT, env=environment, timeout=PATIENCE)
+        said = output_of(program, self.told, *kernels, cwd=ROOT, env=environment, timeout=PATIENCE)
         return dict(json.loads(line) for line in said.splitlines())
 
 
@@ -157,4 +157,4 @@ with Engine.load(sys.argv[1], threads=2) as engine:
 @pytest.mark.parametrize("model", ["story", "story-q8_0"])
 def test_the_engine_tells_the_same_story(arm, model):
     """The same logits, of a prompt and of single tokens, and so the same text."""
-    assert arm.program("-c", ENGINE, model) == told(ENGINE, model, cwd=ROOT, timeout=PATIENCE)
+    assert arm.program("-c", ENGINE, model) == output_of(ENGINE, model, cwd=ROOT, timeout=PATIENCE)

@@ -12,7 +12,7 @@ from kernels.judge import compare
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError
 from reference.attention.attention import MERGED, OP
-from reference.laws.attention import LONG, MANY, scene
+from reference.laws.attention.attention import LONG, MANY, scene
 from reference.op import Arguments, Case
 
 HEAD_DIM = 64

@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 from conformance.support.here import run
 from kernels.table import find
 from reference.cache.kv_write import FORMATS_OF_CACHE
-from reference.laws.attention import LONG, no_sinks, scene
+from reference.laws.attention.attention import LONG, no_sinks, scene
 from reference.op import Case
 
 

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 
-from conformance.support.child import started, told
+from conformance.support.child import output_of, started
 from conformance.support.files.full_disk import full_after
 from conformance.support.models.small_models import Small, Tensors
 from conformance.support.program import printed
@@ -96,7 +96,7 @@ def test_no_weight_is_in_memory_twice(large, tmp_path):
     path = large.write(tmp_path / "large.gguf")
     try:
         size = path.stat().st_size
-        grown, cache = json.loads(told(PEAKS, small, path))
+        grown, cache = json.loads(output_of(PEAKS, small, path))
     finally:
         path.unlink()
     assert size > 250 * MB  # two copies would go far beyond the limit

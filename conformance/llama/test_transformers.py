@@ -18,7 +18,7 @@ from conformance.llama.peers.checkpoint import (
 from conformance.llama.peers.compare import EXACT, demand_near, engine_logits, limit
 from conformance.llama.peers.export import export
 from conformance.llama.peers.folder import words, write_folder, write_json, write_weights
-from conformance.support.child import told
+from conformance.support.child import output_of
 from conformance.support.tokenizer.tokenizer_files import TEMPLATE, small
 from engine import Engine
 from engine.convert import CheckpointError, convert
@@ -117,4 +117,4 @@ def test_transformers_works_beside_our_kernels(tmp_path):
         " num_hidden_layers=1, num_attention_heads=2)\n"
         "print(transformers.LlamaForCausalLM(config).config.model_type)"
     )
-    assert told(program, cwd=tmp_path) == "llama\n"
+    assert output_of(program, cwd=tmp_path) == "llama\n"

@@ -98,7 +98,7 @@ CHANGES: dict[str, tuple[tuple[str, str, str], set[str], set[str], set[str]]] = 
         ("linear/linear_int8", "else -layout", "else layout"), LINEARS, {"Q4_0", "Q6_K"}, {"Q4_1"},
     ),
     "in an overload": (
-        ("formats/fit", "becomes(value * each)", "becomes(value)"),
+        ("formats/scale_search", "becomes(value * each)", "becomes(value)"),
         WRITERS, {"Q4_0", "Q6_K"}, {"Q4_K"},
     ),
     "an operator": (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conformance.support.depth import DEEP
-from kernels.cpu.runtime.readers import File
+from kernels.cpu.runtime.io_pool import File
 
 SIZE = 2**20 + 77  # the last sector is not whole
 PATIENCE = 3600 if DEEP else 100  # seconds

@@ -242,13 +242,13 @@ def test_inspected(inside, sources):
 def test_the_source_changes_while_it_is_read(write, change, message, sources, tmp_path):
     calls: list[int] = []
 
-    def watch(done: int, _: int) -> None:
+    def progress(done: int, _: int) -> None:
         if not calls:
             change(sources[write])
         calls.append(done)
 
     with GGUFFile(sources[write]) as file, pytest.raises(GGUFError, match=message):
-        write(file, tmp_path / "out.gguf", watch)
+        write(file, tmp_path / "out.gguf", progress)
     assert left(tmp_path) == ["sources"]
 
 

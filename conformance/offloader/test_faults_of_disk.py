@@ -124,7 +124,7 @@ def test_impatient_ctrl_c(subject):
     model = subject.model
     for where in (
         "engine.offload.stream.Stream.restart",
-        "kernels.cpu.runtime.readers.Readers.reset",
+        "kernels.cpu.runtime.io_pool.IOPool.reset",
     ):
         with (
             patch.object(model.team, "run", side_effect=KeyboardInterrupt),

@@ -1,5 +1,5 @@
-"""Readers' threads: asleep when there is nothing to do, gone when let go; an interrupt ends what
-waits, and no signal loses anything."""
+"""An I/O pool's threads: asleep when there is nothing to do, gone when let go; an interrupt ends
+what waits, and no signal loses anything."""
 
 import ctypes
 import errno
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from conformance.offloader.conftest import sending
-from conformance.support.child import run, told
+from conformance.support.child import output_of, run
 from conformance.support.files.disks import Disk, healthy, slow
 from conformance.support.streams import Stream, read_and_compare
-from kernels.cpu.runtime import reading
-from kernels.cpu.runtime.readers import Readers, iovecs_of
+from kernels.cpu.runtime import io_ring
+from kernels.cpu.runtime.io_pool import IOPool, iovecs_of
 from kernels.cpu.runtime.team import Team
 
 pytestmark = pytest.mark.usefixtures("in_time")
@@ -32,7 +32,7 @@ def wait_until(condition, seconds=20.0):
 
 def test_idle_readers_take_no_time(file, truth):
     """64 readers with nothing to do, before and after they had something."""
-    with Readers([file], 64) as readers:
+    with IOPool([file], 64) as readers:
         for _ in range(2):
             time.sleep(0.05)
             busy = time.process_time()
@@ -50,7 +50,7 @@ def test_statistics(file):
         time.sleep(0.05)
 
     disk = Disk(healthy)
-    with Readers([file], 4, preadv=disk.address) as readers:
+    with IOPool([file], 4, preadv=disk.address) as readers:
         assert (readers.statistics.reads, readers.statistics.bytes) == (0, 0)
         assert readers.statistics.seconds == 0
         disk.answer = late
@@ -85,7 +85,7 @@ def test_closing_with_reads_on_their_way(file):
     disk = Disk(late)
     buffers = list(np.zeros((40, 5000), np.uint8))
     iovecs = [iovecs_of([b]) for b in buffers]
-    readers = Readers([file], 3, preadv=disk.address)
+    readers = IOPool([file], 3, preadv=disk.address)
     for pairs in iovecs:
         readers.post(0, 0, pairs, 5000)
     begun.wait()
@@ -107,13 +107,13 @@ def test_closing_ends_waits(file, truth, capacity):
     """A step on another thread is over when readers are closed, and so is a read."""
     disk = Disk(slow(100_000))
     with Team(3) as team:
-        readers = Readers([file], 2, 3, 2, capacity, preadv=disk.address)
+        readers = IOPool([file], 2, 3, 2, capacity, preadv=disk.address)
         stream = Stream(readers, truth, 200, 2, 3, 1, unit=500)
         timer = threading.Timer(0.1, readers.close)
         timer.start()
         assert not stream.run(team)
         timer.join()
-    readers = Readers([file], 2, preadv=disk.address)
+    readers = IOPool([file], 2, preadv=disk.address)
     timer = threading.Timer(0.1, readers.close)
     timer.start()
     with pytest.raises(RuntimeError, match="these readers have been closed"):
@@ -125,7 +125,7 @@ def test_closing_ends_waits(file, truth, capacity):
 def test_readers_that_are_dropped_leave_no_threads(file, truth):
     """Forgotten without a close, used or not."""
     for i in range(20):
-        readers = Readers([file], 8)
+        readers = IOPool([file], 8)
         if i % 2:
             read_and_compare(readers, truth)
         del readers
@@ -136,9 +136,9 @@ def test_readers_that_are_dropped_leave_no_threads(file, truth):
 FORKED = """
 import os, sys
 import numpy as np
-from kernels.cpu.runtime.readers import File, Readers
+from kernels.cpu.runtime.io_pool import File, IOPool
 file = File("numbers", os.open(sys.argv[1], os.O_RDONLY))
-readers, buffer = Readers([file], 8), np.zeros(1000, np.uint8)
+readers, buffer = IOPool([file], 8), np.zeros(1000, np.uint8)
 readers.read(0, 0, [buffer])
 wanted = buffer.copy()
 for i in range(10):
@@ -159,7 +159,7 @@ for i in range(10):
 
 
 def test_a_forked_child_is_told_to_load_again(path):
-    """Readers do not survive fork: a plain error and a clean exit there, and here all goes on."""
+    """A pool does not survive fork: a plain error and a clean exit there, and here all goes on."""
     done = run(sys.executable, "-W", "ignore", "-c", FORKED, path)
     assert done.returncode == 0, done.stderr
 
@@ -167,7 +167,7 @@ def test_a_forked_child_is_told_to_load_again(path):
 def test_a_program_may_end_without_closing(path):
     """With reads posted and threads asleep, the interpreter ends at once."""
     program = FORKED.split("wanted =")[0] + "print(int(buffer[7]))"
-    assert told(program, path) == f"{path.read_bytes()[7]}\n"
+    assert output_of(program, path) == f"{path.read_bytes()[7]}\n"
 
 
 def test_no_semaphores(file, monkeypatch):
@@ -183,7 +183,7 @@ def test_no_semaphores(file, monkeypatch):
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Without())
     with pytest.raises(OSError, match=r"^no semaphores: function not implemented$"):
-        Readers([file])
+        IOPool([file])
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_no_semaphores(file, monkeypatch):
 def test_impossible_sizes_are_refused(file, wrong, message):
     """With the number that was asked for."""
     with pytest.raises(ValueError, match=message):
-        Readers([file], **wrong)
+        IOPool([file], **wrong)
 
 
 # Signals while readers read
@@ -211,7 +211,7 @@ def test_ctrl_c_ends_a_step(file, truth, capacity, n_threads):
     """A step that would wait half a minute for its disk is over soon, and the next one is right."""
     disk = Disk(slow(100_000))
     with (
-        Readers([file], 4, n_threads, 2, capacity, preadv=disk.address) as readers,
+        IOPool([file], 4, n_threads, 2, capacity, preadv=disk.address) as readers,
         Team(n_threads) as team,
     ):
         stream = Stream(readers, truth, 200, 2, n_threads, 1, unit=500)
@@ -231,10 +231,10 @@ def test_ctrl_c_ends_a_step(file, truth, capacity, n_threads):
 def test_ctrl_c_ends_a_read(file, truth):
     """Buffers are the caller's again when the interrupt is raised: nothing is on its way."""
     disk = Disk(slow(10_000))
-    with Readers([file], 2, preadv=disk.address) as readers:
+    with IOPool([file], 2, preadv=disk.address) as readers:
         with sending(signal.SIGINT, 0.1), pytest.raises(KeyboardInterrupt):
             readers.read(0, 0, [np.zeros(5000, np.uint8)])
-        assert readers._state.control[reading.IN_FLIGHT] == 0
+        assert readers._state.control[io_ring.IN_FLIGHT] == 0
         disk.answer = healthy
         read_and_compare(readers, truth)
 
@@ -243,7 +243,7 @@ def test_signals_that_raise_nothing(file, truth, came):
     """A read goes on after them, and so does a patient step; another says that it was
     interrupted."""
     disk = Disk(slow(10_000))
-    with Readers([file], 2, preadv=disk.address) as readers, Team(1) as team:
+    with IOPool([file], 2, preadv=disk.address) as readers, Team(1) as team:
         with sending(signal.SIGUSR1, 0.1):
             read_and_compare(readers, truth)
         for patient in (False, True):
@@ -257,7 +257,7 @@ def test_signals_that_raise_nothing(file, truth, came):
 
 def test_a_storm_of_signals(file, truth, came):
     """Hundreds of signals at any moment: every read ends, with the right bytes."""
-    with Readers([file], 3, capacity=1) as readers, sending(signal.SIGUSR1, 0.001, again=True):
+    with IOPool([file], 3, capacity=1) as readers, sending(signal.SIGUSR1, 0.001, again=True):
         while len(came) < 100:
             for place in range(0, 500_000, 500):
                 read_and_compare(readers, truth, place, 700)

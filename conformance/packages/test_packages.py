@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conformance.support.child import run, told
+from conformance.support.child import output_of, run
 from conformance.support.installed import (
     EXAMPLE,
     environment,
@@ -148,15 +148,15 @@ def test_a_wrong_copy_of_the_example_is_refused(example, tmp_path):
 def test_a_certificate_binds_all_of_a_package(example, tmp_path):
     """A helper's source, a file beside it, and a version: each makes another key."""
     name = "rms_norm/cpu/example"
-    keys = [told(KEY, name, env=environment(example))]
+    keys = [output_of(KEY, name, env=environment(example))]
     for i, path in enumerate(("sums.py", "table.bin", "__init__.py")):
         copy = shutil.copytree(example, tmp_path / str(i))
         with (copy / "assay_example" / path).open("a") as file:
             file.write("# edited\n")
-        keys.append(told(KEY, name, env=environment(copy)))
+        keys.append(output_of(KEY, name, env=environment(copy)))
     assert len(set(keys)) == 4
     again = shutil.copytree(example, tmp_path / "again")
-    assert told(KEY, name, env=environment(again)) == keys[0]
+    assert output_of(KEY, name, env=environment(again)) == keys[0]
 
 
 def test_an_edit_after_the_import_is_noticed(example, tmp_path):
@@ -165,7 +165,7 @@ def test_an_edit_after_the_import_is_noticed(example, tmp_path):
     edit = f"open({str(copy / 'assay_example/sums.py')!r}, 'a').write('# edited')\n"
     text = KEY.replace("print(", f"find(sys.argv[1])\n{edit}print(")
     with pytest.raises(RuntimeError, match=r"EditedError: .*sums\.py was edited since"):
-        told(text, "rms_norm/cpu/example", env=environment(copy))
+        output_of(text, "rms_norm/cpu/example", env=environment(copy))
 
 
 def test_each_package_that_cannot_be_used_is_told_in_a_line(tmp_path):
@@ -184,7 +184,7 @@ def test_each_package_that_cannot_be_used_is_told_in_a_line(tmp_path):
     brought(tmp_path, "taken", OP, "assay.ops", value="OP")
     brought(tmp_path, "three", "OP = 3\n", "assay.ops", value="OP")
     brought(tmp_path, "good", row("rms_norm", "good"))
-    complaints = told(OURS, env=environment(tmp_path)).splitlines()
+    complaints = output_of(OURS, env=environment(tmp_path)).splitlines()
     expected = {name: words for name, (_, words) in wrong.items()} | {
         "ours": "the variant generic is Assay's own",
         "taken": "the op relu is taken: Assay has it",

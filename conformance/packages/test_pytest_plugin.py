@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from conformance.support.child import told
+from conformance.support.child import output_of
 from conformance.support.installed import environment, place_assay
 
 pytest_plugins = ("pytester",)
@@ -133,7 +133,7 @@ def test_a_kernel_that_cannot_be_asked_for_fails_with_the_programs_line(reposito
 
 def test_whoever_does_not_ask_loads_nothing(repository):
     """pytest imports the plugin in every repository: it brings neither NumPy nor our rooms."""
-    assert told(LOADED, cwd=repository.path).splitlines()[-1] == "True"
+    assert output_of(LOADED, cwd=repository.path).splitlines()[-1] == "True"
     text = "import sys, json, pytest, tomllib, subprocess; known = set(sys.modules)\n"
     text += "import assay_pytest; print(json.dumps(sorted(set(sys.modules) - known)))"
-    assert json.loads(told(text)) == ["assay_pytest"]
+    assert json.loads(output_of(text)) == ["assay_pytest"]

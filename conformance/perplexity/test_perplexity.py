@@ -14,7 +14,7 @@ from conformance.support.models.formula import log_softmax
 from conformance.support.program import fault, printed
 from data.golden import FOLDER
 from engine import Engine
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
 from engine.perplexity import (
@@ -47,7 +47,7 @@ def _story():
 @pytest.fixture(name="text", scope="module")
 def _text(story):
     tokens = story.tokenizer.encode(HELD_OUT.read_text())
-    return cut(tokens, CONTEXT, story.tokenizer.bos_of_texts, CHUNKS)
+    return cut(tokens, CONTEXT, story.tokenizer.added_bos, CHUNKS)
 
 
 def tally(engine: Engine, text: Text, base: LogitsFile | None = None) -> Tally:

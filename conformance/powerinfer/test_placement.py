@@ -18,7 +18,7 @@ from conformance.support.models.small_models import Small, written
 from conformance.support.models.sparse_files import Sparse
 from conformance.support.program import fault
 from conformance.support.refusals import refusal
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.gguf.writer import NewTensor, i32, text, u32, u64, write_gguf
 from engine.placement import (

@@ -13,7 +13,7 @@ import reference.models.transformer
 from conformance.llama.peers.compare import EXACT
 from conformance.support.models.spelling import Spelling, letters
 from conformance.support.program import fault
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.gguf.edit import keys_of
 from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, write_gguf
@@ -110,13 +110,13 @@ def interrupt_after(calls: int) -> Callable[[int, int], None]:
     """A watcher that is there so many times, then Ctrl-C."""
     seen = []
 
-    def watch(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         seen.append(done)
         assert done <= total
         if len(seen) == calls:
             raise KeyboardInterrupt
 
-    return watch
+    return progress
 
 
 # The file

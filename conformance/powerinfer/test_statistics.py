@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conformance.support.models import torch_archive
 from conformance.support.refusals import refusal
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.placement.statistics import Activations, StatisticsError, read, write
 
 

@@ -21,7 +21,7 @@ from conformance.support.files.full_disk import full_after
 from conformance.support.models.small_families import SmallGemma4, joined_experts
 from conformance.support.models.small_models import Small, written
 from conformance.support.program import PROGRAM, complaints, fault, printed
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.quantise import QuantiseError, Recipe, choices, quantise
 from engine.quantise.importance import Importance
@@ -370,13 +370,13 @@ def test_source_changes_while_it_is_read(small, tmp_path, change, message):
     model.write_bytes(small.read_bytes())
     seen: list[int] = []
 
-    def watch(done: int, _: int) -> None:
+    def progress(done: int, _: int) -> None:
         if not seen:
             change(model)
         seen.append(done)
 
     with GGUFFile(model) as file, pytest.raises(GGUFError, match=message):
-        quantise(file, out, Recipe("Q8_0"), threads=1, watch=watch)
+        quantise(file, out, Recipe("Q8_0"), threads=1, progress=progress)
     assert seen
     assert [p.name for p in tmp_path.iterdir()] == ["model.gguf"]
 
@@ -392,10 +392,10 @@ from engine.quantise import Recipe, quantise
 def most():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 begun = []
-def watch(done, total):
+def progress(done, total):
     begun or begun.append(most())
 with GGUFFile(sys.argv[1]) as file:
-    quantise(file, Path(sys.argv[2]), Recipe("Q8_0"), threads=1, watch=watch)
+    quantise(file, Path(sys.argv[2]), Recipe("Q8_0"), threads=1, progress=progress)
 print(most() - begun[0])
 """
 

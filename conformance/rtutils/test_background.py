@@ -7,12 +7,12 @@ from contextlib import closing, suppress
 import psutil
 import pytest
 
-from conformance.support.child import told
+from conformance.support.child import output_of
 from conformance.support.rooms import ROOT
 from engine.engine import Engine
 from kernels.background import Background
 from kernels.certificates import Store
-from kernels.choose import Chooser, Need
+from kernels.dispatch import Dispatcher, KernelSpec
 from kernels.table import find
 
 ADD = "add/cpu/generic"
@@ -26,10 +26,10 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_a_load_is_quick_and_its_background_full(own_cache):
     """What a load demanded is kept, and the laws are tried beside it."""
-    chooser = Chooser(Store(), limits={"tokens": 700})
-    chooser.choose([Need("add", None, (("width", 5632),))])
+    dispatcher = Dispatcher(Store(), limits={"tokens": 700})
+    dispatcher.choose([KernelSpec("add", None, (("width", 5632),))])
     loaded = Store().get(find(ADD))
-    with closing(Background(chooser.serving)) as background:
+    with closing(Background(dispatcher.serving)) as background:
         background.wait()
     proved = Store().get(find(ADD))
     assert (loaded.level, proved.level) == ("quick", "full")
@@ -60,7 +60,7 @@ os._exit(0)
 
 def test_it_ends_with_whoever_had_it(own_cache):
     """Even if that had no time to close it."""
-    said = told(ABANDONED, ADD, cwd=ROOT)
+    said = output_of(ABANDONED, ADD, cwd=ROOT)
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(said)).wait(timeout=10)
     assert Store().get(find(ADD)) is None

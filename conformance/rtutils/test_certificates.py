@@ -16,8 +16,8 @@ from conformance.support.rooms import Copy
 from kernels import certificates, provenance
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Trials, certify
-from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.cpu.runtime.share import Share
+from kernels.dispatch import Dispatcher, KernelSpec, UncertifiedError
 from kernels.kernel import Kernel
 from kernels.runs import differing
 from kernels.table import KERNELS, find, find_any, variants
@@ -197,7 +197,7 @@ def test_deep_outranks_quick(store):
         assert store.get(SOFTMAX) == wanted
 
 
-NEED = Need("linear", "Q4_0")
+NEED = KernelSpec("linear", "Q4_0")
 
 
 def options() -> Iterator[Kernel]:
@@ -210,9 +210,9 @@ def test_a_failed_kernel_gives_way_to_the_next(store):
     """The engine gets the best variant that passed, and the notes say why not a better one."""
     first, second, *_ = options()
     store.add([certificate(first, failure="out[3] is 7"), certificate(second)])
-    chooser = Chooser(store)
-    assert chooser.choose([NEED]) == {NEED: second}
-    assert chooser.notes == [f"{first.name} failed its trial and is not used: out[3] is 7"]
+    dispatcher = Dispatcher(store)
+    assert dispatcher.choose([NEED]) == {NEED: second}
+    assert dispatcher.notes == [f"{first.name} failed its trial and is not used: out[3] is 7"]
 
 
 @pytest.mark.usefixtures("told_code")
@@ -221,7 +221,7 @@ def test_strict_mode_takes_no_other_variant(store):
     first, second, *_ = options()
     store.add([certificate(first, failure="out[3] is 7"), certificate(second)])
     with pytest.raises(UncertifiedError, match=rf"{first.name} .* out\[3\] is 7; strict mode"):
-        Chooser(store, strict=True).choose([NEED])
+        Dispatcher(store, strict=True).choose([NEED])
 
 
 @pytest.mark.usefixtures("told_code")
@@ -229,21 +229,21 @@ def test_without_a_certified_kernel_nothing_runs(store):
     """When every variant failed, choosing is an error with the last reason."""
     store.add([certificate(kernel, failure="wrong") for kernel in options()])
     with pytest.raises(UncertifiedError, match=r"no certified kernel for linear Q4_0: .* wrong"):
-        Chooser(store).choose([NEED])
+        Dispatcher(store).choose([NEED])
 
 
 @pytest.mark.usefixtures("told_code")
 def test_a_variant_can_be_asked_for(store):
     """Asked for by name, a variant serves although a better one passed."""
     store.add([certificate(kernel) for kernel in options()])
-    assert Chooser(store, variant="scalar").choose([NEED])[NEED].variant == "scalar"
+    assert Dispatcher(store, variant="scalar").choose([NEED])[NEED].variant == "scalar"
 
 
 def test_what_has_no_certificate_is_tried_and_told(store):
     """Missing certificates are made by child processes, kept, and reported one by one."""
     told: list[Trials] = []
-    needs = [Need("relu"), Need("add")]
-    chosen = Chooser(store).choose(needs, told.append)
+    needs = [KernelSpec("relu"), KernelSpec("add")]
+    chosen = Dispatcher(store).choose(needs, told.append)
     names = ["add/cpu/generic", "relu/cpu/generic"]
     assert sorted(t.certificate.kernel for t in told if t.certificate) == names
     assert {t.total for t in told} == {2}

@@ -35,8 +35,8 @@ def share_with(build: Build) -> Share:
 
         return types.float64(), codegen
 
-    def kernel(block, thread, n_threads):
-        x, out = arguments(block, RELU)
+    def kernel(args, thread, n_threads):
+        x, out = arguments(args, RELU)
         for i in range(len(x)):
             out[i] = max(x[i], np.float32(0)) + planted()
 
@@ -176,16 +176,16 @@ def test_what_lasts_or_looks_around_is_refused(build, complaint):
     assert complaint in construction_of(share_with(build).function)
 
 
-def calls_an_address(block, thread, n_threads):
+def calls_an_address(args, thread, n_threads):
     """Which could be anything's."""
-    call_share(np.uint64(thread), block, thread, n_threads)
+    call_share(np.uint64(thread), args, thread, n_threads)
 
 
-def yields_the_core(block, thread, n_threads):
+def yields_the_core(args, thread, n_threads):
     yield_core()
 
 
-def fails(block, thread, n_threads):
+def fails(args, thread, n_threads):
     """Nothing is computed then, and what it tells is told by the function that Numba writes."""
     if thread > n_threads:
         raise ValueError("no such thread")
@@ -194,9 +194,9 @@ def fails(block, thread, n_threads):
 TABLE = np.arange(9.0)
 
 
-def reads_a_table(block, thread, n_threads):
+def reads_a_table(args, thread, n_threads):
     """Constants are no memory."""
-    x, out = arguments(block, RELU)
+    x, out = arguments(args, RELU)
     for i in range(len(x)):
         out[i] = TABLE[i % 9]
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from conformance.support.rooms import Copy
-from engine.compile.plan import need
+from engine.compile.plan import spec_of
 from engine.graph import Graph, Value
 from engine.quantise.values import Formats, decoding, encoding
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials
-from kernels.choose import Chooser, Need
 from kernels.cpu.runtime.team import Team
+from kernels.dispatch import Dispatcher, KernelSpec
 from kernels.domain import beyond, covers, extent, fixed, node_cases
 from kernels.table import find
 from reference.table import OPS
@@ -64,19 +64,22 @@ def test_a_large_weight_is_judged_by_some_rows():
 
 def test_a_node_beyond_is_tried_once(tmp_path):
     """The certificate grows by the node's shape, and does not have to grow again."""
-    store, needs = Store(tmp_path / "certificates.jsonl"), [Need("add", None, (("width", 5632),))]
+    store, needs = (
+        Store(tmp_path / "certificates.jsonl"),
+        [KernelSpec("add", None, (("width", 5632),))],
+    )
     told: list[Certificate] = []
 
     def came(trials: Trials) -> None:
         told.extend(filter(None, [trials.certificate]))
 
     for _ in range(2):
-        Chooser(store, limits={"tokens": 700}).choose(needs, came)
+        Dispatcher(store, limits={"tokens": 700}).choose(needs, came)
     (first,) = told
     assert first.axes["tokens"][1] >= 700
     assert first.shapes == ({"tokens": 700, "width": 5632},)
-    more = [Need("add", None, (("width", 11008),))]
-    Chooser(store, limits={"tokens": 700}).choose(more, came)
+    more = [KernelSpec("add", None, (("width", 11008),))]
+    Dispatcher(store, limits={"tokens": 700}).choose(more, came)
     assert told[1].cases < 10 < first.cases  # what is known is not tried again
     kept = store.get(find("add/cpu/generic"))
     assert [shape["width"] for shape in kept.shapes] == [11008, 5632]
@@ -89,7 +92,7 @@ def test_rows_of_heads_are_tried_as_tokens(tmp_path):
     weight = Value("weight", "weight", "f32", (96,))
     graph = Graph()
     graph("rms_norm", "heads", x=x, weight=weight, eps=1e-6)
-    Chooser(store, limits={"tokens": 64}).choose([need(node) for node in graph.nodes])
+    Dispatcher(store, limits={"tokens": 64}).choose([spec_of(node) for node in graph.nodes])
     assert store.get(find("rms_norm/cpu/generic")).axes["tokens"][1] >= 64 * 40
 
 
@@ -105,10 +108,10 @@ def test_rows_that_are_quantised_are_tried_at_their_length():
 WRONG_AT = """
 import json, sys
 from kernels.certificates import Store
-from kernels.choose import Chooser, Need
-chooser = Chooser(Store(), limits={"tokens": 512})
-need = Need("rms_norm", None, (("hidden", int(sys.argv[1])),))
-print(json.dumps([chooser.choose([need])[need].variant, chooser.notes]))
+from kernels.dispatch import Dispatcher, KernelSpec
+dispatcher = Dispatcher(Store(), limits={"tokens": 512})
+need = KernelSpec("rms_norm", None, (("hidden", int(sys.argv[1])),))
+print(json.dumps([dispatcher.choose([need])[need].variant, dispatcher.notes]))
 """
 
 

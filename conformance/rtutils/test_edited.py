@@ -7,7 +7,7 @@ from subprocess import PIPE
 
 import pytest
 
-from conformance.support.child import opened, told
+from conformance.support.child import opened, output_of
 from conformance.support.rooms import Copy
 
 FILE = "kernels/cpu/activations.py"
@@ -17,7 +17,7 @@ RIGHT, WRONG = (f"return {of}(zero(f32x16), x)\n" for of in ("maximum", "minimum
 LIVING = """
 import sys
 from kernels.certificates import Key, Store
-from kernels.choose import Chooser, Need
+from kernels.dispatch import Dispatcher, KernelSpec
 from kernels.table import find
 relu = find("relu/cpu/generic")
 if "before" in sys.argv:
@@ -25,7 +25,7 @@ if "before" in sys.argv:
 print("imported", flush=True)
 sys.stdin.readline()
 try:
-    print(Chooser(Store()).choose([Need("relu")])[Need("relu")].name)
+    print(Dispatcher(Store()).choose([KernelSpec("relu")])[KernelSpec("relu")].name)
 except (RuntimeError, ValueError) as error:
     print(f"{type(error).__name__}: {error}")
 """
@@ -122,12 +122,12 @@ def test_bytecode_of_another_source_is_noticed(copy):
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
     path = copy.folder / FILE
-    told("import kernels.cpu.activations", cwd=copy.folder, env=environment)
+    output_of("import kernels.cpu.activations", cwd=copy.folder, env=environment)
     dates = path.stat()
     copy.edit(FILE, RIGHT, WRONG)
     os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
     with pytest.raises(RuntimeError, match=f"EditedError: {path} is not what its .pyc file"):
-        told(FINGERPRINT, cwd=copy.folder, env=environment)
+        output_of(FINGERPRINT, cwd=copy.folder, env=environment)
     assert copy.python(f"import shutil; shutil.rmtree('kernels/cpu/__pycache__')\n{FINGERPRINT}")
 
 
@@ -135,7 +135,7 @@ def test_bytecode_of_an_earlier_edit_is_nobodys(copy):
     """Python does not take it, and where it may not write it leaves it there."""
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
-    told("import kernels.cpu.activations", cwd=copy.folder, env=environment)
+    output_of("import kernels.cpu.activations", cwd=copy.folder, env=environment)
     before = copy.python(FINGERPRINT)
     copy.edit(FILE, RIGHT, WRONG)
     os.utime(copy.folder / FILE, (0, 0))
@@ -159,8 +159,8 @@ def product(value):
     return value * mine_too.FACTOR + TABLE[-1]
 
 @share(SIGNATURE)
-def mine(block, thread, n_threads):
-    x, out = arguments(block, SIGNATURE)
+def mine(args, thread, n_threads):
+    x, out = arguments(args, SIGNATURE)
     for i in range(len(x)):
         out[i] = product(x[i])
 
@@ -186,8 +186,8 @@ from kernels.cpu.runtime.share import arguments, share
 SIGNATURE = "x: f32[n] -> out: f32[n]"
 
 @share(SIGNATURE)
-def mine(block, thread, n_threads):
-    x, out = arguments(block, SIGNATURE)
+def mine(args, thread, n_threads):
+    x, out = arguments(args, SIGNATURE)
     for i in range(len(x)):
         out[i] = activations.opened(x[i])
 

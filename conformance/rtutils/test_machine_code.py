@@ -14,15 +14,15 @@ import pytest
 from numba.core import config
 
 import kernels
-from conformance.support.child import told
+from conformance.support.child import output_of
 from conformance.support.rooms import Copy
 from kernels import cache
 from kernels.certificates import Certificate, Key, Store, code_of
-from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.cpu.runtime import streaming
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.object_code import Code, _header, compiled
 from kernels.cpu.runtime.share import Share, arguments, pack_words
+from kernels.dispatch import Dispatcher, KernelSpec, UncertifiedError
 from kernels.kernel import Kernel
 from kernels.table import find
 
@@ -37,8 +37,8 @@ def multiplying(factor: float) -> Callable[..., None]:
     def product(value):
         return value * factor
 
-    def kernel(block, thread, n_threads):
-        x, out = arguments(block, SIGNATURE)
+    def kernel(args, thread, n_threads):
+        x, out = arguments(args, SIGNATURE)
         for i in range(len(x)):
             out[i] = product(x[i])
 
@@ -123,7 +123,7 @@ def test_code_of_another_setting_is_compiled_apart(tmp_path):
     copy = Copy(tmp_path)
     plain = copy.environment()
     weak = {**plain, "NUMBA_OPT": "1"}
-    said = [told(OPTIMISED, cwd=tmp_path, env=e).split() for e in (weak, plain, weak, plain)]
+    said = [output_of(OPTIMISED, cwd=tmp_path, env=e).split() for e in (weak, plain, weak, plain)]
     assert [kept for _, kept, _ in said] == ["False", "False", "True", "True"]
     assert said[0][::2] == said[2][::2]
     assert said[1][::2] == said[3][::2]
@@ -220,7 +220,7 @@ def test_other_code_than_was_tried_has_no_certificate(folder):
         assert fresh(RELU).share.code == Code(silu.object, "", kept=True)
         assert store.get(RELU) is None
         with pytest.raises(UncertifiedError, match=r"no certified kernel for relu: .* off by"):
-            Chooser(store).choose([Need("relu")])
+            Dispatcher(store).choose([KernelSpec("relu")])
     finally:
         fresh(RELU)
 
@@ -316,10 +316,10 @@ def test_a_pipe_in_the_cache_is_not_waited_for(folder):
 IN_MEMORY = """
 import os, sys
 from kernels.certificates import Store
-from kernels.choose import Chooser, Need
+from kernels.dispatch import Dispatcher, KernelSpec
 from kernels.cache import INSTEAD
-chooser = Chooser(Store())
-print(chooser.choose([Need("relu")])[Need("relu")].name)
+dispatcher = Dispatcher(Store())
+print(dispatcher.choose([KernelSpec("relu")])[KernelSpec("relu")].name)
 print(os.environ[INSTEAD].partition(os.pathsep)[0])
 """
 
@@ -331,7 +331,7 @@ def test_without_a_folder_all_is_in_memory(tmp_path):
     (tmp_path / "file").write_text("")
     environment = copy.environment() | {"ASSAY_CACHE": str(tmp_path / "file" / "cache")}
     program = f"import os; os.dup2(1, 2)\n{IN_MEMORY}"
-    said = told(program, cwd=tmp_path, env=environment).splitlines()
+    said = output_of(program, cwd=tmp_path, env=environment).splitlines()
     assert said[0].startswith(f"assay: nothing can be kept in {tmp_path}/file/cache: Not a direct")
     assert said[1] == "relu/cpu/generic"
     assert len(said) == 3

@@ -1,4 +1,4 @@
-"""The plan: kernels chosen, argument blocks laid, sizes that change, memory taken first-fit."""
+"""The plan: kernels chosen, argument buffers laid, sizes that change, memory taken first-fit."""
 
 import json
 from typing import Any

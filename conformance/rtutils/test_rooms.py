@@ -44,7 +44,7 @@ TEST_IMPORTED = re.compile(
 )
 TEAM = {  # run, feed or watch kernels
     f"kernels.cpu.runtime.{name}"
-    for name in ("team", "sequence", "reading", "readers", "streaming", "float_control")
+    for name in ("team", "sequence", "io_ring", "io_pool", "streaming", "float_control")
 }
 
 

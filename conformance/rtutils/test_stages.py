@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.models.small_models import Small
 from conformance.support.models.steps import loaded
-from engine.compile.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
+from engine.compile.plan import Plan, calls_of, shape_of, spec_of, with_kernels, with_own
 from engine.compile.stages import stages
 from engine.graph import Graph, Value
 from kernels.call import bind
@@ -34,7 +34,7 @@ def model(request, tmp_path_factory):
 
 def labels(graph: Graph) -> list[list[str]]:
     """The nodes of each stage, by label, with the kernels that come first in the table."""
-    steps = with_kernels(graph, {need(n): variants(n.op, n.format)[0] for n in graph.nodes})
+    steps = with_kernels(graph, {spec_of(n): variants(n.op, n.format)[0] for n in graph.nodes})
     calls = calls_of([with_own(step, {"tokens": 16}) for step in steps])
     return [[steps[call.step].node.label for call in stage] for stage in stages(calls)]
 
@@ -144,18 +144,18 @@ def test_tokens_under_other_dimensions_are_waited_for():
 
 
 @share(TWO_PASSES)
-def sums(block, thread, n_threads):
+def sums(args, thread, n_threads):
     """scratch = x + y, shared out from the end."""
-    x, y, scratch, _ = arguments(block, TWO_PASSES)
+    x, y, scratch, _ = arguments(args, TWO_PASSES)
     first, last = part(x.size, n_threads - 1 - thread, n_threads)
     for i in range(first, last):
         scratch[i] = x.ravel()[i] + y.ravel()[i]
 
 
 @share(TWO_PASSES)
-def copy(block, thread, n_threads):
+def copy(args, thread, n_threads):
     """out = scratch, of which another thread has written this thread's part."""
-    x, _, scratch, out = arguments(block, TWO_PASSES)
+    x, _, scratch, out = arguments(args, TWO_PASSES)
     first, last = part(x.size, thread, n_threads)
     for i in range(first, last):
         out.ravel()[i] = scratch[i]
@@ -172,9 +172,9 @@ def two_pass_plan(team: Team, splits: str) -> tuple[Plan, dict[str, Array]]:
     h = graph("silu", "h", x=x)
     total = graph("add", "sum", x=h, y=x)
     last = graph("silu", "last", x=total)
-    chosen = {need(node): variants(node.op)[0] for node in graph.nodes}
+    chosen = {spec_of(node): variants(node.op)[0] for node in graph.nodes}
     kernel = Kernel("add", "passes", sums, scratch=elements, then=copy, splits=splits)
-    chosen[need(graph.nodes[1])] = kernel
+    chosen[spec_of(graph.nodes[1])] = kernel
     arrays = {"x": np.random.default_rng(0).standard_normal((16, 40)).astype(np.float32)}
     return Plan(with_kernels(graph, chosen), arrays, {"tokens": 16}, last, team), arrays
 

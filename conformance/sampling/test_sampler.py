@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 
 from engine.sampling.chain import chain, needed_ops
 from engine.sampling.params import SamplingError, SamplingParams
-from engine.sampling.sampler import Likeliest, Sampler
+from engine.sampling.sampler import Argmax, Sampler
 from kernels.call import Run
 from reference.op import Arguments, Array
 from reference.table import OPS
@@ -69,18 +69,18 @@ TOP = int(logits_at(0).argmax())
 )
 def test_whoever_wants_more_than_the_likeliest_token_gets_logits(params):
     """Whatever may choose another token, or say more of them than one."""
-    assert not Sampler(params, VOCAB, EOG).takes_likeliest
+    assert not Sampler(params, VOCAB, EOG).takes_argmax
 
 
 def test_the_likeliest_token_is_the_one_that_is_sampled():
     """With its log-probability; where too few tokens kept the text from ending, once they came."""
     logits = logits_at(0)
     exact = logits.astype(np.float64)
-    found = Likeliest(TOP, float(logits[TOP] - np.log(np.exp(exact).sum())))
+    found = Argmax(TOP, float(logits[TOP] - np.log(np.exp(exact).sum())))
     sampler = Sampler(replace(GREEDY, min_tokens=1), VOCAB, EOG)
     sampler.accept(1)
-    assert sampler.takes_likeliest
-    expected, got = sampler.sample(logits), sampler.likeliest(found)
+    assert sampler.takes_argmax
+    expected, got = sampler.sample(logits), sampler.argmax(found)
     assert (got.token, got.top) == (expected.token, expected.top)
     (error,) = OPS["log_sum_exp"].bound({"logits": logits}, {})["out"]
     assert got.logprob == pytest.approx(expected.logprob, abs=float(error))
@@ -489,4 +489,4 @@ def test_vllms_end():
     assert Sampler(asked, VOCAB, EOG).sample(logits_at(0)).token == EOG[0]
     ours = replace(asked, order="llama.cpp")
     assert Sampler(ours, VOCAB, EOG).sample(logits_at(0)).token != EOG[0]
-    assert Sampler(replace(asked, logit_bias=None), VOCAB, EOG).takes_likeliest
+    assert Sampler(replace(asked, logit_bias=None), VOCAB, EOG).takes_argmax

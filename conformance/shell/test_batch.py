@@ -12,7 +12,7 @@ import pytest
 
 from conformance.support.child import started
 from conformance.support.program import PROGRAM, answer, assay, complaints, fault
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.shell.jsonl import Answers
 
 WORDS = ("-n", "8", "--temp", "0", "-t", "1", "-np", "3")

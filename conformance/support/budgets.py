@@ -27,8 +27,8 @@ from engine.offload.budget import Budget
 from engine.offload.bundling import bundle
 from engine.offload.neurons import Neurons, Source
 from engine.placement import Activations, statistics
+from kernels.cpu.runtime.io_pool import IOPool
 from kernels.cpu.runtime.neuron_window import NOWHERE
-from kernels.cpu.runtime.readers import Readers
 
 TEXT = np.random.default_rng(5).integers(0, 64, 24).tolist()
 PROMPT = 13  # tokens of it that come in one step
@@ -177,6 +177,6 @@ def write(kind: str, path: Path) -> Path:
 def on(disk: Disk, path: Path, budget: int = 0, **options: Any) -> Iterator[Model]:
     """A model with a budget, by default the least, read from this disk."""
     budget = budget or wanted(path, **options).least
-    readers = functools.partial(Readers, preadv=disk.address)
-    with patch.object(offload, "Readers", readers), budgeted(path, budget, **options) as model:
+    readers = functools.partial(IOPool, preadv=disk.address)
+    with patch.object(offload, "IOPool", readers), budgeted(path, budget, **options) as model:
         yield model

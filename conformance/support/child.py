@@ -21,7 +21,7 @@ def python(program: str, *arguments: object, **options: Any) -> "subprocess.Comp
     return run(sys.executable, "-c", program, *arguments, **options)
 
 
-def told(program: str, *arguments: object, **options: Any) -> str:
+def output_of(program: str, *arguments: object, **options: Any) -> str:
     """What such a program prints; an error there is one here."""
     done = python(program, *arguments, **options)
     if done.returncode:

@@ -7,7 +7,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from conformance.support.child import told
+from conformance.support.child import output_of
 from conformance.support.rooms import ROOT
 
 
@@ -20,7 +20,7 @@ def python_for(
         "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in sorted(features)),
     }
     environment = {**os.environ, **setting, **variables}
-    return told(program, *arguments, cwd=ROOT, env=environment, timeout=900)
+    return output_of(program, *arguments, cwd=ROOT, env=environment, timeout=900)
 
 
 @cache

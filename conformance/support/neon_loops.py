@@ -46,8 +46,8 @@ for word in sys.argv[1:]:
         " tuning: i64[knobs] -> out: f32[tokens out]"
     )
 
-    def loop(block, thread, n_threads):
-        panel, scale, extra, weight, tuning, out = arguments(block, signature)
+    def loop(args, thread, n_threads):
+        panel, scale, extra, weight, tuning, out = arguments(args, signature)
         panels = panel, scale, extra
         tile(FIRST, (panels, weight, 0, len(scale), out, FIRST, FIRST, True, tuning))
 

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from conformance.support.child import told
+from conformance.support.child import output_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("reference", "kernels")
@@ -42,4 +42,4 @@ class Copy:
 
     def python(self, program: str, *arguments: str) -> str:
         """What the program prints that finds the rooms here."""
-        return told(program, *arguments, cwd=self.folder, env=self.environment(), timeout=900)
+        return output_of(program, *arguments, cwd=self.folder, env=self.environment(), timeout=900)

@@ -6,8 +6,8 @@ from numpy.testing import assert_array_equal
 
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.isa.atomics import atomic_load, pause
-from kernels.cpu.runtime.readers import Readers, iovecs_of
-from kernels.cpu.runtime.reading import post, wait
+from kernels.cpu.runtime.io_pool import IOPool, iovecs_of
+from kernels.cpu.runtime.io_ring import post, wait
 from kernels.cpu.runtime.share import arguments, pack_words, share
 from kernels.cpu.runtime.team import Program, Team
 
@@ -19,10 +19,10 @@ STREAM = (
 
 
 @share(STREAM)
-def stream(block, thread, n_threads):
+def stream(args, thread, n_threads):
     """Post all requests; wait for each counter, every thread beginning with another one, and count
     bytes that are not the file's (truth) in what it stands for."""
-    readers, requests, places, wanted, truth, memory, passed, wrong = arguments(block, STREAM)
+    readers, requests, places, wanted, truth, memory, passed, wrong = arguments(args, STREAM)
     if thread == 0:
         for r in requests:
             if not post(readers, r[0], r[1], r[2], r[3], r[4], r[5]):
@@ -47,10 +47,10 @@ LOOKS, PAUSES = 2000, 16
 
 
 @share(PING)
-def ping(block, thread, n_threads):
+def ping(args, thread, n_threads):
     """Post one request and wait for it, so many times. Threads come to the wait just after the
     bytes are there, which is when the counter comes too, before or after them as chance has it."""
-    readers, r, rounds, chance, buffer, passed = arguments(block, PING)
+    readers, r, rounds, chance, buffer, passed = arguments(args, PING)
     for i in range(rounds):
         if thread == 0:
             buffer[0] = 0
@@ -106,7 +106,7 @@ class Stream:
             "wanted": self.wanted, "truth": truth, "memory": memory,
             "passed": self.passed, "wrong": self.wrong,
         }  # fmt: skip
-        self.readers: Readers = readers
+        self.readers: IOPool = readers
         self.program = Program([(stream, pack_words(STREAM, values))], values)
 
     def run(self, team: Team) -> bool:

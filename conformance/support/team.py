@@ -23,18 +23,18 @@ LENGTH = 1000  # entries of the longer program
 
 
 @share(FAIL)
-def fail(block, thread, n_threads):
+def fail(args, thread, n_threads):
     """Raise on thread `who`, on all if it is -1; the others count a run."""
-    who, runs = arguments(block, FAIL)
+    who, runs = arguments(args, FAIL)
     if who in (thread, -1):
         raise ValueError("this share was told to fail")
     runs[thread] += 1
 
 
 @share(LONG)
-def long(block, thread, n_threads):
+def long(args, thread, n_threads):
     """Arithmetic that takes as long as its turns are many."""
-    turns, out = arguments(block, LONG)
+    turns, out = arguments(args, LONG)
     value = 1.0
     for _ in range(turns):
         value = value * 1.0000001 + 1e-9
@@ -55,12 +55,12 @@ def sleep_microseconds(typing, duration):
 
 
 @share(MEET)
-def meet(block, thread, n_threads):
+def meet(args, thread, n_threads):
     """Count, note whoever is more than one meeting away, and now and then be late.
 
     One in `unrest` meetings yields the core, one in 64 of those sleeps for some microseconds.
     """
-    counts, chance, unrest, early = arguments(block, MEET)
+    counts, chance, unrest, early = arguments(args, MEET)
     counts[thread, 0] += 1
     mine = counts[thread, 0]
     for other in range(n_threads):
@@ -79,9 +79,9 @@ def meet(block, thread, n_threads):
 
 
 @share(VISIT)
-def visit(block, thread, n_threads):
+def visit(args, thread, n_threads):
     """Count a visit, and whoever has not finished the entry before although it is our turn."""
-    entry, visits, early = arguments(block, VISIT)
+    entry, visits, early = arguments(args, VISIT)
     before = entry - 1 if entry > 0 else visits.shape[0] - 1
     ahead = 1 if entry > 0 else 0
     for other in range(n_threads):

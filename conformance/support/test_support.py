@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from conformance.support.child import python, run, started, told
+from conformance.support.child import output_of, python, run, started
 from conformance.support.files.disks import Disk, after, healthy, in_turn
 from conformance.support.files.full_disk import full_after, small_disk
 from conformance.support.files.page_cache import pages_kept
@@ -19,7 +19,7 @@ from conformance.support.models.small_models import Small
 from conformance.support.models.sparse_files import SmallSparse, Sparse
 from conformance.support.program import DEAF, complaints, fault, misuse
 from conformance.support.rooms import Copy
-from kernels.cpu.runtime.readers import iovecs_of
+from kernels.cpu.runtime.io_pool import iovecs_of
 
 
 def test_a_child_is_told_of_in_full():
@@ -31,9 +31,9 @@ def test_a_child_is_told_of_in_full():
 
 def test_a_child_that_fails_or_hangs_is_an_error():
     """With its own words, or after a time."""
-    assert told("print(1)") == "1\n"
+    assert output_of("print(1)") == "1\n"
     with pytest.raises(RuntimeError, match=r"exit 1\n(.|\n)*ZeroDivisionError"):
-        told("1 / 0")
+        output_of("1 / 0")
     with pytest.raises(subprocess.TimeoutExpired):
         python("import time; time.sleep(60)", timeout=0.1)
 

@@ -207,13 +207,13 @@ class Eviction(Method):
         seen[:, 1] = np.minimum(self.begins[spans[:, 0], block], spans[:, 2])
         return seen
 
-    def told(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
+    def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
         said = {"kv_policy": text_of(self.policy), "evicted": self.evicted[0]}
         begins = self.begins[0].tolist()
         return said | ({"begins": begins} if any(begins) else {})
 
-    def rows_of(self, cells: Array, block: int, told: Mapping[str, Any]) -> Array:
-        begins = told.get("begins")
+    def rows_of(self, cells: Array, block: int, fields: Mapping[str, Any]) -> Array:
+        begins = fields.get("begins")
         return cells[begins[block] :] if begins else cells
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:  # noqa: ARG002

@@ -180,7 +180,7 @@ class Merged(Paged):
             for rows in self._memory:
                 release(rows, np.flatnonzero(going))
 
-    def told(self, cells: Array) -> dict[str, Any]:
+    def session_fields(self, cells: Array) -> dict[str, Any]:
         """The first cell that has rows in all blocks, as all behind it do."""
         lacking = np.flatnonzero(self.gone[cells])
         return {
@@ -191,11 +191,11 @@ class Merged(Paged):
             "first": int(lacking[-1]) + 1 if len(lacking) else 0,
         }
 
-    def rows_of(self, cells: Array, block: int, told: Mapping[str, Any]) -> Array:
-        return cells[told["first"] :] if block >= self.block else cells
+    def rows_of(self, cells: Array, block: int, fields: Mapping[str, Any]) -> Array:
+        return cells[fields["first"] :] if block >= self.block else cells
 
-    def pages_of(self, cells: Array, told: Mapping[str, Any]) -> Array:
-        return self.page_of[self._ends(cells, told["merged"])]
+    def pages_of(self, cells: Array, fields: Mapping[str, Any]) -> Array:
+        return self.page_of[self._ends(cells, fields["merged"])]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
         self.begin(0, header["prompt"])

@@ -145,16 +145,16 @@ class Method:
 
     # Of a session
 
-    def told(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
+    def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
         """What a session says of sequence 0, of which it keeps these cells: `kv_policy` or
         `prompt_attention`, which name the method, and what belongs to them."""
         return {}
 
-    def rows_of(self, cells: Array, block: int, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
+    def rows_of(self, cells: Array, block: int, fields: Mapping[str, Any]) -> Array:  # noqa: ARG002
         """The rows of a block's cache that a session keeps of these cells."""
         return cells
 
-    def pages_of(self, cells: Array, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
+    def pages_of(self, cells: Array, fields: Mapping[str, Any]) -> Array:  # noqa: ARG002
         """And the pages."""
         return cells[:0]
 

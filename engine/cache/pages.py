@@ -88,7 +88,7 @@ class Pages(Method):
         for s in self._read:
             self.summed[s] = self.cells.lengths[s]
 
-    def told(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
+    def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
         return {"kv_policy": text_of(self.policy), "dense_until": self.dense_until[0]}
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:

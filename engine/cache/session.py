@@ -2,8 +2,8 @@
 
 File: the magic line, a JSON header of `header_bytes` (little-endian u64 before it), the rows of
 every cache for the tokens in order, of a recurrent model the states behind some of them, and the
-sha256 of all before it. Written aside, flushed to disk and renamed, so that a crash leaves the old
-file as it was.
+sha256 of all before it. Written under another name, flushed to disk and renamed, so that a
+crash leaves the old file as it was.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.aside import written_aside
+from engine.atomic_write import atomic_write
 from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
@@ -43,14 +43,14 @@ def save(engine: "Engine", path: str | Path) -> None:
     states = engine.model.cells.states
     behind = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
     slots = np.array([states[int(cells[t])] for t in behind if states], np.int64)
-    told = engine.model.method.told(cells)
+    fields = engine.model.method.session_fields(cells)
     header = json.dumps(
         {
             "model": model_digest(engine.model.file),
             "kv_format": _format(engine.model),
             "rope": _rope(engine.model),
-            **told,
-            **({"cells": len(cells)} if told else {}),
+            **fields,
+            **({"cells": len(cells)} if fields else {}),
             "tokens": engine.text.held,
             "drawn": engine.text.drawn,
             "sampler": engine.sampler_state,
@@ -58,15 +58,15 @@ def save(engine: "Engine", path: str | Path) -> None:
         }
     ).encode()
     checksum = hashlib.sha256()
-    with written_aside(path) as aside:
+    with atomic_write(path) as file:
         for part in (MAGIC, struct.pack("<Q", len(header)), header):
-            aside.write(part)
+            file.write(part)
             checksum.update(part)
-        for rows, numbers in _kept(engine.model, cells, slots, told):
+        for rows, numbers in _kept(engine.model, cells, slots, fields):
             part = rows[numbers].tobytes()
-            aside.write(part)
+            file.write(part)
             checksum.update(part)
-        aside.write(checksum.digest())
+        file.write(checksum.digest())
 
 
 def restore(engine: "Engine", path: str | Path) -> list[int]:
@@ -88,14 +88,14 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
         )
     if header.get("rope", "") != _rope(model):
         raise SessionError(f"{path}: its keys are turned as those of another context's length")
-    told = model.method.told(np.zeros(0, np.int32))
-    ours, theirs = told.get("kv_policy"), header.get("kv_policy")
+    fields = model.method.session_fields(np.zeros(0, np.int32))
+    ours, theirs = fields.get("kv_policy"), header.get("kv_policy")
     if ours != theirs:
         raise SessionError(
             f"{path}: its cells were kept by the kv_policy {theirs or 'none'}, the engine's is"
             f" {ours or 'none'}"
         )
-    ours, theirs = (h.get("prompt_attention", "none") for h in (told, header))
+    ours, theirs = (h.get("prompt_attention", "none") for h in (fields, header))
     if ours != theirs:
         raise SessionError(
             f"{path}: its prompts were read by the prompt_attention {theirs}, the engine's is"
@@ -127,14 +127,15 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
 
 
 def _kept(
-    model: Model, cells: Array, slots: Array, told: Mapping[str, Any]
+    model: Model, cells: Array, slots: Array, fields: Mapping[str, Any]
 ) -> list[tuple[Array | DeviceRows, Array]]:
     """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session."""
     method = model.method
     found: list[tuple[Array | DeviceRows, Array]] = [
-        (cache, method.rows_of(cells, block_of(name), told)) for name, cache in model.caches.items()
+        (cache, method.rows_of(cells, block_of(name), fields))
+        for name, cache in model.caches.items()
     ]
-    found += [(pages, method.pages_of(cells, told)) for pages in model.pages.values()]
+    found += [(pages, method.pages_of(cells, fields)) for pages in model.pages.values()]
     for states in model.states.values():
         if not isinstance(states, DeviceRows):
             states = states.reshape(len(states), -1).view(np.uint8)

@@ -114,14 +114,14 @@ class Streaming(Method):
         held = super().seen(sequence, node, block)
         return len(self._needed(held)) if node.endswith(STREAMING) else held
 
-    def told(self, cells: Array) -> dict[str, Any]:
+    def session_fields(self, cells: Array) -> dict[str, Any]:
         """Which heads stream is part of it, not what the file is called that says so."""
         if len(cells) and (self.rows_held.of[cells[self._needed(len(cells))]] == NONE).any():
             raise StreamedError("streaming heads have let cells of the text go: read it anew")
         which = hashlib.sha256(np.packbits(self.streaming).tobytes()).hexdigest()[:16]
         return {"kv_policy": text_of(replace(self.policy, heads=which))}
 
-    def pages_of(self, cells: Array, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
+    def pages_of(self, cells: Array, fields: Mapping[str, Any]) -> Array:  # noqa: ARG002
         return self.rows_held.of[cells[self._needed(len(cells))]]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:  # noqa: ARG002

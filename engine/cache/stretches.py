@@ -61,7 +61,7 @@ class Stretches(Method):
                 self.stretched[sequence] = end
         return {PROMPT: prompt, DENSE: dense}
 
-    def told(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
+    def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
         return {"prompt_attention": str(self.policy), "stretched": self.stretched[0]}
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:  # noqa: ARG002

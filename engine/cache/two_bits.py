@@ -114,16 +114,16 @@ class TwoBits(Paged):
                 " packed with them"
             )
 
-    def told(self, cells: Array) -> dict[str, Any]:
+    def session_fields(self, cells: Array) -> dict[str, Any]:
         """The first cell that has a row, as all behind it do."""
         self.before()
         lacking = np.flatnonzero(self.row_of[cells] < 0)
         return {"first": int(lacking[-1]) + 1 if len(lacking) else 0}
 
-    def rows_of(self, cells: Array, block: int, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
-        return self.row_of[cells[told["first"] :]]
+    def rows_of(self, cells: Array, block: int, fields: Mapping[str, Any]) -> Array:  # noqa: ARG002
+        return self.row_of[cells[fields["first"] :]]
 
-    def pages_of(self, cells: Array, told: Mapping[str, Any]) -> Array:  # noqa: ARG002
+    def pages_of(self, cells: Array, fields: Mapping[str, Any]) -> Array:  # noqa: ARG002
         return self.page_of[self._ends(cells, int(self.pages_seen(len(cells))))]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ The room, in reading order:
 - `build`: what a family builds, as the passes leave it
 - `compiler`: kernels, weights, devices
 - `packed_weights`: weights in the layouts that kernels stream
-- `stages`, `arena`, `plan`: barriers, memory and argument blocks of what threads run
+- `stages`, `arena`, `plan`: barriers, memory and argument buffers of what threads run
 - `executable`: what all that run a step have in common
 - `tune`: knobs of kernels, measured where they run
 """

@@ -9,10 +9,10 @@ import numpy as np
 
 from engine.cache.cells import Cells
 from engine.config import ModelConfig, ModelError
-from engine.described import Described
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
 from engine.graph import Graph, Value
+from engine.model_info import ModelInfo
 from engine.models import feed_forward, further
 from engine.models.family import Family
 from engine.models.network import Network, StepInputs
@@ -59,7 +59,7 @@ class Built:
 
 def build(
     file: GGUFFile,
-    described: Described,
+    model_info: ModelInfo,
     config: ModelConfig,
     cells: Cells,
     limits: Mapping[str, int],
@@ -68,7 +68,7 @@ def build(
 ) -> Built:
     """The graph that the model's family builds, made sparse where the config says so, as the passes
     leave it."""
-    family, given = described.family, _inputs_of(cells)
+    family, given = model_info.family, _inputs_of(cells)
     own = {f"tokens.{i}": given["tokens"] for i in range(config.blocks) if config.per_layer}
     own = {name: replace(value, name=name) for name, value in own.items()}
     lasting = cells.method.given
@@ -98,20 +98,20 @@ def build(
 
 
 def build_further(
-    file: GGUFFile, described: Described, cells: Cells, options: Options, model: Built
+    file: GGUFFile, model_info: ModelInfo, cells: Cells, options: Options, model: Built
 ) -> list[Built]:
     """The graph of each block that foretells a token, of which memory is its own but for the
     cells', and what the `model` keeps for the first, and each for the next."""
     found, kept = list[Built](), model.memory
-    for i in range(described.config.further):
-        found.append(_foretelling(file, described, cells, options, model, i, kept))
+    for i in range(model_info.config.further):
+        found.append(_foretelling(file, model_info, cells, options, model, i, kept))
         kept = found[-1].memory
     return found
 
 
 def _foretelling(
     file: GGUFFile,
-    described: Described,
+    model_info: ModelInfo,
     cells: Cells,
     options: Options,
     model: Built,
@@ -119,7 +119,7 @@ def _foretelling(
     kept: Memory,
 ) -> Built:
     """That of one of them, which reads what is `kept` for it."""
-    config, family, limits = described.config, described.family, model.limits
+    config, family, limits = model_info.config, model_info.family, model.limits
     names = [further.HIDDEN, *(f"{further.HIDDEN}.{i}" for i in range(1, config.further))]
     one, given = further.alone(config), _inputs_of(cells)
     given = {name: value for name, value in given.items() if name not in ("sources", "targets")}

@@ -10,29 +10,29 @@ import numpy as np
 from engine.compile.build import Built
 from engine.compile.executable import ByTokens, Executable
 from engine.compile.packed_weights import Packed, packed_weights
-from engine.compile.plan import CpuStep, Plan, Tuned, names_in, need, packed_name, with_kernels
+from engine.compile.plan import CpuStep, Plan, Tuned, names_in, packed_name, spec_of, with_kernels
 from engine.compile.tune import AT_LOAD, Tuner
-from engine.described import Described
 from engine.errors import ModelError
 from engine.gguf.file import GGUFFile
 from engine.gpu.beside import Beside, DeviceSide, caches_of
 from engine.gpu.device_plan import DevicePlan
-from engine.gpu.division import divide
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import laid_out
 from engine.gpu.memory import DeviceRows
 from engine.gpu.mirror import LOGPROBS
+from engine.gpu.partition import partition_step
 from engine.gpu.parts import Part
 from engine.graph import Graph, Node, Value
+from engine.model_info import ModelInfo
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
 from engine.passes import Memory
 from engine.passes.quantise import quantise
 from engine.sampling.chain import over
-from kernels.choose import Chooser, Need
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.runtime.device import Device
+from kernels.dispatch import Dispatcher, KernelSpec
 from kernels.kernel import PROMPT, Kernel
 from kernels.tuning import chosen
 from kernels.tuning import keep as keep_tuned
@@ -52,15 +52,15 @@ class Compiler:
     def __init__(
         self,
         file: GGUFFile,
-        described: Described,
+        model_info: ModelInfo,
         options: Options,
-        chooser: Chooser,
+        dispatcher: Dispatcher,
         device: Device | None,
         samplers: Sequence[str],
         resources: ExitStack,
     ) -> None:
-        self._file, self._described = file, described
-        self._options, self._chooser, self._device = options, chooser, device
+        self._file, self._model_info = file, model_info
+        self._options, self._dispatcher, self._device = options, dispatcher, device
         self._samplers, self._resources = samplers, resources
         self._packed: dict[str, Array] = {}
         self.there: dict[str, DeviceRows] = {}
@@ -124,8 +124,8 @@ class Compiler:
     ) -> DeviceSide:
         """What runs these parts on the device."""
         assert self._device
-        needs = list(dict.fromkeys(need(node) for part in parts for node in part))
-        chosen = self._chooser.choose_on(self._device, needs, self._options.progress.certified)
+        needs = list(dict.fromkeys(spec_of(node) for part in parts for node in part))
+        chosen = self._dispatcher.choose_on(self._device, needs, self._options.progress.certified)
         if lacking := [one for one in needs if one not in chosen]:
             raise ModelError(
                 f"{self._device.name}: no CUDA kernel for {lacking[0].op}: load without a GPU"
@@ -151,7 +151,7 @@ class Compiler:
 
     def _streamed(self, built: Built) -> StreamedPlan:
         """The plan with weights in memory as far as the budget goes."""
-        memory, bundles = built.memory, self._described.bundles
+        memory, bundles = built.memory, self._model_info.bundles
         steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
         offload = Offload(built, steps, self._file, bundles, self.team, self._options)
         self._resources.enter_context(closing(offload))
@@ -165,19 +165,19 @@ class Compiler:
         """The plan with its last blocks on a device, as many as were asked for and can be."""
         options, memory = self._options, built.memory
         certified = options.progress.certified
-        division = divide(
+        partition = partition_step(
             built, options.gpu_layers, options.cpu_experts(built.config.blocks), device,
-            self._chooser, certified, self._file,
+            self._dispatcher, certified, self._file,
         )  # fmt: skip
-        self.notes += division.notes
-        rest = division.on_cpu()
+        self.notes += partition.notes
+        rest = partition.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
         steps = [_steps(part, chosen) for part in rest]
         inputs = {**built.inputs, **_inputs_of(built.graph, memory)}
-        if division.chooses:
+        if partition.chooses:
             inputs[LOGPROBS] = np.zeros(built.limits["outputs"])
         there = DevicePlan(
-            device, division.layout, division.weights, inputs, options.progress.packed
+            device, partition.layout, partition.weights, inputs, options.progress.packed
         )
         self.there = there.caches
         for name, rows in there.caches.items():
@@ -185,7 +185,7 @@ class Compiler:
                 if name in kept:
                     kept[name] = rows
         self._pack(list(chain(*steps)), built, trial=False)
-        return Hybrid(division, there, steps, memory, self.team)
+        return Hybrid(partition, there, steps, memory, self.team)
 
     def _knobs(self) -> Tuned:
         """How the knobs of kernels begin at a node's sizes, by what was measured."""
@@ -200,12 +200,12 @@ class Compiler:
         alone = any(kernel.fewest > 1 for kernel in chosen.values())
         return _steps(built.graph, chosen) if alone else []
 
-    def _kernels_for(self, nodes: Iterable[Node], fewest: int = 1) -> dict[Need, Kernel]:
+    def _kernels_for(self, nodes: Iterable[Node], fewest: int = 1) -> dict[KernelSpec, Kernel]:
         """The CPU's, for steps of at least so many tokens."""
         certified = self._options.progress.certified
-        own = list(dict.fromkeys(map(need, nodes)))
-        beside = [over(op, self._described.config.vocab) for op in self._samplers]
-        chosen = self._chooser.choose([*own, *beside], certified, fewest)
+        own = list(dict.fromkeys(map(spec_of, nodes)))
+        beside = [over(op, self._model_info.config.vocab) for op in self._samplers]
+        chosen = self._dispatcher.choose([*own, *beside], certified, fewest)
         for rounding, op in QUANTISING.items():
             sizes = {
                 (("hidden", dict(need.shape)["hidden"]), need.times)
@@ -213,8 +213,8 @@ class Compiler:
                 if kernel.activations == rounding
             }
             if sizes:
-                needs = [Need(op, None, (size,), times) for size, times in sorted(sizes)]
-                chosen[Need(op)] = self._chooser.choose(needs, certified)[needs[0]]
+                needs = [KernelSpec(op, None, (size,), times) for size, times in sorted(sizes)]
+                chosen[KernelSpec(op)] = self._dispatcher.choose(needs, certified)[needs[0]]
         return chosen
 
     def _pack(self, steps: Sequence[CpuStep], built: Built, trial: bool) -> None:
@@ -252,7 +252,7 @@ def _inputs_of(graph: Graph, memory: Memory) -> Memory:
     return {name: memory[name] for name in names}
 
 
-def _steps(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[CpuStep]:
+def _steps(graph: Graph, chosen: Mapping[KernelSpec, Kernel]) -> list[CpuStep]:
     """The graph's nodes with these kernels."""
     graph, _ = quantise(chosen)(graph, {})
     return with_kernels(graph, chosen)

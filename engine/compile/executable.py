@@ -91,10 +91,10 @@ def stepped(
     positions: Sequence[int],
     sequences: Sequence[Sequence[int]],
     wanted: Sequence[int],
-    likeliest: bool = False,
+    argmax: bool = False,
 ) -> Iterator[None]:
     """A step that has run, or on a device has begun to; its tokens are held if nothing goes wrong
-    until its end. Of what is wanted the `likeliest` token is, if it is found on a device."""
+    until its end. Of what is wanted the `argmax` is, if it is found on a device."""
     count, outputs = len(tokens), len(wanted)
     cells.method.before()
     chosen = cells.place(positions, sequences)
@@ -120,7 +120,7 @@ def stepped(
         for name, values in given.items():
             ready.inputs[name][: len(values)] = values
         ready.inputs["rows"][:outputs] = wanted
-        found = {CHOICES: outputs if likeliest else 0} if ready.greedy else {}
+        found = {CHOICES: outputs if argmax else 0} if ready.greedy else {}
         ready.resize(tokens=count, outputs=outputs, **found)
         ready.run()
         cells.method.ran()

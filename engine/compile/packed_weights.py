@@ -30,7 +30,7 @@ import numpy as np
 
 from engine.config import ModelError
 from engine.gguf.file import GGUFFile, stamp_of
-from engine.watch import Watch
+from engine.progress import ProgressCallback
 from kernels.cache import cache_folder, made, ours
 from kernels.cpu.formats.packing import Packing, aligned
 from kernels.cpu.runtime.team import Program, Team
@@ -98,7 +98,7 @@ class Packed:
             begin, size = packing.place(matrix, first), packing.place(matrix, len(rows))
             begin += number * packing.place(matrix, len(matrix))
             target = packer.memory(begin, size)
-            packer.team.run(Program([(packing.share, packing.block(rows, target))]))
+            packer.team.run(Program([(packing.share, packing.args_of(rows, target))]))
             file.release(self.tensor)
             yield begin, target, rows.nbytes
 
@@ -139,7 +139,7 @@ def packed_weights(
     jobs: Jobs,
     file: GGUFFile,
     team: Team,
-    watch: Watch | None,
+    progress: ProgressCallback | None,
     keep: bool,
     ready: Mapping[str, Array],
 ) -> tuple[dict[str, Array], list[str]]:
@@ -151,13 +151,13 @@ def packed_weights(
     """
     kept = Kept(jobs, file, Places(jobs, file))
     if keep and (found := kept.load()) is not None:
-        if watch:
-            watch(_total(jobs, file), _total(jobs, file))
+        if progress:
+            progress(_total(jobs, file), _total(jobs, file))
         return found, []
     missing = {name: job for name, job in jobs.items() if name not in ready}
     weights = {name: ready[name] for name in jobs if name in ready}
     if missing:
-        weights |= pack(missing, file, Places(missing, file), team, watch)
+        weights |= pack(missing, file, Places(missing, file), team, progress)
     if not keep:
         return weights, []
     fault = kept.save((name, 0, weight) for name, weight in weights.items())
@@ -198,7 +198,7 @@ def paged(size: int) -> int:
 
 
 def pack(
-    jobs: Jobs, file: GGUFFile, places: Places, team: Team, watch: Watch | None = None
+    jobs: Jobs, file: GGUFFile, places: Places, team: Team, progress: ProgressCallback | None = None
 ) -> dict[str, Array]:
     """The weights, one after the other by all threads.
 
@@ -210,7 +210,7 @@ def pack(
     def memory(name: str, begin: int, size: int) -> Array:
         return weights[name].reshape(-1)[begin : begin + size]
 
-    for _ in pieces(jobs, file, team, watch, memory, PIECE):
+    for _ in pieces(jobs, file, team, progress, memory, PIECE):
         pass
     return weights
 
@@ -219,7 +219,7 @@ def pieces(
     jobs: Jobs,
     file: GGUFFile,
     team: Team,
-    watch: Watch | None,
+    progress: ProgressCallback | None,
     memory: Callable[[str, int, int], Array],
     piece: int,
 ) -> Iterator[tuple[str, int, Array]]:
@@ -231,8 +231,8 @@ def pieces(
         for begin, packed, read in job.pieces(file, packer):
             yield name, begin, packed
             done += read
-            if watch:
-                watch(done, total)
+            if progress:
+                progress(done, total)
 
 
 def _total(jobs: Jobs, file: GGUFFile) -> int:
@@ -240,7 +240,7 @@ def _total(jobs: Jobs, file: GGUFFile) -> int:
 
 
 def packed_file(
-    jobs: Jobs, file: GGUFFile, places: Places, team: Team, watch: Watch | None
+    jobs: Jobs, file: GGUFFile, places: Places, team: Team, progress: ProgressCallback | None
 ) -> tuple[Path, tuple[int, ...]]:
     """The file on disk that holds the packed weights, made if it is not there, and its stamp; no
     more than a piece of it is ever in memory.
@@ -254,7 +254,7 @@ def packed_file(
 
     found = kept.open()
     if found is None:
-        if fault := kept.save(pieces(jobs, file, team, watch, memory, SMALL_PIECE)):
+        if fault := kept.save(pieces(jobs, file, team, progress, memory, SMALL_PIECE)):
             raise ModelError(
                 f"{fault}; a ram_budget wants {places.end / 1e9:.1f} GB there (ASSAY_CACHE names"
                 " another folder)"

@@ -16,11 +16,11 @@ from engine.compile.arena import place
 from engine.compile.stages import Call, apart, memory, stages, touched
 from engine.graph import Dim, Graph, Node, Value, factors, size_of
 from kernels.call import AnyKernel
-from kernels.choose import K, Need
 from kernels.cpu.formats.packing import Packing, aligned
 from kernels.cpu.runtime.sequence import Entry, nothing, sequence
 from kernels.cpu.runtime.share import Share, Words, all_arguments, scalar_word
 from kernels.cpu.runtime.team import Program, Team
+from kernels.dispatch import K, KernelSpec
 from kernels.kernel import Kernel
 from kernels.knob import Values, array_of
 from kernels.tuning import shape_text, starting
@@ -33,7 +33,7 @@ TUNING = "tuning"  # and the one that has its knobs' values
 Tuned = Callable[[Kernel, Mapping[str, int]], Values]
 
 
-def need(node: Node) -> Need:
+def spec_of(node: Node) -> KernelSpec:
     """What the node asks of the kernels; of sizes that change between steps, multiples alone."""
     times = {
         axis: factors(dim)[1]
@@ -41,11 +41,11 @@ def need(node: Node) -> Need:
         if axis.isidentifier() and isinstance(dim, str)
     }
     several = tuple((axis, count) for axis, count in times.items() if count > 1)
-    return Need(node.op, node.format, tuple(sorted(shape_of(node, {}).items())), several)
+    return KernelSpec(node.op, node.format, tuple(sorted(shape_of(node, {}).items())), several)
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class PrefetchTask:
     """What has to be done for a step that is no op, such as reading its weights: shares, each run
     once every thread is done with the one before. `writes` names arguments."""
 
@@ -65,7 +65,7 @@ class Step(Generic[K]):
     node: Node
     kernel: K
     weight: str = ""
-    before: Service | None = None
+    before: PrefetchTask | None = None
 
     @property
     def arrays(self) -> dict[str, Value]:
@@ -85,7 +85,7 @@ class Step(Generic[K]):
 CpuStep = Step[Kernel]
 
 
-def with_kernels(graph: Graph, chosen: Mapping[Need, K]) -> list[Step[K]]:
+def with_kernels(graph: Graph, chosen: Mapping[KernelSpec, K]) -> list[Step[K]]:
     """The graph's nodes with kernels, and with weights as these stream them."""
     found = []
     for node in graph.nodes:
@@ -100,9 +100,9 @@ def with_kernels(graph: Graph, chosen: Mapping[Need, K]) -> list[Step[K]]:
     return found
 
 
-def kernel_of(node: Node, chosen: Mapping[Need, K]) -> K:
+def kernel_of(node: Node, chosen: Mapping[KernelSpec, K]) -> K:
     """What was chosen for a node, or for its op whatever the sizes."""
-    return chosen.get(need(node)) or chosen[Need(node.op)]
+    return chosen.get(spec_of(node)) or chosen[KernelSpec(node.op)]
 
 
 def packed_name(weight: str, kernel: AnyKernel) -> str:
@@ -341,7 +341,7 @@ class Plan:
         return memory.view(DTYPES[value.dtype]).reshape(value.sizes(self.limits))
 
     def _blocks(self) -> tuple[Array, dict[str, Array], list[int]]:
-        """All argument blocks in one array, where named sizes stand in it and how many times each
+        """All argument buffers in one array, where named sizes stand in it and how many times each
         counts, where blocks start."""
         words: list[int] = []
         slots: dict[str, list[tuple[int, int]]] = {name: [] for name in self.limits}

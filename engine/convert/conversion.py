@@ -9,7 +9,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_VERSION
 from gguf.utility import size_label
 
-from engine import aside
+from engine import atomic_write
 from engine.config import ModelConfig, ModelError
 from engine.convert.checkpoint import Checkpoint, Tensor, demand
 from engine.convert.family import Family, Source
@@ -21,11 +21,11 @@ from engine.convert.table import family_of
 from engine.convert.vocabulary import vocabulary
 from engine.gguf import writer as gw
 from engine.metadata.config import config_of
+from engine.progress import ProgressCallback
 from engine.quantise.mixes import MIXES, fitting
 from engine.quantise.values import Formats, encoding, misfit
 from engine.sparsity import MAGIC, THRESHOLD
 from engine.torch_file import TorchFileError
-from engine.watch import Watch
 from kernels.certify import Certified
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
@@ -56,7 +56,7 @@ def convert(
     *,
     predictors: Path | None = None,
     threads: int = 0,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
     certified: Certified | None = None,
 ) -> Done:
     """Write the model in `folder`: matrices in `outtype`, one of OUTTYPES, and vectors in F32.
@@ -68,11 +68,11 @@ def convert(
     """
     if outtype not in OUTTYPES:
         raise CheckpointError(f"outtype is {outtype!r}: want {', '.join(OUTTYPES)}")
-    aside.check(out)
+    atomic_write.check(out)
     checkpoint = Checkpoint(folder)
     folders = [folder, *([predictors] if predictors and predictors.is_dir() else [])]
     if out.exists() and any(out.samefile(file) for some in folders for file in some.iterdir()):
-        raise aside.OutputError(f"{out}: cannot be written: it is a file of the model")
+        raise atomic_write.OutputError(f"{out}: cannot be written: it is a file of the model")
     config = Fields(checkpoint.config, str(folder / "config.json"))
     family = family_of(config)
     config = family.usual_words(config)
@@ -116,7 +116,7 @@ def convert(
         formats = Formats(team, needs, certified)
         magic = MAGIC if predictors else "GGUF"
         try:
-            gw.write_gguf(out, keys, done.tensors, pieces(formats), magic=magic, watch=watch)
+            gw.write_gguf(out, keys, done.tensors, pieces(formats), magic=magic, progress=progress)
         except TorchFileError as error:
             raise CheckpointError(str(error)) from None
     return done

@@ -14,7 +14,7 @@ from engine.models import further
 FURTHER = "num_nextn_predict_layers"  # how many there are, which is DeepSeek's word
 
 
-def told(config: Fields, tensors: Mapping[str, Tensor], joining: Sequence[str]) -> Fields:
+def counted(config: Fields, tensors: Mapping[str, Tensor], joining: Sequence[str]) -> Fields:
     """config.json with as many as the checkpoint has, by their `joining` matrices, which end with
     the first that is missing."""
     count = len(list(takewhile(lambda name: f"{name}.weight" in tensors, joining)))

@@ -34,7 +34,7 @@ def special_keys(checkpoint: Checkpoint, tokens: Tokens) -> gw.Keys:
     ids = dict(tokens.named)
     for name in KEYS:
         text = _text(tokenizer.get(f"{name}_token"))
-        told = [id_of[text]] if text in id_of else _told(checkpoint, f"{name}_token_id", tokens)
+        told = [id_of[text]] if text in id_of else _ids_of(checkpoint, f"{name}_token_id", tokens)
         if told:
             ids[name] = told[0]
     keys = {KEYS[name]: gw.u32(i) for name, i in ids.items()}
@@ -49,7 +49,7 @@ def special_keys(checkpoint: Checkpoint, tokens: Tokens) -> gw.Keys:
 
 def further_ends(checkpoint: Checkpoint, tokens: Tokens, tokenizer: Tokenizer) -> gw.Keys:
     """Keys for tokens that end a text, too, where their names do not say so already."""
-    ends = _told(checkpoint, "eos_token_id", tokens)
+    ends = _ids_of(checkpoint, "eos_token_id", tokens)
     unknown = [i for i in ends if i not in tokenizer.eog_ids]
     for i in unknown[len(FURTHER_ENDS) :]:
         tokens.notes.append(f"{tokens.texts[i]!r} ends a text, too, which GGUF has no key for")
@@ -93,7 +93,7 @@ def _text(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _told(checkpoint: Checkpoint, field: str, tokens: Tokens) -> list[int]:
+def _ids_of(checkpoint: Checkpoint, field: str, tokens: Tokens) -> list[int]:
     """Ids that the configs have for a field: one, several or none in each."""
     told: list[Any] = []
     for config in (checkpoint.config, checkpoint.json("generation_config.json")):

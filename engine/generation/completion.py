@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.sampling.params import SamplingParams
-from engine.sampling.sampler import Likeliest, Row, Sampled, Sampler
+from engine.sampling.sampler import Argmax, Row, Sampled, Sampler
 from engine.tokenizer import Detokenizer, Tokenizer
 
 
@@ -87,8 +87,8 @@ class Completion:
 
     def sample(self, row: Row) -> Piece:
         """Draw the next token from logits [vocab], or take what was found, and say what it adds."""
-        if isinstance(row, Likeliest):
-            return self.take(self.sampler.likeliest(row))
+        if isinstance(row, Argmax):
+            return self.take(self.sampler.argmax(row))
         return self.take(self.sampler.sample(row))
 
     def take(self, sampled: Sampled) -> Piece:

@@ -4,7 +4,7 @@ verify them."""
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from engine.cache.held_text import HeldText
+from engine.cache.prefix_cache import PrefixCache
 from engine.generation.completion import Completion, Piece
 from engine.generation.reading import Likelihoods
 from engine.generation.timings import Drafting
@@ -13,7 +13,7 @@ from engine.gpu.mirror import LEFT
 from engine.model import Model
 from engine.sampling.sampler import Row, Sampler
 from engine.schedule.request import Request
-from engine.schedule.scheduler import Said, Serving
+from engine.schedule.scheduler import Serving, StepOutput
 
 
 class Decoding(Protocol):
@@ -60,11 +60,11 @@ class OneByOne:
         return self._next is not None or self._model.cells.free > 0
 
     def run(self, completion: Completion) -> Row:
-        model, likeliest = self._model, completion.sampler.takes_likeliest
-        if not (likeliest and model.runs_ahead):
+        model, argmax = self._model, completion.sampler.takes_argmax
+        if not (argmax and model.runs_ahead):
             self.settle()
             position = model.cells.next_position(0)
-            (row,) = model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), likeliest)
+            (row,) = model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), argmax)
             return row
         now, self._next = self._next, None
         now = now or model.begin(completion.tokens[-1], model.cells.next_position(0))
@@ -98,7 +98,7 @@ class OneText:
     def __init__(
         self,
         serving: Serving,
-        text: HeldText,
+        text: PrefixCache,
         decoding: Decoding,
         drew: Callable[[Sampler], None],
         shifts: bool,
@@ -117,13 +117,13 @@ class OneText:
     def work(self) -> bool:
         return not (self._completion and self._completion.finished)
 
-    def step(self) -> list[Said]:
+    def step(self) -> list[StepOutput]:
         """Read the prompt, or else the token drawn last, and draw the next one."""
         assert self._request
         row = self._run(self._completion) if self._completion else self._read(self._request)
         return [(self._request, self._drawn(row))]
 
-    def cancel(self, request: Request) -> list[Said]:
+    def cancel(self, request: Request) -> list[StepOutput]:
         if not self._completion or self._completion.finished:
             return []
         return [(request, self._completion.cancelled())]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.sampling.sampler import Likeliest, Row
+from engine.sampling.sampler import Argmax, Row
 from kernels.call import call
 from kernels.kernel import Kernel
 from reference.op import Array
@@ -51,7 +51,7 @@ class Likelihoods:
         begin = self.first + 1 + len(self.logprobs)
         following = self._text[begin : begin + len(rows)]
         for row, token in zip(rows, following, strict=False):  # behind the last one is none
-            assert not isinstance(row, Likeliest)
+            assert not isinstance(row, Argmax)
             total = call(self._log_sum_exp, {"logits": row})["out"][0]
             self.logprobs.append(float(row[token] - total))
             self.is_greedy = self.is_greedy and int(row.argmax()) == token

@@ -35,7 +35,7 @@ class Score:
 def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """The tokens of a text that goes on: BOS in front where the model wants it and the text has not
     written it, nothing behind."""
-    ids, bos = tokenizer.encode(text, add_special=False, parse_special=True), tokenizer.bos_of_texts
+    ids, bos = tokenizer.encode(text, add_special=False, parse_special=True), tokenizer.added_bos
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
 

@@ -13,7 +13,7 @@ from engine.gguf.cursor import NUMBERS, ValueType, shown
 from engine.gguf.file import ALIGNMENT, Bytes, GGUFError, GGUFFile, TensorInfo
 from engine.gguf.tensor_reader import TensorReader
 from engine.gguf.writer import Keys, NewTensor, write_gguf
-from engine.watch import Watch
+from engine.progress import ProgressCallback
 
 
 def keys_of(file: GGUFFile) -> dict[str, tuple[ValueType, Any]]:
@@ -39,14 +39,16 @@ def edited(keys: Keys, settings: Sequence[str], removed: Sequence[str]) -> Keys:
     return result
 
 
-def rewrite(file: GGUFFile, keys: Keys, out: Path, watch: Watch | None = None) -> None:
+def rewrite(
+    file: GGUFFile, keys: Keys, out: Path, progress: ProgressCallback | None = None
+) -> None:
     """Write the file's tensors, byte for byte, under other keys."""
 
     def pieces(reader: TensorReader) -> Iterator[Bytes]:
         for tensor in file.tensors.values():
             yield from reader.rows(tensor)
 
-    write_from(file, out, keys, [copied(t) for t in file.tensors.values()], pieces, watch)
+    write_from(file, out, keys, [copied(t) for t in file.tensors.values()], pieces, progress)
 
 
 def copied(tensor: TensorInfo) -> NewTensor:
@@ -60,13 +62,13 @@ def write_from(
     keys: Keys,
     tensors: Sequence[NewTensor],
     pieces: Callable[[TensorReader], Iterator[Bytes]],
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
     magic: str = "",
 ) -> None:
     """Write a file of the same version, whose tensors' bytes are made of the file's; of the same
     magic, if no other is named.
 
-    `pieces` are as for `write_gguf`, `watch` gets bytes written and their total. Raises
+    `pieces` are as for `write_gguf`, `progress` gets bytes written and their total. Raises
     `OutputError`, and `GGUFError` where the file changes meanwhile; nothing is left then.
     """
 
@@ -77,7 +79,7 @@ def write_from(
 
     write_gguf(
         out, keys, tensors, checked(), magic=magic or file.magic, version=file.version,
-        reads=file.path, watch=watch,
+        reads=file.path, progress=progress,
     )  # fmt: skip
 
 

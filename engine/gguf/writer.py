@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFValueType
 
-from engine.aside import written_aside
+from engine.atomic_write import atomic_write
 from engine.gguf.cursor import NUMBERS, U32, U64, ValueType
 from engine.gguf.file import ALIGNMENT, Bytes, bytes_of
-from engine.watch import Watch
+from engine.progress import ProgressCallback
 
 Keys = Mapping[str, tuple[ValueType, Any]]
 
@@ -44,17 +44,17 @@ def write_gguf(
     magic: str = "GGUF",
     version: int = 3,
     reads: Path | None = None,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
 ) -> None:
     """Write a file; it is there when complete, and not at all after an error.
 
     `pieces` are C-contiguous uint8 arrays that together are the tensors' bytes, in order. `reads`
-    is the file that they come from, if they do, so that it is not written over. `watch` gets bytes
-    of tensors written and their total. Raises `OutputError`, and `ValueError` if the pieces are not
-    the tensors.
+    is the file that they come from, if they do, so that it is not written over. `progress` gets
+    bytes of tensors written and their total. Raises `OutputError`, and `ValueError` if the pieces
+    are not the tensors.
     """
     alignment = keys[ALIGNMENT][1] if ALIGNMENT in keys else GGUF_DEFAULT_ALIGNMENT
-    with written_aside(out, reads=reads) as file:
+    with atomic_write(out, reads=reads) as file:
         file.write(magic.encode() + struct.pack("<IQQ", version, len(tensors), len(keys)))
         for key, (kind, value) in keys.items():
             file.write(_text(key) + _value(kind, value))
@@ -63,7 +63,7 @@ def write_gguf(
             file.write(_entry(tensor, offset))
             offset += -(-tensor.n_bytes // alignment) * alignment
         _pad(file, alignment)
-        _write_data(file, tensors, pieces, alignment, watch)
+        _write_data(file, tensors, pieces, alignment, progress)
 
 
 def _write_data(
@@ -71,7 +71,7 @@ def _write_data(
     tensors: Sequence[NewTensor],
     pieces: Iterable[Bytes],
     alignment: int,
-    watch: Watch | None,
+    progress: ProgressCallback | None,
 ) -> None:
     stream, done, total = iter(pieces), 0, sum(tensor.n_bytes for tensor in tensors)
     for tensor in tensors:
@@ -85,8 +85,8 @@ def _write_data(
             file.write(piece.data)
             left -= piece.nbytes
             done += piece.nbytes
-            if watch:
-                watch(done, total)
+            if progress:
+                progress(done, total)
         _pad(file, alignment)
     if next(stream, None) is not None:
         raise ValueError("there are more bytes than the tensors have")

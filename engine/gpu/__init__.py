@@ -5,7 +5,7 @@ The room, in reading order:
 - `parts`: which nodes run where, and the parts of a step that either side runs in a row
 - `layout`: a GPU's parts with kernels, laid out in its memory before any is taken
 - `memory`: what that memory has to hold, counted beforehand and put there
-- `division`: all this for a model
+- `partition`: all this for a model
 - `mirror`: a step's inputs, of which only what changed goes over
 - `device_plan`: what a step has it do, recorded once where its sizes come again
 - `greedy`: the most likely token found where the logits are

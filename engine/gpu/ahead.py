@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.cache.cells import Cells
 from engine.checks import not_finite
-from engine.sampling.sampler import Likeliest
+from engine.sampling.sampler import Argmax
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -15,9 +15,9 @@ class Ahead:
 
     position: int
     cells: Cells
-    wait: Callable[[], Sequence[Likeliest]]
+    wait: Callable[[], Sequence[Argmax]]
 
-    def row(self) -> Likeliest:
+    def row(self) -> Argmax:
         """What follows its token; NumericalError where that is no number."""
         (found,) = self.wait()
         if not math.isfinite(found.logprob):

@@ -12,7 +12,7 @@ from engine.gpu.memory import DeviceRows, Weight, caches, uploaded
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
 from engine.passes.fuse import GpuStep, Group
-from engine.watch import Watch
+from engine.progress import ProgressCallback
 from kernels.cuda.runtime.call import calls, device_sizes
 from kernels.cuda.runtime.device import Buffer, Device
 from kernels.cuda.runtime.product import Product
@@ -61,12 +61,12 @@ class DevicePlan:
         layout: Layout,
         weights: Mapping[str, Weight],
         inputs: Mapping[str, Array],
-        watch: Watch | None,
+        progress: ProgressCallback | None,
         there: Mapping[str, DeviceRows] | None = None,
     ) -> None:
         self._device, self._layout, self._sizes = device, layout, dict[str, int]()
         self.inputs, self.caches = Inputs(device, inputs), caches(device, layout, there or {})
-        self._weights = uploaded(device, weights, watch)
+        self._weights = uploaded(device, weights, progress)
         self._buffers = {
             **{name: weight.buffer for name, weight in self._weights.items()},
             **{name: cache.buffer for name, cache in self.caches.items()},

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from engine.gpu.mirror import LOGPROBS, TOKENS, Inputs
 from engine.graph import Node, Value
-from engine.sampling.sampler import Likeliest
+from engine.sampling.sampler import Argmax
 from kernels.cuda.runtime.device import Device
 
 CHOICES = "choices"  # a size: how many rows of logits a token is wanted of, all of a step's or none
@@ -28,13 +28,13 @@ class Greedy:
     def __init__(self, device: Device, inputs: Inputs, feeds: bool) -> None:
         self._device, self._inputs, self.feeds = device, inputs, feeds
 
-    def of(self, rows: int) -> Callable[[], Sequence[Likeliest]]:
+    def of(self, rows: int) -> Callable[[], Sequence[Argmax]]:
         """Ask for what the step that was begun last finds in its first rows; what is given waits
         for that, whatever was begun since."""
         answer = self._device.ask(self._inputs.found(rows))
 
-        def wait() -> Sequence[Likeliest]:
+        def wait() -> Sequence[Argmax]:
             logprobs, tokens = self._inputs.read(answer(), rows)
-            return [Likeliest(*pair) for pair in zip(tokens, logprobs, strict=True)]
+            return [Argmax(*pair) for pair in zip(tokens, logprobs, strict=True)]
 
         return wait

@@ -9,8 +9,8 @@ import numpy as np
 
 from engine.compile.plan import CpuStep, Plan
 from engine.gpu.device_plan import DevicePlan
-from engine.gpu.division import Division, crossed
 from engine.gpu.greedy import Greedy
+from engine.gpu.partition import Partition, crossed
 from engine.graph import Value
 from engine.passes.fuse import GpuStep
 from kernels.cpu.runtime.team import Team
@@ -46,35 +46,35 @@ class Hybrid:
 
     def __init__(
         self,
-        division: Division,
+        partition: Partition,
         device_plan: DevicePlan,
         steps: Sequence[Sequence[CpuStep]],
         arrays: Mapping[str, Array],
         team: Team,
     ) -> None:
-        self.division, self.device_plan, self.hidden = division, device_plan, None
-        limits = division.layout.limits
+        self.partition, self.device_plan, self.hidden = partition, device_plan, None
+        limits = partition.layout.limits
         self.inputs = device_plan.inputs.host
         # the host's memory, at its largest size, of values that one side makes and the other reads
         self._crossing: dict[str, Array] = {
             crossed(value).name: np.zeros(value.sizes(limits), DTYPES[value.dtype])
-            for part in division.parts
+            for part in partition.parts
             for value in part.gives
         }
         self._sides: dict[bool, Side] = {True: device_plan}
         if steps:
-            last = next(part.gives[-1] for part in reversed(division.parts) if not part.on_gpu)
+            last = next(part.gives[-1] for part in reversed(partition.parts) if not part.on_gpu)
             memory = {**arrays, **self.inputs, **self._crossing}
             every, (*pauses, _) = list(chain(*steps)), accumulate(map(len, steps))
             plan = Plan(every, memory, limits, crossed(last), team, pauses=pauses)
             self._sides[False] = plan
-        own, others = iter(steps), iter(division.layout.parts)
+        own, others = iter(steps), iter(partition.layout.parts)
         self.steps: list[CpuStep | GpuStep] = []
-        for part in division.parts:
+        for part in partition.parts:
             self.steps += next(others).steps if part.on_gpu else next(own)
         self.greedy = None
-        if division.chooses:
-            self.greedy = Greedy(division.device, device_plan.inputs, division.feeds)
+        if partition.chooses:
+            self.greedy = Greedy(partition.device, device_plan.inputs, partition.feeds)
         self._sizes: dict[str, int] = {}
         self._stayed = False
 
@@ -95,24 +95,24 @@ class Hybrid:
     def run(self) -> None:
         """One step, of the sizes and inputs as they are; the result is there at the end."""
         numbers = {on_gpu: count() for on_gpu in self._sides}
-        for part in self.division.parts:
+        for part in self.partition.parts:
             side = self._sides[part.on_gpu]
             for value in part.takes:
                 side.write(value, self._held(value))
             side.run(next(numbers[part.on_gpu]))
             for value in part.gives:
-                if value != self.division.result:
+                if value != self.partition.result:
                     self._read(value, part.on_gpu)
-            if self.division.result in part.gives:
+            if self.partition.result in part.gives:
                 self._stayed = part.on_gpu
 
     @property
     def logits(self) -> Array:
         """The result of the last step, float32 [outputs, vocab], and room for more outputs."""
         if self._stayed:
-            self._read(self.division.result, on_gpu=True)
+            self._read(self.partition.result, on_gpu=True)
             self._stayed = False
-        return self._crossing[crossed(self.division.result).name]
+        return self._crossing[crossed(self.partition.result).name]
 
     def _read(self, value: Value, on_gpu: bool) -> None:
         if (held := self._held(value)).size:

@@ -11,9 +11,9 @@ from engine.gpu.parts import Part
 from engine.graph import Graph, Value
 from engine.passes.fuse import GpuStep, Group, fuse
 from engine.passes.quantise import quantise
-from kernels.choose import Need
 from kernels.cuda.fusion.fused import Fused
 from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.dispatch import KernelSpec
 
 MULTIPLE = 256  # bytes at which memory of a device begins: what kernels may count on
 
@@ -57,7 +57,7 @@ class Layout:
 
 def laid_out(
     parts: Sequence[Part],
-    chosen: Mapping[Need, CudaKernel],
+    chosen: Mapping[KernelSpec, CudaKernel],
     fusions: Sequence[Fused],
     limits: Mapping[str, int],
 ) -> Layout:
@@ -74,7 +74,7 @@ def laid_out(
 
 def _with_kernels(
     part: Part,
-    chosen: Mapping[Need, CudaKernel],
+    chosen: Mapping[KernelSpec, CudaKernel],
     fusions: Sequence[Fused],
     limits: Mapping[str, int],
 ) -> DevicePart:

@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.gguf.file import GGUFFile
 from engine.gpu.layout import MULTIPLE, Layout
-from engine.watch import Watch
+from engine.progress import ProgressCallback
 from kernels.cuda.runtime.device import Buffer, Device, upload
 from kernels.cuda.runtime.kernel import CudaKernel
 from reference.op import Array
@@ -111,7 +111,7 @@ class Uploaded:
 
 
 def uploaded(
-    device: Device, weights: Mapping[str, Weight], watch: Watch | None
+    device: Device, weights: Mapping[str, Weight], progress: ProgressCallback | None
 ) -> dict[str, Uploaded]:
     """The weights, one by one, so that no more than one of them is in memory here as its kernel
     wants it."""
@@ -123,8 +123,8 @@ def uploaded(
         if stored := weight.stored:
             weight.file.release(weight.name)
         done += stored
-        if watch:
-            watch(done, total)
+        if progress:
+            progress(done, total)
     return found
 
 

@@ -68,14 +68,14 @@ def experts_on_cpu(nodes: Sequence[Node], blocks: int, count: int) -> list[Node]
     return found
 
 
-def meant(nodes: Sequence[Node], blocks: int, gpu_layers: int) -> list[bool]:
+def asked_of_gpu(nodes: Sequence[Node], blocks: int, gpu_layers: int) -> list[bool]:
     """Whether each node is meant for the GPU."""
     layers = layers_of(nodes, blocks)
     wanted = [gpu_layers > blocks or blocks - gpu_layers <= i < blocks for i in layers]
     return [want and node.target != "cpu" for want, node in zip(wanted, nodes, strict=True)]
 
 
-def placed(
+def assigned(
     nodes: Sequence[Node], blocks: int, gpu_layers: int, can: Can
 ) -> tuple[list[bool], list[str]]:
     """Whether each node runs on the GPU, and notes.
@@ -83,7 +83,7 @@ def placed(
     A block of which the GPU `can` not run every node stays on the CPU.
     """
     layers = layers_of(nodes, blocks)
-    wanted = meant(nodes, blocks, gpu_layers)
+    wanted = asked_of_gpu(nodes, blocks, gpu_layers)
     stay: dict[int, str] = {}
     for node, layer, want in zip(nodes, layers, wanted, strict=True):
         if want and not can(node):
@@ -106,7 +106,7 @@ def _notes(stay: Mapping[int, str], blocks: int) -> list[str]:
     return found
 
 
-def divided(nodes: Sequence[Node], on_gpu: Sequence[bool], result: Value) -> list[Part]:
+def split_at_devices(nodes: Sequence[Node], on_gpu: Sequence[bool], result: Value) -> list[Part]:
     """The parts of a step, in order; `result` is read on the CPU's side at the end.
 
     What the GPU does not have to have done for the CPU's next part is a part of its own, which runs

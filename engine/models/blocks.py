@@ -43,7 +43,7 @@ def logits_of_blocks(
     return net.logits(normed(last, net.wanted(x)))
 
 
-def side_by_side(net: Network, i: int, x: Value, attended: Value, h: Value) -> Value:
+def parallel_residual(net: Network, i: int, x: Value, attended: Value, h: Value) -> Value:
     """x [tokens hidden] and what block i adds to it: what was attended, and the network of h."""
     both = net.add(f"blk.{i}.both", feed_forward(net, i, h), attended)
     return net.add(f"blk.{i}.residual", x, both)

@@ -12,7 +12,7 @@ import numpy as np
 from engine.config import ModelConfig
 from engine.graph import Value
 from engine.models import feed_forward
-from engine.models.blocks import side_by_side
+from engine.models.blocks import parallel_residual
 from engine.models.family import Family
 from engine.models.network import Network
 from engine.models.tensors import (
@@ -51,7 +51,7 @@ def build(net: Network) -> Value:
     for i in range(config.blocks):
         h = net.layer_norm(f"blk.{i}.attn_norm", x)
         attended = net.attention(i, h, rotation if config.turns(i) else None, "rope_norm")
-        x = side_by_side(net, i, x, attended, h)
+        x = parallel_residual(net, i, x, attended, h)
     logits = net.logits(net.layer_norm("output_norm", net.wanted(x)))
     return net.scaled("logits_scaled", logits, config.scales.logits)
 

@@ -7,7 +7,7 @@ block has `attn_norm_2` (the 40B), attention reads that norm and the feed-forwar
 from engine.config import ModelConfig
 from engine.graph import Value
 from engine.models import feed_forward
-from engine.models.blocks import side_by_side
+from engine.models.blocks import parallel_residual
 from engine.models.family import Family, fused_qkv
 from engine.models.network import Network
 from engine.models.tensors import Tensors, attention_tensors, with_biases
@@ -39,7 +39,7 @@ def build(net: Network) -> Value:
         h = read = net.layer_norm(f"blk.{i}.attn_norm", x)
         if f"blk.{i}.attn_norm_2.weight" in net.weights:
             read = net.layer_norm(f"blk.{i}.attn_norm_2", x)
-        x = side_by_side(net, i, x, net.attention(i, read, rotation), h)
+        x = parallel_residual(net, i, x, net.attention(i, read, rotation), h)
     return net.logits(net.layer_norm("output_norm", net.wanted(x)))
 
 

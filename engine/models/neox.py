@@ -23,7 +23,7 @@ import numpy as np
 from engine.config import ModelConfig
 from engine.graph import Value
 from engine.models import feed_forward
-from engine.models.blocks import side_by_side
+from engine.models.blocks import parallel_residual
 from engine.models.family import Family, Rows, fused_qkv
 from engine.models.network import Network
 from engine.models.tensors import (
@@ -94,7 +94,7 @@ def build(net: Network) -> Value:
         if one_norm or (config.architecture == "gptneox" and config.parallel):
             if not one_norm:
                 h = net.layer_norm(f"{name}.ffn_norm", x)
-            x = side_by_side(net, i, x, attended, h)
+            x = parallel_residual(net, i, x, attended, h)
         else:
             x = net.add(f"{name}.attn_residual", x, attended)
             h = net.layer_norm(f"{name}.ffn_norm", x)

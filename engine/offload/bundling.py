@@ -26,19 +26,19 @@ from engine.offload.bundle import (
     neurons_of,
     part_name,
 )
-from engine.watch import Watch
+from engine.progress import ProgressCallback
 
 PIECE = 2**22  # bytes at a time
 
 Sources = Mapping[str, TensorInfo]  # of a bundle, by part
 
 
-def bundle(file: GGUFFile, out: Path, watch: Watch | None = None) -> None:
+def bundle(file: GGUFFile, out: Path, progress: ProgressCallback | None = None) -> None:
     """Write `out`: the neurons of each block that has a predictor become a bundle, where the first
     of their tensors stood; all else stays.
 
-    `watch` gets bytes written and their total. Raises `BundleError`, `OutputError` or `GGUFError`,
-    and leaves nothing of `out` then.
+    `progress` gets bytes written and their total. Raises `BundleError`, `OutputError` or
+    `GGUFError`, and leaves nothing of `out` then.
     """
     blocks = _blocks(file)
     block_of = {tensor.name: i for i, found in enumerate(blocks) for tensor in found.values()}
@@ -71,12 +71,12 @@ def bundle(file: GGUFFile, out: Path, watch: Watch | None = None) -> None:
     }
     if ALIGNMENT in file.metadata:
         keys[ALIGNMENT_BEFORE] = u32(file.metadata[ALIGNMENT])
-    write_from(file, out, keys, list(tensors.values()), pieces, watch)
+    write_from(file, out, keys, list(tensors.values()), pieces, progress)
 
 
-def unbundle(file: GGUFFile, out: Path, watch: Watch | None = None) -> None:
+def unbundle(file: GGUFFile, out: Path, progress: ProgressCallback | None = None) -> None:
     """Write `out` as it was before `bundle`: keys, and tensors bit for bit, those of a bundle where
-    it stands. `watch` and errors as there."""
+    it stands. `progress` and errors as there."""
     found = {bundle.name: bundle for bundle in bundles(file).values()}
     if not is_bundled(file):
         raise BundleError(f"{shown_path(file.path)}: its neurons are not bundled")
@@ -91,7 +91,7 @@ def unbundle(file: GGUFFile, out: Path, watch: Watch | None = None) -> None:
             else:
                 yield from reader.rows(tensor, PIECE)
 
-    write_from(file, out, _keys_before(file), tensors, pieces, watch)
+    write_from(file, out, _keys_before(file), tensors, pieces, progress)
 
 
 def _blocks(file: GGUFFile) -> list[Sources]:

@@ -9,7 +9,7 @@ from engine.closing import Closing
 from engine.faults import shown_path, unreadable
 from engine.gguf.file import is_unchanged, stamp_of
 from kernels.cpu.formats.packing import aligned
-from kernels.cpu.runtime.readers import File
+from kernels.cpu.runtime.io_pool import File
 
 ALIGNMENTS = (512, 4096)  # a disk's sectors
 PAGE = 4096
@@ -17,9 +17,9 @@ O_DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class DirectFile(Closing):
-    """A file that `Readers` read past the page cache, or through it where that must be.
+    """A file that an `IOPool` reads past the page cache, or through it where that must be.
 
-    file     for `Readers`: its descriptor, and what reads must be aligned to
+    file     for an `IOPool`: its descriptor, and what reads must be aligned to
     stamp    size, dates of change and inode when it was opened
     note     why it is read through the page cache after all, or None; what was read is dropped then
 

@@ -13,7 +13,7 @@ from engine.offload.direct_file import DirectFile
 from engine.offload.experts import Stack
 from engine.offload.neurons import Group, Source
 from engine.offload.stream import Stored
-from engine.watch import Watch
+from engine.progress import ProgressCallback
 from kernels.cpu.runtime.team import Team
 from reference.op import Array
 
@@ -62,9 +62,9 @@ class Disk:
             for i in sorted({*sparse, *stacks})
         }
 
-    def open(self, team: Team, watch: Watch | None) -> None:
+    def open(self, team: Team, progress: ProgressCallback | None) -> None:
         """Open the files; weights are packed now if they have not been."""
-        path, stamp = packed_file(self._jobs, self._model, self._places, team, watch)
+        path, stamp = packed_file(self._jobs, self._model, self._places, team, progress)
         self.files.append(DirectFile(path, stamp))
         if self._bundled:
             self.files.append(DirectFile(self._model.path, self._model.stamp))

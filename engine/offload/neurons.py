@@ -9,15 +9,15 @@ from itertools import accumulate
 import numpy as np
 
 from engine.compile.packed_weights import PAGE, Packer
-from engine.compile.plan import Service
+from engine.compile.plan import PrefetchTask
 from engine.gguf.file import GGUFFile
 from engine.graph import Value
 from engine.offload.bundle import Bundle, part_name, stride_of
 from engine.offload.experts import Stack
 from engine.offload.pinning import Ints, hottest
 from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.io_pool import IOPool
 from kernels.cpu.runtime.neuron_window import FOREVER, NeuronWindow, slots_needed
-from kernels.cpu.runtime.readers import Readers
 from kernels.cpu.runtime.streaming import READS, TOGETHER, arrive, fetch
 from reference.op import Array
 
@@ -204,7 +204,7 @@ class Neurons:
         """How many reads may be under way."""
         return max(s.neurons * len(s.sections) for s in self.sources.values())
 
-    def read_pinned(self, readers: Readers) -> None:
+    def read_pinned(self, readers: IOPool) -> None:
         """Bring them, with what lies between two that are not far apart, before any step."""
         for source, loads in zip(self.sources.values(), self._loads, strict=True):
             for first in range(0, source.neurons, TOGETHER):
@@ -212,7 +212,7 @@ class Neurons:
                 if len(near):
                     self._read(source, dict(near.tolist()), readers)
 
-    def _read(self, source: Source, slots: Mapping[int, int], readers: Readers) -> None:
+    def _read(self, source: Source, slots: Mapping[int, int], readers: IOPool) -> None:
         """From the first of these neurons to the last, each of them to its slot."""
         stretch, gap = range(min(slots), max(slots) + 1), self.arrays["neurons.gap"]
         for section in source.sections:
@@ -226,7 +226,7 @@ class Neurons:
     def slots(self, i: int) -> Value:
         return self._value(f"blk.{i}.slots")
 
-    def waits(self, i: int, section: int, readers: Readers) -> Service:
+    def waits(self, i: int, section: int, readers: IOPool) -> PrefetchTask:
         """What waits for a section of the neurons that were asked for."""
         values: dict[str, Value | float] = {
             "readers": readers.address,
@@ -234,9 +234,11 @@ class Neurons:
             "section": section,
             **{n: self._value(f"blk.{i}.{n}") for n in ("asked", "stall", "slots")},
         }
-        return Service((arrive,), values, frozenset({"slots", "asked"}))
+        return PrefetchTask((arrive,), values, frozenset({"slots", "asked"}))
 
-    def service(self, i: int, section: int, rows: Value, count: Value, readers: Readers) -> Service:
+    def service(
+        self, i: int, section: int, rows: Value, count: Value, readers: IOPool
+    ) -> PrefetchTask:
         """What asks for the neurons that `rows` and `count` name, and waits for a section."""
         waits = self.waits(i, section, readers)
         values: dict[str, Value | float] = {
@@ -249,7 +251,7 @@ class Neurons:
             "sections": self._value(f"blk.{i}.sections"),
             **{n: self._value(f"neurons.{n}") for n in ("loads", "iovecs", "pool", "gap")},
         }
-        return Service((fetch, *waits.shares), values, waits.writes)
+        return PrefetchTask((fetch, *waits.shares), values, waits.writes)
 
     def _value(self, name: str) -> Value:
         array = self.arrays[name]

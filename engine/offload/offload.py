@@ -18,13 +18,13 @@ from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors
 from engine.offload.experts import stacks_of, tensors_of
 from engine.offload.neurons import Neurons, Source
 from engine.offload.pinning import activations
-from engine.offload.residency import Division
+from engine.offload.residency import Residency
 from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
 from engine.passes.stream import fetch, gather
 from kernels.cpu.formats.packing import aligned
-from kernels.cpu.runtime.readers import Readers
+from kernels.cpu.runtime.io_pool import IOPool
 from kernels.cpu.runtime.team import Team
 from reference.op import Array
 
@@ -83,13 +83,13 @@ class Offload:
             total = parse_bytes(options.ram_budget)
             shared(Budget.now(total, cache_bytes, step), order, disk.sources)  # or why pack
             disk.open(team, options.progress.packed)
-            division, room = shared(Budget.now(total, cache_bytes, step), order, disk.sources)
-            self.stream = Stream(division.ring, disk.stored, team.n_threads)
+            split, room = shared(Budget.now(total, cache_bytes, step), order, disk.sources)
+            self.stream = Stream(split.ring, disk.stored, team.n_threads)
             self.neurons = None
             if disk.sources:
-                counter = len(division.ring.names)
+                counter = len(split.ring.names)
                 self.neurons = Neurons(disk.sources, room, counter, options.neuron_window, counts)
-            self._fill(division.resident, team.n_threads)
+            self._fill(split.resident, team.n_threads)
             self._void = False  # whether what was read may be no good
             self.notes = [*disk.notes, self._division(pins=counts is not None)]
         except BaseException:
@@ -97,14 +97,14 @@ class Offload:
             raise
 
     def _fill(self, resident: Sequence[str], threads: int) -> None:
-        """Readers, and what stays in memory read by them."""
+        """Start the readers, and let them read what stays in memory."""
         disk, stream, neurons = self._disk, self.stream, self.neurons
         counters = len(stream.names) + (neurons.counters if neurons else 0)
         requests = max(REQUESTS, stream.reads, neurons.reads if neurons else 0)
         files = [file.file for file in disk.files]
         capacity = 1 << requests.bit_length()
         self.readers = self._resources.enter_context(
-            Readers(files, READERS, threads, max(1, counters), capacity)
+            IOPool(files, READERS, threads, max(1, counters), capacity)
         )
         stream.read_by(self.readers)
         weights = self._read(resident, disk.stored)
@@ -185,15 +185,15 @@ def in_order(stages: Sequence[Sequence[Call]], stored: Mapping[str, Stored]) -> 
 
 def shared(
     budget: Budget, order: Mapping[str, int], sources: Mapping[int, Source]
-) -> tuple[Division, int]:
-    """The budget's room between weights, which come first, and the pool of neurons: the weights'
-    division, and the pool's bytes. All of any one block must fit the pool."""
+) -> tuple[Residency, int]:
+    """The budget's room between weights, which come first, and the pool of neurons: who of
+    the weights is resident, and the pool's bytes. All of any one block must fit the pool."""
     least = pools.least(sources) if sources else 0
-    division = residency.divide(order, budget.room - least)
-    if division is None:
+    split = residency.divide(order, budget.room - least)
+    if split is None:
         raise budget.refuse(residency.least(order) + least)
-    used = sum(paged(order[name]) for name in division.resident) + division.ring.size
-    return division, budget.room - used
+    used = sum(paged(order[name]) for name in split.resident) + split.ring.size
+    return split, budget.room - used
 
 
 class StreamedPlan(Plan):

@@ -2,7 +2,7 @@
 
 A step meets its weights in the same order every time, so what is not resident is one endless
 sequence: read ahead as far as the ring has room, also from one step into the next. Every streamed
-weight has a place of its own in the ring, so that argument blocks never change.
+weight has a place of its own in the ring, so that argument buffers never change.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class Residency:
     """Names of `resident` weights, and the ring of all others."""
 
     resident: tuple[str, ...]
@@ -45,7 +45,7 @@ def least(sizes: Sizes) -> int:
     return min((_above(sizes, most) + most for most in _steps(sizes)), default=0)
 
 
-def divide(sizes: Sizes, room: int) -> Division | None:
+def divide(sizes: Sizes, room: int) -> Residency | None:
     """As few streamed bytes as fit into `room` bytes; None if nothing does.
 
     The largest weights are resident, where that makes the ring so much smaller that more of the
@@ -53,8 +53,8 @@ def divide(sizes: Sizes, room: int) -> Division | None:
     weights to be used nor the threads for weights to be read.
     """
     if sum(map(paged, sizes.values())) <= room:
-        return Division(tuple(sizes), ring({}, 0))
-    best: tuple[int, Division] | None = None
+        return Residency(tuple(sizes), ring({}, 0))
+    best: tuple[int, Residency] | None = None
     for most in _steps(sizes):
         for held in range(HELD, 0, -1):
             left = room - _above(sizes, most) - held * most
@@ -66,7 +66,7 @@ def divide(sizes: Sizes, room: int) -> Division | None:
             cost = sum(map(paged, streamed.values()))
             if best is None or cost < best[0]:
                 found = tuple(name for name in sizes if name in resident)
-                best = cost, Division(found, ring(streamed, held * most))
+                best = cost, Residency(found, ring(streamed, held * most))
             break
     return best[1] if best else None
 

@@ -9,7 +9,7 @@ import numpy as np
 from engine.compile.packed_weights import PAGE, paged
 from engine.offload.residency import Ring
 from kernels.cpu.formats.packing import aligned
-from kernels.cpu.runtime.readers import Readers
+from kernels.cpu.runtime.io_pool import IOPool
 from kernels.cpu.runtime.sequence import Entry
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.streaming import ASKED, LINE, STEP, TURN, turn
@@ -60,11 +60,11 @@ class Stream:
             "state": self._state,
             "stalls": np.zeros(len(ring.names), np.int64),
         }
-        self._readers: Readers | None = None
+        self._readers: IOPool | None = None
         self._blocks: list[Array] = []
         self.restart()
 
-    def read_by(self, readers: Readers) -> None:
+    def read_by(self, readers: IOPool) -> None:
         self._readers = readers
 
     @property

@@ -6,11 +6,11 @@ from dataclasses import replace
 from engine.compile.plan import kernel_of
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
-from kernels.choose import K, Need
+from kernels.dispatch import K, KernelSpec
 from reference.quantise_activations import BLOCK, QUANTISING
 
 
-def quantise(chosen: Mapping[Need, K]) -> Pass:
+def quantise(chosen: Mapping[KernelSpec, K]) -> Pass:
     """The pass for nodes that will have these kernels: those whose kernel reads eight bits have q,
     scale and total [tokens, ...] in place of x, which a node before the first of them makes."""
 

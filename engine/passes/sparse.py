@@ -65,18 +65,18 @@ class _FeedForward:
         if sparsity.union:
             mask = graph("union_mask", f"{block}.union", mask=mask)
         if sparsity.apart:
-            whole = self._sides(mask)
+            whole = self._hot_and_cold(mask)
         else:
             active = self._active("active", mask)
             if f"{block}.gpu_idx" in net.weights:
-                a, b = (self._activations(part, self._living(part, mask)) for part in PLACES)
+                a, b = (self._activations(part, self._resident(part, mask)) for part in PLACES)
                 fired = net.add(f"{block}.fired", a, b)  # one of them is zero
             else:
                 fired = self._activations("", active)
             whole = self._sum("", fired, active)
         net.biased(f"{block}.ffn_down_t", whole)
 
-    def _sides(self, mask: Value) -> Value:
+    def _hot_and_cold(self, mask: Value) -> Value:
         """The neurons of each place computed there, down included, the GPU's first, so that it is
         at work while the CPU is."""
         block, sums = self.block, []
@@ -89,11 +89,11 @@ class _FeedForward:
                     own[f"{block}.{name}.weight"] = own[f"{block}.{name}.weight{part}"]
             there = replace(self, net=replace(self.net, weights=own))
             with self.net.graph.on(target):
-                living = there._living(part, mask)
-                sums.append(there._sum(part, there._activations(part, living), living))
+                resident = there._resident(part, mask)
+                sums.append(there._sum(part, there._activations(part, resident), resident))
         return self.net.add(f"{block}.sides", *sums) if sums[1:] else sums[0]
 
-    def _living(self, part: str, mask: Value) -> dict[str, Value]:
+    def _resident(self, part: str, mask: Value) -> dict[str, Value]:
         """The active neurons that live at a place."""
         places, place = self.net.weights[f"{self.block}.gpu_idx"], float(PLACES.index(part))
         label = f"{self.block}.mask{part}"

@@ -11,7 +11,7 @@ from engine.offload.disk import tensor_of
 from engine.offload.neurons import Neurons
 from engine.offload.rows import Rows
 from engine.passes import Memory
-from kernels.cpu.runtime.readers import Readers
+from kernels.cpu.runtime.io_pool import IOPool
 
 # As a Pass, when kernels are chosen: what is read depends on how they have weights packed.
 StepPass = Callable[[Sequence[CpuStep], Memory], tuple[list[CpuStep], Memory]]
@@ -42,7 +42,7 @@ def gather(rows: Rows) -> StepPass:
     return apply
 
 
-def fetch(neurons: Neurons, readers: Readers) -> StepPass:
+def fetch(neurons: Neurons, readers: IOPool) -> StepPass:
     """The pass after which sparse blocks and mixtures read their rows from the pool. They are asked
     for before a block's first matrix, and each matrix is waited for where it is met."""
 

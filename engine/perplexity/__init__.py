@@ -2,7 +2,7 @@
 
 >>> tokens = engine.tokenizer.encode(words)
 >>> scorer, tally = Scorer(engine), Tally()
->>> for passage in cut(tokens, context=512, bos=engine.tokenizer.bos_of_texts).passages():
+>>> for passage in cut(tokens, context=512, bos=engine.tokenizer.added_bos).passages():
 ...     tally.add(scorer.read(passage))
 >>> tally.perplexity().perplexity
 Estimate(value=1.62, error=0.03)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from engine.aside import written_aside
+from engine.atomic_write import atomic_write
 from engine.closing import Closing
 from engine.perplexity.scores import Coded
 from engine.perplexity.text import LEAST_CONTEXT, PerplexityError, Text, Tokens, scored_of
@@ -52,7 +52,7 @@ class LogitsWriter:
 @contextmanager
 def writing(path: Path, text: Text, vocab: int) -> Iterator[LogitsWriter]:
     """A file that is there when all chunks of the text were added; after an error nothing is."""
-    with written_aside(path) as file:
+    with atomic_write(path) as file:
         file.write(HEADER.pack(MAGIC, text.context, vocab, len(text.chunks)))
         file.write(text.chunks.astype("<i4").tobytes())
         yield LogitsWriter(file, row_of(vocab))

@@ -58,7 +58,7 @@ class Scorer:
         self.engine, model = engine, engine.model
         vocab = model.config.vocab
         needs = {op: over(op, vocab) for op in OPS}
-        kernels = model.chooser.choose(list(needs.values()), model.options.progress.certified)
+        kernels = model.dispatcher.choose(list(needs.values()), model.options.progress.certified)
         for kernel in kernels.values():
             kernel.share.compile()  # now, not while the first passage waits
         self._row, self._out = np.empty(vocab, np.float32), np.empty(1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.faults import shown_path
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.placement import gpu_index

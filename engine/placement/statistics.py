@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from engine import torch_file
-from engine.aside import OutputError, check, written_aside
+from engine.atomic_write import OutputError, atomic_write, check
 from engine.errors import EngineError
 from engine.faults import shown_path, unreadable, unwritable
 from engine.gguf.file import GGUFFile
@@ -112,7 +112,7 @@ def write(path: Path, activations: Activations) -> None:
     if path.suffix == ".npz":
         arrays = {f"blk.{i}.counts": counts for i, counts in enumerate(activations.counts)}
         arrays |= {"tokens": np.array(activations.tokens), "model": np.array(activations.model)}
-        with written_aside(path) as file:
+        with atomic_write(path) as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     else:
         _write_folder(path, activations)

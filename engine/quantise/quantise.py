@@ -16,11 +16,11 @@ from engine.gguf.file import Bytes, GGUFFile, TensorInfo
 from engine.gguf.tensor_reader import TensorReader
 from engine.gguf.writer import NewTensor, u32
 from engine.offload.bundle import UNDO_FIRST, is_bundled
+from engine.progress import ProgressCallback
 from engine.quantise.importance import Importance
 from engine.quantise.mixes import ALIASES, MIXES, Mix, Place, fitting
 from engine.quantise.values import Floats, Formats, decoding, encoding, misfit
 from engine.recurrent import is_small
-from engine.watch import Watch
 from kernels.certify import Certified
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
@@ -230,12 +230,12 @@ def quantise(
     recipe: Recipe,
     *,
     threads: int = 0,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
     certified: Certified | None = None,
 ) -> list[Choice]:
     """Write `out`; what became of each tensor.
 
-    `watch` gets bytes written and their total. Raises `QuantiseError`, `OutputError` or
+    `progress` gets bytes written and their total. Raises `QuantiseError`, `OutputError` or
     `GGUFError`, and leaves nothing of `out` then.
     """
     plan = choices(file, recipe)
@@ -267,7 +267,7 @@ def quantise(
 
     with Team(threads or physical_cores()) as team:
         formats = Formats(team, needs, certified)
-        write_from(file, out, keys, [choice.becomes for choice in plan], pieces, watch)
+        write_from(file, out, keys, [choice.becomes for choice in plan], pieces, progress)
     return plan
 
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from kernels.certificates import Store
 from kernels.certify import Certified
-from kernels.choose import Chooser, Need
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.team import Program, Team
+from kernels.dispatch import Dispatcher, KernelSpec
 from reference.formats import FORMATS
 from reference.formats.format import Bytes
 
@@ -33,27 +33,27 @@ def misfit(x: Floats, format: str, first_row: int = 0) -> str:
     return f"element {column} of row {first_row + row} is {value:g}, which {format} cannot hold"
 
 
-def decoding(format: str, elements: int) -> Need:
+def decoding(format: str, elements: int) -> KernelSpec:
     """The kernel that reads a format, in rows of so many elements."""
-    return Need("dequantise", format, (("hidden", elements),))
+    return KernelSpec("dequantise", format, (("hidden", elements),))
 
 
-def encoding(format: str, elements: int, weighted: bool = False) -> Need:
+def encoding(format: str, elements: int, weighted: bool = False) -> KernelSpec:
     """The kernel that writes a format; `weighted`: where columns differ in how much they matter."""
     op = "quantise_weighted" if weighted else "quantise"
-    return Need(op, format, (("hidden", elements),))
+    return KernelSpec(op, format, (("hidden", elements),))
 
 
 class Formats:
     """Rows out of and into weight formats, by certified kernels on all threads of a team."""
 
     def __init__(
-        self, team: Team, needs: Iterable[Need], certified: Certified | None = None
+        self, team: Team, needs: Iterable[KernelSpec], certified: Certified | None = None
     ) -> None:
         self._team = team
         unique = dict.fromkeys(needs)  # what becomes F32 is only moved
         wanted = [need for need in unique if (need.op, need.format) != ("quantise", "F32")]
-        self._kernels = Chooser(Store()).choose(wanted, certified)
+        self._kernels = Dispatcher(Store()).choose(wanted, certified)
 
     def decoded(self, rows: Bytes, format: str, elements: int) -> Floats:
         """uint8 [rows, row_bytes] -> float32 [rows, elements]."""
@@ -71,6 +71,6 @@ class Formats:
         self._run(encoding(format, x.shape[1], bool(weights)), {"x": x, "out": out, **weights})
         return out.reshape(-1)
 
-    def _run(self, need: Need, arrays: dict[str, Any]) -> None:
+    def _run(self, need: KernelSpec, arrays: dict[str, Any]) -> None:
         share = self._kernels[need].share
         self._team.run(Program([(share, pack_words(share.signature, arrays))], arrays))

@@ -14,7 +14,7 @@ import numpy as np
 from engine.sampling.memory import Memory
 from engine.sampling.params import GREEDY_BELOW, SamplingError, SamplingParams
 from kernels.call import Run, bind
-from kernels.choose import Need
+from kernels.dispatch import KernelSpec
 from kernels.table import variants
 from reference.op import Arguments, Array
 
@@ -114,9 +114,9 @@ def needed_ops(params: SamplingParams, distributions: bool = False) -> tuple[str
     return tuple(dict.fromkeys((*chain(params), "log_sum_exp", *top, *also)))
 
 
-def over(op: str, vocab: int) -> Need:
+def over(op: str, vocab: int) -> KernelSpec:
     """What an op of these asks of the kernels: its rows are as wide as the vocabulary."""
-    return Need(op, None, (("width" if op == "softmax" else "vocab", vocab),))
+    return KernelSpec(op, None, (("width" if op == "softmax" else "vocab", vocab),))
 
 
 def first_variants(params: SamplingParams) -> dict[str, Bind]:

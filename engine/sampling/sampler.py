@@ -31,7 +31,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Likeliest:
+class Argmax:
     """What taking the most likely token wants to know of logits that are elsewhere: the token, and
     its log-probability."""
 
@@ -39,7 +39,7 @@ class Likeliest:
     logprob: float
 
 
-Row = np.ndarray[Any, np.dtype[np.float32]] | Likeliest  # what a step knows of the next token
+Row = np.ndarray[Any, np.dtype[np.float32]] | Argmax  # what a step knows of the next token
 
 
 class Constraint(Protocol):
@@ -124,9 +124,9 @@ class Sampler:
         return self.chosen(token)
 
     @property
-    def takes_likeliest(self) -> bool:
+    def takes_argmax(self) -> bool:
         """Whether the next token is the most likely one of logits as they come, and no others are
-        asked for: then `likeliest` does without them."""
+        asked for: then `argmax` does without them."""
         p = self.params
         banning = p.allowed_token_ids is not None or p.bad_words or p.logits_processors
         if self.constraint:
@@ -134,7 +134,7 @@ class Sampler:
         ending = (p.ignore_eos and p.order != "vllm") or len(self.generated) < p.min_tokens
         return chain(p) == ("greedy",) and not (banning or ending or p.logprobs)
 
-    def likeliest(self, found: Likeliest) -> Sampled:
+    def argmax(self, found: Argmax) -> Sampled:
         """What `sample` would have given."""
         return Sampled(found.token, found.logprob, [])
 

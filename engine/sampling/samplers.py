@@ -10,7 +10,7 @@ from engine.sampling.sampler import Sampler
 from engine.sampling.structured import Grammars
 from engine.tokenizer import Tokenizer
 from kernels.call import bind
-from kernels.choose import Need
+from kernels.dispatch import KernelSpec
 from kernels.kernel import Kernel
 
 
@@ -19,7 +19,7 @@ class Samplers:
 
     def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
         self._model, self._tokenizer = model, tokenizer
-        self._kernels: dict[Need, Kernel] = {}
+        self._kernels: dict[KernelSpec, Kernel] = {}
         self.grammars = Grammars(tokenizer, model.config.vocab)
 
     def in_tokens(self, params: SamplingParams) -> SamplingParams:
@@ -61,11 +61,11 @@ class Samplers:
         needs = {op: self._need(op) for op in ops}
         if new := [need for need in needs.values() if need not in self._kernels]:
             progress = self._model.options.progress.certified
-            chosen = self._model.chooser.choose(new, progress)
+            chosen = self._model.dispatcher.choose(new, progress)
             for kernel in chosen.values():
                 kernel.share.compile()  # now, not while a token waits
             self._kernels |= chosen
         return {op: partial(bind, self._kernels[need]) for op, need in needs.items()}
 
-    def _need(self, op: str) -> Need:
+    def _need(self, op: str) -> KernelSpec:
         return over(op, self._model.config.vocab)

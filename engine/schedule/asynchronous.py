@@ -19,7 +19,7 @@ from engine.options import Fields, Options
 from engine.sampling.params import SamplingParams
 from engine.schedule.many import Prompt, is_one, requests_of
 from engine.schedule.request import Request
-from engine.schedule.scheduler import Said, Scheduler
+from engine.schedule.scheduler import Scheduler, StepOutput
 from engine.speculation.settings import Settings
 
 
@@ -85,7 +85,7 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._changed = threading.Condition()
-        self._orders: list[Callable[[Scheduler], list[Said] | None]] = []
+        self._orders: list[Callable[[Scheduler], list[StepOutput] | None]] = []
         self._answers: dict[Request, Answer] = {}
         self._closing, self._count = False, 0
         self.engine.samplers.kernel("log_sum_exp")  # before several threads ask for it
@@ -134,7 +134,7 @@ class AsyncEngine:
         self.order(enter)
         return answer
 
-    def order(self, what: Callable[[Scheduler], list[Said] | None]) -> None:
+    def order(self, what: Callable[[Scheduler], list[StepOutput] | None]) -> None:
         """Have this done between two steps, and what it says told."""
         with self._changed:
             if self._closing:
@@ -306,7 +306,7 @@ class AsyncEngine:
             if closing or self._scheduler.work:
                 return not closing
 
-    def _tell(self, said: Sequence[Said]) -> None:
+    def _tell(self, said: Sequence[StepOutput]) -> None:
         """The loops hear what has come, each answer once."""
         pieces: dict[Request, list[Piece | None]] = {}
         for request, piece in said:

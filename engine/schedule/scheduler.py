@@ -53,7 +53,7 @@ class Part:
     goes_on: bool = False
 
 
-Said = tuple[Request, Piece | None]  # no piece: the request has failed, or is read
+StepOutput = tuple[Request, Piece | None]  # no piece: the request has failed, or is read
 
 
 class Steps(Protocol):
@@ -71,10 +71,10 @@ class Steps(Protocol):
     def add(self, request: Request) -> None:
         """It waits for its turn."""
 
-    def step(self) -> list[Said]:
+    def step(self) -> list[StepOutput]:
         """Choose what is evaluated, evaluate it, and draw what follows."""
 
-    def cancel(self, request: Request) -> list[Said]:
+    def cancel(self, request: Request) -> list[StepOutput]:
         """Nothing more of it is drawn: its last pieces."""
 
     def close(self) -> list[int] | None:
@@ -129,14 +129,14 @@ class Scheduler:
         """Whether a step has anything to do."""
         return bool(self._waiting or self._running)
 
-    def cancel(self, request: Request) -> list[Said]:
+    def cancel(self, request: Request) -> list[StepOutput]:
         """Nothing more of it is drawn: its last pieces, which say what was held back."""
         request.cancelled = True
         own = [run for run in self._running if run.request is request]
         for run in own:
             self._leave(run)
         put_back = self._forget(request)
-        said: list[Said] = []
+        said: list[StepOutput] = []
         if request.finished:
             return said
         live = {one.index: one for run in (*own, *put_back) if (one := run.completion)}
@@ -148,7 +148,7 @@ class Scheduler:
                 said.append(self._says(request, piece))
         return said
 
-    def step(self) -> list[Said]:
+    def step(self) -> list[StepOutput]:
         """Admit who can be, evaluate a step, draw what follows."""
         said = self._admit()
         if parts := self._parts():
@@ -167,9 +167,9 @@ class Scheduler:
 
     # Who is admitted, and who leaves
 
-    def _admit(self) -> list[Said]:
+    def _admit(self) -> list[StepOutput]:
         """Let those in whose turn it is, as long as there are sequences and cells."""
-        said: list[Said] = []
+        said: list[StepOutput] = []
         while self._waiting and len(self._running) < self._most and not self._blocked:
             if (order := self._queue[0]) not in self._waiting:
                 heapq.heappop(self._queue)
@@ -261,7 +261,7 @@ class Scheduler:
         self._push(run.order, run.request, run)
         self._blocked = True
 
-    def _fail(self, request: Request, error: Exception) -> Said:
+    def _fail(self, request: Request, error: Exception) -> StepOutput:
         """All of it ends."""
         self.cancel_silently(request)
         request.fails(error)
@@ -329,7 +329,9 @@ class Scheduler:
             if last is run:
                 return 0
 
-    def _evaluate(self, parts: list[Part], said: list[Said]) -> Iterator[tuple[Part, list[Row]]]:
+    def _evaluate(
+        self, parts: list[Part], said: list[StepOutput]
+    ) -> Iterator[tuple[Part, list[Row]]]:
         """A step of these parts: what is wanted of each. If it fails, each is tried alone, and
         whose step fails, fails."""
         try:
@@ -340,7 +342,7 @@ class Scheduler:
                 return iter(())
         return self._each(parts, said)
 
-    def _each(self, parts: list[Part], said: list[Said]) -> Iterator[tuple[Part, list[Row]]]:
+    def _each(self, parts: list[Part], said: list[StepOutput]) -> Iterator[tuple[Part, list[Row]]]:
         for part in parts:
             if part.run.slot >= 0:
                 yield from self._evaluate([part], said)
@@ -369,11 +371,11 @@ class Scheduler:
             positions += range(run.held, run.held + part.count)
             sequences += [(run.slot,)] * part.count
             wanted += range(len(tokens) - part.wanted, len(tokens))
-        likeliest = all(
-            run.completion and run.completion.sampler.takes_likeliest and not run.reading
+        argmax = all(
+            run.completion and run.completion.sampler.takes_argmax and not run.reading
             for run in (part.run for part in parts)
         )
-        found = self._model.rows(tokens, positions, sequences, wanted, likeliest, hidden)
+        found = self._model.rows(tokens, positions, sequences, wanted, argmax, hidden)
         at = 0
         for part in parts:
             part.run.held += part.count
@@ -408,7 +410,7 @@ class Scheduler:
 
     # What follows
 
-    def _draw(self, part: Part, rows: list[Row], said: list[Said]) -> None:
+    def _draw(self, part: Part, rows: list[Row], said: list[StepOutput]) -> None:
         """A run's next token, if its text is read to the end, or that it is."""
         run, request = part.run, part.run.request
         if run.slot < 0:  # another of its request has failed
@@ -437,6 +439,6 @@ class Scheduler:
             self._leave(run)
         said.append(self._says(request, piece))
 
-    def _says(self, request: Request, piece: Piece) -> Said:
+    def _says(self, request: Request, piece: Piece) -> StepOutput:
         request.says(piece)
         return request, piece

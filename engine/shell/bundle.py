@@ -35,8 +35,8 @@ def bundle(
     from engine.offload.bundling import bundle, unbundle
     from engine.shell.show import bytes_bar
 
-    with GGUFFile(resolve(model)) as file, bytes_bar(out.name) as watch:
-        (unbundle if undo else bundle)(file, out, watch)
+    with GGUFFile(resolve(model)) as file, bytes_bar(out.name) as progress:
+        (unbundle if undo else bundle)(file, out, progress)
     with GGUFFile(out) as written:
         found = list(bundles(written).values())
         if as_json:

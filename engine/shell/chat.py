@@ -36,7 +36,7 @@ def chat(
     Where standard input is no terminal each line of it is a message, and each answer a line or
     more; with --json it is one line of JSON.
     """
-    from engine.aside import check
+    from engine.atomic_write import check
     from engine.shell.prompts import prompt_text, unescaped_sampling
     from engine.shell.show import loaded, print_timings, silence
     from engine.shell.talk.conversation import Conversation
@@ -142,7 +142,7 @@ def _line(talk: "Chat", line: str, as_json: bool) -> None:
 def _answered(talk: "Chat", question: str | None, as_json: bool) -> None:
     """The next answer, to the last question if none is given."""
     from engine.errors import EngineError
-    from engine.shell.run import coloured, told
+    from engine.shell.run import coloured, completion_json
 
     conversation = talk.conversation
     if question is not None:
@@ -165,7 +165,7 @@ def _answered(talk: "Chat", question: str | None, as_json: bool) -> None:
             print(json.dumps({"message": asked, "error": str(error)}), flush=True)
         return
     if as_json:
-        line = told(conversation.engine, found, conversation.sampling.logprobs)
+        line = completion_json(conversation.engine, found, conversation.sampling.logprobs)
         line |= {"finish_reason": "cancelled"} if stopped else {}
         print(json.dumps({"message": asked, **line}), flush=True)
     else:

@@ -57,7 +57,7 @@ def convert(
         done = write(
             folder, out, outtype.upper(), name,
             predictors=predictors, threads=threads,
-            watch=watcher.packed, certified=watcher.certified,
+            progress=watcher.packed, certified=watcher.certified,
         )  # fmt: skip
     if as_json:
         written = {"file": str(out), "tensors": len(done.tensors), "bytes": done.n_bytes}

@@ -29,7 +29,7 @@ def imatrix(
     column, of a mixture for each expert by itself. The output's matrix is left out, as llama.cpp
     does.
     """
-    from engine.aside import check
+    from engine.atomic_write import check
     from engine.embedded import resolve
     from engine.passes.observe import Observed, joined, met, observe
     from engine.shell.perplexity import read_text

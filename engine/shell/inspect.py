@@ -48,8 +48,8 @@ def inspect(
     with GGUFFile(resolve(model)) as file:
         if out is not None:
             keys = edited(keys_of(file), settings or (), removed or ())
-            with bytes_bar(out.name) as watch:
-                rewrite(file, keys, out, watch)
+            with bytes_bar(out.name) as progress:
+                rewrite(file, keys, out, progress)
             print(f"{out}: {len(keys)} keys, {len(file.tensors)} tensors")
         elif key is not None:
             if key not in file.metadata:

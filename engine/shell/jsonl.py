@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from engine.aside import OutputError, check
+from engine.atomic_write import OutputError, check
 from engine.closing import Closing
 from engine.faults import unwritable
 from engine.generation.results import RequestOutput

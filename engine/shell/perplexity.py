@@ -42,7 +42,7 @@ def perplexity(
     each token of the vocabulary and token that counts. Beside a base come the KL divergence from
     it and how often both hold the same token for the likeliest.
     """
-    from engine.aside import check
+    from engine.atomic_write import check
     from engine.perplexity import LogitsFile, Scorer, Tally, writing
     from engine.perplexity.scores import Coded
     from engine.shell.show import loaded, progress_bar
@@ -99,7 +99,7 @@ def read_text(
     most = base.count if base and chunks is None else chunks
     try:
         tokens = tokenizer.encode(words)
-        return cut(tokens, context, tokenizer.bos_of_texts, most), vocab
+        return cut(tokens, context, tokenizer.added_bos, most), vocab
     except PerplexityError as error:
         raise PerplexityError(f"{file}: {error}") from None
 

@@ -32,7 +32,7 @@ def place(
     kept in MODEL.generated.gpuidx, which PowerInfer reads too, and used again until the
     model, the statistics, the budget, the cache or the speeds change.
     """
-    from engine.aside import OutputError
+    from engine.atomic_write import OutputError
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
     from engine.placement import Speeds, budget_bytes, find, statistics

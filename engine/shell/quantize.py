@@ -50,7 +50,7 @@ def quantize(
     are no multiple of a format's block gets the next one that takes them. IN is only read; OUT is
     there when it is complete.
     """
-    from engine.aside import check
+    from engine.atomic_write import check
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
     from engine.quantise import Recipe, choices, quantise
@@ -80,7 +80,7 @@ def quantize(
             check(out, file.path)
             with loading(f"quantising {out.name} (MB)") as watcher:
                 packed, tried = watcher.packed, watcher.certified
-                quantise(file, out, recipe, threads=threads, watch=packed, certified=tried)
+                quantise(file, out, recipe, threads=threads, progress=packed, certified=tried)
     for line in _notes(plan):
         note(line)
     if as_json:

@@ -27,7 +27,7 @@ def run(
     drafting: o.Drafting,
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
-    from engine.aside import check
+    from engine.atomic_write import check
     from engine.shell.prompts import prompt_text, unescaped_sampling
     from engine.shell.show import loaded, print_timings, silence
 
@@ -65,7 +65,11 @@ def run(
         elif text.session is not None:  # which is to hold the prompt, for another time
             engine.text.read(tokens, engine.timings.prompt)
         if as_json:
-            print(json.dumps({"prompt": prompt, **told(engine, list(pieces), params.logprobs)}))
+            print(
+                json.dumps(
+                    {"prompt": prompt, **completion_json(engine, list(pieces), params.logprobs)}
+                )
+            )
         else:
             sys.stdout.write(prompt if display_prompt and not text.quiet else "")
             for piece in pieces:
@@ -85,7 +89,9 @@ def coloured(piece: "Piece") -> str:
     return f"{GREEN}{piece.text}{PLAIN}" if piece.drafted else piece.text
 
 
-def told(engine: "Engine", pieces: "list[Piece]", logprobs: int | None) -> dict[str, Any]:
+def completion_json(
+    engine: "Engine", pieces: "list[Piece]", logprobs: int | None
+) -> dict[str, Any]:
     """A text for programs."""
     from engine.shell.show import timings_json
 

@@ -25,13 +25,13 @@ from rich.table import Column, Table
 from engine.engine import Engine
 from engine.generation.timings import Span
 from engine.options import Progress as Watcher
+from engine.progress import ProgressCallback
 from engine.sampling.params import SamplingParams
 from engine.shell.command_line.command import as_usage, notes
 from engine.shell.command_line.options import Loading
 from engine.speculation.settings import Settings
-from engine.watch import Watch
 from kernels.certify import Trials
-from kernels.choose import VariantError
+from kernels.dispatch import VariantError
 
 stderr = Console(stderr=True)
 SILENCE = 5.0  # seconds after which there is a line where there is no bar
@@ -93,7 +93,7 @@ def _bar(description: TextColumn, *columns: ProgressColumn) -> Progress:
 
 
 @contextmanager
-def bytes_bar(name: str) -> Iterator[Watch]:
+def bytes_bar(name: str) -> Iterator[ProgressCallback]:
     """For a file being written: a function of bytes done and their total."""
     shown = TextColumn("{task.description}", markup=False)
     with _bar(shown, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bar:
@@ -125,13 +125,13 @@ def loading(name: str) -> Iterator[Watcher]:
             )
             say(trials)
 
-        def watch(done: int, total: int) -> None:
+        def progress(done: int, total: int) -> None:
             bar.update(work, visible=total > 2**27, total=total // 2**20, completed=done // 2**20)
 
         def tuned(done: int, total: int) -> None:
             bar.update(knobs, visible=True, completed=done, total=total)
 
-        yield Watcher(certified, watch, tuned)
+        yield Watcher(certified, progress, tuned)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def sparsify(
     every tenth chunk is kept from it to choose the rank, set the threshold and count recall and
     precision. OUT is there when it is complete.
     """
-    from engine.aside import check as check_out
+    from engine.atomic_write import check as check_out
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
     from engine.shell.perplexity import read_text

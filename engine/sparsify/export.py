@@ -12,11 +12,11 @@ from engine.gguf.edit import keys_of, write_from
 from engine.gguf.file import Bytes, GGUFFile, TensorInfo
 from engine.gguf.tensor_reader import TensorReader
 from engine.gguf.writer import Keys, NewTensor, f32
+from engine.progress import ProgressCallback
 from engine.quantise.mixes import fitting
 from engine.quantise.values import Formats, decoding, encoding, misfit
 from engine.sparsify.gather import SparsifyError
 from engine.sparsity import MAGIC, THRESHOLD
-from engine.watch import Watch
 from kernels.certify import Certified
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
@@ -96,13 +96,13 @@ def export(
     *,
     more_keys: Keys | None = None,
     threads: int = 0,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
     certified: Certified | None = None,
 ) -> None:
     """Write the sparse model, with a predictor for each block and the threshold of all of them.
 
     Down is transposed in its own format; quantised rows are dequantised for that and quantised
-    again. `watch` gets bytes written and their total. Raises `SparsifyError`, `OutputError` or
+    again. `progress` gets bytes written and their total. Raises `SparsifyError`, `OutputError` or
     `GGUFError`, and leaves nothing of `out` then.
     """
     blocks = check(file)
@@ -125,7 +125,7 @@ def export(
     keys = keys_of(file) | {THRESHOLD: f32(threshold)} | dict(more_keys or {})
     with Team(threads or physical_cores()) as team:
         formats = Formats(team, needs, certified)
-        write_from(file, out, keys, tensors, pieces, watch, magic=MAGIC)
+        write_from(file, out, keys, tensors, pieces, progress, magic=MAGIC)
 
 
 def _matrices(predictor: Predictor, block: str) -> Iterator[Bytes]:

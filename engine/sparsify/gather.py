@@ -16,7 +16,7 @@ from typing import IO
 
 import numpy as np
 
-from engine.aside import OutputError
+from engine.atomic_write import OutputError
 from engine.config import ModelConfig
 from engine.errors import EngineError
 from engine.faults import unwritable
@@ -128,11 +128,11 @@ def gather(
     passages: Sequence[Sequence[int]],
     folder: Path,
     options: Options | None = None,
-    watch: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Gathered]:
     """Run a model over passages, each read on its own from position 0.
 
-    The pairs take 4 * hidden + ffn / 8 bytes of `folder` for each token and block. `watch` gets
+    The pairs take 4 * hidden + ffn / 8 bytes of `folder` for each token and block. `progress` gets
     passages done and their total. Raises `SparsifyError`, `OutputError` and what loading a model
     does.
     """
@@ -159,8 +159,8 @@ def gather(
                     found.add(kept, len(passage), is_held_out(i, len(passages)))
                 except OSError as error:
                     raise OutputError(unwritable(folder, error)) from None
-                if watch:
-                    watch(i + 1, len(passages))
+                if progress:
+                    progress(i + 1, len(passages))
         yield found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from engine.aside import check as check_out
+from engine.atomic_write import check as check_out
 from engine.gguf.file import GGUFFile
 from engine.options import Options, Progress
 from engine.placement import statistics
@@ -82,15 +82,17 @@ def sparsify(
             with _torch_threads(threads):
                 for i in range(blocks):
 
-                    def watch(rank: int, step: int, block: int = i) -> None:
+                    def progress(rank: int, step: int, block: int = i) -> None:
                         if watchers.trained:
                             watchers.trained(block, rank, step)
 
-                    predictor, judged = train(gathered.block(i), gathered.held_out, training, watch)
+                    predictor, judged = train(
+                        gathered.block(i), gathered.held_out, training, progress
+                    )
                     predictors.append(predictor)
                     made.append(BlockMade(predictor.rank, float(shares[i]), judged))
         export(
-            file, out, predictors, THRESHOLD, threads=threads, watch=watchers.written,
+            file, out, predictors, THRESHOLD, threads=threads, progress=watchers.written,
             certified=watchers.certified,
         )  # fmt: skip
     return Made(made, fit)

@@ -75,18 +75,18 @@ def train(
     block: Block,
     held_out: Array,
     training: Training,
-    watch: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Predictor, Judged]:
     """The block's predictor and what it does on the tokens of `held_out`, bool [tokens].
 
     The rank is the smallest of the ladder whose predictor reaches the recall at the border it was
-    trained for; then the border moves so that the recall is the wanted one. `watch` gets the rank
-    and the steps done.
+    trained for; then the border moves so that the recall is the wanted one. `progress` gets the
+    rank and the steps done.
     """
     learned, judged = np.flatnonzero(~held_out), _spread(np.flatnonzero(held_out), MOST_HELD_OUT)
     predictor = None
     for rank in [training.rank] if training.rank else ladder(block.inputs.shape[1]):
-        predictor = _fit(block, learned, rank, training, watch)
+        predictor = _fit(block, learned, rank, training, progress)
         if judge(block, judged, predictor, THRESHOLD).recall >= training.recall:
             break
     assert predictor is not None
@@ -106,7 +106,7 @@ def _fit(
     tokens: Array,
     rank: int,
     training: Training,
-    watch: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None] | None,
 ) -> Predictor:
     """AdamW on the cross entropy, in which active neurons weigh as much as all others together."""
     rng = np.random.default_rng([training.seed, rank])
@@ -133,8 +133,8 @@ def _fit(
         loss.backward()
         optimiser.param_groups[0]["lr"] = training.rate * (1 + cos(pi * step / training.steps)) / 2
         optimiser.step()
-        if watch:
-            watch(rank, step + 1)
+        if progress:
+            progress(rank, step + 1)
     with torch.no_grad():
         return Predictor((fc1 * scale).numpy(), fc2.numpy().copy())
 

@@ -68,7 +68,7 @@ class Tokenizer:
         return self._special.bos_id
 
     @property
-    def bos_of_texts(self) -> int | None:
+    def added_bos(self) -> int | None:
         """The token that begins a text, if the model was trained to have it there."""
         return self._special.bos_id if self._special.add_bos else None
 
@@ -101,8 +101,8 @@ class Tokenizer:
         check_text(text)
         special = self._special
         ids: list[int] = []
-        if add_special and self.bos_of_texts is not None:
-            ids.append(self.bos_of_texts)
+        if add_special and self.added_bos is not None:
+            ids.append(self.added_bos)
         after_special = at_start
         for part in special.split(text, parse_special):
             if isinstance(part, int):

@@ -10,8 +10,8 @@ SIGNATURE = OP.signature
 
 
 @share(SIGNATURE)
-def add_squares(block, thread, n_threads):
-    x, before, out = arguments(block, SIGNATURE)
+def add_squares(args, thread, n_threads):
+    x, before, out = arguments(args, SIGNATURE)
     first, last = part(x.shape[1], thread, n_threads)
     for j in range(first, last):
         out[j] = before[j]
@@ -22,8 +22,8 @@ def add_squares(block, thread, n_threads):
 
 
 @share(BY_EXPERT)
-def add_squares_by_expert(block, thread, n_threads):
-    x, ends, before, met, out, counts = arguments(block, BY_EXPERT)
+def add_squares_by_expert(args, thread, n_threads):
+    x, ends, before, met, out, counts = arguments(args, BY_EXPERT)
     first, last = part(x.shape[1], thread, n_threads)
     begin = 0
     for e in range(len(ends)):

@@ -19,9 +19,9 @@ def swiglu(gate, up):
 
 
 @share(SIGNATURE)
-def swiglu_scalar(block, thread, n_threads):
+def swiglu_scalar(args, thread, n_threads):
     """The fallback, in plain loops and float64."""
-    gate, up, out = arguments(block, SIGNATURE)
+    gate, up, out = arguments(args, SIGNATURE)
     gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
     first, last = own_elements(gate, thread, n_threads)
     for i in range(first, last):

@@ -6,8 +6,8 @@ from reference.heads import APART, JOINED
 
 
 @share(APART)
-def heads_apart(block, thread, n_threads):
-    x, size, out, ends = arguments(block, APART)
+def heads_apart(args, thread, n_threads):
+    x, size, out, ends = arguments(args, APART)
     tokens, heads, _ = x.shape
     first, last = part(tokens, thread, n_threads)
     for t in range(first, last):

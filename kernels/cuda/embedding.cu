@@ -1,5 +1,5 @@
 // A thread for each element of a token's row.
-#include "lattices.cuh"
+#include "grid_formats.cuh"
 
 extern "C" __global__ void embedding(const int32_t* __restrict__ ids,
                                      const uint8_t* __restrict__ weight, float* __restrict__ out,

@@ -1,5 +1,5 @@
 // A thread for each element.
-#include "lattices.cuh"
+#include "grid_formats.cuh"
 
 extern "C" __global__ void dequantise(const uint8_t* __restrict__ data, float* __restrict__ out,
                                       int rows, int hidden) {

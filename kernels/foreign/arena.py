@@ -35,7 +35,7 @@ class Slot:
     def bytes(self) -> int:
         return prod(self.shape) * self.dtype.itemsize
 
-    def told(self) -> list[Any]:
+    def as_list(self) -> list[Any]:
         """As the child is told."""
         return [self.offset, self.size, self.begin, self.dtype.str, list(self.shape)]
 

@@ -96,7 +96,7 @@ class Candidate:
         shown = "" if self.kind == "pickled" else f"{self.file.name}"
         return ":".join(filter(None, (shown, self.name)))
 
-    def told(self, op: Op, shape: Mapping[str, int]) -> dict[str, Any]:
+    def further_arguments(self, op: Op, shape: Mapping[str, int]) -> dict[str, Any]:
         """What a call has beside the op's arguments and sizes: the values of expressions among its
         arguments, and how a CUDA kernel is launched; ManifestError if it cannot be."""
         sizes = {**shape, **{name: shape[a] for a in shape for name in size_names(op, a)}}

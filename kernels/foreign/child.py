@@ -154,8 +154,8 @@ class Child:
         """Have the child map these calls' arrays; it stands still then, and nothing is in them."""
         told = [
             {
-                "inputs": {name: slot.told() for name, slot in call.inputs.items()},
-                "outputs": {name: slot.told() for name, slot in call.outputs.items()},
+                "inputs": {name: slot.as_list() for name, slot in call.inputs.items()},
+                "outputs": {name: slot.as_list() for name, slot in call.outputs.items()},
                 "scalars": call.scalars,
             }
             for call in calls
@@ -291,5 +291,5 @@ def layout_of(
             o.name: slot(child.outputs, o.dims(shape, format), DTYPES.get(o.dtype, np.uint8))
             for o in op.outputs
         },
-        scalars | child.candidate.told(op, shape),
+        scalars | child.candidate.further_arguments(op, shape),
     )

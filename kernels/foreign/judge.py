@@ -132,7 +132,7 @@ class Judge:
             blank = replace(blank, notes=(*blank.notes, *self.layout.notes))
             cases = [case] if case else self.cases()
             for one in cases:
-                self.candidate.told(self.op, one.shape)
+                self.candidate.further_arguments(self.op, one.shape)
             notes = self.turns().child.notes
             if INTERPRETED in notes:
                 self.slow, self.repeated = True, SMALL_INTERPRETED
@@ -384,7 +384,7 @@ class Judge:
                         )
                         smaller = found.shape != case.shape
                         if smaller and self.candidate.manifest.serves(found.shape):
-                            self.candidate.told(self.op, found.shape)
+                            self.candidate.further_arguments(self.op, found.shape)
                             yield found
         if case.values != self.op.values[0]:
             yield replace(case, values=self.op.values[0])

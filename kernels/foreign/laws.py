@@ -40,7 +40,7 @@ def laws_told(judge: "Judge", asked: bool, right: bool) -> Iterator[LawResult]:
         if law.float32 and rounded:
             yield LawResult(law.name, NOT_ASKED, "it is of kernels that round no input")
         else:
-            yield _told(judge, law, cases)
+            yield _tried(judge, law, cases)
     yield _threads(judge, cases, right)
 
 
@@ -57,7 +57,7 @@ def _cases(judge: "Judge") -> list[Case]:
     return found[-(1 if judge.slow else LAW_CASES) :]
 
 
-def _told(judge: "Judge", law: Law, cases: list[Case]) -> LawResult:
+def _tried(judge: "Judge", law: Law, cases: list[Case]) -> LawResult:
     seen: list[tuple[Arguments, dict[str, Array]]] = []
 
     def apply(inputs: Arguments) -> dict[str, Array]:
@@ -91,7 +91,7 @@ def _applied(judge: "Judge", inputs: Arguments) -> dict[str, Array]:
     if not judge.candidate.manifest.serves(shape):
         raise ShapeError(f"sizes that it does not take: {shape}")
     try:
-        judge.candidate.told(judge.op, shape)
+        judge.candidate.further_arguments(judge.op, shape)
     except LaunchError as error:
         raise ShapeError(str(error)) from None
     rng = np.random.default_rng([judge.secret, len(shape)])

@@ -61,7 +61,7 @@ def main() -> None:
         if "triton" in sys.modules and with_triton(said["load"]["file"]):
             say("runs", "copied" if "triton" in COPIED else "interpreted")
     except BaseException as error:
-        say("failed", told(error, said["load"]["file"]))
+        say("failed", one_line(error, said["load"]["file"]))
         candidate = None
     before = rounding()
     stop()
@@ -75,14 +75,14 @@ def main() -> None:
                 candidate(*prepared(call, arrays, reserved, writable)) for call in turn["calls"]
             ]
         except BaseException as error:
-            say("failed", told(error, said["load"]["file"]))
+            say("failed", one_line(error, said["load"]["file"]))
             calls = []
         stop()
         try:
             for call in calls:
                 call()
         except BaseException as error:
-            say("failed", told(error, said["load"]["file"]))
+            say("failed", one_line(error, said["load"]["file"]))
         stop()
         if complaint := left(reserved) or (CHANGED if rounding() != before else ""):
             say("wrong", complaint)
@@ -137,7 +137,7 @@ class Unfit(Exception):  # noqa: N818  it is what was found
 OURS = (__name__, "driver")  # whose errors are sentences
 
 
-def told(error: BaseException, file: str) -> str:
+def one_line(error: BaseException, file: str) -> str:
     """The error in one line, with the last line of the candidate's file that it went through."""
     line = " ".join(str(error).split())
     if type(error).__module__ in OURS:

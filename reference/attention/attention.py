@@ -13,7 +13,7 @@ import numpy as np
 from reference.bounds import EXP, TINY, U, gamma, truncating
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.laws.attention import LAWS
+from reference.laws.attention.attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 LARGEST_SCORE = 60.0  # of sum |q||k|, or thereabouts; of the scores themselves some 20

@@ -17,7 +17,7 @@ from reference.formats.kivi import (
     page_of_values,
     values_of,
 )  # fmt: skip
-from reference.laws.attention_kivi import LAWS
+from reference.laws.attention.attention_kivi import LAWS
 from reference.laws.common import alone, contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 

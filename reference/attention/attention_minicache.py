@@ -20,7 +20,7 @@ from reference.formats.minicache import (
     retained_in,
     rows_of_pages,
 )
-from reference.laws.attention_minicache import LAWS
+from reference.laws.attention.attention_minicache import LAWS
 from reference.laws.common import alone, contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 

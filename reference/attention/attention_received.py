@@ -6,7 +6,7 @@ from reference.attention import attention
 from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
-from reference.laws.attention_received import LAWS
+from reference.laws.attention.attention_received import LAWS
 from reference.laws.common import in_turns
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 

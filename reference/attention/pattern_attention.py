@@ -7,7 +7,7 @@ from reference.attention import attention
 from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
-from reference.laws.pattern_attention import LAWS
+from reference.laws.attention.pattern_attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 BLOCK = 64  # queries that see the same cells, in their order

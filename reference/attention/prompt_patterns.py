@@ -16,7 +16,7 @@ from reference.attention.pattern_attention import (
 )
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
-from reference.laws.prompt_patterns import PATTERN_LAWS, SCORE_LAWS, SUM_LAWS
+from reference.laws.attention.prompt_patterns import PATTERN_LAWS, SCORE_LAWS, SUM_LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 
 A_SHAPE, VERTICAL_SLASH, BLOCK_SPARSE = 0, 1, 2

@@ -9,7 +9,7 @@ from reference.attention.attention import HELD
 from reference.bounds import TINY, U64, U, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
-from reference.laws.cell_scores import KEYS_LAWS, POOL_LAWS
+from reference.laws.cache.cell_scores import KEYS_LAWS, POOL_LAWS
 from reference.laws.common import alone
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
+from reference.laws.cache.keep_cells import MOVE_LAWS, TOP_LAWS
 from reference.laws.common import alone
-from reference.laws.keep_cells import MOVE_LAWS, TOP_LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 TOP = "scores: f32[kv_heads held], kept: i64, first: i64, last: i64 -> out: i32[kv_heads kept]"

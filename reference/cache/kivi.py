@@ -10,8 +10,8 @@ import numpy as np
 
 from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, PAGE_BYTES, page_of_keys, page_of_values
+from reference.laws.cache.kivi import LAWS_OF
 from reference.laws.common import in_turns
-from reference.laws.kivi import LAWS_OF
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 LARGEST_HALF = 65504.0

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from reference.formats import FORMATS
+from reference.laws.cache.kv_write import LAWS
 from reference.laws.common import in_turns
-from reference.laws.kv_write import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 FORMATS_OF_CACHE = ("F32", "F16", "Q8_0", "Q4_0")

@@ -21,7 +21,7 @@ from reference.formats.minicache import (
     page_of,
     retained_in,
 )
-from reference.laws.minicache import MERGING_LAWS, WEIGHTS_LAWS
+from reference.laws.cache.minicache import MERGING_LAWS, WEIGHTS_LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 LARGEST_HALF = 65504.0

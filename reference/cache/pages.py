@@ -11,8 +11,8 @@ import numpy as np
 from reference.attention.attention import HELD, rows_of
 from reference.bounds import TINY, gamma
 from reference.formats import FORMATS
+from reference.laws.cache.pages import CHOICE_LAWS, EXTREMES_LAWS, SCORES_LAWS
 from reference.laws.common import alone
-from reference.laws.pages import CHOICE_LAWS, EXTREMES_LAWS, SCORES_LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 EXTREMES = (

@@ -7,7 +7,6 @@ llama.cpp and the `gguf` package agree bit for bit.
 import numpy as np
 
 from reference.formats.bits import pack, unpack
-from reference.formats.fit import FINER, TRIES, affine, nearest, symmetric, weighed, whole
 from reference.formats.format import (
     Bytes,
     Floats,
@@ -17,6 +16,7 @@ from reference.formats.format import (
     scaled_at,
     to_halves,
 )
+from reference.formats.scale_search import FINER, TRIES, affine, nearest, symmetric, weighed, whole
 
 
 def decode_q8_0(blocks: Bytes) -> Floats:

@@ -3,7 +3,6 @@
 import numpy as np
 
 from reference.formats.bits import pack, unpack
-from reference.formats.fit import squares, symmetric, symmetric_parts
 from reference.formats.format import (
     Bytes,
     Floats,
@@ -14,6 +13,7 @@ from reference.formats.format import (
     scaled_at,
     to_halves,
 )
+from reference.formats.scale_search import squares, symmetric, symmetric_parts
 
 NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)  # twice what the four bits mean

@@ -2,7 +2,7 @@
 
 A part's scale is d times an integer, its minimum dmin times another; d and dmin are float16. What
 element becomes which integer is our own choice: the weighted error is smallest among the scales
-that fit.py tries and, once scales are integers, among their neighbours.
+that scale_search.py tries and, once scales are integers, among their neighbours.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,6 @@ from typing import overload
 import numpy as np
 
 from reference.formats.bits import pack, unpack
-from reference.formats.fit import (
-    TRIES,
-    affine_parts,
-    nearest,
-    sizes,
-    squares,
-    symmetric_parts,
-    whole,
-)
 from reference.formats.format import (
     Bytes,
     Floats,
@@ -28,6 +19,15 @@ from reference.formats.format import (
     from_halves,
     inverse,
     scaled_at,
+)
+from reference.formats.scale_search import (
+    TRIES,
+    affine_parts,
+    nearest,
+    sizes,
+    squares,
+    symmetric_parts,
+    whole,
 )
 
 

@@ -4,9 +4,9 @@
 import numpy as np
 
 from reference.bounds import TINY, gamma
-from reference.laws.causal_conv1d import LAWS
 from reference.laws.common import alone
-from reference.laws.state import state_laws
+from reference.laws.recurrent.causal_conv1d import LAWS
+from reference.laws.recurrent.state import state_laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.recurrent import state
 from reference.sizes import TOKENS, WIDTHS

@@ -6,8 +6,8 @@ import numpy as np
 
 from reference.bounds import EXP, FACTOR, TINY, U, gamma
 from reference.laws.common import scales
-from reference.laws.gated_delta_net import LAWS
-from reference.laws.state import state_laws
+from reference.laws.recurrent.gated_delta_net import LAWS
+from reference.laws.recurrent.state import state_laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 from reference.recurrent import state
 from reference.sizes import TOKENS

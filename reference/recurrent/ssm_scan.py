@@ -6,8 +6,8 @@ import numpy as np
 
 from reference.bounds import EXP, TINY, U, gamma
 from reference.laws.common import alone, scales
-from reference.laws.ssm_scan import scan_laws
-from reference.laws.state import state_laws
+from reference.laws.recurrent.ssm_scan import scan_laws
+from reference.laws.recurrent.state import state_laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.recurrent import state
 from reference.sizes import TOKENS

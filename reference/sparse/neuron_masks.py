@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reference.laws.common import alone, contained, in_turns
-from reference.laws.neuron_masks import LAWS
+from reference.laws.sparse.neuron_masks import LAWS
 from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape, none
 from reference.sizes import TOKENS, WIDTHS
 from reference.values import FINITE

@@ -6,7 +6,7 @@ from reference.bounds import FACTOR, TINY, gamma
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.laws.common import alone, contained
-from reference.laws.sparse_axpy import laws
+from reference.laws.sparse.sparse_axpy import laws
 from reference.linear import some_tokens
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 from reference.sparse.neuron_masks import active_rows, some_mask

@@ -8,7 +8,7 @@ from reference import linear as dense
 from reference.bounds import FACTOR
 from reference.embedding import whole_blocks
 from reference.laws.common import contained
-from reference.laws.sparse_linear import laws
+from reference.laws.sparse.sparse_linear import laws
 from reference.linear import linear
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 from reference.sparse.neuron_masks import active_rows, complaint, some_mask, some_slots

@@ -36,7 +36,7 @@ def certify(
     from bench.fleet.matrix import Matrix
     from bench.fleet.trials import Certify
     from bench.race.results import append_line
-    from engine.aside import check
+    from engine.atomic_write import check
     from engine.shell.certify import kernels_of
 
     kernels_of(op)
@@ -88,7 +88,7 @@ def tune(
     """
     from bench.fleet.trials import Tune
     from bench.race.results import append_line
-    from engine.aside import check
+    from engine.atomic_write import check
     from engine.embedded import resolve
     from engine.shell.show import print_table
     from engine.shell.tune import NOTHING
@@ -139,7 +139,7 @@ def bench(
     """
     from bench.fleet.trials import Bench
     from bench.race.results import read, results_folder
-    from engine.aside import written_aside
+    from engine.atomic_write import atomic_write
     from engine.embedded import resolve
 
     folder, file = results or results_folder(), named(resolve(model))
@@ -148,7 +148,7 @@ def bench(
     job = Bench(file, (*words, "--seconds", str(seconds), "--peers", peers, STEPS))
     runs = []
     for _, (name, data) in each(asked, job, "timing", file):
-        with written_aside(folder / name) as kept:
+        with atomic_write(folder / name) as kept:
             kept.write(data)
         runs.append(read(folder / name))
     _show_runs(runs, as_json)

@@ -32,7 +32,7 @@ def conformance(
     """
     from bench.fleet import suite
     from bench.race.results import append_line
-    from engine.aside import check
+    from engine.atomic_write import check
 
     check(out)
     words = [*(chosen or ["conformance"]), *(["-k", k] if k else []), *(["-m", m] if m else [])]

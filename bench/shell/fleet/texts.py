@@ -71,7 +71,7 @@ def imatrix(
     The file is that of `assay imatrix`, byte for byte: what chunks add is summed in their order.
     """
     from bench.fleet.shares import Imatrix
-    from engine.aside import check
+    from engine.atomic_write import check
     from engine.embedded import resolve
     from engine.passes.observe import Observed, joined
     from engine.shell.imatrix import keep

@@ -30,5 +30,5 @@ def read_out(tokens: list[int], bos: int | None) -> Text:
 def costs(engine: Engine) -> list[float]:
     """Mean -ln p in nats of the tokens that count of each chunk of the held-out stories."""
     tokenizer, scorer = engine.tokenizer, Scorer(engine)
-    text = read_out(tokenizer.encode(HELD_OUT.read_text()), tokenizer.bos_of_texts)
+    text = read_out(tokenizer.encode(HELD_OUT.read_text()), tokenizer.added_bos)
     return [float(scorer.read(passage).nll.mean()) for passage in text.passages()]

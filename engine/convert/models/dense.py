@@ -50,11 +50,11 @@ class Llama(Family):
 
     activation = "hidden_act"
     # Numbers without which transformers takes those of one model.
-    told: ClassVar[tuple[str, ...]] = ()
+    required: ClassVar[tuple[str, ...]] = ()
 
     def check(self, config: Fields) -> None:
         super().check(config)
-        for name in self.told:
+        for name in self.required:
             (rope_scaling.parameters(config) if name == "rope_theta" else config).real(name)
 
     def shape(self, config: Fields) -> gw.Keys:
@@ -139,7 +139,7 @@ class Qwen3(Qwen2):
         "attn_q_norm": "model.layers.{}.self_attn.q_norm",
         "attn_k_norm": "model.layers.{}.self_attn.k_norm",
     }
-    told: ClassVar[tuple[str, ...]] = ("head_dim", "num_key_value_heads")
+    required: ClassVar[tuple[str, ...]] = ("head_dim", "num_key_value_heads")
 
 
 class SmolLM3(Llama):
@@ -149,7 +149,7 @@ class SmolLM3(Llama):
     about = "SmolLM 3"
     gguf = "smollm3"
     ties = True
-    told = ("num_key_value_heads", "rope_theta")
+    required = ("num_key_value_heads", "rope_theta")
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -193,7 +193,7 @@ class Olmo2(Qwen2):
         "post_attention_norm": "model.layers.{}.post_attention_layernorm",
         "post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
     }
-    told: ClassVar[tuple[str, ...]] = ("rms_norm_eps",)
+    required: ClassVar[tuple[str, ...]] = ("rms_norm_eps",)
 
 
 class Olmo3(Olmo2):
@@ -202,7 +202,7 @@ class Olmo3(Olmo2):
     architectures = ("Olmo3ForCausalLM",)
     about = "OLMo 3"
 
-    told = ("rms_norm_eps", "rope_theta")
+    required = ("rms_norm_eps", "rope_theta")
 
     def check(self, config: Fields) -> None:
         super().check(self._without(config))
@@ -239,7 +239,7 @@ class Ernie(Qwen2):
     about = "ERNIE 4.5, dense"
     gguf = "ernie4_5"
     ties = True
-    told = ("head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta")
+    required = ("head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta")
 
 
 class Glm4(Qwen2):
@@ -254,7 +254,7 @@ class Glm4(Qwen2):
         "post_ffw_norm": "model.layers.{}.post_mlp_layernorm",
         "ffn_up": "model.layers.{}.mlp.gate_up_proj",
     }
-    told = ("head_dim", "num_key_value_heads", "rms_norm_eps")
+    required = ("head_dim", "num_key_value_heads", "rms_norm_eps")
     part_turned = 0.5
 
 
@@ -269,7 +269,7 @@ class Phi3(Qwen2):
         "attn_qkv": "model.layers.{}.self_attn.qkv_proj",
         "ffn_up": "model.layers.{}.mlp.gate_up_proj",
     }
-    told = ("max_position_embeddings", "rms_norm_eps")
+    required = ("max_position_embeddings", "rms_norm_eps")
     part_turned = 1.0
     ropes = ("default", "linear", "yarn", "longrope")
 
@@ -288,7 +288,7 @@ class Cohere(Qwen2):
     gguf = "command-r"
     modules: ClassVar = Qwen3.modules
     ties = True
-    told = ("rope_theta",)
+    required = ("rope_theta",)
     head_norms: ClassVar[str] = "use_qk_norm"
 
     def notes(self, config: Fields) -> list[str]:

@@ -111,7 +111,7 @@ class Routed(Mixture):
         count = config.count(FURTHER) if config.get(FURTHER) else 0
         layers, whole = config.count("num_hidden_layers"), len(tensors)
         joining = [NEXTN["eh_proj"].format(layers + i) for i in range(min(count, whole))]
-        return nextn.told(config, tensors, joining)
+        return nextn.counted(config, tensors, joining)
 
     def check(self, config: Fields) -> None:
         super().check(config)  # type: ignore[misc]
@@ -223,7 +223,7 @@ class Qwen2Moe(Qwen3Moe):
         **Qwen3Moe.counts,
         "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     }
-    told: ClassVar[tuple[str, ...]] = Qwen2.told
+    required: ClassVar[tuple[str, ...]] = Qwen2.required
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -248,7 +248,7 @@ class Glm4Moe(Routed, Qwen3):
             for name in ("gate", "up", "down")
         },
     }
-    told = ("num_key_value_heads", "rms_norm_eps")
+    required = ("num_key_value_heads", "rms_norm_eps")
     dense = 1
     part_turned = 0.5
     head_norms = "use_qk_norm"
@@ -261,7 +261,7 @@ class Olmoe(Qwen3Moe):
     about = "OLMoE"
     gguf = "olmoe"
     counts: ClassVar = {**Mixture.counts}
-    told: ClassVar[tuple[str, ...]] = ("rms_norm_eps",)
+    required: ClassVar[tuple[str, ...]] = ("rms_norm_eps",)
 
     def check(self, config: Fields) -> None:
         super().check(config)

@@ -92,7 +92,7 @@ class GptOss(Mixture, Qwen2):
         "ffn_up_exps": "model.layers.{}.mlp.experts.up_proj",
         "ffn_down_exps": "model.layers.{}.mlp.experts.down_proj",
     }
-    told: ClassVar[tuple[str, ...]] = ("rms_norm_eps", "head_dim", "rope_theta")
+    required: ClassVar[tuple[str, ...]] = ("rms_norm_eps", "head_dim", "rope_theta")
 
     def check(self, config: Fields) -> None:
         method = config.part("quantization_config").get("quant_method")

@@ -54,7 +54,7 @@ class DeltaNets(Qwen3):
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
         layers = {name.split(".")[2] for name in tensors if name.startswith("mtp.layers.")}
-        return nextn.told(config, tensors, [NEXTN["eh_proj"]] * len(layers))
+        return nextn.counted(config, tensors, [NEXTN["eh_proj"]] * len(layers))
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -132,7 +132,7 @@ class Qwen3Next(DeltaNets, Qwen2Moe):
         "attn_gate": f"{LINEAR}.in_proj_qkvz",
         "ssm_ba": f"{LINEAR}.in_proj_ba",
     }
-    told: ClassVar = DeltaNets.told
+    required: ClassVar = DeltaNets.required
 
     def usual_words(self, config: Fields) -> Fields:
         usual = {"norm_topk_prob": True, **config.values}
@@ -217,7 +217,7 @@ class Qwen35Moe(Qwen35, Qwen2Moe):
     about = "Qwen 3.5, of experts"
     gguf = "qwen35moe"
     modules: ClassVar = {**Qwen2Moe.modules, **Qwen35.modules}
-    told: ClassVar = DeltaNets.told
+    required: ClassVar = DeltaNets.required
     normed = ""  # always
 
     def shape(self, config: Fields) -> gw.Keys:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.aside import written_aside
+from engine.atomic_write import atomic_write
 from engine.chat import ChatError, checked
 from engine.engine import Engine
 from engine.errors import EngineError
@@ -129,7 +129,7 @@ class Conversation:
 
     def save(self, path: Path) -> None:
         """Write the messages as JSON, a list of {"role", "content"}."""
-        with written_aside(path) as file:
+        with atomic_write(path) as file:
             file.write((json.dumps(self.messages, ensure_ascii=False, indent=1) + "\n").encode())
 
     def load(self, path: Path) -> None:

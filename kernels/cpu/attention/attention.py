@@ -20,12 +20,12 @@ from numba import njit
 from kernels.cpu.attention.attention_sums import (
     BASES,
     CHUNK,
-    DESK,
     DIM_STRIDE,
     MERGED,
     QUERIES,
     SUM,
     WIDEST,
+    WORKSPACE,
 )
 from kernels.cpu.attention.attention_tile import (
     SIGNATURE,
@@ -118,9 +118,9 @@ def end_of_run(spans, first, last):
 def flash(tag: FormatTag) -> Callable[..., None]:
     sizes_of, place_of = dividing(tag, QUERIES)
 
-    def generic(block, thread, n_threads):
-        q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(block, SIGNATURE)
-        desk = stack(np.float32, DESK)
+    def generic(args, thread, n_threads):
+        q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(args, SIGNATURE)
+        workspace = stack(np.float32, WORKSPACE)
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
         units, sizes = sizes_of(q, k)
@@ -132,36 +132,36 @@ def flash(tag: FormatTag) -> Callable[..., None]:
             h0, h1, column, t1, last_token = place_of(item % units, sizes)
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, t1, last_token)
-                first, last = 0, chunks_of(bring_queries(block, desk, t0, t1, h0, h1))
+                first, last = 0, chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)
                 for chunk in range(first, last):
-                    attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk)
+                    attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk)
                     for t in range(t0, t1):
                         for h in range(h0, h1):
                             row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
                             if split:
                                 slot = ((t * heads + h) * chunks + chunk) * (head_dim + 2)
-                                copy(scratch, slot, desk, SUM + row, head_dim)
+                                copy(scratch, slot, workspace, SUM + row, head_dim)
                             elif chunk == 0:
-                                copy(desk, MERGED + row, desk, SUM + row, head_dim)
+                                copy(workspace, MERGED + row, workspace, SUM + row, head_dim)
                             elif spans[t, 2] - spans[t, 1] > chunk * CHUNK:
-                                merge(desk, MERGED + row, desk, SUM + row, head_dim)
+                                merge(workspace, MERGED + row, workspace, SUM + row, head_dim)
                 if not split:
                     for t in range(t0, t1):
                         for h in range(h0, h1):
                             row = MERGED + ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
                             cells = spans[t, 2] - spans[t, 1]
                             at = (t * heads + h) * head_dim
-                            finish(out, at, cells, sinks[h], desk, row, head_dim)
+                            finish(out, at, cells, sinks[h], workspace, row, head_dim)
 
     return generic
 
 
-def merge_chunks(block, thread, n_threads):
+def merge_chunks(args, thread, n_threads):
     """The second share: what chunks of few tokens gave, merged."""
-    lists, spans, sinks, scratch, out = arguments(block, MERGE_SIGNATURE)
+    lists, spans, sinks, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks, step = chunks_of(lists.shape[1]), head_dim + 2
     first, last = part(tokens * heads, thread, n_threads)

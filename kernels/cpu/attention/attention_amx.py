@@ -1,9 +1,9 @@
 """attention for prompts by products of bfloat16 on AMX tiles: variant `amx_bf16`.
 
 Queries, keys, values and weights are rounded to bfloat16; scores, softmax and sums are float32. The
-queries of a desk are rows, neighbouring tokens and of each the heads that share a KV head, so that
-keys and values become tiles once for all of them. Scores are made transposed, a vector of sixteen
-rows for each cell, so that softmax needs no sum across a vector:
+queries of a workspace are rows, neighbouring tokens and of each the heads that share a KV head, so
+that keys and values become tiles once for all of them. Scores are made transposed, a vector of
+sixteen rows for each cell, so that softmax needs no sum across a vector:
 
     S^T [cells][rows] = K [cells][head_dim] Q^T,    O [rows][head_dim] = P [rows][cells] V
 

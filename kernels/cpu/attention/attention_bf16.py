@@ -2,8 +2,8 @@
 common with those on tiles (attention_amx.py).
 
 Queries, keys, values and weights are rounded to bfloat16; scores, softmax and sums are float32. The
-queries of a desk are rows, neighbouring tokens and of each the heads that share a KV head, so that
-keys and values are made pairs once for all of them.
+queries of a workspace are rows, neighbouring tokens and of each the heads that share a KV head, so
+that keys and values are made pairs once for all of them.
 
 Chunks, their partial results and how these merge are attention.py's, and so is what makes a row's
 bits the same in any company: cells that a row does not see weigh zero and add nothing.
@@ -50,7 +50,7 @@ from reference.cache.kv_write import FORMATS_OF_CACHE
 
 SIGNATURE = OP.signature
 LANES, DEEP = 16, 32  # rows of a vector; elements of a tile's row
-QUERIES = 128  # rows of a desk, at most
+QUERIES = 128  # rows of a workspace, at most
 ROWS = 16  # of a tile
 TILE = ROWS * DEEP  # elements of a tile of bfloat16
 SUMS = ROWS * LANES  # of a tile of sums
@@ -170,10 +170,10 @@ def flash(method: Method, tag: FormatTag) -> Callable[..., None]:
     all_scores, all_weights = 2 * CHUNK * LANES, 2 * TALL * SUMS
     some_sums, all_sums = 2 * ROWS * DIM_STRIDE, QUERIES * DIM_STRIDE
 
-    def kernel(block, thread, n_threads):
+    def kernel(args, thread, n_threads):
         (
             q, k, v, lists, spans, positions, cell_positions, slopes, sinks, scale, softcap, out,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
+        ) = arguments(args, SIGNATURE)  # fmt: skip
         _, heads, head_dim = q.shape
         units, sizes = sizes_of(q, k)
         words, queries = stack(np.float32, SUMS), stack(np.float32, words_of_queries)

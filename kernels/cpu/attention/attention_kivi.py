@@ -19,7 +19,6 @@ from kernels.cpu.attention.attention_sums import (
     BASES,
     CELL_STRIDE,
     CHUNK,
-    DESK,
     DIM_STRIDE,
     KEY,
     MERGED,
@@ -27,6 +26,7 @@ from kernels.cpu.attention.attention_sums import (
     SUM,
     WEIGHT,
     WIDEST,
+    WORKSPACE,
     query_of,
 )
 from kernels.cpu.attention.attention_tile import (
@@ -91,37 +91,39 @@ def partials(shape: Shape) -> int:
 
 
 @njit(inline="always")
-def everywhere(desk, at):
-    return splat(f32x16, extract(load(f32x1, desk, at), 0))
+def everywhere(workspace, at):
+    return splat(f32x16, extract(load(f32x1, workspace, at), 0))
 
 
 @njit(inline="always")
-def by_arithmetic(desk, place, codes, shift):
-    first = mul(everywhere(desk, STEP + place), two_bits(codes, shift))
-    second = mul(everywhere(desk, STEP + place + 1), two_bits(codes, shift + 2))
-    return add(first, everywhere(desk, KEY + place)), add(second, everywhere(desk, KEY + place + 1))
+def by_arithmetic(workspace, place, codes, shift):
+    first = mul(everywhere(workspace, STEP + place), two_bits(codes, shift))
+    second = mul(everywhere(workspace, STEP + place + 1), two_bits(codes, shift + 2))
+    return add(first, everywhere(workspace, KEY + place)), add(
+        second, everywhere(workspace, KEY + place + 1)
+    )
 
 
 @njit(inline="always")
-def by_table(desk, place, codes, shift):
+def by_table(workspace, place, codes, shift):
     """One shift is for both: either table heeds two of four bits. Of a product and a sum apart LLVM
     would look up each of their operands."""
-    low, next_low = everywhere(desk, KEY + place), everywhere(desk, KEY + place + 1)
-    step, next_step = everywhere(desk, STEP + place), everywhere(desk, STEP + place + 1)
+    low, next_low = everywhere(workspace, KEY + place), everywhere(workspace, KEY + place + 1)
+    step, next_step = everywhere(workspace, STEP + place), everywhere(workspace, STEP + place + 1)
     first = fma(step, load(f32x16, LOWER, 0), low)
     second = fma(next_step, load(f32x16, UPPER, 0), next_low)
     return picked(first, codes, shift), picked(second, codes, shift)
 
 
 @inner
-def bring_groups(pages, first, head_dim, desk, place, count):
+def bring_groups(pages, first, head_dim, workspace, place, count):
     """Zero points and steps of `count` groups, from `place` on, of the page of a head at
     pages[first:], as float32 to KEY and STEP."""
     for i in range(0, count, 16):
         lows = load(f16x16, pages, first + 8 * head_dim + 2 * (place + i))
-        store(desk, KEY + i, convert(f32x16, lows))
+        store(workspace, KEY + i, convert(f32x16, lows))
         steps = load(i8x16, pages, first + 10 * head_dim + place + i)
-        store(desk, STEP + i, of_upper_bits(steps))
+        store(workspace, STEP + i, of_upper_bits(steps))
 
 
 @njit(inline="always")
@@ -139,11 +141,11 @@ def find_pages(bases, at, lists, first, last, page_bytes, head_bytes):
 
 
 def attending(numbers: Any) -> Any:
-    """attend_pages, with numbers(desk, place, codes, shift): the two that the four bits of each
-    word from `shift` on stand for, of groups `place` and place + 1 on the desk."""
+    """attend_pages, with numbers(workspace, place, codes, shift): the two that the four bits of
+    each word from `shift` on stand for, of groups `place` and place + 1 in the workspace."""
 
     @inner
-    def dots_of_page(none, pages, first, desk, head_dim, row, cell):
+    def dots_of_page(none, pages, first, workspace, head_dim, row, cell):
         """q k^T of rows from `row` on, as many as `none` is long, with the 32 cells of a page."""
         early, late, queries = none, none, query_of(row)
         for b in range(0, head_dim, 16):
@@ -151,35 +153,41 @@ def attending(numbers: Any) -> Any:
             more = load(i32x16, pages, first + 8 * b + 64)
             for j in range(0, 16, 2):
                 query = queries + 8 * (b + j)
-                x, y = numbers(desk, b + j, codes, 2 * j), numbers(desk, b + j, more, 2 * j)
-                early = fma_rows(early, x[0], desk, query, 1)
-                late = fma_rows(late, y[0], desk, query, 1)
-                early = fma_rows(early, x[1], desk, query + 8, 1)
-                late = fma_rows(late, y[1], desk, query + 8, 1)
+                x, y = (
+                    numbers(workspace, b + j, codes, 2 * j),
+                    numbers(workspace, b + j, more, 2 * j),
+                )
+                early = fma_rows(early, x[0], workspace, query, 1)
+                late = fma_rows(late, y[0], workspace, query, 1)
+                early = fma_rows(early, x[1], workspace, query + 8, 1)
+                late = fma_rows(late, y[1], workspace, query + 8, 1)
         scores = WEIGHT + row * CELL_STRIDE + cell
-        store_rows(desk, scores, CELL_STRIDE, early)
-        store_rows(desk, scores + 16, CELL_STRIDE, late)
+        store_rows(workspace, scores, CELL_STRIDE, early)
+        store_rows(workspace, scores + 16, CELL_STRIDE, late)
 
     @inner
-    def values_of_page(like, pages, first, desk, head_dim, row, cell):
+    def values_of_page(like, pages, first, workspace, head_dim, row, cell):
         """Add the values of a page's 32 cells, times their weights, to rows from `row` on."""
         for d in range(0, head_dim, GROUP):
-            bring_groups(pages, first, head_dim, desk, d, GROUP)
+            bring_groups(pages, first, head_dim, workspace, d, GROUP)
             at = SUM + row * DIM_STRIDE + d
-            left = load_rows(like, desk, at, DIM_STRIDE)
-            right = load_rows(like, desk, at + 16, DIM_STRIDE)
+            left = load_rows(like, workspace, at, DIM_STRIDE)
+            right = load_rows(like, workspace, at + 16, DIM_STRIDE)
             for t in range(0, GROUP, 16):
                 codes = load(i32x16, pages, first + 8 * d + 4 * t)
                 more = load(i32x16, pages, first + 8 * d + 4 * t + 128)
                 for j in range(0, 16, 2):
                     weight = WEIGHT + row * CELL_STRIDE + cell + t + j
-                    x, y = numbers(desk, t + j, codes, 2 * j), numbers(desk, t + j, more, 2 * j)
-                    left = fma_rows(left, x[0], desk, weight, CELL_STRIDE)
-                    right = fma_rows(right, y[0], desk, weight, CELL_STRIDE)
-                    left = fma_rows(left, x[1], desk, weight + 1, CELL_STRIDE)
-                    right = fma_rows(right, y[1], desk, weight + 1, CELL_STRIDE)
-            store_rows(desk, at, DIM_STRIDE, left)
-            store_rows(desk, at + 16, DIM_STRIDE, right)
+                    x, y = (
+                        numbers(workspace, t + j, codes, 2 * j),
+                        numbers(workspace, t + j, more, 2 * j),
+                    )
+                    left = fma_rows(left, x[0], workspace, weight, CELL_STRIDE)
+                    right = fma_rows(right, y[0], workspace, weight, CELL_STRIDE)
+                    left = fma_rows(left, x[1], workspace, weight + 1, CELL_STRIDE)
+                    right = fma_rows(right, y[1], workspace, weight + 1, CELL_STRIDE)
+            store_rows(workspace, at, DIM_STRIDE, left)
+            store_rows(workspace, at + 16, DIM_STRIDE, right)
 
     @njit(inline="always")
     def ask(k_pages, v_pages, bases, count, more, p, size):
@@ -192,34 +200,34 @@ def attending(numbers: Any) -> Any:
             ask_for(k_pages, bases[PAGES + p - 2 * count], size)
 
     @njit(inline="always")
-    def by_rows(keys, pages, first, desk, head_dim, rows, cell):
+    def by_rows(keys, pages, first, workspace, head_dim, rows, cell):
         """Either of them for all rows: eight or four at a time, or one."""
         row = 0
         while row < rows:
             left = rows - row
             if keys:
                 if left >= 8:
-                    dots_of_page(zeros(f32x16, 8), pages, first, desk, head_dim, row, cell)
+                    dots_of_page(zeros(f32x16, 8), pages, first, workspace, head_dim, row, cell)
                 elif left >= 4:
-                    dots_of_page(zeros(f32x16, 4), pages, first, desk, head_dim, row, cell)
+                    dots_of_page(zeros(f32x16, 4), pages, first, workspace, head_dim, row, cell)
                 else:
-                    dots_of_page(zeros(f32x16, 1), pages, first, desk, head_dim, row, cell)
+                    dots_of_page(zeros(f32x16, 1), pages, first, workspace, head_dim, row, cell)
             elif left >= 8:
-                values_of_page(zeros(f32x16, 8), pages, first, desk, head_dim, row, cell)
+                values_of_page(zeros(f32x16, 8), pages, first, workspace, head_dim, row, cell)
             elif left >= 4:
-                values_of_page(zeros(f32x16, 4), pages, first, desk, head_dim, row, cell)
+                values_of_page(zeros(f32x16, 4), pages, first, workspace, head_dim, row, cell)
             else:
-                values_of_page(zeros(f32x16, 1), pages, first, desk, head_dim, row, cell)
+                values_of_page(zeros(f32x16, 1), pages, first, workspace, head_dim, row, cell)
             row += 8 if left >= 8 else 4 if left >= 4 else 1
 
     @inner
-    def attend_pages(block, desk, bases, places, t0, t1, h0, h1, kv_head, chunk, after):
+    def attend_pages(args, workspace, bases, places, t0, t1, h0, h1, kv_head, chunk, after):
         """What attend is, over a chunk of pages, which tokens t0 to t1 see alike. `after` is the
         kv_head and the chunk that come next, whose pages are asked for."""
         (
             q, _, _, _, spans, positions, _, slopes, _, scale, softcap, k_pages, v_pages,
             page_lists, packed, _, _,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
+        ) = arguments(args, SIGNATURE)  # fmt: skip
         head_dim, width, begin, seen = q.shape[2], h1 - h0, chunk * PAGES, np.int64(packed[t0])
         rows, size, own = (t1 - t0) * width, head_dim * PAGE_BYTES, page_lists[spans[t0, 0]]
         whole, later = k_pages.shape[1] * size, after[1] * PAGES
@@ -231,21 +239,21 @@ def attending(numbers: Any) -> Any:
             places[i] = begin * GROUP + i
         for p in range(count):
             ask(k_pages, v_pages, bases, count, more, p + EARLY, size)
-            bring_groups(k_pages, bases[p], head_dim, desk, 0, head_dim)
-            by_rows(True, k_pages, bases[p], desk, head_dim, rows, p * GROUP)
+            bring_groups(k_pages, bases[p], head_dim, workspace, 0, head_dim)
+            by_rows(True, k_pages, bases[p], workspace, head_dim, rows, p * GROUP)
         for t in range(t0, t1):
             for h in range(h0, h1):
                 row, cells = (t - t0) * width + h - h0, count * GROUP
                 highest, total = weigh(
-                    desk, row, cells, scale, softcap, slopes[h], positions[t], places
+                    workspace, row, cells, scale, softcap, slopes[h], positions[t], places
                 )
                 at = SUM + row * DIM_STRIDE
                 for d in range(0, head_dim, 16):
-                    store(desk, at + d, zero(f32x16))
-                desk[at + head_dim], desk[at + head_dim + 1] = highest, total
+                    store(workspace, at + d, zero(f32x16))
+                workspace[at + head_dim], workspace[at + head_dim + 1] = highest, total
         for p in range(count):
             ask(k_pages, v_pages, bases, count, more, count + p + EARLY, size)
-            by_rows(False, v_pages, bases[p], desk, head_dim, rows, p * GROUP)
+            by_rows(False, v_pages, bases[p], workspace, head_dim, rows, p * GROUP)
 
     return attend_pages
 
@@ -273,11 +281,11 @@ def flash(numbers: Any) -> Callable[..., None]:
     sizes_of, place_of = dividing(F16, QUERIES)
     attend_pages = attending(numbers)
 
-    def generic(block, thread, n_threads):
+    def generic(args, thread, n_threads):
         (
             q, k, _, lists, spans, _, _, _, sinks, _, _, _, _, page_lists, packed, scratch, out,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
-        desk = stack(np.float32, DESK)
+        ) = arguments(args, SIGNATURE)  # fmt: skip
+        workspace = stack(np.float32, WORKSPACE)
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
         units, sizes = sizes_of(q, k)
@@ -295,7 +303,7 @@ def flash(numbers: Any) -> Callable[..., None]:
                 t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
                 of_pages = chunks_of_pages(packed[t0])
                 first = np.int64(0)
-                last = of_pages + chunks_of(bring_queries(block, desk, t0, t1, h0, h1))
+                last = of_pages + chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)
@@ -303,12 +311,12 @@ def flash(numbers: Any) -> Callable[..., None]:
                     if chunk < of_pages:
                         then = (next_head, after // units if split else chunk + 1)
                         attend_pages(
-                            block, desk, bases, places, t0, t1, h0, h1, kv_head, chunk, then
+                            args, workspace, bases, places, t0, t1, h0, h1, kv_head, chunk, then
                         )
                     else:
                         of_cells = chunk - of_pages
                         attend(
-                            F16, block, desk, bases, places, t0, t1, h0, h1, column, of_cells
+                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells
                         )  # fmt: skip
                     for t in range(t0, t1):
                         seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])
@@ -316,25 +324,25 @@ def flash(numbers: Any) -> Callable[..., None]:
                             row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
                             if split:
                                 slot = ((t * heads + h) * chunks + chunk) * (head_dim + 2)
-                                copy(scratch, slot, desk, SUM + row, head_dim)
+                                copy(scratch, slot, workspace, SUM + row, head_dim)
                             elif chunk == 0:
-                                copy(desk, MERGED + row, desk, SUM + row, head_dim)
+                                copy(workspace, MERGED + row, workspace, SUM + row, head_dim)
                             else:
-                                merge(desk, MERGED + row, desk, SUM + row, head_dim)
+                                merge(workspace, MERGED + row, workspace, SUM + row, head_dim)
                 if not split:
                     for t in range(t0, t1):
                         cells = packed[t] + spans[t, 2] - spans[t, 1]
                         for h in range(h0, h1):
                             row = MERGED + ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
                             at = (t * heads + h) * head_dim
-                            finish(out, at, cells, sinks[h], desk, row, head_dim)
+                            finish(out, at, cells, sinks[h], workspace, row, head_dim)
 
     return generic
 
 
-def merge_chunks(block, thread, n_threads):
+def merge_chunks(args, thread, n_threads):
     """The second share: what chunks of few tokens gave, merged."""
-    lists, spans, sinks, page_lists, packed, scratch, out = arguments(block, MERGE_SIGNATURE)
+    lists, spans, sinks, page_lists, packed, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks = chunks_of_pages(page_lists.shape[1]) + chunks_of(lists.shape[1])
     first, last = part(tokens * heads, thread, n_threads)

@@ -17,7 +17,6 @@ from kernels.cpu.attention.attention_sums import (
     BASES,
     CELL_STRIDE,
     CHUNK,
-    DESK,
     DIM_STRIDE,
     MERGED,
     QUERIES,
@@ -25,6 +24,7 @@ from kernels.cpu.attention.attention_sums import (
     SUM,
     WEIGHT,
     WIDEST,
+    WORKSPACE,
     dots,
     first_rows,
     first_values,
@@ -81,21 +81,21 @@ def find_rows(pages, first, width, retained, upper, bases):
 
 
 @njit(inline="always")
-def times_lengths(desk, row, pages, lengths):
+def times_lengths(workspace, row, pages, lengths):
     """What stands for a row with the tokens of a page, times their lengths."""
     at = WEIGHT + row * CELL_STRIDE
     for c in range(0, CHUNK, 16):
-        found = mul(load(f32x16, desk, at + c), load(f32x16, pages, lengths + 4 * c))
-        store(desk, at + c, found)
+        found = mul(load(f32x16, workspace, at + c), load(f32x16, pages, lengths + 4 * c))
+        store(workspace, at + c, found)
 
 
 @inner
-def attend_page(block, desk, keys, rows_of_values, places, t0, t1, h0, h1, kv_head, chunk):
+def attend_page(args, workspace, keys, rows_of_values, places, t0, t1, h0, h1, kv_head, chunk):
     """What attend is, over a page, which tokens t0 to t1 see alike."""
     (
         q, _, _, _, spans, positions, _, slopes, _, scale, softcap, k_pages, v_pages, page_lists, _,
         upper, _, _,
-    ) = arguments(block, SIGNATURE)  # fmt: skip
+    ) = arguments(args, SIGNATURE)  # fmt: skip
     head_dim, width, size = q.shape[2], h1 - h0, k_pages.shape[2]
     rows, row_bytes = (t1 - t0) * width, 2 * head_dim
     retained = (size - PLAIN) // row_bytes - GROUP
@@ -107,32 +107,32 @@ def attend_page(block, desk, keys, rows_of_values, places, t0, t1, h0, h1, kv_he
     find_rows(flat_values, first, row_bytes, retained, upper, rows_of_values)
     for i in range(GROUP):
         places[i] = chunk * GROUP + i
-    dots(F16, flat_keys, flat_values, keys, desk, head_dim, rows, CHUNK)
+    dots(F16, flat_keys, flat_values, keys, workspace, head_dim, rows, CHUNK)
     for t in range(t0, t1):
         for h in range(h0, h1):
             row = (t - t0) * width + h - h0
-            times_lengths(desk, row, flat_keys, lengths)
+            times_lengths(workspace, row, flat_keys, lengths)
             highest, total = weigh(
-                desk, row, CHUNK, scale, softcap, slopes[h], positions[t], places
+                workspace, row, CHUNK, scale, softcap, slopes[h], positions[t], places
             )
-            times_lengths(desk, row, flat_values, lengths)
+            times_lengths(workspace, row, flat_values, lengths)
             at = SUM + row * DIM_STRIDE
             for d in range(0, head_dim, 16):
-                store(desk, at + d, zero(f32x16))
-            desk[at + head_dim], desk[at + head_dim + 1] = highest, total
+                store(workspace, at + d, zero(f32x16))
+            workspace[at + head_dim], workspace[at + head_dim + 1] = highest, total
     for c in range(0, CHUNK, STAGED):
-        first_values(F16, flat_values, rows_of_values, desk, head_dim, rows, c, STAGED)
-        values(desk, head_dim, first_rows(rows), rows, c, 0, STAGED)
+        first_values(F16, flat_values, rows_of_values, workspace, head_dim, rows, c, STAGED)
+        values(workspace, head_dim, first_rows(rows), rows, c, 0, STAGED)
 
 
 def flash():
     sizes_of, place_of = dividing(F16, QUERIES)
 
-    def generic(block, thread, n_threads):
+    def generic(args, thread, n_threads):
         (
             q, k, _, lists, spans, _, _, _, sinks, _, _, _, _, page_lists, packed, _, scratch, out,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
-        desk, places = stack(np.float32, DESK), stack(np.int32, CHUNK)
+        ) = arguments(args, SIGNATURE)  # fmt: skip
+        workspace, places = stack(np.float32, WORKSPACE), stack(np.int32, CHUNK)
         bases, more = stack(np.int64, BASES), stack(np.int64, BASES)
         tokens, heads, head_dim = q.shape
         units, sizes = sizes_of(q, k)
@@ -146,19 +146,19 @@ def flash():
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
                 of_pages, first = np.int64(packed[t0]), np.int64(0)
-                last = of_pages + chunks_of(bring_queries(block, desk, t0, t1, h0, h1))
+                last = of_pages + chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)
                 for chunk in range(first, last):
                     if chunk < of_pages:
                         attend_page(
-                            block, desk, bases, more, places, t0, t1, h0, h1, kv_head, chunk
+                            args, workspace, bases, more, places, t0, t1, h0, h1, kv_head, chunk
                         )  # fmt: skip
                     else:
                         of_cells = chunk - of_pages
                         attend(
-                            F16, block, desk, bases, places, t0, t1, h0, h1, column, of_cells
+                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells
                         )  # fmt: skip
                     for t in range(t0, t1):
                         seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])
@@ -166,25 +166,25 @@ def flash():
                             row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
                             if split:
                                 slot = ((t * heads + h) * chunks + chunk) * (head_dim + 2)
-                                copy(scratch, slot, desk, SUM + row, head_dim)
+                                copy(scratch, slot, workspace, SUM + row, head_dim)
                             elif chunk == 0:
-                                copy(desk, MERGED + row, desk, SUM + row, head_dim)
+                                copy(workspace, MERGED + row, workspace, SUM + row, head_dim)
                             else:
-                                merge(desk, MERGED + row, desk, SUM + row, head_dim)
+                                merge(workspace, MERGED + row, workspace, SUM + row, head_dim)
                 if not split:
                     for t in range(t0, t1):
                         cells = packed[t] + spans[t, 2] - spans[t, 1]
                         for h in range(h0, h1):
                             row = MERGED + ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
                             at = (t * heads + h) * head_dim
-                            finish(out, at, cells, sinks[h], desk, row, head_dim)
+                            finish(out, at, cells, sinks[h], workspace, row, head_dim)
 
     return generic
 
 
-def merge_chunks(block, thread, n_threads):
+def merge_chunks(args, thread, n_threads):
     """The second share: what chunks of few tokens gave, merged."""
-    lists, spans, sinks, page_lists, packed, scratch, out = arguments(block, MERGE_SIGNATURE)
+    lists, spans, sinks, page_lists, packed, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks = page_lists.shape[1] + chunks_of(lists.shape[1])
     first, last = part(tokens * heads, thread, n_threads)

@@ -17,10 +17,10 @@ from kernels.cpu.attention.attention_sums import (
     BASES,
     CELL_STRIDE,
     CHUNK,
-    DESK,
     QUERIES,
     SUM,
     WEIGHT,
+    WORKSPACE,
     dots,
     query_of,
 )
@@ -48,11 +48,11 @@ def partials(shape: Shape) -> int:
 
 
 @inner
-def weights_of(tag, block, desk, bases, t0, t1, h0, h1, column, chunk):
+def weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk):
     """A chunk's weights below its own highest score, as rows of WEIGHT, for tokens t0 to t1, whose
     cells begin alike, and heads h0 to h1 of the KV head at byte `column`; the highest score of each
     row and its sum of weights to SUM."""
-    q, k, lists, spans, scale, softcap, _, _ = arguments(block, SIGNATURE)
+    q, k, lists, spans, scale, softcap, _, _ = arguments(args, SIGNATURE)
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     begin, most = spans[t0, 1] + chunk * CHUNK, np.int64(0)
     for t in range(t0, t1):
@@ -60,21 +60,21 @@ def weights_of(tag, block, desk, bases, t0, t1, h0, h1, column, chunk):
         for h in range(h0, h1):
             query = query_of((t - t0) * width + h - h0)
             for d in range(head_dim):
-                desk[query + 8 * d] = q[t, h, d]
+                workspace[query + 8 * d] = q[t, h, d]
     if most <= 0:
         return
     end = begin + most if most < CHUNK else lists.shape[1]
     for c in range(most + AHEAD):
         bases[c] = lists[sequence, min(begin + c, end - 1)] * k.shape[1] + column
-    dots(tag, k, k, bases, desk, head_dim, (t1 - t0) * width, most)
+    dots(tag, k, k, bases, workspace, head_dim, (t1 - t0) * width, most)
     places = stack(np.int32, CHUNK)  # of no interest where there are no slopes
     for t in range(t0, t1):
         seen = max(0, min(spans[t, 2] - begin, CHUNK))
         for h in range(h0, h1):
             row = (t - t0) * width + h - h0
             none = np.float32(0)
-            highest, total = weigh(desk, row, seen, scale, softcap, none, np.int32(0), places)
-            desk[SUM + 2 * row], desk[SUM + 2 * row + 1] = highest, total
+            highest, total = weigh(workspace, row, seen, scale, softcap, none, np.int32(0), places)
+            workspace[SUM + 2 * row], workspace[SUM + 2 * row + 1] = highest, total
 
 
 @inner
@@ -100,9 +100,9 @@ def whole(scratch, first, chunks, found, at):
 def finding(tag: FormatTag) -> Callable[..., None]:
     sizes_of, place_of = dividing(tag, QUERIES)
 
-    def generic(block, thread, n_threads):
-        q, k, lists, spans, _, _, scratch, _ = arguments(block, SIGNATURE)
-        desk, bases = stack(np.float32, DESK), stack(np.int64, BASES)
+    def generic(args, thread, n_threads):
+        q, k, lists, spans, _, _, scratch, _ = arguments(args, SIGNATURE)
+        workspace, bases = stack(np.float32, WORKSPACE), stack(np.int64, BASES)
         tokens, heads, _ = q.shape
         units, sizes = sizes_of(q, k)
         all_chunks, chunks = chunks_of(lists.shape[1]), np.int64(0)
@@ -113,13 +113,13 @@ def finding(tag: FormatTag) -> Callable[..., None]:
             h0, h1, column, t1, last = place_of(item // chunks, sizes)
             while t1 < last:
                 t0, t1 = t1, end_of_run(spans, t1, last)
-                weights_of(tag, block, desk, bases, t0, t1, h0, h1, column, chunk)
+                weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk)
                 for t in range(t0, t1):
                     for h in range(h0, h1):
                         if spans[t, 2] > spans[t, 1] + chunk * CHUNK:
                             row = SUM + 2 * ((t - t0) * (h1 - h0) + h - h0)
                             at = 2 * ((t * heads + h) * all_chunks + chunk)
-                            scratch[at], scratch[at + 1] = desk[row], desk[row + 1]
+                            scratch[at], scratch[at + 1] = workspace[row], workspace[row + 1]
 
     return generic
 
@@ -128,9 +128,9 @@ def adding(tag: FormatTag) -> Callable[..., None]:
     layout = FORMATS[tag.format]
     block_elements, block_bytes = layout.block, layout.block_bytes
 
-    def add_up(block, thread, n_threads):
-        q, _, lists, spans, _, _, scratch, out = arguments(block, SIGNATURE)
-        desk, bases = stack(np.float32, DESK), stack(np.int64, BASES)
+    def add_up(args, thread, n_threads):
+        q, _, lists, spans, _, _, scratch, out = arguments(args, SIGNATURE)
+        workspace, bases = stack(np.float32, WORKSPACE), stack(np.int64, BASES)
         sums = stack(np.float32, OF_ROWS)
         tokens, heads, head_dim = q.shape
         kv_heads, all_chunks = out.shape[1], chunks_of(lists.shape[1])
@@ -157,25 +157,25 @@ def adding(tag: FormatTag) -> Callable[..., None]:
                             whole(scratch, at, own, sums, 2 * row)
                     for chunk in range(first, last):
                         begin = spans[t0, 1] + chunk * CHUNK
-                        weights_of(tag, block, desk, bases, t0, t1, h0, h1, column, chunk)
+                        weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk)
                         for t in range(t0, t1):
                             seen = min(spans[t, 2] - begin, CHUNK)
                             cells = out[spans[t, 0], kv_head]
                             for h in range(h0, h1 if seen > 0 else h0):
                                 row = (t - t0) * (h1 - h0) + h - h0
-                                shrink = below(desk[SUM + 2 * row], sums[2 * row])
+                                shrink = below(workspace[SUM + 2 * row], sums[2 * row])
                                 factor = shrink / sums[2 * row + 1]
                                 at = WEIGHT + row * CELL_STRIDE
                                 for c in range(seen):
-                                    cells[begin + c] += desk[at + c] * factor
+                                    cells[begin + c] += workspace[at + c] * factor
 
     return add_up
 
 
 def plain(tag: FormatTag) -> Callable[..., None]:
-    def scalar(block, thread, n_threads):
+    def scalar(args, thread, n_threads):
         """For any head_dim, one element at a time: KV heads are shared among threads."""
-        q, k, lists, spans, scale, softcap, out = arguments(block, PLAIN)
+        q, k, lists, spans, scale, softcap, out = arguments(args, PLAIN)
         group = q.shape[1] // out.shape[1]
         first, last = part(out.shape[1], thread, n_threads)
         for kv_head in range(first, last):

@@ -19,10 +19,10 @@ def plain(tag: FormatTag) -> Callable[..., None]:
     layout = FORMATS[tag.format]
     block_elements, block_bytes = layout.block, layout.block_bytes
 
-    def scalar(block, thread, n_threads):
+    def scalar(args, thread, n_threads):
         (
             q, k, v, lists, spans, positions, cell_positions, slopes, sinks, scale, softcap, out,
-        ) = arguments(block, SIGNATURE)  # fmt: skip
+        ) = arguments(args, SIGNATURE)  # fmt: skip
         tokens, heads, head_dim = q.shape
         group = heads * head_dim // (k.shape[1] // block_bytes * block_elements)
         first, last = part(tokens * heads, thread, n_threads)

@@ -1,8 +1,8 @@
 """The long sums of attention: rows of queries with a chunk's keys, and its values with weights.
 
 Some rows at a time have their sums in registers, and the first of them bring keys and values on
-the way, for the others to find on the desk. A row's sums are the same in any company: its dots are
-chains over head_dim, sixteen cells side by side, and its weighted sum is a chain over the cells.
+the way, for the others to find in the workspace. A row's sums are the same in any company: its dots
+are chains over head_dim, sixteen cells side by side, its weighted sum is a chain over the cells.
 Rows that are too few to fill the time in which an addition ends have four of their own chains side
 by side: those of four times sixteen cells, or of four times sixteen elements of a value.
 """
@@ -32,14 +32,14 @@ ABREAST = 4  # chains of one row side by side, where rows are few
 # Strides of rows: no power of two, or rows would compete for the same lines of the nearest cache.
 CELL_STRIDE = CHUNK + 16
 DIM_STRIDE = WIDEST + 16
-# Where on a tile's desk things lie: one array, since passing many costs calls and compilation.
+# Where in a tile's workspace things lie: one array, since passing many costs calls and compilation.
 QUERY = 0  # [QUERIES / 8, WIDEST, 8]: element by element, eight rows side by side
 SUM = QUERY + QUERIES * WIDEST  # [QUERIES, DIM_STRIDE]: a chunk's partial results
 MERGED = SUM + QUERIES * DIM_STRIDE  # like SUM: those of all chunks so far
 WEIGHT = MERGED + QUERIES * DIM_STRIDE  # [QUERIES, CELL_STRIDE]: scores, then weights
 KEY = WEIGHT + QUERIES * CELL_STRIDE  # [head_dim, 16], as often as there is room
 VALUE = KEY + 16 * WIDEST  # [STAGED, head_dim]
-DESK = VALUE + STAGED * WIDEST
+WORKSPACE = VALUE + STAGED * WIDEST
 AHEAD = 32  # cells: how early a row is asked for, meant for the second cache
 BASES = CHUNK + AHEAD  # of cells: where their rows' heads begin, and of those that come next
 
@@ -63,29 +63,31 @@ def _places(head_dim):
 
 
 @njit(inline="always")
-def _multiply(sums, desk, key, d):
-    """Two elements of the cells at desk[key:], from d on, times the first rows' queries."""
-    sums = fma_rows(sums, load(f32x16, desk, key + 16 * d), desk, QUERY + 8 * d, 1)
-    return fma_rows(sums, load(f32x16, desk, key + 16 * d + 16), desk, QUERY + 8 * d + 8, 1)
+def _multiply(sums, workspace, key, d):
+    """Two elements of the cells at workspace[key:], from d on, times the first rows' queries."""
+    sums = fma_rows(sums, load(f32x16, workspace, key + 16 * d), workspace, QUERY + 8 * d, 1)
+    return fma_rows(
+        sums, load(f32x16, workspace, key + 16 * d + 16), workspace, QUERY + 8 * d + 8, 1
+    )
 
 
 @njit(inline="always")
-def _put(desk, d, a, b, c, e):
+def _put(workspace, d, a, b, c, e):
     """Elements d, d + 4, d + 8 and d + 12 of sixteen cells, to KEY."""
-    store_rows(desk, KEY + 16 * d, 64, gather_quarters(a, b, c, e))
+    store_rows(workspace, KEY + 16 * d, 64, gather_quarters(a, b, c, e))
 
 
 @inner
-def _bring(tag, k, bases, desk, cell, d, to):
+def _bring(tag, k, bases, workspace, cell, d, to):
     """Elements d to d + 15 of sixteen cells, to those from `to` on of KEY."""
     a = four_rows(tag, k, bases, cell, d)
     b = four_rows(tag, k, bases, cell + 4, d)
     c = four_rows(tag, k, bases, cell + 8, d)
     e = four_rows(tag, k, bases, cell + 12, d)
-    _put(desk, to, a[0], b[0], c[0], e[0])
-    _put(desk, to + 1, a[1], b[1], c[1], e[1])
-    _put(desk, to + 2, a[2], b[2], c[2], e[2])
-    _put(desk, to + 3, a[3], b[3], c[3], e[3])
+    _put(workspace, to, a[0], b[0], c[0], e[0])
+    _put(workspace, to + 1, a[1], b[1], c[1], e[1])
+    _put(workspace, to + 2, a[2], b[2], c[2], e[2])
+    _put(workspace, to + 3, a[3], b[3], c[3], e[3])
 
 
 @njit(inline="always")
@@ -103,37 +105,37 @@ def _ask(tag, k, v, bases, cell, d, cells):
 
 
 @njit(inline="always")
-def _bring_and_multiply(sums, tag, k, bases, desk, cell, d, to, key, before):
+def _bring_and_multiply(sums, tag, k, bases, workspace, cell, d, to, key, before):
     """Elements d to d + 15 of the cells from `cell` on, to those from `to` on of KEY; and sixteen
-    elements from `before` on of desk[key:] times the first rows' queries, by turns.
+    elements from `before` on of workspace[key:] times the first rows' queries, by turns.
 
     For shuffles and multiplications wait for different units.
     """
     a = four_rows(tag, k, bases, cell, d)
-    sums = _multiply(sums, desk, key, before)
+    sums = _multiply(sums, workspace, key, before)
     b = four_rows(tag, k, bases, cell + 4, d)
-    sums = _multiply(sums, desk, key, before + 2)
+    sums = _multiply(sums, workspace, key, before + 2)
     c = four_rows(tag, k, bases, cell + 8, d)
-    sums = _multiply(sums, desk, key, before + 4)
+    sums = _multiply(sums, workspace, key, before + 4)
     e = four_rows(tag, k, bases, cell + 12, d)
-    sums = _multiply(sums, desk, key, before + 6)
-    _put(desk, to, a[0], b[0], c[0], e[0])
-    sums = _multiply(sums, desk, key, before + 8)
-    _put(desk, to + 1, a[1], b[1], c[1], e[1])
-    sums = _multiply(sums, desk, key, before + 10)
-    _put(desk, to + 2, a[2], b[2], c[2], e[2])
-    sums = _multiply(sums, desk, key, before + 12)
-    _put(desk, to + 3, a[3], b[3], c[3], e[3])
-    return _multiply(sums, desk, key, before + 14)
+    sums = _multiply(sums, workspace, key, before + 6)
+    _put(workspace, to, a[0], b[0], c[0], e[0])
+    sums = _multiply(sums, workspace, key, before + 8)
+    _put(workspace, to + 1, a[1], b[1], c[1], e[1])
+    sums = _multiply(sums, workspace, key, before + 10)
+    _put(workspace, to + 2, a[2], b[2], c[2], e[2])
+    sums = _multiply(sums, workspace, key, before + 12)
+    _put(workspace, to + 3, a[3], b[3], c[3], e[3])
+    return _multiply(sums, workspace, key, before + 14)
 
 
 @inner
-def _first_dots(none, tag, k, v, bases, desk, head_dim, first, last, cells):
+def _first_dots(none, tag, k, v, bases, workspace, head_dim, first, last, cells):
     """q k^T of the first rows, as many as `none` is long, with cells first to last of the chunk.
 
     Sixteen cells at a time are brought to KEY, and later ones asked for.
     """
-    _bring(tag, k, bases, desk, first, 0, 0)
+    _bring(tag, k, bases, workspace, first, 0, 0)
     place, places = 0, _places(head_dim)
     for cell in range(first, last, 16):
         sums, key = none, KEY + 16 * head_dim * place
@@ -142,54 +144,54 @@ def _first_dots(none, tag, k, v, bases, desk, head_dim, first, last, cells):
             _ask(tag, k, v, bases, cell, d, cells)
             if d + 16 < head_dim:
                 to = place * head_dim + d + 16
-                sums = _bring_and_multiply(sums, tag, k, bases, desk, cell, d + 16, to, key, d)
+                sums = _bring_and_multiply(sums, tag, k, bases, workspace, cell, d + 16, to, key, d)
             elif cell + 16 < last and (following != place or head_dim > 16):
                 to = following * head_dim
-                sums = _bring_and_multiply(sums, tag, k, bases, desk, cell + 16, 0, to, key, d)
+                sums = _bring_and_multiply(sums, tag, k, bases, workspace, cell + 16, 0, to, key, d)
             else:
                 for rest in range(d, head_dim, 2):
-                    sums = _multiply(sums, desk, key, rest)
-        store_rows(desk, WEIGHT + cell, CELL_STRIDE, sums)
+                    sums = _multiply(sums, workspace, key, rest)
+        store_rows(workspace, WEIGHT + cell, CELL_STRIDE, sums)
         place = following
 
 
 @inner
-def _dots(none, desk, head_dim, row, cell, key):
-    """The same of rows from `row` on, with the cells of desk[key:], of KEY."""
+def _dots(none, workspace, head_dim, row, cell, key):
+    """The same of rows from `row` on, with the cells of workspace[key:], of KEY."""
     sums, queries = none, query_of(row)
     for d in range(head_dim):
-        sums = fma_rows(sums, load(f32x16, desk, key + 16 * d), desk, queries + 8 * d, 1)
-    store_rows(desk, WEIGHT + row * CELL_STRIDE + cell, CELL_STRIDE, sums)
+        sums = fma_rows(sums, load(f32x16, workspace, key + 16 * d), workspace, queries + 8 * d, 1)
+    store_rows(workspace, WEIGHT + row * CELL_STRIDE + cell, CELL_STRIDE, sums)
 
 
 @inner
-def _dots_of_two(none, desk, head_dim, row, cell):
+def _dots_of_two(none, workspace, head_dim, row, cell):
     """The same with the 32 cells of KEY."""
     a, b, queries, beside = none, none, query_of(row), 16 * head_dim
     for d in range(head_dim):
         at = KEY + 16 * d
-        v, w = load(f32x16, desk, at), load(f32x16, desk, at + beside)
-        a, b = fma_rows_of_two(a, b, v, w, desk, queries + 8 * d, 1)
-    store_rows(desk, WEIGHT + row * CELL_STRIDE + cell, CELL_STRIDE, a)
-    store_rows(desk, WEIGHT + row * CELL_STRIDE + cell + 16, CELL_STRIDE, b)
+        v, w = load(f32x16, workspace, at), load(f32x16, workspace, at + beside)
+        a, b = fma_rows_of_two(a, b, v, w, workspace, queries + 8 * d, 1)
+    store_rows(workspace, WEIGHT + row * CELL_STRIDE + cell, CELL_STRIDE, a)
+    store_rows(workspace, WEIGHT + row * CELL_STRIDE + cell + 16, CELL_STRIDE, b)
 
 
 @inner
-def _dots_abreast(desk, head_dim, row, cell):
+def _dots_abreast(workspace, head_dim, row, cell):
     """The same of one row with four times sixteen cells."""
     a = b = c = e = zeros(f32x16, 1)
     query, step = query_of(row), 16 * head_dim
     for d in range(head_dim):
         at, own = KEY + 16 * d, query + 8 * d
-        a = fma_rows(a, load(f32x16, desk, at), desk, own, 1)
-        b = fma_rows(b, load(f32x16, desk, at + step), desk, own, 1)
-        c = fma_rows(c, load(f32x16, desk, at + 2 * step), desk, own, 1)
-        e = fma_rows(e, load(f32x16, desk, at + 3 * step), desk, own, 1)
-    store_rows(desk, WEIGHT + row * CELL_STRIDE + cell, 16, (a[0], b[0], c[0], e[0]))
+        a = fma_rows(a, load(f32x16, workspace, at), workspace, own, 1)
+        b = fma_rows(b, load(f32x16, workspace, at + step), workspace, own, 1)
+        c = fma_rows(c, load(f32x16, workspace, at + 2 * step), workspace, own, 1)
+        e = fma_rows(e, load(f32x16, workspace, at + 3 * step), workspace, own, 1)
+    store_rows(workspace, WEIGHT + row * CELL_STRIDE + cell, 16, (a[0], b[0], c[0], e[0]))
 
 
 @inner
-def _few_dots(tag, k, v, bases, desk, head_dim, rows, first, last, cells):
+def _few_dots(tag, k, v, bases, workspace, head_dim, rows, first, last, cells):
     """The same of all rows, which are few, with cells first to last of the chunk."""
     most = max(1, min(ABREAST, WIDEST // head_dim))
     cell = first
@@ -198,39 +200,39 @@ def _few_dots(tag, k, v, bases, desk, head_dim, rows, first, last, cells):
         for i in range(times):
             for d in range(0, head_dim, 16):
                 _ask(tag, k, v, bases, cell + 16 * i, d, cells)
-                _bring(tag, k, bases, desk, cell + 16 * i, d, i * head_dim + d)
+                _bring(tag, k, bases, workspace, cell + 16 * i, d, i * head_dim + d)
         for row in range(rows):
             if times == ABREAST:
-                _dots_abreast(desk, head_dim, row, cell)
+                _dots_abreast(workspace, head_dim, row, cell)
             else:
                 for i in range(times):
                     key = KEY + 16 * i * head_dim
-                    _dots(zeros(f32x16, 1), desk, head_dim, row, cell + 16 * i, key)
+                    _dots(zeros(f32x16, 1), workspace, head_dim, row, cell + 16 * i, key)
         cell += 16 * times
 
 
 @njit(inline="always")
-def first_dots(tag, k, v, bases, desk, head_dim, rows, first, last, cells):
+def first_dots(tag, k, v, bases, workspace, head_dim, rows, first, last, cells):
     """For the first rows."""
     if rows >= 8:
-        _first_dots(zeros(f32x16, 8), tag, k, v, bases, desk, head_dim, first, last, cells)
+        _first_dots(zeros(f32x16, 8), tag, k, v, bases, workspace, head_dim, first, last, cells)
     elif rows >= 4:
-        _first_dots(zeros(f32x16, 4), tag, k, v, bases, desk, head_dim, first, last, cells)
+        _first_dots(zeros(f32x16, 4), tag, k, v, bases, workspace, head_dim, first, last, cells)
     else:
-        _few_dots(tag, k, v, bases, desk, head_dim, rows, first, last, cells)
+        _few_dots(tag, k, v, bases, workspace, head_dim, rows, first, last, cells)
 
 
 @njit(inline="always")
-def dots(tag, k, v, bases, desk, head_dim, rows, cells):
+def dots(tag, k, v, bases, workspace, head_dim, rows, cells):
     """q k^T of rows 0 to `rows` with the chunk's cells."""
     ends = stack(np.int64, EIGHTS)
     for eight in range(EIGHTS):
         ends[eight] = cells
-    dots_seen(tag, k, v, bases, desk, head_dim, rows, cells, ends)
+    dots_seen(tag, k, v, bases, workspace, head_dim, rows, cells, ends)
 
 
 @njit(inline="always")
-def dots_seen(tag, k, v, bases, desk, head_dim, rows, cells, ends):
+def dots_seen(tag, k, v, bases, workspace, head_dim, rows, cells, ends):
     """The same, eight or four rows at a time, or one; of each eight rows with as many cells, at
     least, as `ends` has for them."""
     done = first_rows(rows)
@@ -238,21 +240,21 @@ def dots_seen(tag, k, v, bases, desk, head_dim, rows, cells, ends):
     step = cells if rows == done else 16 * _places(head_dim)
     for cell in range(0, cells, step):
         last = min(cell + step, cells)
-        first_dots(tag, k, v, bases, desk, head_dim, rows, cell, last, cells)
+        first_dots(tag, k, v, bases, workspace, head_dim, rows, cell, last, cells)
         for row in range(done, rows - 7, 8):
             if ends[row // 8] <= cell:
                 continue
             if last - cell > 16:
-                _dots_of_two(zeros(f32x16, 8), desk, head_dim, row, cell)
+                _dots_of_two(zeros(f32x16, 8), workspace, head_dim, row, cell)
             else:
-                _dots(zeros(f32x16, 8), desk, head_dim, row, cell, KEY)
+                _dots(zeros(f32x16, 8), workspace, head_dim, row, cell, KEY)
         for at in range(cell, last if (rows - done) % 8 else cell, 16):
             key, row = KEY + (at - cell) * head_dim, rows - (rows - done) % 8
             if rows - row >= 4:
-                _dots(zeros(f32x16, 4), desk, head_dim, row, at, key)
+                _dots(zeros(f32x16, 4), workspace, head_dim, row, at, key)
                 row += 4
             for one in range(row, rows):
-                _dots(zeros(f32x16, 1), desk, head_dim, one, at, key)
+                _dots(zeros(f32x16, 1), workspace, head_dim, one, at, key)
 
 
 @njit(inline="always")
@@ -264,112 +266,114 @@ def _ask_value(tag, v, bases, cell, begin, count):
 
 
 @inner
-def _first_values(like, tag, v, bases, desk, head_dim, cell, count, keep):
+def _first_values(like, tag, v, bases, workspace, head_dim, cell, count, keep):
     """Add `count` values from `cell` on times their weights to the first rows; VALUE keeps them."""
     paired = head_dim - head_dim % 32
     for d in range(0, paired, 32):
-        sums = load_rows(like, desk, SUM + d, DIM_STRIDE)
-        others = load_rows(like, desk, SUM + d + 16, DIM_STRIDE)
+        sums = load_rows(like, workspace, SUM + d, DIM_STRIDE)
+        others = load_rows(like, workspace, SUM + d + 16, DIM_STRIDE)
         for j in range(count):
             base, weights = load(int64, bases, cell + j), WEIGHT + cell + j
             value, other = sixteen(tag, v, base, d), sixteen(tag, v, base, d + 16)
             if keep:
-                store(desk, VALUE + j * head_dim + d, value)
-                store(desk, VALUE + j * head_dim + d + 16, other)
+                store(workspace, VALUE + j * head_dim + d, value)
+                store(workspace, VALUE + j * head_dim + d + 16, other)
             _ask_value(tag, v, bases, cell + j, d, 32)
-            sums, others = fma_rows_of_two(sums, others, value, other, desk, weights, CELL_STRIDE)
-        store_rows(desk, SUM + d, DIM_STRIDE, sums)
-        store_rows(desk, SUM + d + 16, DIM_STRIDE, others)
+            sums, others = fma_rows_of_two(
+                sums, others, value, other, workspace, weights, CELL_STRIDE
+            )
+        store_rows(workspace, SUM + d, DIM_STRIDE, sums)
+        store_rows(workspace, SUM + d + 16, DIM_STRIDE, others)
     for d in range(paired, head_dim, 16):
-        sums = load_rows(like, desk, SUM + d, DIM_STRIDE)
+        sums = load_rows(like, workspace, SUM + d, DIM_STRIDE)
         for j in range(count):
             value = sixteen(tag, v, load(int64, bases, cell + j), d)
             if keep:
-                store(desk, VALUE + j * head_dim + d, value)
+                store(workspace, VALUE + j * head_dim + d, value)
             _ask_value(tag, v, bases, cell + j, d, 16)
-            sums = fma_rows(sums, value, desk, WEIGHT + cell + j, CELL_STRIDE)
-        store_rows(desk, SUM + d, DIM_STRIDE, sums)
+            sums = fma_rows(sums, value, workspace, WEIGHT + cell + j, CELL_STRIDE)
+        store_rows(workspace, SUM + d, DIM_STRIDE, sums)
 
 
 @inner
-def _few_values(tag, v, bases, desk, head_dim, rows, cell, count):
+def _few_values(tag, v, bases, workspace, head_dim, rows, cell, count):
     """The same of all rows, which are few, one by one; VALUE keeps nothing."""
     abreast = head_dim - head_dim % (16 * ABREAST)
     for row in range(rows):
         at, weights = SUM + row * DIM_STRIDE, WEIGHT + row * CELL_STRIDE + cell
         for d in range(0, abreast, 16 * ABREAST):
-            sums = load_rows(zeros(f32x16, ABREAST), desk, at + d, 16)
+            sums = load_rows(zeros(f32x16, ABREAST), workspace, at + d, 16)
             a, b, c, e = (sums[0],), (sums[1],), (sums[2],), (sums[3],)
             for j in range(count):
                 base = load(int64, bases, cell + j)
                 if row == 0:
                     _ask_value(tag, v, bases, cell + j, d, 16 * ABREAST)
-                a = fma_rows(a, sixteen(tag, v, base, d), desk, weights + j, 1)
-                b = fma_rows(b, sixteen(tag, v, base, d + 16), desk, weights + j, 1)
-                c = fma_rows(c, sixteen(tag, v, base, d + 32), desk, weights + j, 1)
-                e = fma_rows(e, sixteen(tag, v, base, d + 48), desk, weights + j, 1)
-            store_rows(desk, at + d, 16, (a[0], b[0], c[0], e[0]))
+                a = fma_rows(a, sixteen(tag, v, base, d), workspace, weights + j, 1)
+                b = fma_rows(b, sixteen(tag, v, base, d + 16), workspace, weights + j, 1)
+                c = fma_rows(c, sixteen(tag, v, base, d + 32), workspace, weights + j, 1)
+                e = fma_rows(e, sixteen(tag, v, base, d + 48), workspace, weights + j, 1)
+            store_rows(workspace, at + d, 16, (a[0], b[0], c[0], e[0]))
         for d in range(abreast, head_dim, 16):
-            a = load_rows(zeros(f32x16, 1), desk, at + d, 16)
+            a = load_rows(zeros(f32x16, 1), workspace, at + d, 16)
             for j in range(count):
                 if row == 0:
                     _ask_value(tag, v, bases, cell + j, d, 16)
                 base = load(int64, bases, cell + j)
-                a = fma_rows(a, sixteen(tag, v, base, d), desk, weights + j, 1)
-            store_rows(desk, at + d, 16, a)
+                a = fma_rows(a, sixteen(tag, v, base, d), workspace, weights + j, 1)
+            store_rows(workspace, at + d, 16, a)
 
 
 @inner
-def _values(like, desk, head_dim, row, cell, first, last):
+def _values(like, workspace, head_dim, row, cell, first, last):
     """The same with values first to last of VALUE."""
     own, weights = SUM + row * DIM_STRIDE, WEIGHT + row * CELL_STRIDE + cell
     paired = head_dim - head_dim % 32
     for d in range(0, paired, 32):
-        sums = load_rows(like, desk, own + d, DIM_STRIDE)
-        others = load_rows(like, desk, own + d + 16, DIM_STRIDE)
+        sums = load_rows(like, workspace, own + d, DIM_STRIDE)
+        others = load_rows(like, workspace, own + d + 16, DIM_STRIDE)
         for j in range(first, last):
             at = VALUE + j * head_dim + d
-            value, other = load(f32x16, desk, at), load(f32x16, desk, at + 16)
+            value, other = load(f32x16, workspace, at), load(f32x16, workspace, at + 16)
             sums, others = fma_rows_of_two(
-                sums, others, value, other, desk, weights + j, CELL_STRIDE
+                sums, others, value, other, workspace, weights + j, CELL_STRIDE
             )
-        store_rows(desk, own + d, DIM_STRIDE, sums)
-        store_rows(desk, own + d + 16, DIM_STRIDE, others)
+        store_rows(workspace, own + d, DIM_STRIDE, sums)
+        store_rows(workspace, own + d + 16, DIM_STRIDE, others)
     for d in range(paired, head_dim, 16):
-        sums = load_rows(like, desk, own + d, DIM_STRIDE)
+        sums = load_rows(like, workspace, own + d, DIM_STRIDE)
         for j in range(first, last):
-            value = load(f32x16, desk, VALUE + j * head_dim + d)
-            sums = fma_rows(sums, value, desk, weights + j, CELL_STRIDE)
-        store_rows(desk, own + d, DIM_STRIDE, sums)
+            value = load(f32x16, workspace, VALUE + j * head_dim + d)
+            sums = fma_rows(sums, value, workspace, weights + j, CELL_STRIDE)
+        store_rows(workspace, own + d, DIM_STRIDE, sums)
 
 
 @njit(inline="always")
-def first_values(tag, v, bases, desk, head_dim, rows, cell, count):
+def first_values(tag, v, bases, workspace, head_dim, rows, cell, count):
     """For the first rows."""
     keep = rows > first_rows(rows)
     if rows >= 8:
-        _first_values(zeros(f32x16, 8), tag, v, bases, desk, head_dim, cell, count, keep)
+        _first_values(zeros(f32x16, 8), tag, v, bases, workspace, head_dim, cell, count, keep)
     elif rows >= 4:
-        _first_values(zeros(f32x16, 4), tag, v, bases, desk, head_dim, cell, count, keep)
+        _first_values(zeros(f32x16, 4), tag, v, bases, workspace, head_dim, cell, count, keep)
     else:
-        _few_values(tag, v, bases, desk, head_dim, rows, cell, count)
+        _few_values(tag, v, bases, workspace, head_dim, rows, cell, count)
 
 
 @inner
-def values(desk, head_dim, row, last_row, cell, first, last):
+def values(workspace, head_dim, row, last_row, cell, first, last):
     """For rows `row` to `last_row`, eight or four at a time, or one."""
     while last_row - row >= 8:
-        _values(zeros(f32x16, 8), desk, head_dim, row, cell, first, last)
+        _values(zeros(f32x16, 8), workspace, head_dim, row, cell, first, last)
         row += 8
     if last_row - row >= 4:
-        _values(zeros(f32x16, 4), desk, head_dim, row, cell, first, last)
+        _values(zeros(f32x16, 4), workspace, head_dim, row, cell, first, last)
         row += 4
     for one in range(row, last_row):
-        _values(zeros(f32x16, 1), desk, head_dim, one, cell, first, last)
+        _values(zeros(f32x16, 1), workspace, head_dim, one, cell, first, last)
 
 
 @inner
-def add_values(tag, v, bases, desk, head_dim, rows, most, seen):
+def add_values(tag, v, bases, workspace, head_dim, rows, most, seen):
     """Add the chunk's values times their weights to the rows, each of which sees the first of the
     `most` cells, as many as `seen` has."""
     first = first_rows(rows)
@@ -382,12 +386,12 @@ def add_values(tag, v, bases, desk, head_dim, rows, most, seen):
                 common = max(0, min(common, seen[one] - c))
             if row == 0:
                 own = common
-                first_values(tag, v, bases, desk, head_dim, rows, c, common)
+                first_values(tag, v, bases, workspace, head_dim, rows, c, common)
                 for j in range(common, staged):  # what only some of the rows see
                     for d in range(0, head_dim, 16):
-                        store(desk, VALUE + j * head_dim + d, sixteen(tag, v, bases[c + j], d))
-            values(desk, head_dim, row, last, c, own, common)
+                        store(workspace, VALUE + j * head_dim + d, sixteen(tag, v, bases[c + j], d))
+            values(workspace, head_dim, row, last, c, own, common)
             for one in range(row, last if common < staged else row):
                 if seen[one] - c > common:
-                    values(desk, head_dim, one, one + 1, c, common, min(staged, seen[one] - c))
+                    values(workspace, head_dim, one, one + 1, c, common, min(staged, seen[one] - c))
             row = last

@@ -105,11 +105,11 @@ def finite(highest):
 
 
 @njit(inline="always")
-def score_cells(desk, start, count, scale, softcap, slope, position, places):
-    """Scores in place of a row's dots with `count` cells, at desk[start:]: -> the highest."""
+def score_cells(workspace, start, count, scale, softcap, slope, position, places):
+    """Scores in place of a row's dots with `count` cells, at workspace[start:]: -> the highest."""
     top = splat(f32x16, -np.inf)
     for c in range(0, count, 16):
-        score = mul(load(f32x16, desk, start + c), splat(f32x16, scale))
+        score = mul(load(f32x16, workspace, start + c), splat(f32x16, scale))
         if softcap != 0.0:
             cap = splat(f32x16, softcap)
             score = mul(cap, tanh(div(score, cap)))
@@ -119,20 +119,20 @@ def score_cells(desk, start, count, scale, softcap, slope, position, places):
         if c + 16 > count:
             score = first_lanes(score, count - c, splat(f32x16, -np.inf))
         top = maximum(score, top)
-        store(desk, start + c, score)
+        store(workspace, start + c, score)
     return max_lanes(top)
 
 
 @inner
-def weigh(desk, row, count, scale, softcap, slope, position, places):
+def weigh(workspace, row, count, scale, softcap, slope, position, places):
     """exp(score - highest) in place of a row's dots with `count` cells: -> (highest, sum)."""
     start = WEIGHT + row * CELL_STRIDE
-    highest = score_cells(desk, start, count, scale, softcap, slope, position, places)
+    highest = score_cells(workspace, start, count, scale, softcap, slope, position, places)
     total, shift = zero(f32x16), splat(f32x16, finite(highest))
     for c in range(0, count, 16):
-        weight = exp_of_negative(sub(load(f32x16, desk, start + c), shift))
+        weight = exp_of_negative(sub(load(f32x16, workspace, start + c), shift))
         total = add(total, weight)
-        store(desk, start + c, weight)
+        store(workspace, start + c, weight)
     return highest, sum_lanes(total)
 
 
@@ -142,21 +142,21 @@ def chunks_of(cells):
 
 
 @inner
-def bring_queries(block, desk, t0, t1, h0, h1):
-    """A tile's queries, to its desk: -> the most cells that one of its tokens sees."""
-    q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(block, SIGNATURE)
+def bring_queries(args, workspace, t0, t1, h0, h1):
+    """A tile's queries, to its workspace: -> the most cells that one of its tokens sees."""
+    q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(args, SIGNATURE)
     head_dim, most = q.shape[2], 0
     for t in range(t0, t1):
         most = max(most, spans[t, 2] - spans[t, 1])
         for h in range(h0, h1):
             query = query_of((t - t0) * (h1 - h0) + h - h0)
             for d in range(head_dim):
-                desk[query + 8 * d] = q[t, h, d]
+                workspace[query + 8 * d] = q[t, h, d]
     return most
 
 
 @inner
-def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
+def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk):
     """A chunk's partial result for each row of a tile: weighted sum, highest score, sum.
 
     The tile is tokens t0 to t1, whose cells begin alike, and heads h0 to h1 of one KV head, which
@@ -164,7 +164,7 @@ def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
     """
     (
         q, k, v, lists, spans, positions, cell_positions, slopes, _, scale, softcap, _, _,
-    ) = arguments(block, SIGNATURE)  # fmt: skip
+    ) = arguments(args, SIGNATURE)  # fmt: skip
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     rows = (t1 - t0) * width
     begin = spans[t0, 1] + chunk * CHUNK
@@ -182,12 +182,12 @@ def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
         if c < most:
             places[c] = cell_positions[cell]
     if most > 0:
-        dots_seen(tag, k, v, bases, desk, head_dim, rows, most, ends)
+        dots_seen(tag, k, v, bases, workspace, head_dim, rows, most, ends)
     for row in range(rows):
         slope, position = slopes[h0 + row % width], positions[t0 + row // width]
-        highest, total = weigh(desk, row, seen[row], scale, softcap, slope, position, places)
+        highest, total = weigh(workspace, row, seen[row], scale, softcap, slope, position, places)
         at = SUM + row * DIM_STRIDE
         for d in range(0, head_dim, 16):
-            store(desk, at + d, zero(f32x16))
-        desk[at + head_dim], desk[at + head_dim + 1] = highest, total
-    add_values(tag, v, bases, desk, head_dim, rows, most, seen)
+            store(workspace, at + d, zero(f32x16))
+        workspace[at + head_dim], workspace[at + head_dim + 1] = highest, total
+    add_values(tag, v, bases, workspace, head_dim, rows, most, seen)

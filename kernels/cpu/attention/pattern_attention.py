@@ -14,12 +14,12 @@ from kernels.cpu.attention.attention import copy, finish, merge
 from kernels.cpu.attention.attention_sums import (
     BASES,
     CHUNK,
-    DESK,
     DIM_STRIDE,
     EIGHTS,
     MERGED,
     QUERIES,
     SUM,
+    WORKSPACE,
     add_values,
     dots_seen,
     query_of,
@@ -61,30 +61,30 @@ def bring_seen(sees, slots, filled, j, end):
 
 
 @inner
-def attend(tag, block, desk, bases, seen, rows, most):
+def attend(tag, args, workspace, bases, seen, rows, most):
     """The partial results of a chunk: the `most` cells at `bases`, of which each row sees the
     first ones, as many as `seen` has."""
-    q, k, v, _, _, _, scale, softcap, _ = arguments(block, SIGNATURE)
+    q, k, v, _, _, _, scale, softcap, _ = arguments(args, SIGNATURE)
     head_dim, ends = q.shape[2], stack(np.int64, EIGHTS)
     none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
     for row in range(rows):
         ends[row // 8] = max(seen[row], ends[row // 8] if row % 8 else np.int64(0))
-    dots_seen(tag, k, v, bases, desk, head_dim, rows, most, ends)
+    dots_seen(tag, k, v, bases, workspace, head_dim, rows, most, ends)
     for row in range(rows):
-        highest, total = weigh(desk, row, seen[row], scale, softcap, none, np.int32(0), places)
+        highest, total = weigh(workspace, row, seen[row], scale, softcap, none, np.int32(0), places)
         at = SUM + row * DIM_STRIDE
         for d in range(0, head_dim, 16):
-            store(desk, at + d, zero(f32x16))
-        desk[at + head_dim], desk[at + head_dim + 1] = highest, total
-    add_values(tag, v, bases, desk, head_dim, rows, most, seen)
+            store(workspace, at + d, zero(f32x16))
+        workspace[at + head_dim], workspace[at + head_dim + 1] = highest, total
+    add_values(tag, v, bases, workspace, head_dim, rows, most, seen)
 
 
 def flash(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
-    def generic(block, thread, n_threads):
-        q, k, _, lists, spans, sees, _, _, out = arguments(block, SIGNATURE)
-        desk = stack(np.float32, DESK)
+    def generic(args, thread, n_threads):
+        q, k, _, lists, spans, sees, _, _, out = arguments(args, SIGNATURE)
+        workspace = stack(np.float32, WORKSPACE)
         bases, slots = stack(np.int64, BASES), stack(np.int32, BASES)
         seen, all_seen = stack(np.int64, QUERIES), stack(np.int64, QUERIES)
         tokens, heads, head_dim = q.shape
@@ -106,7 +106,7 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                 for t in range(t0, t1):
                     all_seen[t - t0] = 0
                     for d in range(head_dim):
-                        desk[query_of(t - t0) + 8 * d] = q[t, h, d]
+                        workspace[query_of(t - t0) + 8 * d] = q[t, h, d]
                 own = sees[h, (end - 1) // BLOCK % sees.shape[1]]
                 column = h // group * (head_dim // block_elements * block_bytes)
                 filled, j = bring_seen(own, slots, np.int64(0), np.int64(0), end)
@@ -123,13 +123,13 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                             n -= 1
                         seen[t - t0], most = n, max(most, n)
                         all_seen[t - t0] += n
-                    attend(tag, block, desk, bases, seen, t1 - t0, most)
+                    attend(tag, args, workspace, bases, seen, t1 - t0, most)
                     for row in range(t1 - t0):
                         at = row * DIM_STRIDE
                         if chunk == 0:
-                            copy(desk, MERGED + at, desk, SUM + at, head_dim)
+                            copy(workspace, MERGED + at, workspace, SUM + at, head_dim)
                         elif seen[row] > 0:
-                            merge(desk, MERGED + at, desk, SUM + at, head_dim)
+                            merge(workspace, MERGED + at, workspace, SUM + at, head_dim)
                     for c in range(count, filled):
                         slots[c - count] = slots[c]
                     filled, j = bring_seen(own, slots, filled - count, j, end)
@@ -137,7 +137,9 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                 for row in range(t1 - t0):
                     at = ((t0 + row) * heads + h) * head_dim
                     none = np.float32(-np.inf)
-                    finish(out, at, all_seen[row], none, desk, MERGED + row * DIM_STRIDE, head_dim)
+                    finish(
+                        out, at, all_seen[row], none, workspace, MERGED + row * DIM_STRIDE, head_dim
+                    )
             t1 = t0
 
     return generic

@@ -17,11 +17,11 @@ from kernels.cpu.attention.attention_sums import (
     BASES,
     CELL_STRIDE,
     CHUNK,
-    DESK,
     QUERIES,
     SUM,
     WEIGHT,
     WIDEST,
+    WORKSPACE,
     dots,
     query_of,
 )
@@ -59,46 +59,46 @@ OF_SCORES, OF_PATTERN = in_place(SCORES, "partials"), in_place(PATTERN, "partial
 
 
 @inner
-def weights_of(tag, block, desk, bases, whose, rows, column, chunk):
+def weights_of(tag, args, workspace, bases, whose, rows, column, chunk):
     """A chunk's weights below its own highest score, as rows of WEIGHT, of the tokens `whose`; the
     highest score of each row and its sum of weights to SUM."""
-    q, k, lists, spans, scale, softcap, _, _ = arguments(block, OF_SUMS)
+    q, k, lists, spans, scale, softcap, _, _ = arguments(args, OF_SUMS)
     begin, most, sequence = chunk * CHUNK, np.int64(0), spans[whose[0], 0]
     for row in range(rows):
         most = max(most, min(spans[whose[row], 2] - begin, np.int64(CHUNK)))
     end = begin + most if most < CHUNK else lists.shape[1]
     for c in range(most + AHEAD):
         bases[c] = lists[sequence, min(begin + c, end - 1)] * k.shape[1] + column
-    dots(tag, k, k, bases, desk, q.shape[2], rows, most)
+    dots(tag, k, k, bases, workspace, q.shape[2], rows, most)
     none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
     for row in range(rows):
         seen = max(0, min(spans[whose[row], 2] - begin, CHUNK))
-        highest, total = weigh(desk, row, seen, scale, softcap, none, np.int32(0), places)
-        desk[SUM + 2 * row], desk[SUM + 2 * row + 1] = highest, total
+        highest, total = weigh(workspace, row, seen, scale, softcap, none, np.int32(0), places)
+        workspace[SUM + 2 * row], workspace[SUM + 2 * row + 1] = highest, total
 
 
 @njit(inline="always")
-def scale_row(desk, row, seen, factor):
+def scale_row(workspace, row, seen, factor):
     """A row's weights of the `seen` cells of a chunk, times this; of cells behind them none."""
     for c in range(0, CHUNK, 16):
         at = WEIGHT + row * CELL_STRIDE + c
-        scaled = mul(load(f32x16, desk, at), splat(f32x16, factor))
-        store(desk, at, first_lanes(scaled, max(0, min(seen - c, 16)), zero(f32x16)))
+        scaled = mul(load(f32x16, workspace, at), splat(f32x16, factor))
+        store(workspace, at, first_lanes(scaled, max(0, min(seen - c, 16)), zero(f32x16)))
 
 
 @inner
-def add_columns(out, first, desk, rows, seen):
+def add_columns(out, first, workspace, rows, seen):
     """The weights of a chunk's cells, row after row, to the cells' sums from out[first:] on."""
     for c in range(0, min(seen, CHUNK), 16):
         count = min(seen - c, 16)
         total = load_first(f32x16, out, first + c, count)
         for row in range(rows):
-            total = add(total, load(f32x16, desk, WEIGHT + row * CELL_STRIDE + c))
+            total = add(total, load(f32x16, workspace, WEIGHT + row * CELL_STRIDE + c))
         store_first(out, first + c, total, count)
 
 
 @inner
-def add_diagonals(out, first, desk, ends, rows, most):
+def add_diagonals(out, first, workspace, ends, rows, most):
     """The same to the distances' sums from out[first:] on: row r sees ends[r] cells from the
     chunk's first on, `most` at most, and what is nearest to it is the last."""
     nearest = most
@@ -110,22 +110,22 @@ def add_diagonals(out, first, desk, ends, rows, most):
         for row in range(rows):
             c = ends[row] - d - 16  # to c + 15, of which what is no cell of the chunk is none
             if -16 < c < CHUNK:
-                total = add(total, load(f32x16, desk, WEIGHT + row * CELL_STRIDE + c))
+                total = add(total, load(f32x16, workspace, WEIGHT + row * CELL_STRIDE + c))
         store_first(out, first + d, reverse(total), count)
 
 
 def stripes(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
-    def stripe_sums(block, thread, n_threads):
-        q, k, _, spans, _, _, last, out = arguments(block, OF_SUMS)
-        desk, bases = stack(np.float32, DESK), stack(np.int64, BASES)
+    def stripe_sums(args, thread, n_threads):
+        q, k, _, spans, _, _, last, out = arguments(args, OF_SUMS)
+        workspace, bases = stack(np.float32, WORKSPACE), stack(np.int64, BASES)
         whose, tops = stack(np.int64, QUERIES), stack(np.float32, QUERIES)
         totals, ends = stack(np.float32, QUERIES), stack(np.int64, QUERIES)
         tokens, heads, head_dim = q.shape
         capacity = out.shape[2]
         for row in range(-1, QUERIES):  # what lies before a row and behind it weighs nothing
-            store(desk, WEIGHT + row * CELL_STRIDE + CHUNK, zero(f32x16))
+            store(workspace, WEIGHT + row * CELL_STRIDE + CHUNK, zero(f32x16))
         group = heads // (k.shape[1] // block_bytes * block_elements // head_dim)
         for h in range(thread, heads, n_threads):
             column = h // group * (head_dim // block_elements * block_bytes)
@@ -137,16 +137,16 @@ def stripes(tag: FormatTag) -> Callable[..., None]:
                     if spans[t, 2] > 0:
                         whose[rows], most = t, max(most, spans[t, 2])
                         for d in range(head_dim):
-                            desk[query_of(rows) + 8 * d] = q[t, h, d]
+                            workspace[query_of(rows) + 8 * d] = q[t, h, d]
                         rows, observed = rows + 1, observed + 1
                 if rows == 0:
                     break
                 if observed == rows:  # the first tile
                     out[h, :, :] = 0
                 for chunk in range(chunks_of(most)):
-                    weights_of(tag, block, desk, bases, whose, rows, column, chunk)
+                    weights_of(tag, args, workspace, bases, whose, rows, column, chunk)
                     for row in range(rows):
-                        high, total = desk[SUM + 2 * row], desk[SUM + 2 * row + 1]
+                        high, total = workspace[SUM + 2 * row], workspace[SUM + 2 * row + 1]
                         if chunk == 0:
                             tops[row], totals[row] = high, total
                         elif spans[whose[row], 2] > chunk * CHUNK:
@@ -154,14 +154,14 @@ def stripes(tag: FormatTag) -> Callable[..., None]:
                             before = totals[row] * below(tops[row], top)
                             tops[row], totals[row] = top, before + total * below(high, top)
                 for chunk in range(chunks_of(most)):
-                    weights_of(tag, block, desk, bases, whose, rows, column, chunk)
+                    weights_of(tag, args, workspace, bases, whose, rows, column, chunk)
                     begin = chunk * CHUNK
                     for row in range(rows):
                         ends[row] = spans[whose[row], 2] - begin
-                        factor = below(desk[SUM + 2 * row], tops[row]) / totals[row]
-                        scale_row(desk, row, ends[row], factor)
-                    add_columns(out, 2 * h * capacity + begin, desk, rows, most - begin)
-                    add_diagonals(out, (2 * h + 1) * capacity, desk, ends, rows, most - begin)
+                        factor = below(workspace[SUM + 2 * row], tops[row]) / totals[row]
+                        scale_row(workspace, row, ends[row], factor)
+                    add_columns(out, 2 * h * capacity + begin, workspace, rows, most - begin)
+                    add_diagonals(out, (2 * h + 1) * capacity, workspace, ends, rows, most - begin)
 
     return stripe_sums
 
@@ -184,8 +184,8 @@ def held_by(spans):
 def means(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
-    def block_scores(block, thread, n_threads):
-        q, k, lists, spans, scratch, out = arguments(block, OF_SCORES)
+    def block_scores(args, thread, n_threads):
+        q, k, lists, spans, scratch, out = arguments(args, OF_SCORES)
         head_dim, parts = q.shape[2], out.shape[2]
         kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
         held, one = held_by(spans)
@@ -205,9 +205,9 @@ def means(tag: FormatTag) -> Callable[..., None]:
     return block_scores
 
 
-def multiply(block, thread, n_threads):
+def multiply(args, thread, n_threads):
     """The second share of block_scores: means of queries, times those of keys."""
-    q, _, _, spans, scratch, out = arguments(block, OF_SCORES)
+    q, _, _, spans, scratch, out = arguments(args, OF_SCORES)
     tokens, heads, head_dim = q.shape
     rows, parts = out.shape[1], out.shape[2]
     group, mean = heads * parts * head_dim // len(scratch), stack(np.float32, WIDEST)
@@ -267,8 +267,8 @@ def fill(row, first, last, value):
 
 
 @share(OF_PATTERN)
-def prompt_pattern(block, thread, n_threads):
-    kinds, sizes, sums, scores, spans, first, recent, scratch, out = arguments(block, OF_PATTERN)
+def prompt_pattern(args, thread, n_threads):
+    kinds, sizes, sums, scores, spans, first, recent, scratch, out = arguments(args, OF_PATTERN)
     heads, rows, capacity = out.shape
     held, _ = held_by(spans)
     for h in range(thread, heads if held else 0, n_threads):

@@ -38,8 +38,8 @@ def length_of(tag, row, first, head_dim):
 def norms(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
-    def knorm(block, thread, n_threads):
-        k, cells, kv_heads, out = arguments(block, KEYS)
+    def knorm(args, thread, n_threads):
+        k, cells, kv_heads, out = arguments(args, KEYS)
         head_dim = k.shape[1] // block_bytes * block_elements // kv_heads
         first, last = part(len(cells), thread, n_threads)
         for j in range(first, last):
@@ -52,8 +52,8 @@ def norms(tag: FormatTag) -> Callable[..., None]:
 def differences(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
-    def keydiff(block, thread, n_threads):
-        k, cells, kv_heads, scratch, out = arguments(block, WITH_SCRATCH)
+    def keydiff(args, thread, n_threads):
+        k, cells, kv_heads, scratch, out = arguments(args, WITH_SCRATCH)
         head_dim = k.shape[1] // block_bytes * block_elements // kv_heads
         anchors = scratch.view(np.float64)
         first, last = part(kv_heads, thread, n_threads)
@@ -82,8 +82,8 @@ def differences(tag: FormatTag) -> Callable[..., None]:
 
 
 @share(POOLED)
-def pool_scores(block, thread, n_threads):
-    scores, size, last, out = arguments(block, POOLED)
+def pool_scores(args, thread, n_threads):
+    scores, size, last, out = arguments(args, POOLED)
     heads, held = scores.shape
     pooled, half = held - last, size // 2
     first, end = part(heads, thread, n_threads)

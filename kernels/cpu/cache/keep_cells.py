@@ -52,8 +52,8 @@ def reaching(scores, first, end, least):
 
 
 @share(TOP)
-def keep_top(block, thread, n_threads):
-    scores, kept, first, last, out = arguments(block, TOP)
+def keep_top(args, thread, n_threads):
+    scores, kept, first, last, out = arguments(args, TOP)
     heads, held = scores.shape
     begin, end = part(heads, thread, n_threads)
     for g in range(begin, end):
@@ -78,8 +78,8 @@ def keep_top(block, thread, n_threads):
 
 
 def move(format: str) -> Callable[..., None]:
-    def kv_keep(block, thread, n_threads):
-        slots, cells, into, out = arguments(block, IN_PLACE)
+    def kv_keep(args, thread, n_threads):
+        slots, cells, into, out = arguments(args, IN_PLACE)
         heads, kept = slots.shape
         size = out.shape[1] // heads
         first, last = part(heads, thread, n_threads)

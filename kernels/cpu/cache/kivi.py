@@ -75,8 +75,8 @@ def pack(x, lists, spans, into, pages, thread, n_threads, by_channel):
 
 
 def packing(by_channel: bool) -> Callable[..., None]:
-    def generic(block, thread, n_threads):
-        x, lists, spans, into, out = arguments(block, IN_PLACE)
+    def generic(args, thread, n_threads):
+        x, lists, spans, into, out = arguments(args, IN_PLACE)
         pack(x, lists, spans, into, out, thread, n_threads, by_channel)
 
     return generic

@@ -53,8 +53,8 @@ def share_of(part, angle):
 
 
 def weighing():
-    def slerp_weights(block, thread, n_threads):
-        x, y, lists, due, towards, out = arguments(block, WEIGHTS_ONTO)
+    def slerp_weights(args, thread, n_threads):
+        x, y, lists, due, towards, out = arguments(args, WEIGHTS_ONTO)
         sequences, kv_heads, _, _ = out.shape
         head_dim, item = x.shape[1] // 2 // kv_heads, 0
         for s in range(sequences):
@@ -93,8 +93,8 @@ def is_retained(cosines, begin, i, retained):
 
 
 def merging():
-    def merge_blocks(block, thread, n_threads):
-        x, y, weights, lists, due, page_lists, out = arguments(block, MERGING_ONTO)
+    def merge_blocks(args, thread, n_threads):
+        x, y, weights, lists, due, page_lists, out = arguments(args, MERGING_ONTO)
         sequences, kv_heads, _, places = weights.shape
         size, flat, known = out.shape[2], out.reshape(out.size), weights.reshape(weights.size)
         head_dim = x.shape[1] // 2 // kv_heads

@@ -43,7 +43,7 @@ from reference.op import Shape
 EXTREMES_ONTO, SCORES_ONTO, CHOICE_ONTO = map(in_place, (EXTREMES, SCORES, CHOICE))
 LANES = {"F32": f32x16, "F16": f16x16}
 WIDEST = 1024  # head_dim of a chooser's queries, at most
-DESK = 2 * WIDEST
+WORKSPACE = 2 * WIDEST
 AHEAD = 4096  # bytes: how early extremes are asked for
 INFINITE = 0x7F800000  # the bits of a float32
 LEAST, MOST = 2**31 - INFINITE, 2**31 + INFINITE  # the places of minus infinity and of infinity
@@ -80,8 +80,8 @@ def extremes(tag: FormatTag) -> Callable[..., None]:
             out[least + i] = k[lowest, d * size + i]
             out[most + i] = k[highest, d * size + i]
 
-    def page_extremes(block, thread, n_threads):
-        k, lists, stale, page, out = arguments(block, EXTREMES_ONTO)
+    def page_extremes(args, thread, n_threads):
+        k, lists, stale, page, out = arguments(args, EXTREMES_ONTO)
         sequences, kv_heads, pages, _, row = out.shape
         head_dim, flat = row // size, out.reshape(out.size)
         units = (head_dim + 15) // 16  # of a head
@@ -104,7 +104,7 @@ def extremes(tag: FormatTag) -> Callable[..., None]:
 
 
 @inner
-def bring(q, t, h0, h1, desk):
+def bring(q, t, h0, h1, workspace):
     """Sums over heads h0 to h1 of what of a token's queries is above zero, and of what is below."""
     head_dim = q.shape[2]
     for d in range(head_dim):
@@ -112,13 +112,13 @@ def bring(q, t, h0, h1, desk):
         for h in range(h0, h1):
             above += max(q[t, h, d], np.float32(0))
             below += min(q[t, h, d], np.float32(0))
-        desk[d], desk[WIDEST + d] = above, below
+        workspace[d], workspace[WIDEST + d] = above, below
 
 
 def scores(tag: FormatTag) -> Callable[..., None]:
-    def page_scores(block, thread, n_threads):
-        q, extremes, spans, page, out = arguments(block, SCORES_ONTO)
-        desk = stack(np.float32, DESK)
+    def page_scores(args, thread, n_threads):
+        q, extremes, spans, page, out = arguments(args, SCORES_ONTO)
+        workspace = stack(np.float32, WORKSPACE)
         tokens, heads, head_dim = q.shape
         choosers, kv_heads, size = out.shape[1], extremes.shape[1], extremes.shape[4]
         flat = extremes.reshape(extremes.size)
@@ -128,7 +128,7 @@ def scores(tag: FormatTag) -> Callable[..., None]:
                 continue
             first, end = part((spans[t, 2] - 1) // page, thread, n_threads)
             for c in range(choosers if first < end else 0):
-                bring(q, t, c * heads // choosers, (c + 1) * heads // choosers, desk)
+                bring(q, t, c * heads // choosers, (c + 1) * heads // choosers, workspace)
                 head = spans[t, 0] * kv_heads + c * kv_heads // choosers
                 for p in range(first, end):
                     least = (head * extremes.shape[2] + p) * 2 * size
@@ -137,12 +137,14 @@ def scores(tag: FormatTag) -> Callable[..., None]:
                     for at in range(0, 2 * size, CACHE_LINE):
                         prefetch(flat, least + AHEAD + at, 2)
                     for d in range(0, whole, 16):
-                        high = fma(sixteen(tag, flat, most, d), load(f32x16, desk, d), high)
-                        low = fma(sixteen(tag, flat, least, d), load(f32x16, desk, WIDEST + d), low)
+                        high = fma(sixteen(tag, flat, most, d), load(f32x16, workspace, d), high)
+                        low = fma(
+                            sixteen(tag, flat, least, d), load(f32x16, workspace, WIDEST + d), low
+                        )
                     total = sum_lanes(add(low, high))
                     for d in range(whole, head_dim):
-                        total += element(tag, flat[most:], d) * desk[d]
-                        total += element(tag, flat[least:], d) * desk[WIDEST + d]
+                        total += element(tag, flat[most:], d) * workspace[d]
+                        total += element(tag, flat[least:], d) * workspace[WIDEST + d]
                     out[t, c, p] = total
 
     return page_scores
@@ -198,8 +200,8 @@ def enter(cells, kv_heads, head, rows):
 
 
 @share(CHOICE_ONTO)
-def choose_pages(block, thread, n_threads):
-    scores, lists, spans, page, chosen, kv_heads, out, chosen_spans = arguments(block, CHOICE_ONTO)
+def choose_pages(args, thread, n_threads):
+    scores, lists, spans, page, chosen, kv_heads, out, chosen_spans = arguments(args, CHOICE_ONTO)
     tokens, choosers, pages = scores.shape
     flat = scores.reshape(scores.size)
     room = min(chosen * page, out.shape[1])

@@ -25,7 +25,7 @@ def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     """Two functions of (weight, at): the int32 that multiply d, of a part whose bytes lie at `at`,
     and those that multiply m."""
     bytes_, integers = Vector("i8", lanes), Vector("i32", lanes)
-    beyond = 0 if layout.halves else LANES * layout.parts
+    beyond = 0 if layout.packed_scales else LANES * layout.parts
 
     @njit(inline="always")
     def whole(weight, at):
@@ -43,14 +43,14 @@ def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     def after(weight, at):
         return convert(integers, load(bytes_, weight, at + beyond))
 
-    return (low, high) if layout.halves else (whole, after)
+    return (low, high) if layout.packed_scales else (whole, after)
 
 
 def scales_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     """Two functions of (unit, weight, at): what multiplies the dots of a part whose integers lie at
     byte `at`, out of its unit's d, and what multiplies its activations' total, out of the m."""
     floats = Vector("f32", lanes)
-    integer, floor = integers_of(layout, lanes)
+    integer, minimum = integers_of(layout, lanes)
 
     @njit(inline="always")
     def alone(unit, weight, at):
@@ -61,15 +61,15 @@ def scales_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
         return mul(unit, convert(floats, integer(weight, at)))
 
     @njit(inline="always")
-    def floored(unit, weight, at):
-        return mul(unit, convert(floats, floor(weight, at)))
+    def times_min(unit, weight, at):
+        return mul(unit, convert(floats, minimum(weight, at)))
 
-    return scaled if layout.integers else alone, floored if layout.floors else alone
+    return scaled if layout.integer_scales else alone, times_min if layout.mins else alone
 
 
-def beginning(layout: Layout, lanes: int, raised: bool = True) -> Any:
+def beginning(layout: Layout, lanes: int, zero_point: bool = True) -> Any:
     """(totals, where, size) -> the dots that a part's sum begins with: zeros where totals take
-    nothing off, since weights have an offset or what meets activations is not `raised`."""
+    nothing off, since weights have an offset or what meets activations has no `zero_point`."""
     integers = Vector("i32", lanes)
 
     @njit(inline="always")
@@ -80,7 +80,7 @@ def beginning(layout: Layout, lanes: int, raised: bool = True) -> Any:
     def from_totals(totals, where, size):
         return splats(integers, size, totals, where)
 
-    return from_totals if raised and not layout.m else from_zero
+    return from_totals if zero_point and not layout.m else from_zero
 
 
 def unit_scale(layout: Layout, lanes: int, factor: float = 1) -> Any:
@@ -96,8 +96,8 @@ def unit_scale(layout: Layout, lanes: int, factor: float = 1) -> Any:
 
 
 def unit_offset(layout: Layout, lanes: int) -> Any:
-    """(weight, at) -> a unit's m, or minus it where floors multiply it."""
-    floats, halves, minus = Vector("f32", lanes), Vector("f16", lanes), layout.floors
+    """(weight, at) -> a unit's m, or minus it where mins multiply it."""
+    floats, halves, minus = Vector("f32", lanes), Vector("f16", lanes), layout.mins
 
     @njit(inline="always")
     def none(weight, at):

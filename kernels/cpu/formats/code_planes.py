@@ -19,7 +19,7 @@ SIGNATURE = "weight: u8[blocks block_bytes], begins: i64[planes] -> out: u8[pack
 def sizes(format: str) -> tuple[int, ...]:
     """Bytes in each plane of a block of the file's format."""
     layout, blocks = LAYOUTS[format], FORMATS[format].block // BLOCK
-    integers = layout.parts * (layout.integers + (layout.floors and not layout.halves))
+    integers = layout.parts * (layout.integer_scales + (layout.mins and not layout.packed_scales))
     codes = [4 * bits * blocks for bits in layout.planes]
     return (*codes, *([integers * blocks] if integers else []), 2 * (1 + layout.m))
 
@@ -32,13 +32,18 @@ def packer(format: str) -> Share:
 
 def packing(format: str) -> Callable[..., None]:
     layout, coding, per_block = LAYOUTS[format], CODINGS[format], FORMATS[format].block // BLOCK
-    part_of, floor_of = coding.parts_at()
+    part_of, min_of = coding.parts_at()
     copied, d_of, d, m = coding.scale is None, coding.d_at(), coding.d, coding.m or 0
     planes, parts = layout.planes, layout.parts
-    raised = 0 if planes == (8,) else layout.raised
-    code_of = code_at(coding.integer, layout.table, raised)
-    integers, floors, halves, has_m = layout.integers, layout.floors, layout.halves, layout.m
-    bytes_of_integers, scales = parts * (integers + (floors and not halves)), len(sizes(format)) - 1
+    zero_point = 0 if planes == (8,) else layout.zero_point
+    code_of = code_at(coding.integer, layout.table, zero_point)
+    integers, mins, packed, has_m = (
+        layout.integer_scales,
+        layout.mins,
+        layout.packed_scales,
+        layout.m,
+    )
+    bytes_of_integers, scales = parts * (integers + (mins and not packed)), len(sizes(format)) - 1
 
     @inner
     def put_code(out, begins, at, j, code):
@@ -48,8 +53,8 @@ def packing(format: str) -> Callable[..., None]:
             out[byte] |= (code >> low & ((1 << bits) - 1)) << bits * (c // bits)
             low, plane = low + bits, plane + 1
 
-    def pack(block, thread, n_threads):
-        weight, begins, out = arguments(block, SIGNATURE)
+    def pack(args, thread, n_threads):
+        weight, begins, out = arguments(args, SIGNATURE)
         first, last = part(weight.shape[0], thread, n_threads)
         for n in range(first, last):
             data, end = weight[n], begins[scales] + 2 * (1 + has_m) * n
@@ -62,9 +67,9 @@ def packing(format: str) -> Callable[..., None]:
                     byte = begins[scales - 1] + at * bytes_of_integers + p
                     if integers:
                         own = part_of(data, 0, j)
-                        out[byte] = (own | floor_of(data, 0, j) << 4 if halves else own) & 255
-                    if floors and not halves:
-                        out[byte + parts] = floor_of(data, 0, j)
+                        out[byte] = (own | min_of(data, 0, j) << 4 if packed else own) & 255
+                    if mins and not packed:
+                        out[byte + parts] = min_of(data, 0, j)
             if copied:
                 store(out, end, load(types.uint16, data, d))
             else:

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import models, overload, register_model
 
-from kernels.cpu.formats import lattices
+from kernels.cpu.formats import grid_formats
 from kernels.cpu.isa.bits import field, half_at
 from kernels.cpu.isa.simd import bf16x1, convert, extract, f32x1, load
 from reference.formats import FORMATS
@@ -44,14 +44,14 @@ class Coding:
     - `d`: byte of the block at which its float16 d stands; `scale` instead gives it as a float32.
     - `part`: the integer that multiplies d for the element's part of the block; `factor`: the power
       of two that does for all of them.
-    - `m`: byte of a float16 that is the offset; with `floor`, minus it times that integer is.
+    - `m`: byte of a float16 that is the offset; with `minimum`, minus it times that integer is.
     """
 
     integer: Callable[..., Any]
     d: int = 0
     part: Callable[..., Any] | None = None
     m: int | None = None
-    floor: Callable[..., Any] | None = None
+    minimum: Callable[..., Any] | None = None
     scale: Callable[..., Any] | None = None
     factor: float = 1.0
 
@@ -73,19 +73,21 @@ class Coding:
 
     def offset_at(self) -> Any:
         """A compiled function of (data, base, j); None where there is no offset."""
-        at, floor = self.m, self.floor
+        at, minimum = self.m, self.minimum
         if at is None:
             return None
-        if floor:
+        if minimum:
             return njit(inline="always")(
-                lambda data, base, j: -(half_at(data, base + at) * np.float32(floor(data, base, j)))
+                lambda data, base, j: (
+                    -(half_at(data, base + at) * np.float32(minimum(data, base, j)))
+                )
             )
         return njit(inline="always")(lambda data, base, _j: half_at(data, base + at))
 
     def parts_at(self) -> tuple[Any, Any]:
         """Compiled functions of (data, base, j): a part's integer, and its minimum's; 0 where
         there are none."""
-        return self.part or nothing, self.floor or nothing
+        return self.part or nothing, self.minimum or nothing
 
 
 @njit(inline="always")
@@ -93,7 +95,7 @@ def nothing(data, base, j):
     return 0
 
 
-def code_at(integer: Any, values: tuple[int, ...], raised: int) -> Any:
+def code_at(integer: Any, values: tuple[int, ...], zero_point: int) -> Any:
     """A compiled function of (data, base, j): an element's integer raised, or its place among
     these values, if there are any."""
     table = np.array(values, np.int32)
@@ -102,7 +104,7 @@ def code_at(integer: Any, values: tuple[int, ...], raised: int) -> Any:
     def code_of(data, base, j):
         value = integer(data, base, j)
         if not len(table):
-            return value + raised
+            return value + zero_point
         code = 0
         while table[code] != value:
             code += 1
@@ -147,7 +149,7 @@ def q2_k_part(data, base, j):
 
 
 @njit(inline="always")
-def q2_k_floor(data, base, j):
+def q2_k_min(data, base, j):
     return np.int32(data[base + j // 16]) >> 4
 
 
@@ -176,7 +178,7 @@ def six_bit_part(data, base, j):
 
 
 @njit(inline="always")
-def six_bit_floor(data, base, j):
+def six_bit_min(data, base, j):
     p = j // 32
     low = np.int32(data[base + 8 + p % 4])
     return low & 63 if p < 4 else np.int32(data[base + 8 + p]) >> 4 | low >> 2 & 48
@@ -246,18 +248,20 @@ CODINGS = {
     "Q5_0": Coding(q5_0),
     "Q5_1": Coding(q5_1, m=2),
     "Q8_0": Coding(q8_0),
-    "Q2_K": Coding(q2_k, 80, q2_k_part, 82, q2_k_floor),
+    "Q2_K": Coding(q2_k, 80, q2_k_part, 82, q2_k_min),
     "Q3_K": Coding(q3_k, 108, q3_k_part),
-    "Q4_K": Coding(q4_k, 0, six_bit_part, 2, six_bit_floor),
-    "Q5_K": Coding(q5_k, 0, six_bit_part, 2, six_bit_floor),
+    "Q4_K": Coding(q4_k, 0, six_bit_part, 2, six_bit_min),
+    "Q5_K": Coding(q5_k, 0, six_bit_part, 2, six_bit_min),
     "Q6_K": Coding(q6_k, 208, q6_k_part),
-    "IQ1_S": Coding(lattices.iq1_s, 0, lattices.iq1_s_part, factor=1 / 8),
-    "IQ1_M": Coding(lattices.iq1_m, 0, lattices.iq1_m_part, scale=lattices.iq1_m_d, factor=1 / 8),
-    "IQ2_XXS": Coding(lattices.iq2_xxs, 0, lattices.iq2_xxs_part, factor=1 / 8),
-    "IQ2_XS": Coding(lattices.iq2_xs, 0, lattices.iq2_xs_part, factor=1 / 8),
-    "IQ2_S": Coding(lattices.iq2_s, 0, lattices.iq2_s_part, factor=1 / 8),
-    "IQ3_XXS": Coding(lattices.iq3_xxs, 0, lattices.iq3_xxs_part, factor=1 / 8),
-    "IQ3_S": Coding(lattices.iq3_s, 0, lattices.iq3_s_part, factor=1 / 8),
+    "IQ1_S": Coding(grid_formats.iq1_s, 0, grid_formats.iq1_s_part, factor=1 / 8),
+    "IQ1_M": Coding(
+        grid_formats.iq1_m, 0, grid_formats.iq1_m_part, scale=grid_formats.iq1_m_d, factor=1 / 8
+    ),
+    "IQ2_XXS": Coding(grid_formats.iq2_xxs, 0, grid_formats.iq2_xxs_part, factor=1 / 8),
+    "IQ2_XS": Coding(grid_formats.iq2_xs, 0, grid_formats.iq2_xs_part, factor=1 / 8),
+    "IQ2_S": Coding(grid_formats.iq2_s, 0, grid_formats.iq2_s_part, factor=1 / 8),
+    "IQ3_XXS": Coding(grid_formats.iq3_xxs, 0, grid_formats.iq3_xxs_part, factor=1 / 8),
+    "IQ3_S": Coding(grid_formats.iq3_s, 0, grid_formats.iq3_s_part, factor=1 / 8),
     "IQ4_NL": Coding(iq4_nl),
     "IQ4_XS": Coding(iq4_xs, 0, iq4_xs_part),
     "MXFP4": Coding(mxfp4, scale=mxfp4_scale),

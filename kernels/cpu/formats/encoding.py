@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from kernels.cpu.formats.fitted import encoder, nibbles
+from kernels.cpu.formats.encoders import encoder, nibbles
 from kernels.cpu.isa.bits import pack, put_half
 from kernels.cpu.isa.simd import bf16x1, convert, f32x1, splat, store
 from kernels.cpu.isa.simd_shuffle import stack

@@ -9,7 +9,8 @@ MXFP4's d bfloat16). A block is
 - where parts have them, the integers that multiply d, a byte a row and part;
 - and those that multiply m, unless they are the upper halves of the same bytes.
 
-Codes are not negative: integers are raised, or name a value of a table, raised as well.
+Codes are not negative: the zero point is added to integers, or to the values of a table that codes
+name.
 """
 
 from dataclasses import dataclass, replace
@@ -27,18 +28,18 @@ WORD_ROWS = 4 * LANES  # bytes of a word of every row
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """See above. `parts` are those of a block; `integers` and `floors` whether they have integers
-    of their own, `halves` whether the two share a byte; `m` whether there is an offset; `table`
-    what codes name, if not the raised integers themselves."""
+    """See above. `parts` are those of a block; `integer_scales` and `mins` whether they have
+    integers that multiply d and m, `packed_scales` whether the two share a byte; `m` whether there
+    is an offset; `table` what codes name, if not integers."""
 
     planes: tuple[int, ...]
-    raised: int = 0
+    zero_point: int = 0
     blocks: int = 1
     parts: int = 1
-    integers: bool = False
+    integer_scales: bool = False
     m: bool = False
-    floors: bool = False
-    halves: bool = False
+    mins: bool = False
+    packed_scales: bool = False
     table: tuple[int, ...] = ()
     bfloat16: bool = False
 
@@ -50,7 +51,7 @@ class Layout:
     @property
     def block(self) -> int:
         """Bytes of a block of all rows."""
-        bytes_ = self.integers + (self.floors and not self.halves)
+        bytes_ = self.integer_scales + (self.mins and not self.packed_scales)
         return self.payload + LANES * self.parts * bytes_
 
     @property
@@ -61,7 +62,7 @@ class Layout:
     @property
     def widest(self) -> int:
         """The largest code that meets activations."""
-        return max(self.table) + self.raised if self.table else (1 << sum(self.planes)) - 1
+        return max(self.table) + self.zero_point if self.table else (1 << sum(self.planes)) - 1
 
     def spread(self) -> "Layout":
         """The same without a table: bytes that are what the codes name."""
@@ -73,15 +74,15 @@ def _table(values: Array) -> tuple[int, ...]:
 
 
 # Codes are what an index names, a byte each.
-EIGHTHS = Layout((8,), 128, 8, integers=True)
-LATTICES = {
-    "IQ1_S": EIGHTHS,
-    "IQ1_M": replace(EIGHTHS, parts=2),
-    "IQ2_XXS": EIGHTHS,
-    "IQ2_XS": replace(EIGHTHS, parts=2),
-    "IQ2_S": replace(EIGHTHS, parts=2),
-    "IQ3_XXS": EIGHTHS,
-    "IQ3_S": EIGHTHS,
+GRID = Layout((8,), 128, 8, integer_scales=True)
+GRIDS = {
+    "IQ1_S": GRID,
+    "IQ1_M": replace(GRID, parts=2),
+    "IQ2_XXS": GRID,
+    "IQ2_XS": replace(GRID, parts=2),
+    "IQ2_S": replace(GRID, parts=2),
+    "IQ3_XXS": GRID,
+    "IQ3_S": GRID,
 }
 LAYOUTS = {
     "Q4_0": Layout((4,), 8),
@@ -89,15 +90,15 @@ LAYOUTS = {
     "Q5_0": Layout((4, 1), 16),
     "Q5_1": Layout((4, 1), m=True),
     "Q8_0": Layout((8,), 128),
-    "Q2_K": Layout((2,), 0, 8, parts=2, integers=True, m=True, floors=True, halves=True),
-    "Q3_K": Layout((2, 1), 4, 8, parts=2, integers=True),
-    "Q4_K": Layout((4,), 0, 8, integers=True, m=True, floors=True),
-    "Q5_K": Layout((4, 1), 0, 8, integers=True, m=True, floors=True),
-    "Q6_K": Layout((4, 2), 32, 8, parts=2, integers=True),
+    "Q2_K": Layout((2,), 0, 8, parts=2, integer_scales=True, m=True, mins=True, packed_scales=True),
+    "Q3_K": Layout((2, 1), 4, 8, parts=2, integer_scales=True),
+    "Q4_K": Layout((4,), 0, 8, integer_scales=True, m=True, mins=True),
+    "Q5_K": Layout((4, 1), 0, 8, integer_scales=True, m=True, mins=True),
+    "Q6_K": Layout((4, 2), 32, 8, parts=2, integer_scales=True),
     "IQ4_NL": Layout((4,), 128, table=_table(NL)),
-    "IQ4_XS": Layout((4,), 128, 8, integers=True, table=_table(NL)),
+    "IQ4_XS": Layout((4,), 128, 8, integer_scales=True, table=_table(NL)),
     "MXFP4": Layout((4,), 12, table=_table(FP4), bfloat16=True),
     "TQ1_0": Layout((2,), 1, 8),
     "TQ2_0": Layout((2,), 1, 8),
-    **LATTICES,
+    **GRIDS,
 }

@@ -35,8 +35,8 @@ def words_packer(signature: str) -> Callable[..., None]:
     """[groups][hidden][16] elements, in tiles so that both sides of the transposition stay in
     cache; rows beyond the last are zero."""
 
-    def pack(block, thread, n_threads):
-        weight, out = arguments(block, signature)
+    def pack(args, thread, n_threads):
+        weight, out = arguments(args, signature)
         rows, hidden = weight.shape
         first, last = part((rows + LANES - 1) // LANES, thread, n_threads)
         for group in range(first, last):
@@ -55,9 +55,9 @@ def words_packer(signature: str) -> Callable[..., None]:
     return pack
 
 
-def rows_copier(block, thread, n_threads):
+def rows_copier(args, thread, n_threads):
     """As the file has them, but apart: see Packing.apart."""
-    weight, out = arguments(block, APART)
+    weight, out = arguments(args, APART)
     rows, row_bytes = weight.shape
     first, last = part(rows, thread, n_threads)
     for row in range(first, last):
@@ -112,12 +112,12 @@ def blocks_packer(
 ) -> Callable[..., None]:
     """[groups][units] as layouts.py says; rows beyond the last are the last one's again."""
     coding, elements, size = CODINGS[format], FORMATS[format].block, FORMATS[format].block_bytes
-    code_of = code_at(coding.integer, layout.table, layout.raised)
-    part_of, floor_of = coding.parts_at()
+    code_of = code_at(coding.integer, layout.table, layout.zero_point)
+    part_of, min_of = coding.parts_at()
     copied, d_of, d, m = coding.scale is None, coding.d_at(), coding.d, coding.m or 0
     step, block_step, payload = layout.step, layout.block, layout.payload
     blocks, parts, put = layout.blocks, layout.parts, putting(layout)
-    integers, floors, halves = layout.integers, layout.floors, layout.halves
+    integers, mins, packed = layout.integer_scales, layout.mins, layout.packed_scales
     has_m, half = layout.m, bf16x1 if layout.bfloat16 else f16x1
     per_unit = blocks * BLOCK // elements  # blocks of the file's format
 
@@ -129,8 +129,8 @@ def blocks_packer(
                 codes |= np.uint32(code_of(data, base, first + 4 * c + b)) << np.uint32(8 * b)
             put(out, at, lane, c, codes)
 
-    def pack(block, thread, n_threads):
-        weight, out = arguments(block, BLOCKS)
+    def pack(args, thread, n_threads):
+        weight, out = arguments(args, BLOCKS)
         rows, row_bytes = weight.shape
         units = row_bytes // size // per_unit
         first, last = part((rows + LANES - 1) // LANES, thread, n_threads)
@@ -148,11 +148,11 @@ def blocks_packer(
                             where = at + payload + LANES * p + lane
                             if integers:
                                 own = part_of(data, base, j)
-                                if halves:
-                                    own |= floor_of(data, base, j) << 4
+                                if packed:
+                                    own |= min_of(data, base, j) << 4
                                 out[where] = own & 255
-                            if floors and not halves:
-                                out[where + LANES * parts] = floor_of(data, base, j)
+                            if mins and not packed:
+                                out[where + LANES * parts] = min_of(data, base, j)
                     if copied:
                         store(out, end, load(types.uint16, data, base + d))
                     else:
@@ -168,8 +168,8 @@ def pairs_packer(format: str) -> Callable[..., None]:
     beyond hidden up to whole PADDED."""
     tag, element_bytes = TAGS[format], FORMATS[format].block_bytes
 
-    def pack(block, thread, n_threads):
-        weight, out = arguments(block, BLOCKS)
+    def pack(args, thread, n_threads):
+        weight, out = arguments(args, BLOCKS)
         rows, hidden = weight.shape[0], weight.shape[1] // element_bytes
         width = (hidden + PADDED - 1) // PADDED * PADDED
         first, last = part((rows + LANES - 1) // LANES, thread, n_threads)
@@ -230,32 +230,32 @@ class Packing:
             row_bytes = (-(-row_bytes // CACHE_LINE) | 1) * CACHE_LINE
         return -(-rows // self.lanes) * self.lanes * int(row_bytes)
 
-    def block(self, weight: Array, packed: Array) -> Words:
+    def args_of(self, weight: Array, packed: Array) -> Words:
         """What makes the share fill `packed`; both must outlive it.
 
         Groups of rows follow one another, so whole groups may be packed on their own:
-        `block(weight[a:b], packed[place(a):place(b)])` with `a` a multiple of `lanes`.
+        `args_of(weight[a:b], packed[place(a):place(b)])` with `a` a multiple of `lanes`.
         """
         source: Array = weight.view(self.word)
         values = {"weight": source, "out": packed.reshape(self.shape(weight)).view(self.word)}
         return pack_words(self.share.signature, values)
 
     def jobs(self, weight: Array) -> tuple[Array, list[Words]]:
-        """The packed weight's memory, and the blocks that make the share fill it, one a matrix.
+        """The packed weight's memory, and the arguments of each matrix that make the share fill it.
 
         weight uint8 [rows, row_bytes] or [experts, rows, row_bytes], C-contiguous -> shaped.
         """
         packed = self.memory(weight)
-        return packed, [self.block(*of_one) for of_one in self.matrices(weight, packed)]
+        return packed, [self.args_of(*of_one) for of_one in self.matrices(weight, packed)]
 
     def __call__(self, weight: Array, n_threads: int = 1) -> Array:
         """The packed weight, made by this thread alone in the shares of so many."""
         packed = self.memory(weight)
         packed.fill(0xFF)
         for matrix, target in self.matrices(weight, packed):
-            block = self.block(matrix, target)
+            args = self.args_of(matrix, target)
             for thread in reversed(range(n_threads)):
-                self.share(block, thread, n_threads)
+                self.share(args, thread, n_threads)
         return packed
 
 

@@ -103,7 +103,7 @@ def put_word(typing, address, index, value):
 
 
 @intrinsic
-def call_share(typing, address, block, thread, n_threads):
+def call_share(typing, address, args, thread, n_threads):
     """Call the share compiled at an address (see share.py for the convention)."""
 
     def codegen(context, builder, signature, values):

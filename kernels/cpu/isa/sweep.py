@@ -41,15 +41,15 @@ def each(signature: str) -> Callable[[Any], Share]:
     def made(function: Any) -> Share:
         of = inner(getattr(function, "py_func", function), forceinline=True)
 
-        def of_one(block, thread, n_threads):
-            given = arguments(block, signature)
+        def of_one(args, thread, n_threads):
+            given = arguments(args, signature)
             x, out = given[0], given[-1]
             first, last = own_elements(x, thread, n_threads)
             for i in range(first, last, 16):
                 store_some(out, i, last, of(load_some(x, i, last), *given[1:-1]))
 
-        def of_two(block, thread, n_threads):
-            given = arguments(block, signature)
+        def of_two(args, thread, n_threads):
+            given = arguments(args, signature)
             x, y, out = given[0], given[1], given[-1]
             first, last = own_elements(x, thread, n_threads)
             for i in range(first, last, 16):
@@ -67,8 +67,8 @@ def over_rows(signature: str, function: Any, at: int = 0) -> Callable[..., None]
     place, which threads share, and with all arguments."""
     of = inner(function, forceinline=True)
 
-    def rows(block, thread, n_threads):
-        given = arguments(block, signature)
+    def rows(args, thread, n_threads):
+        given = arguments(args, signature)
         first, last = part(len(given[at]), thread, n_threads)
         for row in range(first, last):
             of(row, *given)
@@ -88,9 +88,9 @@ def alone(signature: str) -> Callable[[Callable[..., None]], Share]:
     def made(function: Callable[..., None]) -> Share:
         of = inner(function, forceinline=True)
 
-        def first(block, thread, n_threads):
+        def first(args, thread, n_threads):
             if thread == 0:
-                of(*arguments(block, signature))
+                of(*arguments(args, signature))
 
         kernel = _known_as(function, first)
         return Share(lambda: kernel, signature)

@@ -89,17 +89,17 @@ def lower(tag: Any, layout: Layout, factor: float) -> Any:
     parts, payload, has_m = layout.parts, layout.payload, layout.m
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
     unit_d, unit_m = unit_scale(layout, LANES, factor), unit_offset(layout, LANES)
-    scale_of, floor_of = scales_of(layout, LANES)
+    scale_of, min_of = scales_of(layout, LANES)
     pairs_of = scaled_pairs(tag == AMX, shifts=layout.bfloat16)
     byte = np.float32(1 if layout.bfloat16 else 2**-8)
-    lowered_by = np.float32(-layout.raised)
+    lowered_by = np.float32(-layout.zero_point)
 
     @njit(inline="always")
     def powers(weight, own, d, m):
         """What multiplies the codes of a part, whose integers are at byte `own`, and what is added
         to that."""
         scale = scale_of(d, weight, own)
-        lift = floor_of(m, weight, own) if has_m else mul(scale, splat(f32x16, lowered_by))
+        lift = min_of(m, weight, own) if has_m else mul(scale, splat(f32x16, lowered_by))
         second = mul(scale, splat(f32x16, byte))
         third = mul(second, splat(f32x16, byte))
         return (scale, second, third, mul(third, splat(f32x16, byte))), lift
@@ -303,12 +303,12 @@ def bf16_kernel(tag: Any, format: str) -> Callable[..., None]:
         many(state, (x,), (*memory, tuning), weight, units, out, rows)
         release(tag, state)
 
-    def of_floats(block, thread, n_threads):
-        x, weight, tuning, out = arguments(block, SIGNATURE)
+    def of_floats(args, thread, n_threads):
+        x, weight, tuning, out = arguments(args, SIGNATURE)
         run(x, weight, tuning, out, thread, n_threads)
 
-    def of_blocks(block, thread, n_threads):
-        x, weight, out = arguments(block, BLOCKS_SIGNATURE)
+    def of_blocks(args, thread, n_threads):
+        x, weight, out = arguments(args, BLOCKS_SIGNATURE)
         run(x, weight, NEVER, out, thread, n_threads)
 
     return named(of_blocks if source.lowers else of_floats, tag.form)

@@ -56,8 +56,8 @@ many = product(BLOCKING, fill, chains(pairs, STEP, outer(dot2)))
 SIZE = BLOCKING.size
 
 
-def avx512_bf16(block, thread, n_threads):
-    x, weight, tuning, out = arguments(block, SIGNATURE)
+def avx512_bf16(args, thread, n_threads):
+    x, weight, tuning, out = arguments(args, SIGNATURE)
     panel = stack(np.int32, SIZE)
     units = (x.shape[1] + PADDED - 1) // PADDED * PADDED // 2
     many((x,), (panel,), weight, STEP, units, out, tuning, thread, n_threads)

@@ -89,8 +89,8 @@ ROWS = Kind(SCALAR_SIGNATURE, 1, lay_rows)
 def kernel_of(kind: Kind) -> Callable[..., None]:
     signature, at, lay_own = kind.signature, kind.ends, kind.lay
 
-    def kernel(block, thread, n_threads):
-        given = arguments(block, signature)
+    def kernel(args, thread, n_threads):
+        given = arguments(args, signature)
         ends, words, begin = given[at], stack(np.int64, MOST_WORDS), 0
         for e in range(len(ends)):
             count = ends[e] - begin

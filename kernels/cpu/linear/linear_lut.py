@@ -39,7 +39,7 @@ from kernels.cpu.isa.simd_x86 import (
     shuffled,
 )
 from kernels.cpu.linear.linear import Blocking
-from kernels.cpu.linear.linear_blocks import Meeting, shares
+from kernels.cpu.linear.linear_blocks import Microkernel, shares
 
 FORMATS = "Q4_0", "Q2_K", "TQ1_0", "TQ2_0"
 FORMATS_OF_AVX512 = (*FORMATS, "Q3_K")
@@ -77,7 +77,7 @@ def store_sums(typing, panel, at, four):
 
 
 @njit(inline="always")
-def lay_sums(panel, k, t, size, four):
+def pack_sums(panel, k, t, size, four):
     store_sums(panel, (k // 2 * size + t) * PAIR + k % 2 * (PAIR // 4), four)
 
 
@@ -154,7 +154,7 @@ def planes_of(layout: Layout) -> list[Plane]:
     return found
 
 
-def of_steps(way: "LookingUp", plane: Plane, first: int, last: int) -> Any:
+def of_steps(way: "LookupTables", plane: Plane, first: int, last: int) -> Any:
     """An intrinsic of (dots, weight, at, panel, where, size): dots with steps `first` to `last` of
     a block's plane added."""
     bits = plane.bits
@@ -208,7 +208,7 @@ def one_by_one(first: Any, second: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class LookingUp(Meeting):
+class LookupTables(Microkernel):
     """By looking up what bits select: the panel has sixteen sums of two bytes for a group."""
 
     look: Any
@@ -228,7 +228,7 @@ class LookingUp(Meeting):
 # Tables leave the first level of cache no room for weights that come early. Without asking for them
 # a single token takes 1.6 times as long, from memory.
 BLOCKING = Blocking((4, 2, 1), 8, 64)
-AVX2 = LookingUp(8, PAIR // 2, lay_sums, BLOCKING, in_quarters, by_pairs)
-AVX512 = LookingUp(16, PAIR // 2, lay_sums, BLOCKING, among_four, by_fours)
+AVX2 = LookupTables(8, PAIR // 2, pack_sums, BLOCKING, in_quarters, by_pairs)
+AVX512 = LookupTables(16, PAIR // 2, pack_sums, BLOCKING, among_four, by_fours)
 AVX2_SHARES = shares(AVX2, "lut_avx2", FORMATS)
 AVX512_SHARES = shares(AVX512, "lut_avx512", FORMATS_OF_AVX512)

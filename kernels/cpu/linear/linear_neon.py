@@ -37,22 +37,24 @@ from kernels.cpu.isa.simd_neon import (
     registers,
 )
 from kernels.cpu.linear.linear import Blocking
-from kernels.cpu.linear.linear_blocks import Meeting, shares
-from kernels.cpu.linear.linear_int8 import code_of, lay_word
+from kernels.cpu.linear.linear_blocks import Microkernel, shares
+from kernels.cpu.linear.linear_int8 import code_of, pack_word
 
 WORDS = BLOCK // 4  # of a block's row
 Tile = list[list[Any]]  # registers of four sums: by tokens, and by fours of rows
 
 
 @njit(inline="always")
-def lay_pairs(panel, k, t, size, four):
+def pack_pairs(panel, k, t, size, four):
     panel[(k // 2 * size + t) * 2 + k % 2] = four
 
 
 def signed(layout: Layout) -> bool:
     """Whether codes meet activations as what they were before they were raised: they must beyond
     127, and otherwise it costs less than to begin every dot of two parts with a total."""
-    return layout.raised > 0 and (layout.widest > 127 or layout.parts == 2 or bool(layout.table))
+    return layout.zero_point > 0 and (
+        layout.widest > 127 or layout.parts == 2 or bool(layout.table)
+    )
 
 
 def codes_of(builder: Any, layout: Layout, kind: ir.VectorType, load: Any, word: int) -> list[Any]:
@@ -61,7 +63,7 @@ def codes_of(builder: Any, layout: Layout, kind: ir.VectorType, load: Any, word:
     if layout.table:
         code = looked_up(builder, code, layout.table)
     elif signed(layout):
-        code = builder.sub(code, constant(kind, layout.raised))
+        code = builder.sub(code, constant(kind, layout.zero_point))
     return registers(builder, code, BYTES)
 
 
@@ -135,13 +137,13 @@ def of_part(matrix: bool, lanes: int, layout: Layout, part: int) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Neon(Meeting):
+class Neon(Microkernel):
     """By multiplying signed bytes; two tokens by two rows at once, if `matrix`."""
 
     matrix: bool
 
-    def taken_off(self, layout: Layout) -> int:
-        return 0 if signed(layout) else -layout.raised
+    def zero_point_correction(self, layout: Layout) -> int:
+        return 0 if signed(layout) else -layout.zero_point
 
     def dots(self, layout: Layout) -> tuple[Any, ...]:
         return tuple(of_part(self.matrix, self.lanes, layout, part) for part in range(layout.parts))
@@ -150,7 +152,7 @@ class Neon(Meeting):
 # A tile of eight leaves its sums and dots the registers, all but a few; what smmla would make of
 # odd tiles is half wasted, so the only one is a single token's.
 BLOCKING = Blocking((8, 4, 2, 1), 48, 64)
-DOTPROD = Neon(8, 1, lay_word, BLOCKING, matrix=False)
-I8MM = Neon(8, 1, lay_pairs, BLOCKING, matrix=True)
+DOTPROD = Neon(8, 1, pack_word, BLOCKING, matrix=False)
+I8MM = Neon(8, 1, pack_pairs, BLOCKING, matrix=True)
 DOTPROD_SHARES = shares(DOTPROD, "neon_dotprod", LAYOUTS)
 I8MM_SHARES = shares(I8MM, "neon_i8mm", LAYOUTS)

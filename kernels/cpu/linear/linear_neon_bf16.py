@@ -172,8 +172,8 @@ many = product(BLOCKING, fill, multiply)
 WORDS = 2 * BLOCKING.size
 
 
-def neon_bf16(block, thread, n_threads):
-    x, weight, tuning, out = arguments(block, SIGNATURE)
+def neon_bf16(args, thread, n_threads):
+    x, weight, tuning, out = arguments(args, SIGNATURE)
     panel = stack(np.int32, WORDS)
     units = (x.shape[1] + PADDED - 1) // PADDED * PADDED // UNIT
     many((x,), (panel,), weight, STEP, units, out, tuning, thread, n_threads)

@@ -16,8 +16,8 @@ SIGNATURE = OP.signature
 
 
 def scalar_kernel(tag: FormatTag) -> Callable[..., None]:
-    def scalar(block, thread, n_threads):
-        x, weight, out = arguments(block, SIGNATURE)
+    def scalar(args, thread, n_threads):
+        x, weight, out = arguments(args, SIGNATURE)
         tokens, hidden = x.shape
         first, last = part(out.shape[1], thread, n_threads)
         for row in range(first, last):

@@ -1,7 +1,7 @@
 """Formats of eight blocks with one float scale, in linear's kernels of quantised activations.
 
 A superblock's activations have one scale, too (quantise_activations_256), so that all within it
-are integers: each part's dots times the part's own integer, and pairs of its floors times the
+are integers: each part's dots times the part's own integer, and pairs of its mins times the
 activations' totals. Two sums of int32 become floats once for 256 elements. They are exact, in
 whatever order: below 2^7 (an integer) * 2^20 (32 codes and activations of a byte) * 8 blocks.
 """
@@ -35,33 +35,33 @@ def times_integers(layout: Layout) -> Any:
     def times(totals, dots, integers):
         return add_times(totals, dots, integers)
 
-    return times if layout.integers else once
+    return times if layout.integer_scales else once
 
 
-def floor_pairs(layout: Layout, lanes: int) -> Any:
-    """(weight, at, pair) -> two parts' floors as pairs of i16, of the superblock at byte `at`."""
-    _, floor_of = integers_of(layout, lanes)
+def min_pairs(layout: Layout, lanes: int) -> Any:
+    """(weight, at, pair) -> two parts' mins as pairs of i16, of the superblock at byte `at`."""
+    _, min_of = integers_of(layout, lanes)
     block, payload, one_part = layout.block, layout.payload, layout.parts == 1
 
     @njit(inline="always")
-    def floors(weight, at, pair):
+    def mins(weight, at, pair):
         if one_part:
             own = at + 2 * pair * block + payload
-            return in_pairs(floor_of(weight, own), floor_of(weight, own + block))
+            return in_pairs(min_of(weight, own), min_of(weight, own + block))
         own = at + pair * block + payload
-        return in_pairs(floor_of(weight, own), floor_of(weight, own + LANES))
+        return in_pairs(min_of(weight, own), min_of(weight, own + LANES))
 
-    return floors
+    return mins
 
 
-def add_blocks(meeting: Any, layout: Layout, ask: Any) -> Any:
+def add_blocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
     """(totals, weight, block, lane, (q, extra), place, size, tuning) -> totals with the block at
     byte `block` added; in the panel it is the one at `place`."""
-    lanes, words, parts = meeting.lanes, 8 * meeting.words, layout.parts
+    lanes, words, parts = microkernel.lanes, 8 * microkernel.words, layout.parts
     payload, two_parts = layout.payload, layout.parts == 2
-    begin = beginning(layout, lanes, meeting.taken_off(layout) != 0)
+    begin = beginning(layout, lanes, microkernel.zero_point_correction(layout) != 0)
     integer_of, _ = integers_of(layout, lanes)
-    times, dots_of = times_integers(layout), meeting.dots(layout)
+    times, dots_of = times_integers(layout), microkernel.dots(layout)
     first, last = dots_of[0], dots_of[-1]
 
     @njit(inline="always")
@@ -82,10 +82,10 @@ def add_blocks(meeting: Any, layout: Layout, ask: Any) -> Any:
 
 def add_floats(layout: Layout, lanes: int) -> Any:
     """(sums, totals, d, m, weight, at, (scale, extra), where, size) -> sums with a superblock's
-    totals added, and what its floors make of the activations' totals; `at` is its first byte of
+    totals added, and what its mins make of the activations' totals; `at` is its first byte of
     these lanes."""
     integers, pairs, has_m = Vector("i32", lanes), pairs_of(layout), layout.m
-    floors = floor_pairs(layout, lanes)
+    mins = min_pairs(layout, lanes)
 
     @njit(inline="always")
     def add(sums, totals, d, m, weight, at, panel, where, size):
@@ -94,18 +94,18 @@ def add_floats(layout: Layout, lanes: int) -> Any:
             return add_unit(sums, totals, d, scale, where)
         met = zeros(integers, size)
         for pair in range(pairs):
-            met = meet_totals(met, floors(weight, at, pair), extra, where * pairs + pair * size)
+            met = meet_totals(met, mins(weight, at, pair), extra, where * pairs + pair * size)
         return add_unit_with_offset(sums, totals, d, met, m, scale, where)
 
     return add
 
 
-def add_superblock(meeting: Any, layout: Layout, ask: Any) -> Any:
+def add_superblock(microkernel: Any, layout: Layout, ask: Any) -> Any:
     """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums with the
     superblock at byte `at` added; in the panel it is the one at place `where`."""
-    lanes, blocks, block_step = meeting.lanes, layout.blocks, layout.block
+    lanes, blocks, block_step = microkernel.lanes, layout.blocks, layout.block
     integers = Vector("i32", lanes)
-    add_block, end = add_blocks(meeting, layout, ask), add_floats(layout, lanes)
+    add_block, end = add_blocks(microkernel, layout, ask), add_floats(layout, lanes)
 
     @njit(inline="always")
     def add(sums, d, m, weight, at, lane, panel, where, size, tuning):
@@ -119,12 +119,12 @@ def add_superblock(meeting: Any, layout: Layout, ask: Any) -> Any:
     return add
 
 
-def add_two_superblocks(meeting: Any, layout: Layout, ask: Any) -> Any:
+def add_two_superblocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
     """The same of one token and two groups of rows, whose blocks take turns: (sums, ds, ms, weight,
     ats, lane, panel, where, tuning) -> sums, of which all but the panel's are tuples of two."""
-    lanes, blocks, block_step = meeting.lanes, layout.blocks, layout.block
+    lanes, blocks, block_step = microkernel.lanes, layout.blocks, layout.block
     integers = Vector("i32", lanes)
-    add_block, end = add_blocks(meeting, layout, ask), add_floats(layout, lanes)
+    add_block, end = add_blocks(microkernel, layout, ask), add_floats(layout, lanes)
 
     @njit(inline="always")
     def add(sums, ds, ms, weight, ats, lane, panel, where, tuning):

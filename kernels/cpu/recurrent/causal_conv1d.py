@@ -10,9 +10,9 @@ SIGNATURE = in_place(OP.signature)
 
 
 @share(SIGNATURE)
-def generic(block, thread, n_threads):
+def generic(args, thread, n_threads):
     """Token t's column i is x[i] from the beginning of its run on, and the run's state before."""
-    x, weight, bias, sources, targets, out, states = arguments(block, SIGNATURE)
+    x, weight, bias, sources, targets, out, states = arguments(args, SIGNATURE)
     tokens, width = x.shape
     taps = len(weight)
     kept = taps - 1

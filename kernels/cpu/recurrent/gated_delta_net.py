@@ -22,9 +22,9 @@ def scratch(shape: Shape) -> int:
 
 
 @inner
-def four(block, h, i, running):
+def four(args, h, i, running):
     """WIDE columns of a head, from i on, through all tokens."""
-    q, k, v, g, beta, group_of, sources, targets, _, out, states = arguments(block, SIGNATURE)
+    q, k, v, g, beta, group_of, sources, targets, _, out, states = arguments(args, SIGNATURE)
     size, of = q.shape[2], group_of[h]
     for t in range(len(v)):
         decay = exp(splat(f32x16, g[t, h]))
@@ -80,9 +80,9 @@ def four(block, h, i, running):
 
 
 @inner
-def one(block, h, i, running):
+def one(args, h, i, running):
     """The same of up to LANES columns."""
-    q, k, v, g, beta, group_of, sources, targets, _, out, states = arguments(block, SIGNATURE)
+    q, k, v, g, beta, group_of, sources, targets, _, out, states = arguments(args, SIGNATURE)
     size, of, head_dim = q.shape[2], group_of[h], v.shape[2]
     for t in range(len(v)):
         decay = exp(splat(f32x16, g[t, h]))
@@ -108,8 +108,8 @@ def one(block, h, i, running):
 
 
 @share(SIGNATURE)
-def generic(block, thread, n_threads):
-    _, k, v, _, _, _, _, _, scratch, _, _ = arguments(block, SIGNATURE)
+def generic(args, thread, n_threads):
+    _, k, v, _, _, _, _, _, scratch, _, _ = arguments(args, SIGNATURE)
     heads, head_dim = v.shape[1], v.shape[2]
     pieces, size = (head_dim + WIDE - 1) // WIDE, WIDE * k.shape[2]
     first, last = part(heads * pieces, thread, n_threads)
@@ -117,7 +117,7 @@ def generic(block, thread, n_threads):
     for piece in range(first, last):
         h, i = piece // pieces, piece % pieces * WIDE
         if head_dim - i >= WIDE:
-            four(block, h, i, running)
+            four(args, h, i, running)
         else:
             for j in range(i, head_dim, LANES):
-                one(block, h, j, running)
+                one(args, h, j, running)

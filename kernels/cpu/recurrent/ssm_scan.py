@@ -24,8 +24,8 @@ def of_heads(shape: Shape) -> int:
 
 
 @share(CHANNELS)
-def channels(block, thread, n_threads):
-    x, dt, a, b, c, d, sources, targets, scratch, out, states = arguments(block, CHANNELS)
+def channels(args, thread, n_threads):
+    x, dt, a, b, c, d, sources, targets, scratch, out, states = arguments(args, CHANNELS)
     tokens, inner = x.shape
     size = len(a)
     first, last = part((inner + LANES - 1) // LANES, thread, n_threads)
@@ -50,8 +50,8 @@ def channels(block, thread, n_threads):
 
 
 @share(OF_HEADS)
-def heads(block, thread, n_threads):
-    x, dt, a, b, c, d, sources, targets, scratch, out, states = arguments(block, OF_HEADS)
+def heads(args, thread, n_threads):
+    x, dt, a, b, c, d, sources, targets, scratch, out, states = arguments(args, OF_HEADS)
     tokens, count, head_dim = x.shape
     groups, size = b.shape[1], b.shape[2]
     pieces = (head_dim + LANES - 1) // LANES

@@ -26,16 +26,16 @@ def _python(value: Any) -> FunctionType | None:
 @cache
 def identity(function: FunctionType) -> str:
     """The function's qualified name and what it closes over, the same in every process."""
-    cells = [f"{name} = {_told(v)}" for name, v in getclosurevars(function).nonlocals.items()]
+    cells = [f"{name} = {_described(v)}" for name, v in getclosurevars(function).nonlocals.items()]
     if not cells:
         return function.__qualname__
     digest = hashlib.sha256("\n".join(cells).encode()).hexdigest()
     return f"{function.__qualname__}[{digest[:16]}]"
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     if isinstance(value, tuple):
-        return f"({', '.join(map(_told, value))})"
+        return f"({', '.join(map(_described, value))})"
     function = _python(value)
     if function:
         line = function.__code__.co_firstlineno
@@ -118,4 +118,4 @@ def _value(value: Any) -> str:
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return _told(value)
+    return _described(value)

@@ -49,14 +49,14 @@ def set_float_control(typing, value):
 
 
 @share(SIGNATURE)
-def read_control(block, thread, n_threads):
+def read_control(args, thread, n_threads):
     """control[thread] of this thread."""
-    (control,) = arguments(block, SIGNATURE)
+    (control,) = arguments(args, SIGNATURE)
     control[thread] = float_control()
 
 
 @share(SIGNATURE)
-def restore_control(block, thread, n_threads):
+def restore_control(args, thread, n_threads):
     """Set this thread's register to what control[thread] says."""
-    (control,) = arguments(block, SIGNATURE)
+    (control,) = arguments(args, SIGNATURE)
     set_float_control(control[thread])

@@ -8,24 +8,24 @@ from kernels.cpu.isa.atomics import call_share
 from kernels.cpu.runtime.share import Share, Words, arguments, pack_words, share
 
 SIGNATURE = "calls: i64[calls 2] -> "
-Entry = tuple[Share, Words]  # a share and its block
+Entry = tuple[Share, Words]  # a share and its argument buffer
 
 
 @share(SIGNATURE)
-def in_turn(block, thread, n_threads):
+def in_turn(args, thread, n_threads):
     """This thread's share of every call, without waiting for the others in between."""
-    (calls,) = arguments(block, SIGNATURE)
+    (calls,) = arguments(args, SIGNATURE)
     for i in range(len(calls)):
         call_share(calls[i, 0], calls[i, 1], thread, n_threads)
 
 
 @share(SIGNATURE)
-def nothing(block, thread, n_threads):
+def nothing(args, thread, n_threads):
     """Stands for any share, to measure what a program costs that does no work."""
 
 
 def sequence(entries: Sequence[Entry]) -> tuple[Entry, Words]:
-    """The entry that calls these in turn, and its table of addresses; both and the entries' blocks
-    must stay alive."""
-    calls = np.array([(s.address, block.ctypes.data) for s, block in entries], np.int64)
+    """The entry that calls these in turn, and its table of addresses; both and the entries'
+    argument buffers must stay alive."""
+    calls = np.array([(s.address, args.ctypes.data) for s, args in entries], np.int64)
     return (in_turn, pack_words(SIGNATURE, {"calls": calls})), calls

@@ -1,9 +1,10 @@
 """The calling convention of CPU kernels: a share of the work, as one compiled C function.
 
-A share is `void f(uint64 block, int64 thread, int64 n_threads)`. The block holds the arguments in
-the order of a signature, in 64-bit words: an array is its address and its dimensions (always
-C-contiguous), a scalar is one word. So a step can call any kernel through its address, tests call
-the very machine code that the engine runs, and a kernel is compiled once, alone.
+A share is `void f(uint64 args, int64 thread, int64 n_threads)`. `args` is the address of an
+argument buffer: the arguments in the order of a signature, in 64-bit words. An array is its
+address and its dimensions (always C-contiguous), a scalar is one word. So a step can call any
+kernel through its address, tests call the very machine code that the engine runs, and a kernel is
+compiled once, alone.
 """
 
 import ctypes
@@ -42,8 +43,8 @@ def all_arguments(signature: str) -> tuple[Argument, ...]:
 
 
 @intrinsic(prefer_literal=True)
-def arguments(typing, block, signature):
-    """The block's arguments as a tuple of arrays and scalars, in the signature's order."""
+def arguments(typing, args, signature):
+    """The buffer's arguments as a tuple of arrays and scalars, in the signature's order."""
     kinds = [numba_type(a) for a in all_arguments(signature.literal_value)]
     result = types.Tuple(kinds)
 
@@ -85,7 +86,7 @@ def arguments(typing, block, signature):
 
 
 @intrinsic
-def call_other(typing, block, thread, n_threads):
+def call_other(typing, args, thread, n_threads):
     """Call the share that this one calls (Share.calls)."""
 
     def codegen(context, builder, signature, values):
@@ -97,7 +98,7 @@ def call_other(typing, block, thread, n_threads):
 
 
 def pack_words(signature: str, values: Mapping[str, Any]) -> Words:
-    """The block for these arrays and scalars; they must outlive it."""
+    """The argument buffer for these arrays and scalars; they must outlive it."""
     words: list[int] = []
     for argument in all_arguments(signature):
         value = values[argument.name]
@@ -111,7 +112,7 @@ def pack_words(signature: str, values: Mapping[str, Any]) -> Words:
 
 
 def scalar_word(argument: Argument, value: Any) -> int:
-    """A scalar as the word that stands for it in a block."""
+    """A scalar as the word that stands for it in an argument buffer."""
     return int(np.float64(value).view(np.int64)) if argument.dtype == "f64" else int(value)
 
 
@@ -187,12 +188,12 @@ class Share:
     def _entry(self) -> Any:
         return PROTOTYPE(self.address)
 
-    def __call__(self, block: Words, thread: int = 0, n_threads: int = 1) -> None:
-        self._entry(block.ctypes.data, thread, n_threads)
+    def __call__(self, args: Words, thread: int = 0, n_threads: int = 1) -> None:
+        self._entry(args.ctypes.data, thread, n_threads)
 
 
 def share(signature: str) -> Callable[[Callable[..., None]], Share]:
-    """Make `f(block, thread, n_threads)` a Share whose block follows the signature."""
+    """Make `f(args, thread, n_threads)` a Share whose arguments follow the signature."""
     return lambda function: Share(lambda: function, signature)
 
 

@@ -1,13 +1,13 @@
 """Weights that come from disk while a step runs: whole matrices in the order of the step, and rows
 of the neurons, or matrices of the experts, that it needs. Thread 0 asks for them, all threads wait
-for what they are about to use (readers.py)."""
+for what they are about to use (io_pool.py)."""
 
 import numpy as np
 
 from kernels.cpu.isa.simd import CACHE_LINE
 from kernels.cpu.isa.system_calls import nanoseconds
+from kernels.cpu.runtime.io_ring import post, wait
 from kernels.cpu.runtime.neuron_window import want
-from kernels.cpu.runtime.reading import post, wait
 from kernels.cpu.runtime.share import arguments, share
 
 # Words of `state` of a stream: how many weights were asked for since the beginning, then for each
@@ -37,7 +37,7 @@ TOGETHER, LARGEST = 64, 2**22
 
 
 @share(TURN)
-def turn(block, thread, n_threads):
+def turn(args, thread, n_threads):
     """Of a step's weights `used` were met by all threads, which lets the reading go on; wait until
     `wanted` have come. The first turn of a step has used none.
 
@@ -45,7 +45,7 @@ def turn(block, thread, n_threads):
     of the piece's iovec. It may be read once after[j] weights of its step were used, and is
     counted by counter j.
     """
-    readers, pieces, firsts, after, iovecs, state, stalls, used, wanted = arguments(block, TURN)
+    readers, pieces, firsts, after, iovecs, state, stalls, used, wanted = arguments(args, TURN)
     own, weights = STEP + LINE * thread, len(after)
     state[own] += used == 0
     step = state[own]
@@ -66,7 +66,7 @@ def turn(block, thread, n_threads):
 
 
 @share(FETCH)
-def fetch(block, thread, n_threads):
+def fetch(args, thread, n_threads):
     """Ask for the neurons that are needed and not in memory; those close by each other on disk in
     one read, which then has `most` neurons between any two that nobody needs.
 
@@ -77,7 +77,7 @@ def fetch(block, thread, n_threads):
     (
         readers, window, rows, count, sections, loads, iovecs, pool, gap, asked, own, counter,
         most, _,
-    ) = arguments(block, FETCH)  # fmt: skip
+    ) = arguments(args, FETCH)  # fmt: skip
     if thread:
         return
     missing = want(window, own, rows, count[0], asked[STEPS], loads)
@@ -112,9 +112,9 @@ def fetch(block, thread, n_threads):
 
 
 @share(ARRIVE)
-def arrive(block, thread, n_threads):
+def arrive(args, thread, n_threads):
     """Wait for what was asked for of a section."""
-    readers, asked, stall, counter, section, _ = arguments(block, ARRIVE)
+    readers, asked, stall, counter, section, _ = arguments(args, ARRIVE)
     began = nanoseconds()
     wait(readers, counter + section, np.int32(asked[READS + section]), thread)
     if thread == 0:

@@ -35,9 +35,9 @@ from kernels.cpu.isa.atomics import (
 from kernels.cpu.isa.system_calls import nanoseconds, sleep_on, wake_all
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.cores import Pinned, allowed_cores, cores_to_pin
-from kernels.cpu.runtime.raised import listen, stop_listening
 from kernels.cpu.runtime.sequence import Entry
 from kernels.cpu.runtime.share import PROTOTYPE, Words, arguments, pack_words, share
+from kernels.cpu.runtime.thread_errors import listen, stop_listening
 
 # words of `sync`, each on a cache line of its own; from OWN on one for each thread
 STAGE, DONE, LEAVING, PARKED, SLEEPING, OWN = 0, 16, 32, 48, 64, 80
@@ -48,7 +48,7 @@ WARY, CAUTION, READING, BEGAN = 0, 1, 2, 3
 
 # words of `control`
 PROGRAM, SPINS, WANTED, BEGUN, YIELDS = 0, 1, 2, 3, 4
-# words of a program, then those of its entries: share, block, whether each part is its thread's
+# words of a program, then those of its entries: share, args, whether each part is its thread's
 FIRST_STAGE, ENTRIES, HEAD, ENTRY = 0, 1, 2, 3
 
 # Of who waits: pauses before the core is yielded, and yields before it sleeps; the second of each
@@ -125,13 +125,13 @@ def take(sync, owner, stage):
 
 
 @inner
-def do_others(share, block, stage, sync, thread, n_threads):
+def do_others(share, args, stage, sync, thread, n_threads):
     """Do the parts of other threads that nobody has begun; how many there were."""
     done = 0
     for step in range(1, n_threads):
         owner = (thread + step) % n_threads
         if take(sync, owner, stage):
-            call_share(share, block, owner, n_threads)
+            call_share(share, args, owner, n_threads)
             done += 1
     return done
 
@@ -162,24 +162,24 @@ def run_program(control, sync, thread, n_threads):
         if i < 0 or i >= np.int64(word_at(program, ENTRIES)):
             return stage
         entry = program + np.uint64(8 * (HEAD + ENTRY * i))
-        share, block, by_all = word_at(entry, 0), word_at(entry, 1), word_at(entry, 2)
+        share, args, by_all = word_at(entry, 0), word_at(entry, 1), word_at(entry, 2)
         done = 0
         if take(sync, thread, stage):
-            call_share(share, block, thread, n_threads)
+            call_share(share, args, thread, n_threads)
             done = 1
         if ended(sync, done, n_threads) or spin_past(sync, STAGE, stage, spins):
             continue
-        done = 0 if by_all else do_others(share, block, stage, sync, thread, n_threads)
+        done = 0 if by_all else do_others(share, args, stage, sync, thread, n_threads)
         if not ended(sync, done, n_threads):
             while not wait_past(sync, STAGE, stage, spins, yields, own):
                 pass
 
 
 @share(SIGNATURE)
-def lead(block, thread, n_threads):
+def lead(args, thread, n_threads):
     """Begin the program if it is wanted, and take part in it until it is over; but if any worker
     is parked, return for the caller to wake it and to lead again."""
-    control, sync = arguments(block, SIGNATURE)
+    control, sync = arguments(args, SIGNATURE)
     if not control[BEGUN]:
         first = atomic_load(sync, STAGE) + np.int32(1)
         put_word(control[PROGRAM], FIRST_STAGE, np.uint64(np.int64(first)))
@@ -192,13 +192,13 @@ def lead(block, thread, n_threads):
 
 
 @share(SIGNATURE)
-def follow(block, thread, n_threads):
+def follow(args, thread, n_threads):
     """Take part in programs until none came for a while or the team is leaving.
 
     Whoever is not in here counts as parked. A worker on its way out counts first and looks for a
     program then, a leader begins one first and counts then: one of the two sees the other.
     """
-    control, sync = arguments(block, SIGNATURE)
+    control, sync = arguments(args, SIGNATURE)
     atomic_add(sync, PARKED, np.int32(-1))
     own, spins, yields = OWN + LINE * thread, np.int64(control[SPINS]), np.int64(control[YIELDS])
     while True:
@@ -211,8 +211,8 @@ def follow(block, thread, n_threads):
 
 
 class Program:
-    """Entries ready to run: (share, block) pairs, each begun when all before it are done. Blocks
-    and what is `alive` with them stay.
+    """Entries ready to run: pairs of a share and its argument buffer, each begun when all before
+    it are done. Buffers and what is `alive` with them stay.
 
     `by_all` says, for all entries or for each, whether every thread has to do its own part: it
     waits there, say, or tells something about itself.
@@ -226,9 +226,9 @@ class Program:
     ) -> None:
         owned = [by_all] * len(entries) if isinstance(by_all, bool) else by_all
         pairs = zip(entries, owned, strict=True)
-        rows = [(share.address, block.ctypes.data, own) for (share, block), own in pairs]
+        rows = [(share.address, args.ctypes.data, own) for (share, args), own in pairs]
         self.words = np.array([0, len(rows), *chain(*rows)], np.uint64)
-        self._alive = [block for _, block in entries], alive
+        self._alive = [args for _, args in entries], alive
         self.entries = len(rows)
 
 

@@ -65,8 +65,8 @@ def float8_kernel(kind: Float8) -> Callable[..., None]:
     one = single(load_weights, LANES)
     many = product(GENERIC, fill_tile, chains(load_weights, LANES, fma_outer))
 
-    def generic(block, thread, n_threads):
-        x, x_scale, weight, weight_scale, tuning, out = arguments(block, SIGNATURE)
+    def generic(args, thread, n_threads):
+        x, x_scale, weight, weight_scale, tuning, out = arguments(args, SIGNATURE)
         tokens, hidden = x.shape
         panel = stack(np.float32, size)
         if tokens == 1 and hidden <= size:

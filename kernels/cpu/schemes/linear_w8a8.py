@@ -26,7 +26,7 @@ from kernels.cpu.isa.simd_x86 import to_unsigned
 from kernels.cpu.isa.tiles import add_scaled, load_tile, outer, store_tile, zeros
 from kernels.cpu.linear.linear import LANES, Blocking, asking, named, product
 from kernels.cpu.linear.linear_blocks import spreading
-from kernels.cpu.linear.linear_int8 import Multiplying, by_bytes, by_pairs, lay_halves, lay_word
+from kernels.cpu.linear.linear_int8 import ByteProducts, by_bytes, by_pairs, pack_halves, pack_word
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, part, share
 from reference.op import Shape
@@ -69,8 +69,8 @@ def without_product(typing, total, a, b):
 less_outer = outer(without_product)
 
 
-def multiply(meeting: Multiplying) -> Callable[[int], Any]:
-    lanes, words, four = meeting.lanes, meeting.words, meeting.any
+def multiply(microkernel: ByteProducts) -> Callable[[int], Any]:
+    lanes, words, four = microkernel.lanes, microkernel.words, microkernel.any
     bytes_, floats, integers = (
         Vector(*kind) for kind in (("i8", 4 * lanes), ("f32", lanes), ("i32", lanes))
     )
@@ -125,8 +125,8 @@ def multiply(meeting: Multiplying) -> Callable[[int], Any]:
     return of_size
 
 
-def fill(meeting: Multiplying) -> Any:
-    words, spread = meeting.words, spreading(meeting)
+def fill(microkernel: ByteProducts) -> Any:
+    words, spread = microkernel.words, spreading(microkernel)
 
     @njit(inline="always")
     def sum_of(q):
@@ -154,15 +154,15 @@ def fill(meeting: Multiplying) -> Any:
     return fill_tile
 
 
-def packed_kernel(meeting: Multiplying, variant: str) -> Callable[..., None]:
-    blocking, words = meeting.blocking, meeting.words
+def packed_kernel(microkernel: ByteProducts, variant: str) -> Callable[..., None]:
+    blocking, words = microkernel.blocking, microkernel.words
     size, panel_words = blocking.size, 8 * words * blocking.size
-    one = 0x01010101 if meeting.words == 1 else 0x00010001
-    many = product(blocking, fill(meeting), multiply(meeting))
+    one = 0x01010101 if microkernel.words == 1 else 0x00010001
+    many = product(blocking, fill(microkernel), multiply(microkernel))
 
-    def kernel(block, thread, n_threads):
+    def kernel(args, thread, n_threads):
         x, x_scale, x_zero, weight, weight_scale, weight_zero, scratch, tuning, out = arguments(
-            block, SIGNATURE
+            args, SIGNATURE
         )
         blocks = x.shape[1] // BLOCK
         q, scale = stack(np.int32, panel_words), stack(np.float32, size)
@@ -178,8 +178,8 @@ def packed_kernel(meeting: Multiplying, variant: str) -> Callable[..., None]:
 
 
 @share(SCALAR)
-def scalar(block, thread, n_threads):
-    x, x_scale, x_zero, weight, weight_scale, weight_zero, out = arguments(block, SCALAR)
+def scalar(args, thread, n_threads):
+    x, x_scale, x_zero, weight, weight_scale, weight_zero, out = arguments(args, SCALAR)
     tokens, groups = x_scale.shape
     size = x.shape[1] // groups
     first, last = part(out.shape[1], thread, n_threads)
@@ -194,7 +194,7 @@ def scalar(block, thread, n_threads):
             out[t, row] = total
 
 
-AVX512_VNNI = Multiplying(16, 1, lay_word, Blocking((12, 4, 1), 48, 64), by_bytes, by_bytes)
-GENERIC = Multiplying(8, 2, lay_halves, Blocking((6, 2, 1), 48, 64), by_pairs, by_pairs)
+AVX512_VNNI = ByteProducts(16, 1, pack_word, Blocking((12, 4, 1), 48, 64), by_bytes, by_bytes)
+GENERIC = ByteProducts(8, 2, pack_halves, Blocking((6, 2, 1), 48, 64), by_pairs, by_pairs)
 avx512_vnni = Share(partial(packed_kernel, AVX512_VNNI, "avx512_vnni"), SIGNATURE)
 generic = Share(partial(packed_kernel, GENERIC, "generic"), SIGNATURE)

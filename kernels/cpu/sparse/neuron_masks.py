@@ -17,8 +17,8 @@ def threshold_mask(t, logits, threshold, mask):
 
 
 @share(UNION)
-def union_mask(block, thread, n_threads):
-    mask, out = arguments(block, UNION)
+def union_mask(args, thread, n_threads):
+    mask, out = arguments(args, UNION)
     first, last = part(mask.shape[1], thread, n_threads)
     for i in range(first, last):
         found = 0
@@ -58,8 +58,8 @@ def active_rows(mask, rows, count):
 
 
 @share(COUNTS)
-def add_counts(block, thread, n_threads):
-    mask, before, out = arguments(block, COUNTS)
+def add_counts(args, thread, n_threads):
+    mask, before, out = arguments(args, COUNTS)
     first, last = part(mask.shape[1], thread, n_threads)
     for i in range(first, last):
         out[i] = before[i]

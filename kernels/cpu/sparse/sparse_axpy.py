@@ -155,8 +155,8 @@ def axpy(decoded: Mapping[str, Any], alone: Any, variant: str, format: str) -> C
                 at = (first + t) * out.shape[1] + c
                 store(out, at, fma(w, factor, load(f32x1, out, at)))
 
-    def sparse_axpy(block, thread, n_threads):
-        a, weight, rows, count, slots, tuning, out = arguments(block, SIGNATURE)
+    def sparse_axpy(args, thread, n_threads):
+        a, weight, rows, count, slots, tuning, out = arguments(args, SIGNATURE)
         tokens, hidden = out.shape
         active, stride, whole = count[0], weight.shape[1], hidden // COLUMNS
         bytes_ = weight.reshape(weight.size)

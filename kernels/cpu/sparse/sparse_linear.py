@@ -22,7 +22,7 @@ from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import fma_outer, in_tiles
 from kernels.cpu.linear import linear_blocks, linear_float, linear_int8
 from kernels.cpu.linear.linear import FIRST, LANES, NEVER, Blocking, chains, filling, named
-from kernels.cpu.linear.linear_blocks import Meeting
+from kernels.cpu.linear.linear_blocks import Microkernel
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, by_format, part
 from reference.op import Shape
@@ -121,11 +121,11 @@ def over_groups(
     return run
 
 
-def single(format: str, meeting: Callable[[str, Any], Any]) -> Any:
-    """One token and float weights: rows are met as they come, by `meeting` of rows.py. Two groups
-    at once, since a chain of additions waits for each to end; they are of the two halves of a
-    thread's groups."""
-    meet, unit_bytes = meeting(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
+def single(format: str, microkernel: Callable[[str, Any], Any]) -> Any:
+    """One token and float weights: rows are met as they come, by `microkernel` of rows.py. Two
+    groups at once, since a chain of additions waits for each to end; they are of the two halves of
+    a thread's groups."""
+    meet, unit_bytes = microkernel(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
     @inner
     def run(x, weight, mask, rows, slots, active, along, out, thread, n_threads):
@@ -152,7 +152,7 @@ def single(format: str, meeting: Callable[[str, Any], Any]) -> Any:
 
 
 def float_kernel(
-    meeting: Callable[[str, Any], Any], blocking: Blocking, variant: str, format: str
+    microkernel: Callable[[str, Any], Any], blocking: Blocking, variant: str, format: str
 ) -> Callable[..., None]:
     load_weights = linear_float.widened(linear_float.KINDS[format])
     step, size = PIECES[format].step, blocking.size
@@ -161,12 +161,12 @@ def float_kernel(
     def from_unit(panel, n):
         return (panel[0][n:],)
 
-    one = single(format, meeting)
+    one = single(format, microkernel)
     multiply = chains(load_weights, step, fma_outer)
     many = over_groups(format, fewer(blocking), linear_float.fill, multiply, from_unit)
 
-    def kernel(block, thread, n_threads):
-        x, weight, mask, rows, count, slots, tuning, out = arguments(block, FLOAT)
+    def kernel(args, thread, n_threads):
+        x, weight, mask, rows, count, slots, tuning, out = arguments(args, FLOAT)
         active, along = count[0], tuning[0]
         if active == 0:
             put_zeros(out, thread, n_threads)
@@ -180,12 +180,12 @@ def float_kernel(
     return named(kernel, variant)
 
 
-def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., None]:
-    layout, factor = meeting.layout(format), CODINGS[format].factor
-    blocking = fewer(meeting.blocking.over(layout.blocks))
+def int8_kernel(microkernel: Microkernel, variant: str, format: str) -> Callable[..., None]:
+    layout, factor = microkernel.layout(format), CODINGS[format].factor
+    blocking = fewer(microkernel.blocking.over(layout.blocks))
     blocks, size = layout.blocks, blocking.size * layout.blocks
-    words, extras_each = 8 * meeting.words, linear_blocks.extras_of(layout)
-    all_words, all_scales, all_parts = linear_blocks.panel_sizes(meeting, layout, size)
+    words, extras_each = 8 * microkernel.words, linear_blocks.extras_of(layout)
+    all_words, all_scales, all_parts = linear_blocks.panel_sizes(microkernel, layout, size)
     extra = linear_blocks.extra_type(layout)
 
     @njit(inline="always")
@@ -193,12 +193,12 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
         q, scales, extras = panel
         return q[n * blocks * words :], scales[n:], extras[n * extras_each :]
 
-    multiply = linear_blocks.multiply(meeting, layout, factor)
-    filling = linear_blocks.fill(meeting, layout)
+    multiply = linear_blocks.multiply(microkernel, layout, factor)
+    filling = linear_blocks.fill(microkernel, layout)
     many = over_groups(format, blocking, filling, multiply, from_unit)
 
-    def kernel(block, thread, n_threads):
-        q, scale, total, weight, mask, rows, count, slots, tuning, out = arguments(block, INT8)
+    def kernel(args, thread, n_threads):
+        q, scale, total, weight, mask, rows, count, slots, tuning, out = arguments(args, INT8)
         if count[0] == 0:
             put_zeros(out, thread, n_threads)
             return

@@ -5,14 +5,14 @@
 constexpr int BLOCK = 32;
 
 // An element is d times its part's integer times its code, and perhaps m, or minus m times the
-// part's floor, more.
+// part's minimum, more.
 struct Coding {
   static constexpr int low = 4, high = 0;  // bits of the two planes of codes
-  static constexpr int raised = 0;         // what codes have too much
+  static constexpr int zero_point = 0;         // what codes have too much
   static constexpr int blocks = 1;         // that share d and m
   static constexpr int parts = 1;          // of a block
-  static constexpr bool integers = false, m = false, floors = false;
-  static constexpr bool halves = false;    // an integer and a floor share a byte
+  static constexpr bool integer_scales = false, m = false, mins = false;
+  static constexpr bool packed_scales = false;    // an integer and a minimum share a byte
   static constexpr bool table = false;     // codes name values, four in each word
   static constexpr uint32_t values_0 = 0, values_1 = 0, values_2 = 0, values_3 = 0;
   static constexpr bool power = false;     // d is 2^(byte - 128)
@@ -23,7 +23,7 @@ struct q8_0 : Coding {
   static constexpr int low = 8;
 };
 struct q4_0 : Coding {
-  static constexpr int raised = 8;
+  static constexpr int zero_point = 8;
   static constexpr int at_once = 5;  // with fewer registers it would spill
 };
 struct q4_1 : Coding {
@@ -31,29 +31,29 @@ struct q4_1 : Coding {
   static constexpr int at_once = 4;
 };
 struct q5_0 : Coding {
-  static constexpr int high = 1, raised = 16;
+  static constexpr int high = 1, zero_point = 16;
 };
 struct q5_1 : q4_1 {
   static constexpr int high = 1;
 };
 struct q2_k : Coding {
   static constexpr int low = 2, blocks = 8, parts = 2;
-  static constexpr bool integers = true, m = true, floors = true, halves = true;
+  static constexpr bool integer_scales = true, m = true, mins = true, packed_scales = true;
 };
 struct q3_k : Coding {
-  static constexpr int low = 2, high = 1, raised = 4, blocks = 8, parts = 2;
-  static constexpr bool integers = true;
+  static constexpr int low = 2, high = 1, zero_point = 4, blocks = 8, parts = 2;
+  static constexpr bool integer_scales = true;
 };
 struct q4_k : Coding {
   static constexpr int blocks = 8;
-  static constexpr bool integers = true, m = true, floors = true;
+  static constexpr bool integer_scales = true, m = true, mins = true;
 };
 struct q5_k : q4_k {
   static constexpr int high = 1;
 };
 struct q6_k : Coding {
-  static constexpr int high = 2, raised = 32, blocks = 8, parts = 2;
-  static constexpr bool integers = true;
+  static constexpr int high = 2, zero_point = 32, blocks = 8, parts = 2;
+  static constexpr bool integer_scales = true;
 };
 struct iq4_nl : Coding {
   static constexpr bool table = true;
@@ -62,7 +62,7 @@ struct iq4_nl : Coding {
 };
 struct iq4_xs : iq4_nl {
   static constexpr int blocks = 8;
-  static constexpr bool integers = true;
+  static constexpr bool integer_scales = true;
 };
 struct mxfp4 : Coding {
   static constexpr bool table = true, power = true;
@@ -71,13 +71,13 @@ struct mxfp4 : Coding {
 };
 struct tq2_0 : Coding {
   static constexpr int at_once = 4;
-  static constexpr int low = 2, raised = 1, blocks = 8;
+  static constexpr int low = 2, zero_point = 1, blocks = 8;
 };
 struct tq1_0 : tq2_0 {};
 struct iq1_s : Coding {
   static constexpr int at_once = 4;
   static constexpr int low = 8, blocks = 8;
-  static constexpr bool integers = true;
+  static constexpr bool integer_scales = true;
   static constexpr float factor = 0.125f;
 };
 struct iq1_m : iq1_s {
@@ -99,7 +99,7 @@ struct Packed {
 // A weight of so many blocks.
 template <class F>
 struct Weight {
-  static constexpr int BYTES = F::parts * (F::integers + (F::floors && !F::halves));
+  static constexpr int BYTES = F::parts * (F::integer_scales + (F::mins && !F::packed_scales));
   static constexpr int SCALES = F::power ? 1 : 2 * (1 + F::m);
   const uint32_t *low, *high;
   const uint8_t *integers, *d;
@@ -172,10 +172,10 @@ static __device__ __forceinline__ void unpack(const Packed<F>& block, uint32_t (
 template <class F>
 static __device__ __forceinline__ void unpack_signed(const Packed<F>& block, uint32_t (&codes)[8]) {
   unpack(block, codes);
-  if constexpr (F::raised > 0) {
+  if constexpr (F::zero_point > 0) {
 #pragma unroll
     for (int c = 0; c < 8; ++c)  // the uppermost bit keeps bytes from borrowing
-      codes[c] = ((codes[c] | 0x80808080u) - F::raised * 0x01010101u) ^ 0x80808080u;
+      codes[c] = ((codes[c] | 0x80808080u) - F::zero_point * 0x01010101u) ^ 0x80808080u;
   }
 }
 
@@ -197,10 +197,10 @@ static __device__ __forceinline__ Factors<F> factors(const Packed<F>& block) {
 #pragma unroll
   for (int p = 0; p < F::parts; ++p) {
     const uint32_t byte = block.integers >> 8 * p & 255;
-    const int integer = F::halves ? byte & 15 : static_cast<int8_t>(byte);
-    const int floor = F::halves ? byte >> 4 : block.integers >> 8;
-    found.w[p] = F::integers ? d * integer : d;
-    found.m[p] = F::floors ? -m * floor : m;
+    const int integer = F::packed_scales ? byte & 15 : static_cast<int8_t>(byte);
+    const int minimum = F::packed_scales ? byte >> 4 : block.integers >> 8;
+    found.w[p] = F::integer_scales ? d * integer : d;
+    found.m[p] = F::mins ? -m * minimum : m;
   }
   return found;
 }

@@ -1,6 +1,6 @@
 // Weight formats, one struct each, called as FORMAT says: blocks of BLOCK elements in BYTES, and
 // `element`, element i of a block as float32, read byte by byte so that it may lie anywhere.
-// Coded as reference/formats has them; IQ1 to IQ3 are in lattices.cuh.
+// Coded as reference/formats has them; IQ1 to IQ3 are in grid_formats.cuh.
 #pragma once
 #include "portable.cuh"
 

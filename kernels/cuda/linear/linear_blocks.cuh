@@ -7,7 +7,7 @@
 using F = FORMAT;
 constexpr int WIDTH = BLOCK / F::parts;        // elements of a part
 constexpr int WORDS = WIDTH / 4;
-constexpr bool MEETS = F::m || F::raised > 0;  // whether sums of activations matter
+constexpr bool MEETS = F::m || F::zero_point > 0;  // whether sums of activations matter
 
 // A block of a token's activations: their scale, and for each part what an offset multiplies.
 struct Activations {
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
         int dots[F::parts];
 #pragma unroll
         for (int p = 0; p < F::parts; ++p) {
-          dots[p] = -F::raised * totals[p];
+          dots[p] = -F::zero_point * totals[p];
 #pragma unroll
           for (int c = p * WORDS; c < p * WORDS + WORDS; ++c)
             dots[p] = dot4(codes[r][c], x[c], dots[p]);

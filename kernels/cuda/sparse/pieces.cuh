@@ -133,10 +133,10 @@ struct Pieces<q4_k> {
     const float d = half_of(scales), dmin = half_of(scales >> 16);
 #pragma unroll
     for (int p = 0; p < 2; ++p) {
-      const float factor = d * six_bits[2 * p], floor = dmin * six_bits[2 * p + 1];
+      const float factor = d * six_bits[2 * p], offset = dmin * six_bits[2 * p + 1];
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        w[4 * p + k] = factor * static_cast<int>(both >> (8 * k + 4 * p) & 15) - floor;
+        w[4 * p + k] = factor * static_cast<int>(both >> (8 * k + 4 * p) & 15) - offset;
     }
   }
 };

@@ -2,7 +2,7 @@
 // and a strand of neurons: those between two numbers, in order. Strands are added up in order too,
 // eight by the warps of a block, those of other blocks by sparse_axpy_merge.cu. So a sum depends
 // neither on what else is listed nor on other tokens.
-#include "lattices.cuh"
+#include "grid_formats.cuh"
 #include "pieces.cuh"
 
 // The first of `count` ascending rows that is not below `value`, by the lanes of a warp.

@@ -5,10 +5,10 @@
 constexpr int PART = 32;        // elements
 constexpr int WORDS = PART / 4;  // of four signed bytes
 
-// A part as a lane holds it: its elements are factor * (word's bytes - RAISED) - floor.
+// A part as a lane holds it: its elements are factor * (word's bytes - ZERO_POINT) - offset.
 struct Part {
   uint32_t words[WORDS];
-  float factor, floor;
+  float factor, offset;
 };
 
 static __device__ __forceinline__ uint32_t half_word(const uint8_t* at) {
@@ -24,8 +24,8 @@ static __device__ __forceinline__ float half_at(const uint8_t* at) {
 }
 
 struct q8_0 {
-  static constexpr int PARTS = 1, BYTES = 34, RAISED = 0;
-  static constexpr bool FLOORS = false;
+  static constexpr int PARTS = 1, BYTES = 34, ZERO_POINT = 0;
+  static constexpr bool MINS = false;
 
   static __device__ __forceinline__ Part part(const uint8_t* block, int) {
     Part found;
@@ -37,8 +37,8 @@ struct q8_0 {
 };
 
 struct q4_0 {
-  static constexpr int PARTS = 1, BYTES = 18, RAISED = 8;
-  static constexpr bool FLOORS = false;
+  static constexpr int PARTS = 1, BYTES = 18, ZERO_POINT = 8;
+  static constexpr bool MINS = false;
 
   static __device__ __forceinline__ Part part(const uint8_t* block, int) {
     Part found;
@@ -54,8 +54,8 @@ struct q4_0 {
 };
 
 struct q4_k {
-  static constexpr int PARTS = 8, BYTES = 144, RAISED = 0;
-  static constexpr bool FLOORS = true;
+  static constexpr int PARTS = 8, BYTES = 144, ZERO_POINT = 0;
+  static constexpr bool MINS = true;
 
   static __device__ __forceinline__ Part part(const uint8_t* block, int p) {
     Part found;
@@ -69,7 +69,7 @@ struct q4_k {
       minimum = six[p + 4] >> 4 | six[p] >> 6 << 4;
     }
     found.factor = half_at(block) * scale;
-    found.floor = half_at(block + 2) * minimum;
+    found.offset = half_at(block + 2) * minimum;
 #pragma unroll
     for (int i = 0; i < WORDS; ++i) {
       const uint32_t both = *reinterpret_cast<const uint32_t*>(block + 16 + p / 2 * PART + 4 * i);
@@ -99,15 +99,15 @@ static __device__ __forceinline__ void meet_part(const Part (&rows)[ROWS], const
     uint32_t words[WORDS];
     load_words<WORDS>(reinterpret_cast<const uint32_t*>(x.q + at * PART), words);
     const float scale = x.scale[at];
-    const int total = FORMAT::RAISED || FORMAT::FLOORS ? x.total[at] : 0;
+    const int total = FORMAT::ZERO_POINT || FORMAT::MINS ? x.total[at] : 0;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      int dot = -FORMAT::RAISED * total;
+      int dot = -FORMAT::ZERO_POINT * total;
 #pragma unroll
       for (int i = 0; i < WORDS; ++i) dot = dot4(rows[r].words[i], words[i], dot);
       sums[r][t] = fmaf(rows[r].factor * scale, static_cast<float>(dot), sums[r][t]);
-      if (FORMAT::FLOORS)
-        sums[r][t] = fmaf(-rows[r].floor, scale * static_cast<float>(total), sums[r][t]);
+      if (FORMAT::MINS)
+        sums[r][t] = fmaf(-rows[r].offset, scale * static_cast<float>(total), sums[r][t]);
     }
   }
 }

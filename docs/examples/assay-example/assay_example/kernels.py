@@ -10,8 +10,8 @@ from reference.rms_norm import SIGNATURE as RMS_NORM
 
 
 @share(RMS_NORM)
-def rms_norm(block, thread, n_threads):
-    x, weight, eps, out = arguments(block, RMS_NORM)
+def rms_norm(args, thread, n_threads):
+    x, weight, eps, out = arguments(args, RMS_NORM)
     tokens, hidden = x.shape
     first, last = part(tokens, thread, n_threads)
     for t in range(first, last):
@@ -21,8 +21,8 @@ def rms_norm(block, thread, n_threads):
 
 
 @share(L2_NORM)
-def l2_norm(block, thread, n_threads):
-    x, eps, out = arguments(block, L2_NORM)
+def l2_norm(args, thread, n_threads):
+    x, eps, out = arguments(args, L2_NORM)
     tokens, hidden = x.shape
     first, last = part(tokens, thread, n_threads)
     for t in range(first, last):

@@ -6,7 +6,7 @@ import numpy as np
 
 from reference.formats import FORMATS
 from reference.laws.common import Make, alone, other_bits, several
-from reference.laws.sparse_linear import beyond_the_count, in_another_order
+from reference.laws.sparse.sparse_linear import beyond_the_count, in_another_order
 from reference.op import Apply, Arguments, Array, Case, Law
 
 WHOLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0")  # which hold whole numbers of some range

@@ -17,7 +17,7 @@ class OutputError(EngineError):
 
 
 @contextmanager
-def written_aside(out: Path, *, reads: Path | None = None) -> Iterator[BinaryIO]:
+def atomic_write(out: Path, *, reads: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write to, which takes the name `out` at the end; after an error nothing is left.
 
     Raises `OutputError` if `out` is no place for a file, is the file that the caller `reads`, or if
@@ -40,7 +40,7 @@ def written_aside(out: Path, *, reads: Path | None = None) -> Iterator[BinaryIO]
 
 
 def check(out: Path, reads: Path | None = None) -> None:
-    """Raise `OutputError`, before any work is done, where `written_aside` would."""
+    """Raise `OutputError`, before any work is done, where `atomic_write` would."""
     if not out.name or (out.exists() and not out.is_file()):  # a rename would replace a device
         raise OutputError(f"{out}: cannot be written: it is there and is not a file")
     if not out.parent.is_dir():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reference.laws import attention
+from reference.laws.attention import attention
 from reference.laws.common import other_bits
 from reference.op import Apply, Arguments, Case, Law
 

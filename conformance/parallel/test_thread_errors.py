@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.child import run, told
+from conformance.support.child import output_of, run
 from conformance.support.program import DEAF
 from conformance.support.rooms import ROOT
 from conformance.support.team import FAIL, Visits, fail, wait_until
@@ -81,7 +81,7 @@ def test_each_team_has_its_own(unheard):
 def test_others_are_left_to_the_hook_that_was_there(unheard):
     """A callback that is no share, and an object that fails to die, go where they always went."""
 
-    def raises(block, thread, n_threads):
+    def raises(args, thread, n_threads):
         raise ValueError("not of the team")
 
     class Stubborn:
@@ -133,7 +133,7 @@ print("went on")
 def test_ctrl_c_waits_for_the_program_and_no_longer():
     """An interrupt in the middle of a long program is raised at its end, all threads done, and the
     team is as good as new."""
-    assert told(INTERRUPTED).splitlines() == ["interrupted True True True", "went on"]
+    assert output_of(INTERRUPTED).splitlines() == ["interrupted True True True", "went on"]
 
 
 class Interrupting:

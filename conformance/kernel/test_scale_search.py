@@ -6,7 +6,7 @@ import pytest
 from conformance.llama.peers import goldens
 from conformance.llama.peers.rows import FITTED, PLAIN, error, importance, sets
 from reference.formats import FORMATS
-from reference.formats.fit import weighed
+from reference.formats.scale_search import weighed
 from reference.op import Array
 
 THEIRS = goldens.read_json("errors")

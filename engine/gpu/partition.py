@@ -5,24 +5,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.compile.build import Built
-from engine.compile.plan import need
+from engine.compile.plan import spec_of
 from engine.config import ModelError
 from engine.gguf.file import GGUFFile
 from engine.gpu import greedy
 from engine.gpu.layout import Layout, laid_out
 from engine.gpu.memory import Footprint, Weight, footprint, gb, weights_of
-from engine.gpu.parts import ALL, Part, divided, experts_on_cpu, input_on_cpu, meant, placed
+from engine.gpu.parts import (
+    ALL,
+    Part,
+    asked_of_gpu,
+    assigned,
+    experts_on_cpu,
+    input_on_cpu,
+    split_at_devices,
+)
 from engine.graph import Graph, Node, Value
 from kernels.certify import Certified
-from kernels.choose import Chooser, Need
 from kernels.cuda.fusion.fused import Fused
 from kernels.cuda.fusion.fusions import FUSED
 from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.dispatch import Dispatcher, KernelSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class Partition:
     """A step's `parts` on both sides, the GPU's laid out, the weights that they read and what all
     of it needs; `notes` say what stays on the CPU although it was meant for the GPU."""
 
@@ -56,15 +64,15 @@ class _SplitError(ModelError):
     """A cut between blocks that have keys and values in common."""
 
 
-def divide(
+def partition_step(
     built: Built,
     gpu_layers: int,
     cpu_experts: int,
     device: Device,
-    chooser: Chooser,
+    dispatcher: Dispatcher,
     certified: Certified | None,
     file: GGUFFile,
-) -> Division:
+) -> Partition:
     """The last `gpu_layers` blocks, as parts.py counts them, for the device, without the experts of
     the first `cpu_experts` blocks; what comes before all blocks stays on the CPU if neurons are
     apart.
@@ -76,32 +84,32 @@ def divide(
         nodes = input_on_cpu(nodes, blocks)
     nodes = experts_on_cpu(nodes, blocks, cpu_experts)
     layers = blocks + 1 if gpu_layers == ALL else min(gpu_layers, blocks + 1)
-    wanted = zip(nodes, meant(nodes, blocks, layers), strict=True)
-    needs = dict.fromkeys(need(node) for node, on_gpu in wanted if on_gpu)
+    wanted = zip(nodes, asked_of_gpu(nodes, blocks, layers), strict=True)
+    needs = dict.fromkeys(spec_of(node) for node, on_gpu in wanted if on_gpu)
     choosing, limits = greedy.node(built.logits), built.limits
     limits |= {greedy.CHOICES: limits["outputs"]}
-    chosen = chooser.choose_on(device, [*needs, need(choosing)], certified)
+    chosen = dispatcher.choose_on(device, [*needs, spec_of(choosing)], certified)
 
     def parts_of(layers: int) -> tuple[list[Part], list[str]]:
-        there, notes = placed(nodes, blocks, layers, lambda node: need(node) in chosen)
+        there, notes = assigned(nodes, blocks, layers, lambda node: spec_of(node) in chosen)
         if cache := _split_cache(nodes, there):
             raise _SplitError(
                 f"{cache} is read by blocks of the GPU and of the CPU: more blocks, or none, have"
                 " to be the GPU's"
             )
-        if there[-1] and need(choosing) in chosen:  # the logits are there
-            return divided([*nodes, choosing], [*there, True], built.logits), notes
-        return divided(nodes, there, built.logits), notes
+        if there[-1] and spec_of(choosing) in chosen:  # the logits are there
+            return split_at_devices([*nodes, choosing], [*there, True], built.logits), notes
+        return split_at_devices(nodes, there, built.logits), notes
 
     whole, _ = parts_of(layers)
-    fusions = _fusions(whole, device, chosen, chooser, certified, limits)
+    fusions = _fusions(whole, device, chosen, dispatcher, certified, limits)
 
-    def of(layers: int) -> Division:
+    def of(layers: int) -> Partition:
         parts, notes = parts_of(layers)
         layout = laid_out(parts, chosen, fusions, limits)
         weights = weights_of(layout, built.memory, file)
         needed = footprint(layout, weights)
-        return Division(device, tuple(parts), layout, weights, needed, built.logits, tuple(notes))
+        return Partition(device, tuple(parts), layout, weights, needed, built.logits, tuple(notes))
 
     found = of(layers)
     free, _ = device.memory()
@@ -138,8 +146,8 @@ def _split_cache(nodes: Sequence[Node], there: Sequence[bool]) -> str:
 def _fusions(
     parts: Sequence[Part],
     device: Device,
-    chosen: Mapping[Need, CudaKernel],
-    chooser: Chooser,
+    chosen: Mapping[KernelSpec, CudaKernel],
+    dispatcher: Dispatcher,
     certified: Certified | None,
     limits: Mapping[str, int],
 ) -> list[Fused]:
@@ -148,7 +156,7 @@ def _fusions(
     known = [fused for fused in FUSED if not fused.lacks(device)]
     while True:
         used = laid_out(parts, chosen, known, limits).fused()
-        passed = chooser.passing(used, certified)
+        passed = dispatcher.passing(used, certified)
         if len(passed) == len(used):
             return [fused for fused in known if fused in used]
         known = [fused for fused in known if fused in passed or fused not in used]

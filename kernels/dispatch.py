@@ -31,7 +31,7 @@ class VariantError(UncertifiedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class KernelSpec:
     """A node's demand on the kernels: an op in a format, at sizes that `takes` looks at. `times`
     says of axes that vary how often a step's size counts: heads that stand as rows for tokens."""
 
@@ -69,7 +69,7 @@ class Need:
 
 
 @dataclass(slots=True)
-class Chooser:
+class Dispatcher:
     """Finds a certified kernel for every need, certifying what has no certificate yet, and trying
     what has one at the shapes that it does not answer for.
 
@@ -89,8 +89,8 @@ class Chooser:
     serving: set[str] = field(default_factory=set)
 
     def choose(
-        self, needs: Sequence[Need], progress: Certified | None = None, fewest: int = 1
-    ) -> dict[Need, Kernel]:
+        self, needs: Sequence[KernelSpec], progress: Certified | None = None, fewest: int = 1
+    ) -> dict[KernelSpec, Kernel]:
         """A kernel for each need in steps of at least `fewest` tokens, or UncertifiedError."""
         self._check()
         options = {n: n.candidates(self.variant, self.numerics, fewest) for n in needs}
@@ -105,19 +105,19 @@ class Chooser:
         return chosen
 
     def choose_on(
-        self, device: Device, needs: Sequence[Need], progress: Certified | None = None
-    ) -> dict[Need, CudaKernel]:
+        self, device: Device, needs: Sequence[KernelSpec], progress: Certified | None = None
+    ) -> dict[KernelSpec, CudaKernel]:
         """A kernel of the device for each need that has one; where the kernel reads rounded
         activations, only if what rounds them is there too."""
         self._check()
-        rounding = {kind: Need(op) for kind, op in QUANTISING.items()}
+        rounding = {kind: KernelSpec(op) for kind, op in QUANTISING.items()}
 
-        def options(needs: Iterable[Need]) -> dict[Need, list[CudaKernel]]:
+        def options(needs: Iterable[KernelSpec]) -> dict[KernelSpec, list[CudaKernel]]:
             return {n: n.candidates_on(device, self.variant, self.numerics) for n in needs}
 
         known = options(dict.fromkeys([*needs, *rounding.values()]))
         widths = options(
-            Need(before.op, None, (("hidden", dict(n.shape)["hidden"]),), n.times)
+            KernelSpec(before.op, None, (("hidden", dict(n.shape)["hidden"]),), n.times)
             for n, kernels in known.items()
             for kind, before in rounding.items()
             if "hidden" in dict(n.shape) and any(k.activations == kind for k in kernels)
@@ -132,9 +132,9 @@ class Chooser:
 
     def passing(self, kernels: Sequence[Fused], progress: Certified | None = None) -> list[Fused]:
         """Return those that have a certificate or earn one now; nothing takes the others' place."""
-        needs: dict[Need, list[CudaKernel]] = {Need(k.name): [k] for k in kernels}
+        needs: dict[KernelSpec, list[CudaKernel]] = {KernelSpec(k.name): [k] for k in kernels}
         passed = self._certified(needs, progress)
-        return [k for k in kernels if Need(k.name) in passed]
+        return [k for k in kernels if KernelSpec(k.name) in passed]
 
     def _check(self) -> None:
         ours = {k.variant for k in KERNELS} | {k.variant for k in CUDA_KERNELS}
@@ -148,14 +148,14 @@ class Chooser:
             raise UncertifiedError(f"no numerics are {self.numerics!r}: {', '.join(NUMERICS)}")
 
     def _certified(
-        self, candidates: Mapping[Need, Sequence[K]], progress: Certified | None
-    ) -> dict[Need, K]:
+        self, candidates: Mapping[KernelSpec, Sequence[K]], progress: Certified | None
+    ) -> dict[KernelSpec, K]:
         """The first of each need's candidates that passes; needs of which none does are left
         out."""
         options = {need: list(kernels) for need, kernels in candidates.items()}
         asked: list[Request] = []
         while True:
-            known, first = self.store.load(), dict[Need, K]()
+            known, first = self.store.load(), dict[KernelSpec, K]()
             for need, kernels in options.items():
                 while kernels:
                     certificate = holding(kernels[0], known)
@@ -172,7 +172,7 @@ class Chooser:
             asked += requests
 
     def _requests(
-        self, chosen: Mapping[Need, AnyKernel], known: Mapping[str, Certificate]
+        self, chosen: Mapping[KernelSpec, AnyKernel], known: Mapping[str, Certificate]
     ) -> list[Request]:
         """What has to be tried before these kernels may serve these needs."""
         kernels = {kernel.name: kernel for kernel in chosen.values()}
@@ -201,7 +201,7 @@ class Chooser:
         cases = kernel.spec.quick_cases(kernel.format)
         return extent(case for case in cases if kernel.takes(case.shape)), ()
 
-    def _shape(self, need: Need, op: Op) -> dict[str, int]:
+    def _shape(self, need: KernelSpec, op: Op) -> dict[str, int]:
         """A need's sizes, with the largest of those that vary."""
         times, own = dict(need.times), set(op.varying) & set(op.axes)
         varying = {a: size * times.get(a, 1) for a, size in self.limits.items() if a in own}
@@ -214,6 +214,6 @@ class Chooser:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _nothing_for(self, need: Need) -> str:
+    def _nothing_for(self, need: KernelSpec) -> str:
         reasons = [note for note in self.notes if note.startswith(f"{need.op}/")]
         return f"no certified kernel for {need}" + (f": {reasons[-1]}" if reasons else " here")

@@ -3,7 +3,7 @@ two kernels: conformance/kernel/test_pattern_attention.py."""
 
 import numpy as np
 
-from reference.laws import attention
+from reference.laws.attention import attention
 from reference.laws.common import other_bits
 from reference.op import Apply, Arguments, Case, Law
 

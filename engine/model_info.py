@@ -15,7 +15,7 @@ from engine.sparsity import with_sparsity
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ModelInfo:
     """A model's config as the options ask for it, its family, tensors that hold the neurons of a
     block (by block), and notes: why a block skips no neurons, what is left out."""
 
@@ -25,7 +25,7 @@ class Described:
     notes: list[str]
 
 
-def described(file: GGUFFile, options: Options) -> Described:
+def model_info(file: GGUFFile, options: Options) -> ModelInfo:
     """Bundles among the file's tensors give way to the matrices that they hold, and parts of a
     tensor's rows join it; ModelError for what is missing or cannot run."""
     tensors = file.tensors
@@ -77,4 +77,4 @@ def described(file: GGUFFile, options: Options) -> Described:
             tensors[name] = whole.only(name, rows.numbers)
         else:
             tensors[name] = whole.rows(name, rows.first, rows.count)
-    return Described(config, family, found, notes)
+    return ModelInfo(config, family, found, notes)

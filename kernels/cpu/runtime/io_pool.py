@@ -1,7 +1,7 @@
-"""Readers: a pool of threads that read from files, side by side and without the interpreter's lock.
+"""A pool of threads that read from files, side by side and without the interpreter's lock.
 
 A disk answers many requests at once or few per second. What the threads run, and what compiled code
-calls to post requests and to wait for them, is in reading.py; here they are started, asked from
+calls to post requests and to wait for them, is in io_ring.py; here they are started, asked from
 Python, and ended.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from kernels.cpu.formats.packing import aligned
-from kernels.cpu.runtime import reading as r
+from kernels.cpu.runtime import io_ring as r
 from kernels.cpu.runtime.share import Share, Words, pack_words
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,14 +51,14 @@ class Statistics:
     seconds: float
 
 
-class Readers:
+class IOPool:
     """`n_readers` threads that read from these files; a context manager that lets them go.
 
     `n_threads` is the size of the team whose steps wait for them, `n_counters` how many counters
     there are to wait for, `capacity` how many requests fit the ring before who posts must sleep, a
     power of two. `preadv` is the address of a function to call instead of the C library's.
 
-    address      uint64, what compiled code takes: see reading.py
+    address      uint64, what compiled code takes: see io_ring.py
     counters     int32 [n_counters]: requests done since a counter was cleared, modulo 2**32
 
     One thread at a time posts: Python, or a running step. Raises OSError where the system has no
@@ -95,11 +95,11 @@ class Readers:
             self._threads.append(thread)
 
     def post(self, file: int, offset: int, iovecs: Array, n_bytes: int, counter: int = 0) -> bool:
-        """As compiled code posts: see reading.py. iovecs int64 [n, 2], which `iovecs_of` makes."""
+        """As compiled code posts: see io_ring.py. iovecs int64 [n, 2], which `iovecs_of` makes."""
         return self._post(file, offset, iovecs, n_bytes, r.CALLERS + counter)
 
     def wait(self, counter: int, wanted: int, thread: int = 0) -> bool:
-        """As compiled code waits: see reading.py."""
+        """As compiled code waits: see io_ring.py."""
         return self._wait(r.CALLERS + counter, wanted, thread)
 
     def read(self, file: int, offset: int, buffers: Sequence[Array]) -> None:
@@ -164,7 +164,7 @@ class Readers:
         """End the threads, each when its read is done; what was posted is not read any more."""
         self._finalizer()
 
-    def __enter__(self) -> "Readers":
+    def __enter__(self) -> "IOPool":
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,5 +1,5 @@
-"""Scales that make a block's weighted error small, as reference/formats/fit.py finds them: the same
-tries, sums and comparisons in the same order, so the same integers.
+"""Scales that make a block's weighted error small, as reference/formats/scale_search.py finds
+them: the same tries, sums and comparisons in the same order, so the same integers.
 
 Sixteen parts are fitted at once, one a lane. Elements and weights lie as [elements of a part][16].
 """
@@ -15,8 +15,8 @@ from kernels.cpu.isa.simd import f32x16, load, round_even, splat, store, zero
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
 from reference.formats.codebooks import MIDDLES, NL
-from reference.formats.fit import STEPS
 from reference.formats.format import NO_INVERSE
+from reference.formats.scale_search import STEPS
 
 LANES = 16
 ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)

@@ -11,7 +11,7 @@ from kernels.cpu.isa.bits import field, half_at
 from kernels.cpu.isa.simd import load
 from kernels.cpu.isa.simd_shuffle import stack
 from reference.formats import grids
-from reference.formats.lattices import EVEN_SIGNS
+from reference.formats.grid_formats import EVEN_SIGNS
 
 IQ1, IQ2_XXS, IQ2_XS, IQ2_S = grids.IQ1, grids.IQ2_XXS, grids.IQ2_XS, grids.IQ2_S
 IQ3_XXS, IQ3_S = grids.IQ3_XXS, grids.IQ3_S

@@ -10,7 +10,7 @@ from engine.model import Model
 from reference.op import Array
 
 
-class HeldText:
+class PrefixCache:
     """`held` are the tokens whose cells the cache has; `drawn` is the one behind them, until a step
     reads it."""
 

@@ -1,4 +1,4 @@
-"""Weight formats whose scales are fitted (fit.py), sixteen parts of blocks at a time.
+"""Weight formats whose scales are fitted (scale_search.py), sixteen parts of blocks at a time.
 
 Encoding such a format is: how its parts are fitted, which gives each a rate and a shift; the code
 that (x + shift) * rate becomes; and where codes and scales stand in a block's bytes.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.fit import (
+from kernels.cpu.formats.scale_search import (
     LANES,
     ZERO,
     affine_fit,
@@ -35,12 +35,12 @@ from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
 from reference.formats import FORMATS
 from reference.formats.codebooks import ENDS, MIDDLES
-from reference.formats.fit import FINER, TRIES
+from reference.formats.scale_search import FINER, TRIES
 from reference.formats.superblocks import AFFINE, SYMMETRIC
 
 # How parts are fitted: (x, weights, halves, scales, minima, rates, shifts). Elements and weights
-# lie as fit.py wants them; a block's float16s go to `halves`, side by side, and what else is wanted
-# of the parts to arrays of sixteen float32s.
+# lie as scale_search.py wants them; a block's float16s go to `halves`, side by side, and what else
+# is wanted of the parts to arrays of sixteen float32s.
 
 
 def one_scale(size: int, targets: Any, becomes: Any) -> Any:
@@ -238,7 +238,7 @@ IQ4_ENDS = np.array(ENDS, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class Encoder:
     """A format by the functions above; `halves` are the float16s of a block, and `power` is that
     of the error where there are minima: given, if columns matter, and else the format's own."""
 
@@ -251,35 +251,35 @@ class Fitted:
     power: int = 2
 
 
-def with_integer_scales(name: str, put: Any) -> Fitted:
+def with_integer_scales(name: str, put: Any) -> Encoder:
     how = SYMMETRIC[name]
     becomes = whole(how.half)
-    return Fitted(
+    return Encoder(
         lambda _: integer_scales(how.parts, how.most, targets(how.half), becomes),
         raised(how.half), put, how.parts,
     )  # fmt: skip
 
 
-def with_minima(name: str, put: Any) -> Fitted:
+def with_minima(name: str, put: Any) -> Encoder:
     how = AFFINE[name]
-    return Fitted(
+    return Encoder(
         lambda power: integer_scales_and_minima(name, power),
         up_to(how.top), put, how.parts, 2, by_size(how.power), how.power,
     )  # fmt: skip
 
 
 FITTED = {
-    "Q4_0": Fitted(lambda _: one_scale(32, targets(8), whole(8)), raised(8), put_nibbles(2)),
-    "Q4_1": Fitted(lambda _: scale_and_minimum(32, 15), up_to(15), put_nibbles(4), halves=2),
-    "Q5_0": Fitted(lambda _: one_scale(32, targets(16), whole(16)), raised(16), put_nibbles(2, 1)),
-    "Q5_1": Fitted(lambda _: scale_and_minimum(32, 31), up_to(31), put_nibbles(4, 1), halves=2),
+    "Q4_0": Encoder(lambda _: one_scale(32, targets(8), whole(8)), raised(8), put_nibbles(2)),
+    "Q4_1": Encoder(lambda _: scale_and_minimum(32, 15), up_to(15), put_nibbles(4), halves=2),
+    "Q5_0": Encoder(lambda _: one_scale(32, targets(16), whole(16)), raised(16), put_nibbles(2, 1)),
+    "Q5_1": Encoder(lambda _: scale_and_minimum(32, 31), up_to(31), put_nibbles(4, 1), halves=2),
     "Q2_K": with_minima("Q2_K", put_q2_k),
     "Q3_K": with_integer_scales("Q3_K", put_q3_k),
     "Q4_K": with_minima("Q4_K", put_superblock()),
     "Q5_K": with_minima("Q5_K", put_superblock(32)),
     "Q6_K": with_integer_scales("Q6_K", put_q6_k),
-    "IQ4_NL": Fitted(lambda _: one_scale(32, IQ4_ENDS, named), index, put_nibbles(2)),
-    "IQ4_XS": Fitted(lambda _: integer_scales(8, 32, IQ4_ENDS, named), index, put_iq4_xs, 8),
+    "IQ4_NL": Encoder(lambda _: one_scale(32, IQ4_ENDS, named), index, put_nibbles(2)),
+    "IQ4_XS": Encoder(lambda _: integer_scales(8, 32, IQ4_ENDS, named), index, put_iq4_xs, 8),
 }
 
 

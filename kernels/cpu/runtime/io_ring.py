@@ -1,10 +1,10 @@
 """What readers of files run, and what those call who need the bytes: all of it compiled.
 
-One thread posts requests into a ring. Readers sleep until there is one, read, and advance its
-counter; whoever needs the bytes waits for the counter. Nobody spins, and no Python runs. After a
-fault or an interrupt nothing more is read and every wait is over, until `Readers.reset`.
+One thread posts requests into a ring. Its readers sleep until there is one, read, and advance
+its counter; whoever needs the bytes waits for it. Nobody spins, and no Python runs. After a
+fault or an interrupt nothing more is read and every wait is over, until `IOPool.reset`.
 
-A share takes the readers as one word, `readers: u64`, which is `Readers.address`, and calls `post`,
+A share takes the readers as one word, `readers: u64`, which is `IOPool.address`, and calls `post`,
 `wait` and `clear`. In this file a counter is its place in `counts`; callers' begin at CALLERS.
 """
 
@@ -327,9 +327,9 @@ CALL = "readers: u64, request: i64[request] -> done: i64[one]"
 
 
 @share(CALL)
-def post_one(block, thread, n_threads):
+def post_one(args, thread, n_threads):
     """`post`, for Python."""
-    readers, request, done = arguments(block, CALL)
+    readers, request, done = arguments(args, CALL)
     r = request
     done[0] = post_for(readers, r[0], r[1], r[2], r[3], r[4], r[5])
 
@@ -338,7 +338,7 @@ WAIT = "readers: u64, counter: i64, wanted: i64 -> done: i64[one]"
 
 
 @share(WAIT)
-def wait_one(block, thread, n_threads):
+def wait_one(args, thread, n_threads):
     """`wait`, for Python."""
-    readers, counter, wanted, done = arguments(block, WAIT)
+    readers, counter, wanted, done = arguments(args, WAIT)
     done[0] = wait_for(readers, counter, wanted, thread)

@@ -4,7 +4,7 @@ import numpy as np
 
 from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, page_of_keys, page_of_values
-from reference.laws.paged import (
+from reference.laws.attention.paged import (
     HEAD_DIM,
     KV_HEADS,
     a_page_beyond_is_not_seen,

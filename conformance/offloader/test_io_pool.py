@@ -1,5 +1,5 @@
-"""Readers: whatever the readers, the ring and the team, all bytes are right; of disks that fail,
-passing troubles change nothing, others are told, and forgotten on demand."""
+"""The I/O pool: whatever the readers, the ring and the team, all bytes are right; of disks that
+fail, passing troubles change nothing, others are told, and forgotten on demand."""
 
 import errno
 import os
@@ -22,8 +22,8 @@ from conformance.support.depth import DEEP
 from conformance.support.files.disks import LASTING, Disk, after, healthy, in_turn
 from conformance.support.streams import Pings, Stream
 from kernels.cpu.formats.packing import aligned
-from kernels.cpu.runtime import reading
-from kernels.cpu.runtime.readers import File, Readers, iovecs_of
+from kernels.cpu.runtime import io_ring
+from kernels.cpu.runtime.io_pool import File, IOPool, iovecs_of
 from kernels.cpu.runtime.team import Team
 
 pytestmark = pytest.mark.usefixtures("in_time")
@@ -36,7 +36,7 @@ ROUNDS = 300 if DEEP else 10
 def test_a_step_gets_all_bytes(file, truth, n_readers, capacity, n_threads):
     """Whatever the readers, the ring and the team: who passed a wait finds the file's bytes."""
     with (
-        Readers([file], n_readers, n_threads, n_counters=5, capacity=capacity) as readers,
+        IOPool([file], n_readers, n_threads, n_counters=5, capacity=capacity) as readers,
         Team(n_threads) as team,
     ):
         for seed in range(ROUNDS):
@@ -47,7 +47,7 @@ def test_a_step_gets_all_bytes(file, truth, n_readers, capacity, n_threads):
 def test_the_end_of_a_file_is_not_a_whole_sector(direct, truth):
     """Room for whole sectors, bytes to the file's end: that is no fault, one byte more is."""
     memory, first = aligned(4096, 4096), len(truth) // 512 * 512
-    with Readers([direct]) as readers:
+    with IOPool([direct]) as readers:
         assert readers.post(0, first, iovecs_of([memory]), len(truth) - first)
         assert readers.wait(0, 1)
         assert_array_equal(memory[: len(truth) - first], truth[first:])
@@ -59,7 +59,7 @@ def test_the_end_of_a_file_is_not_a_whole_sector(direct, truth):
 def test_more_buffers_than_a_call_takes(file, truth):
     """3000 buffers of 100 bytes: the system takes 1024 at a time."""
     buffers = list(np.zeros((3000, 100), np.uint8))
-    with Readers([file]) as readers:
+    with IOPool([file]) as readers:
         readers.read(0, 17, buffers)
         assert readers.statistics.reads == 3
     assert_array_equal(np.concatenate(buffers), truth[17 : 17 + 300_000])
@@ -71,7 +71,7 @@ def test_several_files(truth, tmp_path):
     for i, path in enumerate(paths):
         np.full(100, i, np.uint8).tofile(path)
     sources = [path.open("rb") for path in paths]
-    with Readers([File(s.name, s.fileno()) for s in sources]) as readers:
+    with IOPool([File(s.name, s.fileno()) for s in sources]) as readers:
         for i in (2, 0, 1):
             buffer = np.full(60, 9, np.uint8)
             readers.read(i, 40, [buffer])
@@ -85,12 +85,12 @@ def test_several_files(truth, tmp_path):
 
 def test_counters_go_round(file, truth):
     """After 2**31 requests and after 2**32 everything goes on as before."""
-    with Readers([file], 4, capacity=2) as readers, Team(1) as team:
+    with IOPool([file], 4, capacity=2) as readers, Team(1) as team:
         for near in (2**31, 2**32):
             start = np.array(near - 50, np.int64).astype(np.int32)
             state = readers._state
-            state.control[reading.POSTED] = near - 50
-            state.counts[[reading.TAKEN, reading.OVER]] = start
+            state.control[io_ring.POSTED] = near - 50
+            state.counts[[io_ring.TAKEN, io_ring.OVER]] = start
             assert Stream(readers, truth, 200, 1, 1, near).run(team)
             readers.reset()
             buffers = list(np.zeros((10, 8), np.uint8))
@@ -107,7 +107,7 @@ def test_counters_go_round(file, truth):
 def test_no_wake_is_lost(file, n_readers, n_threads):
     """Tens of thousands of waits that begin about when they could end: all end."""
     rounds = 5000 * ROUNDS
-    with Readers([file], n_readers, n_threads) as readers, Team(n_threads) as team:
+    with IOPool([file], n_readers, n_threads) as readers, Team(n_threads) as team:
         assert_array_equal(Pings(readers, n_threads, rounds).run(team), rounds)
 
 
@@ -133,7 +133,7 @@ def test_passing_troubles_change_nothing(direct, truth, answers):
     disk = Disk(in_turn(answers))
     counted = -errno.EIO in answers  # for each request: then one reader gets all the answers
     with (
-        Readers([direct], 1 if counted else 4, 2, 2, preadv=disk.address) as readers,
+        IOPool([direct], 1 if counted else 4, 2, 2, preadv=disk.address) as readers,
         Team(2) as team,
     ):
         assert Stream(readers, truth, 80, 2, 2, len(answers), unit=512).run(team)
@@ -155,7 +155,7 @@ def test_a_fault_ends_every_wait_until_reset(
     disk repaired, all is as before."""
     disk = Disk(after(healthy_calls, answer))
     with (
-        Readers([direct], 8, 3, 4, capacity, preadv=disk.address) as readers,
+        IOPool([direct], 8, 3, 4, capacity, preadv=disk.address) as readers,
         Team(3) as team,
     ):
         stream = Stream(readers, truth, 100, 4, 3, healthy_calls, unit=512)
@@ -181,7 +181,7 @@ def test_a_fault_ends_every_wait_until_reset(
 def test_no_fault_is_lost(n_threads):
     """Waits that begin about when a fault is told end, tens of thousands of times."""
     file = File("gone", -1)
-    with Readers([file], 2, n_threads) as readers, Team(n_threads) as team:
+    with IOPool([file], 2, n_threads) as readers, Team(n_threads) as team:
         pings = Pings(readers, n_threads, 1)
         for _ in range(20_000 * SCALE):
             assert not pings.run(team).any()
@@ -193,7 +193,7 @@ def test_no_fault_is_lost(n_threads):
 def test_how_often_is_tried(file, code, tries):
     """EIO may pass, and three of them in a row are a fault; any other error will not."""
     disk = Disk(in_turn([-code] * tries))
-    with Readers([file], 1, preadv=disk.address) as readers:
+    with IOPool([file], 1, preadv=disk.address) as readers:
         reason = os.strerror(code).lower()
         with pytest.raises(OSError, match=rf"weights\.bin: cannot be read at byte 64: {reason}$"):
             readers.read(0, 64, [np.zeros(10, np.uint8)])
@@ -206,7 +206,7 @@ def test_a_file_cut_short_by_others(truth, tmp_path):
     truth.tofile(path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     memory = aligned(8192, 4096)
-    with Readers([File("cut.bin", fd, 512)]) as readers:
+    with IOPool([File("cut.bin", fd, 512)]) as readers:
         readers.read(0, 4096, [memory])
         os.truncate(path, 4096 + 1000)
         with pytest.raises(OSError, match=r"cut.bin: it was cut short while .*, at byte 4608"):
@@ -221,7 +221,7 @@ def test_a_file_cut_short_by_others(truth, tmp_path):
 def test_places_that_are_not_aligned(direct):
     """What the system refuses has its reason."""
     with (
-        Readers([direct]) as readers,
+        IOPool([direct]) as readers,
         pytest.raises(OSError, match=r"weights.bin: cannot be read at byte 5: invalid argument"),
     ):
         readers.read(0, 5, [aligned(512)])
@@ -247,7 +247,7 @@ class Use(RuleBasedStateMachine):
         self.source = open(self.path, "rb")  # noqa: PTH123, SIM115
         self.disk = Disk(healthy)
         file = File("weights.bin", self.source.fileno(), alignment)
-        self.readers = Readers([file], n_readers, 1, COUNTERS, capacity, self.disk.address)
+        self.readers = IOPool([file], n_readers, 1, COUNTERS, capacity, self.disk.address)
         self.unit, self.broken = alignment, False
         self.posted = [[] for _ in range(COUNTERS)]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from reference.laws import pattern_attention
+from reference.laws.attention import pattern_attention
+from reference.laws.attention.pattern_attention import CELLS, ROWS, TOKENS
 from reference.laws.common import other_bits
-from reference.laws.pattern_attention import CELLS, ROWS, TOKENS
 from reference.op import Apply, Arguments, Case, Law
 
 LAST, PARTS = 40, 12

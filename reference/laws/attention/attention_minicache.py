@@ -3,8 +3,7 @@
 import numpy as np
 
 from reference.formats.minicache import GROUP, LENGTH_X, page_bytes, page_of
-from reference.laws.common import other_bits
-from reference.laws.paged import (
+from reference.laws.attention.paged import (
     HEAD_DIM,
     KV_HEADS,
     a_page_beyond_is_not_seen,
@@ -12,6 +11,7 @@ from reference.laws.paged import (
     cells_behind,
     where_a_page_lies_changes_no_bit,
 )
+from reference.laws.common import other_bits
 from reference.op import Apply, Arguments, Array, Case, Law
 
 TOKENS, SLOTS = 5, 2

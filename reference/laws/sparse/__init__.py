@@ -1,0 +1,1 @@
+"""Laws of the ops in reference/sparse."""
