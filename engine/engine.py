@@ -61,6 +61,7 @@ class Engine(Closing):
         self.text = PrefixCache(model)
         self.timings = Timings.empty()
         self._draft: Engine | None = None
+        self._plain = OneByOne(model)
         self._speculation: Speculation | None = None
         self._sampler: Sampler | None = None  # the one that drew last
         self._restored: dict[str, Any] | None = None  # or a session's, before anything is drawn
@@ -369,8 +370,7 @@ class Engine(Closing):
     def settle(self) -> None:
         """Let the cache hold the cells of `text` and no others: a generation that waits between two
         tokens may have a draft there."""
-        if self._speculation:
-            self._speculation.settle()
+        (self._speculation or self._plain).settle()
 
     @property
     def sampler_state(self) -> dict[str, Any] | None:
@@ -437,7 +437,7 @@ class Engine(Closing):
         def drew(sampler: Sampler) -> None:
             self._sampler = sampler
 
-        serving, decoding = self._serving(completion), self._speculation or OneByOne(self.model)
+        serving, decoding = self._serving(completion), self._speculation or self._plain
         return OneText(serving, self._hold_one(), decoding, drew, context_shift, keep)
 
     def _pieces(self, request: Request, steps: Callable[[], Steps]) -> Generator[Piece, None, None]:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.cache.method import Method
 from engine.checks import check_finite, check_step, not_finite
 from engine.compile.executable import Executable, stepped
 from engine.compile.plan import CpuStep, Plan
 from engine.config import ModelError
 from engine.errors import BusyError, ClosedError
 from engine.gguf.file import GGUFFile
+from engine.gpu.ahead import Ahead
 from engine.load import load
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
@@ -59,6 +61,7 @@ class Model:
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.ahead, self.pages = loaded.ahead, loaded.built.pages
         self.ready: Executable | None = loaded.ready
+        self.latest: Ahead | None = None  # the step that ran last, if it was not waited for
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def set_threshold(self, threshold: float) -> None:
@@ -163,18 +166,38 @@ class Model:
         """As `step`, the logits [vocab] of each that is wanted; or where a device has them and only
         their `argmax` is asked for, what it finds in them there. Of those whose places in `wanted`
         are `hidden`, what their logits are computed from [hidden]."""
-        with self._stepped(tokens, positions, sequences, wanted) as ready:
+        with self._stepped(tokens, positions, sequences, wanted, argmax) as ready:
             if not (argmax and ready.greedy):
                 rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
                 if hidden:
                     states = self._hidden(ready, positions, wanted)
                     rows = [states[i] if i in hidden else row for i, row in enumerate(rows)]
                 return rows
-            found = ready.greedy.of(len(wanted))
+            found = ready.greedy.of(len(wanted))()
             for row, one in enumerate(found):
-                if not math.isfinite(one.log_sum):
+                if not math.isfinite(one.logprob):
                     raise not_finite(positions[wanted[row]])
             return found
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a device has greedy text's tokens where its next step reads them, so that it can
+        `begin` that before they are known here; and its cell can be dropped again."""
+        greedy = self.ready.greedy if self.ready else None
+        plain = type(self.method) is Method and not self.cells.states
+        return greedy is not None and greedy.feeds and plain
+
+    def begin(self, token: int, position: int) -> Ahead:
+        """Begin a step of sequence 0's next token, and do not wait for it; LEFT is the one that
+        `latest`, the step before, finds."""
+        where, sequences, wanted = (position,), ((0,),), (0,)
+        with self.alone() as ready:
+            check_step(self.config, self.limits, (max(token, 0),), where, sequences, wanted)
+            self.latest, greedy = None, ready.greedy
+            assert greedy is not None
+            with stepped(ready, self.cells, (token,), where, sequences, wanted, argmax=True):
+                self.latest = Ahead(position, self.cells, greedy.of(1))
+            return self.latest
 
     @contextmanager
     def _stepped(
@@ -183,11 +206,13 @@ class Model:
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
+        argmax: bool = False,
     ) -> Iterator[Executable]:
         """A step that has run; its tokens are held if nothing goes wrong until its end."""
         with self.alone() as ready:
             check_step(self.config, self.limits, tokens, positions, sequences, wanted)
-            with stepped(ready, self.cells, tokens, positions, sequences, wanted):
+            self.latest = None
+            with stepped(ready, self.cells, tokens, positions, sequences, wanted, argmax):
                 yield ready
 
     @contextmanager

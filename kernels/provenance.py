@@ -167,10 +167,12 @@ def fingerprint_of_share(function: Callable[..., None], *extra: str) -> str:
 
 
 def fingerprint_of(function: Callable[..., Any]) -> str:
-    """sha256 over the sources of a function's module's closure, its name, and the plain values that
-    it was made with."""
-    values = inspect.getclosurevars(function).nonlocals
-    return fingerprint(function.__module__, function.__qualname__, repr(values))
+    """sha256 over the sources of a function's module's closure, its name, and the plain values and
+    functions that it was made with."""
+    given = inspect.getclosurevars(function).nonlocals
+    values = repr({n: fingerprint_of(v) if callable(v) else v for n, v in given.items()})
+    assert " at 0x" not in values, f"{values}: an address is another in every process"
+    return fingerprint(function.__module__, function.__qualname__, values)
 
 
 @cache

@@ -365,6 +365,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("mirostat_v2", "generic", cut.mirostat_v2),
     Kernel("log_sum_exp", "generic", choice.log_sum_exp),
     Kernel("greedy", "generic", choice.greedy),
+    Kernel("likeliest", "generic", choice.likeliest),
     Kernel("draw", "generic", choice.draw),
     Kernel("causal_conv1d", "generic", causal_conv1d.generic, in_place=STATES),
     scan("ssm_scan", ssm_scan.channels, ssm_scan.of_channels),

@@ -17,7 +17,7 @@ from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Shape
-from reference.quantise_activations import ROUNDINGS
+from reference.quantise_activations import QUANTISING, ROUNDINGS
 
 CONTEXT = 512  # cells that the token sees, itself included
 KV_FORMAT = "F16"
@@ -75,6 +75,11 @@ class Step:
         """Whether activations are rounded before a matrix meets them."""
         return self.activations in ROUNDINGS
 
+    @property
+    def ending(self) -> str:
+        """Of the names of kernels that round what they make."""
+        return {"int8": "_round", "int8_256": "_round_256"}.get(self.activations, "")
+
     def joined(self, x: Array, weights: Sequence[Array]) -> Arguments:
         """What linear_pair and linear_trio read of weights that meet x, in blocks rounded."""
         named = {f"weight{f'_{i}' if i else ''}": weight for i, weight in enumerate(weights)}
@@ -98,7 +103,7 @@ class Step:
         def linear(hidden: int, out: int) -> Part:
             return of_case(self.kernel("linear", kind), cases.linear("", kind, 1, hidden, out))
 
-        ending, width = ("_round", "hidden") if self.rounds else ("", "width")
+        ending, width = self.ending, "hidden" if self.rounds else "width"
         norm = seeded(self.kernel(f"add_norm{ending}"), {"hidden": m.hidden}, ("weight",))
         yield norm
         yield linears("linear_trio", m.hidden, (q, kv, kv))
@@ -108,7 +113,12 @@ class Step:
         }  # fmt: skip
         yield seeded(self.kernel(f"{m.rope}_write", KV_FORMAT), turned)
         attends = cases.attention(m, KV_FORMAT, CONTEXT)
-        yield of_case(self.kernel(f"attention{ending}", KV_FORMAT), attends)
+        if ending == "_round":  # of two heads that share a scale it is another kernel's
+            yield of_case(self.kernel("attention_round", KV_FORMAT), attends)
+        else:
+            yield of_case(self.kernel("attention", KV_FORMAT), attends)
+            if self.rounds:
+                yield seeded(self.kernel(QUANTISING[self.activations]), {"hidden": q})
         yield linear(q, m.hidden)
         yield norm
         yield linears("linear_pair", m.hidden, (m.ffn, m.ffn))
@@ -118,13 +128,12 @@ class Step:
     def end_parts(self) -> Iterator[Part]:
         """What stands behind the blocks; the sum that is normalised is the last block's."""
         m = self.model
-        norm = self.kernel("add_norm_round" if self.rounds else "add_norm")
-        yield seeded(norm, {"hidden": m.hidden})
+        yield seeded(self.kernel(f"add_norm{self.ending}"), {"hidden": m.hidden})
         out = cases.linear("", self.format, 1, m.hidden, m.vocab)
         yield replace(of_case(self.kernel("linear", self.format), out), cold=())
-        greedy = self.kernel("greedy")
-        shape = greedy.spec.case({"vocab": m.vocab}).shape
-        yield Part(greedy, shape, lambda: greedy.spec.make(greedy.spec.case(shape)))
+        likeliest = self.kernel("likeliest")
+        shape = likeliest.spec.case({"rows": 1, "vocab": m.vocab}).shape
+        yield Part(likeliest, shape, lambda: likeliest.spec.make(likeliest.spec.case(shape)))
 
     def block(self, copies: int) -> Iterator[Bound]:
         """A block's kernels, each weight in so many copies."""

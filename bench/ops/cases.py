@@ -138,7 +138,7 @@ def _choice(m: ModelShape, tokens: int) -> Iterator[Sizes]:
 
 FEW = {  # which steps of one token alone run
     "slerp_weights", "merge_blocks", "knorm", "keydiff", "pool_scores", "keep_top", "kv_keep",
-    "page_extremes", "logit_bias", "dry",
+    "page_extremes", "logit_bias", "dry", "likeliest",
     *(name for name, op in OPS.items() if tuple(op.axes) == ("vocab",)),
 }  # fmt: skip
 OF_WIDTH = ("add", "add_bias", "mul", "mul_columns", "softplus", "sigmoid", "scale")

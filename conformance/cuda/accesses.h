@@ -103,6 +103,8 @@ inline void look_at(const void* where, size_t size, bool writes, bool atomically
     wrong("at an address that is no multiple of it");
 
   const bool shared = memory->shared;
+  if (!shared && early && !fibers[current].waited)
+    wrong("before it has waited for the kernel before it");
   const Access own = now();
   const size_t at = address - memory->begin;
   Page& page = memory->pages[at / PAGE];  // which no access passes that is aligned

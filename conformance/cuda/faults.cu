@@ -153,3 +153,12 @@
 
 // division: divides by zero
   out[threadIdx.x] = 5 / (63 - x[threadIdx.x]);  // !
+
+// read-ahead: before it has waited for the kernel before it
+  const int early = x[threadIdx.x];  // !
+  wait_for_former();
+  out[threadIdx.x] = early;
+
+// written-ahead: before it has waited for the kernel before it
+  if (threadIdx.x) wait_for_former();
+  out[threadIdx.x] = threadIdx.x;  // !

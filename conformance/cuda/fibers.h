@@ -20,7 +20,7 @@ struct Fiber {
   ucontext_t first;  // to begin with
   jmp_buf rest;
   char* stack = nullptr;
-  bool begun = false;
+  bool begun = false, waited = false;
   Waiting waiting = NOT;
   Site site = {};
   uint32_t lanes = 0;
@@ -36,6 +36,7 @@ struct Launch {
 };
 
 inline Launch launch;
+inline bool early;
 inline std::vector<Fiber> fibers;
 inline jmp_buf scheduler;
 inline unsigned current, block_epoch;
@@ -157,7 +158,7 @@ inline void run_block(bool backwards) {
   const unsigned n = fibers.size();
   block_epoch = 0;
   for (Fiber& fiber : fibers) {
-    fiber.begun = false;
+    fiber.begun = fiber.waited = false;
     fiber.waiting = NOT;
     fiber.time = 0;
     memset(fiber.seen, 0, sizeof(fiber.seen));

@@ -51,6 +51,8 @@ void* atomic(void* address, size_t size, Site site) {
   return address;
 }
 
+void wait_for_former() { fibers[current].waited = true; }
+
 float half_to_float(uint16_t bits) {
   const _Float16 x = __builtin_bit_cast(_Float16, bits);
   return static_cast<float>(x);
@@ -67,6 +69,9 @@ struct Range {
   char* begin;
   size_t size;
 };
+
+// Whether the next grid may begin before the kernel before it has ended, for which it waits itself.
+void begins_early(bool may) { host::early = may; }
 
 // Runs the grid; false if something was wrong, which `said` then tells. `declared` is the shared
 // memory of the kernel's own object, `shared` bytes of it the launch gives.

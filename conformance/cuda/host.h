@@ -68,6 +68,10 @@ void leave(uint32_t lanes, uint64_t value, Site site, bool joins = false);
 uint64_t left_by(unsigned lane);
 unsigned lane();
 
+// What the kernel before has written is there; memory that is not shared waits for this where the
+// launch is one that may begin early.
+void wait_for_former();
+
 // An access that is allowed to meet others of its kind.
 void* atomic(void* address, size_t size, Site site);
 

@@ -6,16 +6,17 @@ import signal
 import struct
 import threading
 import time
-from itertools import islice
 from zlib import crc32
 
 import pytest
 
 from conformance.support.depth import DEEP
 from kernels.cuda.fusion.fusions import EVERY_CUDA
-from kernels.cuda.runtime import nvrtc
+from kernels.cuda.runtime import apart, nvrtc
+from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.cuda.runtime.launch import Launch
+from kernels.cuda.runtime.launch import Launch, items
+from kernels.cuda.single import LAUNCHES as LAUNCHES_OF_ONE
 
 CAPABILITIES = (75, 80, 90)
 MOST_REGISTERS, ALL_REGISTERS = 255, 2**16  # of a thread, of all that run at once
@@ -65,9 +66,10 @@ def test_compiles_and_spills_nothing(launch, capability, kernel, record_property
 
 def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
     """What was cut short, or could have been written by others, or is another's, is compiled
-    anew."""
+    anew; functions of one source have one."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
-    (launch, capability, _), (other, *_) = islice(LAUNCHES.values(), 2)
+    (launch, capability, _), *_ = LAUNCHES.values()
+    other = next(one for one, *_ in LAUNCHES.values() if one.source != launch.source)
     path, another = (nvrtc.kept(each, capability) for each in (launch, other))
     whole = path.read_bytes()
 
@@ -80,27 +82,55 @@ def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
         spoil()
         assert nvrtc.kept(launch, capability) == path
         assert (path.read_bytes(), path.stat().st_mode & 0o77) == (whole, 0)
+    both = (LAUNCHES_OF_ONE[op] for op in ("quantise_activations", "quantise_activations_256"))
+    first, second = (nvrtc.kept(each, capability) for each in both)
+    assert first == second
+    assert len(list((tmp_path / "cuda").glob("*.cubin"))) == 3
 
 
-def test_compiling_leaves_interrupts_alone():
-    """Ctrl-C still ends what waits."""
-    waits, wakes = os.pipe()
-    timers = [
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)),
-        threading.Timer(5, os.write, (wakes, b"late")),
-    ]
-    try:
-        nvrtc._program.cache_clear()
-        nvrtc.compiled(next(launch for launch, *_ in LAUNCHES.values()), 80)
-        started = time.monotonic()
-        for timer in timers:
-            timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            os.read(waits, 4)
-        assert time.monotonic() - started < 4
-    finally:
-        for timer in timers:
-            timer.cancel()
-            timer.join()
-        os.close(waits)
-        os.close(wakes)
+# What makes a compiler run away: twice as many at every depth.
+ENDLESS = """template <int N, int M> struct Tree {
+  static const int size = Tree<N - 1, 2 * M>::size + Tree<N - 1, 2 * M + 1>::size;
+};
+template <int M> struct Tree<0, M> { static const int size = 1; };
+extern "C" __global__ void endless(int *out) { *out = Tree<28, 1>::size; }
+"""
+PLAIN = 'extern "C" __global__ void plain(int *out) { *out = 1; }'
+
+
+@pytest.mark.parametrize(
+    ("limit", "least", "told"),
+    [
+        ("SECONDS", 1, "the compiler was at it for more than 1 s"),
+        ("MEMORY", 256 << 20, "0.25 GiB|out of memory"),
+        ("PATIENCE", 0.5, "the compiler gave no answer within 0.5 s"),
+    ],
+)
+def test_a_compiler_that_runs_away_is_one_line(limit, least, told, tmp_path, monkeypatch):
+    """Within its seconds, its memory or the patience of who asks; what it is asked next it does,
+    and nothing is left of the one before."""
+    launches = []
+    for name, text in {"endless": ENDLESS, "plain": PLAIN}.items():
+        (tmp_path / f"{name}.cu").write_text(text)
+        launches.append(Launch(f"{name}.cu", name, "-> out: i32[n]", items("n"), folder=tmp_path))
+    endless, plain = launches
+    with monkeypatch.context() as limited:
+        limited.setattr(apart, limit, least)
+        with pytest.raises(DeviceError, match=rf"^endless.cu does not .* sm_80: .*({told})"):
+            nvrtc.compiled(endless, 80)
+    assert nvrtc._COMPILER._running is None
+    assert nvrtc.compiled(plain, 80).registers
+
+
+def test_ctrl_c_while_it_compiles(tmp_path):
+    """It ends what waits for the compiler, and the compiler with it."""
+    (tmp_path / "endless.cu").write_text(ENDLESS)
+    endless = Launch("endless.cu", "endless", "-> out: i32[n]", items("n"), folder=tmp_path)
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        nvrtc.compiled(endless, 80)
+    assert time.monotonic() - started < 4
+    assert nvrtc._COMPILER._running is None
+    timer.join()

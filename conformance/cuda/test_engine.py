@@ -134,7 +134,7 @@ def test_fast_numerics(format, tmp_path):
         assert device.multiplied == 2 * matrices
         assert np.array_equal(rows(model, text, [half, half]), got)
         assert device.multiplied == 4 * matrices
-        assert (half, half) not in {key[1:] for key in model.ready.device_plan.recorded}
+        assert (half, half) not in {key[1:3] for key in model.ready.device_plan.recorded}
     truth = exact(small, text, linear_of_bf16)
     # a number next to a step of bfloat16 may be rounded to the other side of it
     assert Gap.between(got, truth.astype(np.float32)).nmse <= (2.0**-9) ** 2
@@ -248,7 +248,7 @@ def test_recorded_steps_are_launched_ones(told):
         assert not plan.recorded
     for _ in range(2):
         assert np.array_equal(rows(told.model, told.text, [3, 1, 3, 3]), told.truth)
-    assert {key[1:] for key in plan.recorded} >= {(3, 3), (1, 1)}
+    assert {key[1:3] for key in plan.recorded} >= {(3, 3), (1, 1)}
 
 
 def test_company_does_not_matter(told):
@@ -349,14 +349,59 @@ def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
         found = {}
         for logprobs in (1, None):  # with others' the logits are wanted
             device.read_back.clear()
+            device.asked.clear()
             found[logprobs] = list(engine.stream("the cat", replace(plain, logprobs=logprobs)))
             sizes = device.read_back
-            steps = len(sizes) if logprobs else sum(size < row for size in sizes)
-            assert steps >= 8
-            assert sum(size >= row for size in sizes) == (8 if logprobs else 2 - n)
+            if logprobs:
+                assert not device.asked
+                assert sum(sizes) >= 8 * row
+            else:
+                assert len(device.asked) >= 8 - (n == 1)
+                assert max(device.asked) <= 256 + 4 * n  # log-probabilities, and tokens behind them
+                assert sizes == [row] * (2 - n)
         for here, there in zip(found[1], found[None], strict=True):
             assert (here.token, here.text, here.index) == (there.token, there.text, there.index)
             assert here.logprob == pytest.approx(there.logprob, rel=1e-5)
+
+
+def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
+    """Of greedy text: its token does not go over, and whatever ends the text drops the step that it
+    has no use for."""
+    path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
+    plain, context = SamplingParams(temperature=0, max_tokens=8), 20
+    with Engine.load(path, threads=1, context=context) as engine:
+        expected = [piece.token for piece in engine.stream("the cat", plain)]
+        prompt = len(engine.text.held) - 7
+    device = Watched()
+    with (
+        taking_the_place(device),
+        Engine.load(path, threads=1, context=context, device="cuda") as engine,
+    ):
+        cells = engine.model.cells
+        device.written.clear()
+        assert [piece.token for piece in engine.stream("the cat", plain)] == expected
+        sent = [size for size in device.written if size >= 256]  # more than a list of cells
+        assert sent == [max(sent)] * 2 + [min(sent)] * 6  # of the prompt and the first token all
+        assert min(sent) < max(sent)
+        assert cells.lengths[0] == len(engine.text.held) == prompt + 7
+
+        stream = engine.stream("the cat", plain)
+        assert [next(stream).token for _ in range(3)] == expected[:3]
+        assert cells.lengths[0] == prompt + 3
+        stream.close()
+        assert cells.lengths[0] == len(engine.text.held) == prompt + 2
+
+        stop = next(token for token in expected if token != expected[0])
+        (*_, last) = engine.stream("the cat", replace(plain, stop_token_ids=[stop]))
+        assert (last.token, last.finish_reason) == (stop, "stop")
+        assert cells.lengths[0] == len(engine.text.held) == prompt + expected.index(stop)
+
+        stream = engine.stream("the cat", plain)
+        assert [next(stream).token for _ in range(2)] == expected[:2]
+        assert np.isfinite(engine.logits("the mat")).all()  # which ends that one
+        (*_, last) = engine.stream("the cat", replace(plain, max_tokens=99), context_shift=False)
+        assert last.finish_reason in ("length", "stop")
+        assert cells.lengths[0] == len(engine.text.held) <= context
 
 
 @pytest.mark.parametrize("bad", [slice(5, 6), slice(0, 256), slice(None)], ids=str)

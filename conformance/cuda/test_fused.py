@@ -143,12 +143,18 @@ STEPS = {
         OF_BLOCKS,
         {"norm_round": 2, "add_norm_round": 3, "attention_merge_round": 2, "swiglu_round": 2},
     ),
+    "Q4_K": (
+        replace(HALF, format="Q4_K", hidden=256, heads=8, ffn=512),
+        {"norm_round_256": 2, "add_norm_round_256": 3, "attention_merge": 2, "swiglu_round_256": 2}
+        | {"quantise_activations_256": 2},
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", STEPS)
 def test_launches_of_a_step_of_one_token(kind, tmp_path):
-    """Ten a block, where 18 kernels stand in a row, or 22."""
+    """Ten a block, where 18 kernels stand in a row, or 22; eleven in a K format, of which heads are
+    no whole superblocks."""
     small, expected = STEPS[kind]
     device = Watched()
     with taking_the_place(device), on_gpu(small.write(tmp_path / "small.gguf")) as model:

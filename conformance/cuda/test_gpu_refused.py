@@ -88,7 +88,7 @@ def test_too_little_memory_is_said_before_any_is_taken(path):
     device = Watched(needed - 1)
     with taking_the_place(device), pytest.raises(ModelError) as caught:
         loaded(path)
-    assert not device.asked_for
+    assert not device.wanted
     said = str(caught.value)
     assert said.startswith("emulated: the model needs 0.0")
     assert "for weights" in said

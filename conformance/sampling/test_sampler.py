@@ -76,7 +76,7 @@ def test_the_likeliest_token_is_the_one_that_is_sampled():
     """With its log-probability; where too few tokens kept the text from ending, once they came."""
     logits = logits_at(0)
     exact = logits.astype(np.float64)
-    found = Argmax(TOP, float(logits[TOP]), float(np.log(np.exp(exact).sum())))
+    found = Argmax(TOP, float(logits[TOP] - np.log(np.exp(exact).sum())))
     sampler = Sampler(replace(GREEDY, min_tokens=1), VOCAB, EOG)
     sampler.accept(1)
     assert sampler.takes_argmax

@@ -1,7 +1,7 @@
 """Models on a GPU, which the emulator takes the place of."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,16 @@ from reference.op import Array
 
 
 class Watched(Emulator):
-    """Remembers the bytes that were asked for, written and read, each time; how often each function
-    was launched, and how often its library multiplied."""
+    """Remembers the bytes that were wanted, written, read and asked for, each time; how often each
+    function was launched, and how often its library multiplied."""
 
     def __init__(self, total: int = 2**32) -> None:
         super().__init__(total)
-        self.asked_for, self.written, self.read_back = list[int](), list[int](), list[int]()
+        self.wanted, self.written, self.read_back, self.asked = [list[int]() for _ in range(4)]
         self.launched, self.multiplied = Counter[str](), 0
 
     def empty(self, size: int) -> Buffer:
-        self.asked_for.append(size)
+        self.wanted.append(size)
         return super().empty(size)
 
     def write(self, buffer: Buffer, array: Array) -> None:
@@ -37,6 +37,10 @@ class Watched(Emulator):
     def read(self, buffer: Buffer, array: Array) -> None:
         self.read_back.append(array.nbytes)
         super().read(buffer, array)
+
+    def ask(self, buffer: Buffer) -> Callable[[], Array]:
+        self.asked.append(buffer.bytes)
+        return super().ask(buffer)
 
     def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
         self.launched[launch.function] += not grid.empty

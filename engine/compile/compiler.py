@@ -14,12 +14,12 @@ from engine.compile.plan import CpuStep, Plan, Tuned, names_in, packed_name, spe
 from engine.compile.tune import AT_LOAD, Tuner
 from engine.errors import ModelError
 from engine.gguf.file import GGUFFile
-from engine.gpu import greedy
 from engine.gpu.beside import Beside, DeviceSide, caches_of
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import laid_out
 from engine.gpu.memory import DeviceRows, Uploaded
+from engine.gpu.mirror import LOGPROBS
 from engine.gpu.partition import partition_step
 from engine.gpu.parts import ALL, Part
 from engine.graph import Graph, Node, Value
@@ -34,7 +34,6 @@ from engine.sampling.chain import over
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.runtime.device import Device
-from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.dispatch import Dispatcher, KernelSpec
 from kernels.kernel import PROMPT, Kernel
 from kernels.tuning import chosen
@@ -203,6 +202,8 @@ class Compiler:
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
         steps = [_steps(part, chosen) for part in rest]
         inputs = {**built.inputs, **_inputs_of(built.graph, memory)}
+        if partition.chooses:
+            inputs[LOGPROBS] = np.zeros(built.limits["outputs"])
         there = DevicePlan(
             device, partition.layout, partition.weights, inputs, options.progress.packed,
             hidden, self._uploaded,
@@ -213,12 +214,8 @@ class Compiler:
             for kept in (built.states, built.caches, built.pages):
                 if name in kept:
                     kept[name] = rows
-        self._pack(list(chain(*steps)), built, trial=beside)
-        choosing: dict[KernelSpec, CudaKernel] = {}
-        if partition.parts[-1].on_gpu and not beside:  # which then has the logits
-            needs = greedy.needs(built.config.vocab)
-            choosing = self._dispatcher.choose_on(device, needs, certified)
-        return Hybrid(partition, there, steps, memory, self.team, choosing)
+        self._pack(list(chain(*steps)), built, trial=False)
+        return Hybrid(partition, there, steps, memory, self.team)
 
     def _knobs(self) -> Tuned:
         """How the knobs of kernels begin at a node's sizes, by what was measured."""

@@ -9,7 +9,7 @@ import numpy as np
 from engine.cache.cells import Cells
 from engine.cache.method import Step
 from engine.compile.plan import CpuStep, Plan
-from engine.gpu.greedy import Greedy
+from engine.gpu.greedy import CHOICES, Greedy
 from engine.passes.fuse import GpuStep
 from kernels.kernel import PROMPT
 from reference.op import Array
@@ -41,7 +41,8 @@ class Executable(Protocol):
 
     @property
     def greedy(self) -> Greedy | None:
-        """What finds tokens in the logits, where a device has them."""
+        """What has the tokens that are found in the logits, where a device has these; a step has
+        the size CHOICES then."""
 
     def plan_for(self, tokens: int) -> Plan | None:
         """What a step of so many tokens runs, where that is the CPU's alone."""
@@ -90,8 +91,10 @@ def stepped(
     positions: Sequence[int],
     sequences: Sequence[Sequence[int]],
     wanted: Sequence[int],
+    argmax: bool = False,
 ) -> Iterator[None]:
-    """A step that has run; its tokens are held if nothing goes wrong until its end."""
+    """A step that has run, or on a device has begun to; its tokens are held if nothing goes wrong
+    until its end. Of what is wanted the `argmax` is, if it is found on a device."""
     count, outputs = len(tokens), len(wanted)
     cells.method.before()
     chosen = cells.place(positions, sequences)
@@ -117,7 +120,8 @@ def stepped(
         for name, values in given.items():
             ready.inputs[name][: len(values)] = values
         ready.inputs["rows"][:outputs] = wanted
-        ready.resize(tokens=count, outputs=outputs)
+        found = {CHOICES: outputs if argmax else 0} if ready.greedy else {}
+        ready.resize(tokens=count, outputs=outputs, **found)
         ready.run()
         cells.method.ran()
         yield

@@ -8,6 +8,8 @@ from engine.cache.prefix_cache import PrefixCache
 from engine.generation.completion import Completion, Piece
 from engine.generation.reading import Likelihoods
 from engine.generation.timings import Drafting
+from engine.gpu.ahead import Ahead
+from engine.gpu.mirror import LEFT
 from engine.model import Model
 from engine.sampling.sampler import Row, Sampler
 from engine.schedule.request import Request
@@ -40,11 +42,13 @@ class Decoding(Protocol):
 
 
 class OneByOne:
-    """A step for each token."""
+    """A step for each token. Where a device has the tokens of greedy text, the step of the next one
+    is begun before that is known here: it runs while what came before it is looked at."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.timings: Drafting | None = None
+        self._next: Ahead | None = None  # the step of the last token, if it was begun
 
     def begin(self, prompt: Sequence[int]) -> None:
         pass
@@ -53,16 +57,36 @@ class OneByOne:
         return completion.sample(row)
 
     def has_room(self, completion: Completion) -> bool:  # noqa: ARG002
-        return self._model.cells.free > 0
+        return self._next is not None or self._model.cells.free > 0
 
     def run(self, completion: Completion) -> Row:
-        position = self._model.cells.next_position(0)
-        argmax = completion.sampler.takes_argmax
-        (row,) = self._model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), argmax)
-        return row
+        model, argmax = self._model, completion.sampler.takes_argmax
+        if not (argmax and model.runs_ahead):
+            self.settle()
+            position = model.cells.next_position(0)
+            (row,) = model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), argmax)
+            return row
+        now, self._next = self._next, None
+        now = now or model.begin(completion.tokens[-1], model.cells.next_position(0))
+        try:
+            if now is model.latest and self._goes_on(completion, now.position + 1):
+                self._next = model.begin(LEFT, now.position + 1)
+            return now.row()
+        except BaseException:
+            self.settle()
+            now.drop()
+            raise
+
+    def _goes_on(self, completion: Completion, position: int) -> bool:
+        """Whether the token that the step of the last one finds may want a step, at a position."""
+        most, learned = completion.params.max_tokens, self._model.config.positions
+        wanted = most is None or len(completion.tokens) + 1 < most
+        return wanted and self._model.cells.free > 0 and not 0 < learned <= position
 
     def settle(self) -> None:
-        pass
+        if self._next:
+            self._next.drop()
+            self._next = None
 
 
 class OneText:

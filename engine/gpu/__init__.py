@@ -9,6 +9,7 @@ The room, in reading order:
 - `mirror`: a step's inputs, of which only what changed goes over
 - `device_plan`: what a step has it do, recorded once where its sizes come again
 - `greedy`: the most likely token found where the logits are
+- `ahead`: a step that is begun before the token that it reads is known here
 - `hybrid`: a step of parts on both sides, which have one interface
 - `beside`: what is done between steps to the caches of blocks, on the side where they are
 """

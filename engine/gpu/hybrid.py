@@ -9,13 +9,11 @@ import numpy as np
 
 from engine.compile.plan import CpuStep, Plan
 from engine.gpu.device_plan import DevicePlan
-from engine.gpu.greedy import Greedy, needs
+from engine.gpu.greedy import Greedy
 from engine.gpu.partition import Partition, crossed
 from engine.graph import Value
 from engine.passes.fuse import GpuStep
 from kernels.cpu.runtime.team import Team
-from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.dispatch import KernelSpec
 from reference.op import DTYPES, Array
 
 
@@ -43,8 +41,7 @@ class Hybrid:
     weights and caches in `arrays`.
 
     `inputs` are written to before a step. Where the result is the device's, it stays there until
-    `logits` are asked for, and `greedy` finds tokens in it, where there are kernels for that in
-    `choosing`; `hidden` is not kept.
+    `logits` are asked for, and `greedy` has the tokens that were found in it; `hidden` is not kept.
     """
 
     def __init__(
@@ -54,10 +51,9 @@ class Hybrid:
         steps: Sequence[Sequence[CpuStep]],
         arrays: Mapping[str, Array],
         team: Team,
-        choosing: Mapping[KernelSpec, CudaKernel],
     ) -> None:
         self.partition, self.device_plan, self.hidden = partition, device_plan, None
-        limits, result = partition.layout.limits, partition.result
+        limits = partition.layout.limits
         self.inputs = device_plan.inputs.host
         # the host's memory, at its largest size, of values that one side makes and the other reads
         self._crossing: dict[str, Array] = {
@@ -76,9 +72,9 @@ class Hybrid:
         self.steps: list[CpuStep | GpuStep] = []
         for part in partition.parts:
             self.steps += next(others).steps if part.on_gpu else next(own)
-        self.greedy, vocab = None, result.sizes(limits)[-1]
-        if all(need in choosing for need in needs(vocab)):
-            self.greedy = Greedy(partition.device, choosing, device_plan.buffer(result), vocab)
+        self.greedy = None
+        if partition.chooses:
+            self.greedy = Greedy(partition.device, device_plan.inputs, partition.feeds)
         self._sizes: dict[str, int] = {}
         self._stayed = False
 

@@ -49,9 +49,10 @@ class Layout:
         return list({g.fused.name: g.fused for g in groups if g.fused}.values())
 
     def values(self, kind: str) -> dict[str, Value]:
-        """The arrays of a kind that its steps touch, by name."""
+        """The arrays of a kind that its steps touch, by name, as large as any step has them."""
         found = (value for step in self.steps() for value in step.arrays.values())
-        return {value.name: value for value in found if value.kind == kind}
+        own = [value for value in found if value.kind == kind]
+        return {v.name: v for v in sorted(own, key=lambda value: value.bytes(self.limits))}
 
 
 def laid_out(

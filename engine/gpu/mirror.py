@@ -1,5 +1,5 @@
 """A step's inputs on a device: what is new in every step goes over as one piece, of what lasts only
-what has changed."""
+what has changed. A step may leave the next one's tokens there, which then do not go over."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +11,9 @@ from kernels.cuda.runtime.device import Buffer, Device, upload
 
 BY_SEQUENCE = ("lists", "page_lists")
 LASTING = (*BY_SEQUENCE, "cell_positions")
+TOKENS, LOGPROBS = "tokens", "logprobs"
+FOUND = (LOGPROBS, TOKENS)  # what a step may leave, side by side at the end of the piece
+LEFT = -1  # a token that the step before has left on the device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -20,12 +23,13 @@ class Inputs:
     arrays that were given. `buffers` is where the device has them."""
 
     def __init__(self, device: Device, inputs: Mapping[str, Array]) -> None:
-        fresh = {name: array for name, array in inputs.items() if name not in LASTING}
-        begins, end = {}, 0
+        names = [name for name in inputs if name not in (*LASTING, *FOUND)]
+        fresh = {n: inputs[n] for n in (*names, *(name for name in FOUND if name in inputs))}
+        begins, end = dict[str, int](), 0
         for name, array in fresh.items():
             begins[name] = end
             end += -(-array.nbytes // MULTIPLE) * MULTIPLE
-        self._device, self._fresh = device, np.zeros(end, np.uint8)
+        self._device, self._fresh, self._begins = device, np.zeros(end, np.uint8), begins
         self._memory = device.empty(end)
         self.host: dict[str, Array] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -39,11 +43,24 @@ class Inputs:
             self.host[name], self.buffers[name] = inputs[name], mirrored.buffer
 
     def send(self, tokens: int) -> None:
-        """Those of a step of so many tokens."""
-        self._device.write(self._memory, self._fresh)
+        """Those of a step of so many tokens; of tokens that are LEFT what else there is."""
+        left = TOKENS in self._begins and tokens > 0 and self.host[TOKENS][0] == LEFT
+        end = self._begins[LOGPROBS] if left else len(self._fresh)
+        self._device.write(self._memory, self._fresh[:end])
         for name, lasting in self._lasting.items():
             sequences = self.host["spans"][:tokens, 0].tolist() if name in BY_SEQUENCE else [0]
             lasting.send(set(sequences))
+
+    def found(self, rows: int) -> Buffer:
+        """Where the device has what the last step left of its first rows."""
+        begin, tokens = (self._begins[name] for name in FOUND)
+        return self._memory.at(begin, tokens - begin + 4 * rows)
+
+    def read(self, found: Array, rows: int) -> tuple[list[float], list[int]]:
+        """Log-probabilities and tokens, of those bytes."""
+        begin, tokens = (self._begins[name] for name in FOUND)
+        logprobs = found[: 8 * rows].view(np.float64)
+        return logprobs.tolist(), found[tokens - begin :].view(np.int32).tolist()
 
 
 class _Mirrored:

@@ -8,6 +8,7 @@ from engine.compile.build import Built
 from engine.compile.plan import spec_of
 from engine.config import ModelError
 from engine.gguf.file import GGUFFile
+from engine.gpu import greedy
 from engine.gpu.layout import Layout, laid_out
 from engine.gpu.memory import Footprint, Weight, footprint, gb, weights_of
 from engine.gpu.parts import (
@@ -40,6 +41,17 @@ class Partition:
     needed: Footprint
     result: Value
     notes: tuple[str, ...]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether greedy text's tokens are found on the device."""
+        return greedy.CHOICES in {d for v in self.layout.values("input").values() for d in v.dims}
+
+    @property
+    def feeds(self) -> bool:
+        """Whether nothing but the device reads a step's tokens, in one place."""
+        own = self.layout.values("input")
+        return len(self.parts) == 1 and not any(name.startswith("tokens.") for name in own)
 
     def on_cpu(self) -> list[Graph]:
         """The CPU's parts; values that cross are inputs there."""
@@ -75,7 +87,9 @@ def partition_step(
     layers = blocks + 1 if gpu_layers == ALL else min(gpu_layers, blocks + 1)
     wanted = zip(nodes, asked_of_gpu(nodes, blocks, layers), strict=True)
     needs = dict.fromkeys(spec_of(node) for node, on_gpu in wanted if on_gpu)
-    chosen = dispatcher.choose_on(device, list(needs), certified)
+    choosing, limits = greedy.node(built.logits), built.limits
+    limits |= {greedy.CHOICES: limits["outputs"]}
+    chosen = dispatcher.choose_on(device, [*needs, spec_of(choosing)], certified)
 
     def parts_of(layers: int) -> tuple[list[Part], list[str]]:
         there, notes = assigned(nodes, blocks, layers, lambda node: spec_of(node) in chosen)
@@ -84,14 +98,16 @@ def partition_step(
                 f"{cache} is read by blocks of the GPU and of the CPU: more blocks, or none, have"
                 " to be the GPU's"
             )
+        if there[-1] and spec_of(choosing) in chosen:  # the logits are there
+            return split_at_devices([*nodes, choosing], [*there, True], built.logits), notes
         return split_at_devices(nodes, there, built.logits), notes
 
     whole, _ = parts_of(layers)
-    fusions = _fusions(whole, device, chosen, dispatcher, certified, built.limits)
+    fusions = _fusions(whole, device, chosen, dispatcher, certified, limits)
 
     def of(layers: int) -> Partition:
         parts, notes = parts_of(layers)
-        layout = laid_out(parts, chosen, fusions, built.limits)
+        layout = laid_out(parts, chosen, fusions, limits)
         weights = weights_of(layout, built.memory, file)
         weights = {name: weight for name, weight in weights.items() if name not in there}
         needed = footprint(layout, weights, there)

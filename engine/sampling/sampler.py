@@ -32,12 +32,11 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Argmax:
-    """What taking the most likely token wants to know of logits that are elsewhere: the token, its
-    logit, and the logarithm of the sum of exp of all."""
+    """What taking the most likely token wants to know of logits that are elsewhere: the token, and
+    its log-probability."""
 
     token: int
-    logit: float
-    log_sum: float
+    logprob: float
 
 
 Row = np.ndarray[Any, np.dtype[np.float32]] | Argmax  # what a step knows of the next token
@@ -137,7 +136,7 @@ class Sampler:
 
     def argmax(self, found: Argmax) -> Sampled:
         """What `sample` would have given."""
-        return Sampled(found.token, found.logit - found.log_sum, [])
+        return Sampled(found.token, found.logprob, [])
 
     def distribution(self, logits: Logits) -> Array:
         """What `sample` would draw from: probabilities float64 [vocab], zero for tokens that are

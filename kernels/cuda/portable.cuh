@@ -22,6 +22,23 @@ typedef unsigned long long uint64_t;
 constexpr int WARP = 32;
 constexpr uint32_t ALL = 0xffffffffu;
 
+// Wait for what the kernel before this one has written. Who does so first of all, in every thread,
+// may begin before that has ended (Launch.waits).
+static __device__ __forceinline__ void wait_for_former() {
+#ifdef HOST
+  host::wait_for_former();
+#elif __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// From here on the kernel behind this one may begin, as soon as there is room for it.
+static __device__ __forceinline__ void let_next_begin() {
+#if !defined(HOST) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // 16-bit floats, as bits.
 struct half_t {
   uint16_t bits;

@@ -5,9 +5,12 @@ extern "C" __global__ void quantise_activations(const float* __restrict__ x, int
                                                 float* __restrict__ scale,
                                                 int32_t* __restrict__ total, int tokens,
                                                 int hidden) {
+  let_next_begin();
+  wait_for_former();
   const size_t first = own_four(), end = static_cast<size_t>(tokens) * hidden;
   const bool inside = first < end;
-  round_four(inside ? load_four(x, first, end) : Four{}, first, inside, q, scale, total);
+  const Four four = inside ? load_four(x, first, end) : Four{};
+  round_four<32>(four, first, inside, nullptr, q, scale, total);
 }
 
 // A warp for 256 activations, which have one scale: each lane has four of either half.
@@ -16,6 +19,8 @@ extern "C" __global__ void quantise_activations_256(const float* __restrict__ x,
                                                     float* __restrict__ scale,
                                                     int32_t* __restrict__ total, int tokens,
                                                     int hidden) {
+  let_next_begin();
+  wait_for_former();
   const size_t warp = own_four() / (4 * WARP), end = static_cast<size_t>(tokens) * hidden;
   const size_t first = 2 * 4 * WARP * warp + 4 * (threadIdx.x % WARP), second = first + 4 * WARP;
   const bool inside = first < end;

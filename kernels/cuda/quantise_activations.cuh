@@ -56,11 +56,22 @@ static __device__ __forceinline__ int largest_bits(const Four& x) {
   return bits;
 }
 
-// The same of blocks of 32 with a scale each.
+// The same with a scale for TOGETHER elements: 32, or 256 that two warps side by side have, where all
+// threads of a block come and `largest` is shared memory of an element for each warp.
+template <int TOGETHER>
 static __device__ __forceinline__ void round_four(const Four& x, size_t first, bool inside,
-                                                  int8_t* q, float* scale, int32_t* total) {
+                                                  int* largest, int8_t* q, float* scale,
+                                                  int32_t* total) {
   int bits = largest_bits(x);
-  for (int m = LANES / 2; m; m /= 2) bits = max(bits, __shfl_xor_sync(ALL, bits, m));
+  for (int m = (TOGETHER == 32 ? LANES : WARP) / 2; m; m /= 2)
+    bits = max(bits, __shfl_xor_sync(ALL, bits, m));
+  if constexpr (TOGETHER == 256) {
+    const int warp = threadIdx.x / WARP;
+    if (threadIdx.x % WARP == 0) largest[warp] = bits;
+    __syncthreads();
+    bits = max(bits, largest[warp ^ 1]);
+    __syncthreads();
+  }
   put_four(x, first, inside, Rounding(bits), q, scale, total);
 }
 

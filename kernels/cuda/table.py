@@ -173,8 +173,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     _scan("ssm_scan", recurrent.channels, recurrent.of_channels),
     _scan("ssm_scan_heads", recurrent.heads, recurrent.of_heads),
     _scan("gated_delta_net", recurrent.delta, recurrent.of_heads),
-    CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
-    CudaKernel("greedy", "generic", choice.greedy, scratch=choice.greedy_scratch),
+    CudaKernel("likeliest", "generic", choice.LIKELIEST, scratch=choice.scratch),
 )
 
 

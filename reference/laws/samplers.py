@@ -256,6 +256,22 @@ def lowest_of_the_largest(apply: Apply, case: Case) -> str:
     return ""
 
 
+def is_certain(apply: Apply, case: Case) -> str:
+    """Of n tokens alike the first is taken, at ln 1/n, whatever they are and how many were removed;
+    a row's neighbours do not matter."""
+    counts, vocab = (1, 2, 7, 300), 9000
+    logits = np.full((len(counts), vocab), GONE)
+    places = [np.sort(case.rng().choice(vocab, n, replace=False)) for n in counts]
+    for row, where in zip(logits, places, strict=True):
+        row[where] = len(where) - 5.5
+    out = apply({"logits": logits})
+    for i, where in enumerate(places):
+        token, logprob = int(out["token"][i]), float(out["logprob"][i])
+        if token != where[0] or abs(logprob + np.log(len(where))) > 2.0**-44:
+            return f"{len(where)} alike from {where[0]} on give {token} at {logprob!r}"
+    return ""
+
+
 def normalises(apply: Apply, case: Case) -> str:
     """exp(logit - log_sum_exp) sums to one."""
     logits = some_on_grid(case)
@@ -396,6 +412,7 @@ GREEDY = (
     Law("lowest-of-the-largest", lowest_of_the_largest),
     examples("zeros-are-equal", [({"logits": np.array([-1, -0.0, 0, -2], np.float32)}, [1])]),
 )
+LIKELIEST = (Law("certain-of-what-is-left", is_certain),)
 DRAW = (
     Law("inverse-of-the-running-sum", inverse),
     examples(

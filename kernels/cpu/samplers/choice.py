@@ -1,15 +1,16 @@
-"""From logits to a token, or to their normaliser: greedy, draw, log_sum_exp."""
+"""From logits to a token, or to their normaliser: greedy, likeliest, draw, log_sum_exp."""
 
 import math
 
 import numpy as np
 
 from kernels.cpu.isa.simd import extract, max_lanes, sum_lanes
-from kernels.cpu.isa.sweep import alone
+from kernels.cpu.isa.sweep import alone, each_row
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers, total
 from reference.samplers.draw import OP as DRAW
 from reference.samplers.greedy import OP as GREEDY
+from reference.samplers.likeliest import OP as LIKELIEST
 from reference.samplers.log_sum_exp import OP as LOG_SUM_EXP
 
 
@@ -19,6 +20,16 @@ def greedy(logits, token):
     while logits[at] != top:
         at += 1
     token[0] = at
+
+
+@each_row(LIKELIEST.signature)
+def likeliest(row, logits, token, logprob):
+    own = logits[row]
+    top, at = highest(own), 0
+    while own[at] != top:
+        at += 1
+    token[row] = at
+    logprob[row] = -math.log(total(own, top))
 
 
 @alone(DRAW.signature)

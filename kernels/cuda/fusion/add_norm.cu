@@ -16,21 +16,22 @@ static __device__ __forceinline__ float factor_of_sum(const float* x, const floa
   });
 }
 
-// A row's fours normalised and rounded, lanes of a warp together.
+// A row's fours normalised and rounded, all threads of a block together.
+template <int TOGETHER>
 static __device__ __forceinline__ void normalise_and_round(const float* x, const float* weight,
                                                            float* normed, int8_t* q, float* scale,
                                                            int32_t* total, size_t row, int hidden,
-                                                           float factor, const Held& held) {
-  const int lane = threadIdx.x % WARP;
-  for (int begin = threadIdx.x - lane; 4 * begin < hidden; begin += blockDim.x) {
-    const int i = 4 * (begin + lane);
+                                                           float factor, const Held& held,
+                                                           int* largest) {
+  for (int begin = 0; 4 * begin < hidden; begin += blockDim.x) {
+    const int i = 4 * (begin + threadIdx.x);
     const bool inside = i < hidden;
     Four four{};
     if (inside) {
       four = normalised(x + row, weight, i, hidden, factor, held);
       store_of_row(normed + row, i, hidden, four);
     }
-    round_four(four, row + i, inside, q, scale, total);
+    round_four<TOGETHER>(four, row + i, inside, largest, q, scale, total);
   }
 }
 
@@ -39,6 +40,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
              const float* __restrict__ weight, double eps, float* sum, float* __restrict__ normed,
              int tokens, int hidden) {
   __shared__ float partial[WARP];
+  let_next_begin();
+  wait_for_former();
   const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
   Held held;
   const float factor =
@@ -47,27 +50,36 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     store_of_row(normed + row, i, hidden, normalised(sum + row, weight, i, hidden, factor, held));
 }
 
-extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    add_norm_round(const float* __restrict__ x, const float* __restrict__ y,
-                   const float* __restrict__ weight, double eps, float* sum,
-                   float* __restrict__ normed, int8_t* __restrict__ q, float* __restrict__ scale,
-                   int32_t* __restrict__ total, int tokens, int hidden) {
-  __shared__ float partial[WARP];
-  const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
-  Held held;
-  const float factor =
-      factor_of_sum(x + row, y + row, sum + row, weight, hidden, eps, partial, held);
-  normalise_and_round(sum, weight, normed, q, scale, total, row, hidden, factor, held);
-}
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    norm_round(const float* __restrict__ x, const float* __restrict__ weight, double eps,
-               float* __restrict__ normed, int8_t* __restrict__ q, float* __restrict__ scale,
-               int32_t* __restrict__ total, int tokens, int hidden) {
-  __shared__ float partial[WARP];
-  const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
-  Held held;
-  const float factor = factor_of(weight, hidden, eps, partial, held,
-                                 [&](int i) { return load_of_row(x + row, i, hidden); });
-  normalise_and_round(x, weight, normed, q, scale, total, row, hidden, factor, held);
-}
+#define NORM_ROUND(TOGETHER, ending)                                                               \
+  extern "C" __global__ void __launch_bounds__(ROW_THREADS) add_norm_round##ending(                \
+      const float* __restrict__ x, const float* __restrict__ y, const float* __restrict__ weight,  \
+      double eps, float* sum, float* __restrict__ normed, int8_t* __restrict__ q,                  \
+      float* __restrict__ scale, int32_t* __restrict__ total, int tokens, int hidden) {            \
+    __shared__ float partial[WARP];                                                                \
+    __shared__ int largest[WARP];                                                                  \
+    let_next_begin();                                                                              \
+    wait_for_former();                                                                             \
+    const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
+    Held held;                                                                                     \
+    const float factor =                                                                           \
+        factor_of_sum(x + row, y + row, sum + row, weight, hidden, eps, partial, held);            \
+    normalise_and_round<TOGETHER>(sum, weight, normed, q, scale, total, row, hidden, factor, held, \
+                                  largest);                                                        \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(ROW_THREADS) norm_round##ending(                    \
+      const float* __restrict__ x, const float* __restrict__ weight, double eps,                   \
+      float* __restrict__ normed, int8_t* __restrict__ q, float* __restrict__ scale,               \
+      int32_t* __restrict__ total, int tokens, int hidden) {                                       \
+    __shared__ float partial[WARP];                                                                \
+    __shared__ int largest[WARP];                                                                  \
+    let_next_begin();                                                                              \
+    wait_for_former();                                                                             \
+    const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
+    Held held;                                                                                     \
+    const float factor = factor_of(weight, hidden, eps, partial, held,                             \
+                                   [&](int i) { return load_of_row(x + row, i, hidden); });        \
+    normalise_and_round<TOGETHER>(x, weight, normed, q, scale, total, row, hidden, factor, held,   \
+                                  largest);                                                        \
+  }
+NORM_ROUND(32, )
+NORM_ROUND(256, _256)

@@ -15,7 +15,6 @@ from reference.formats import FORMATS
 from reference.gated_activations import OPS as GATED
 from reference.op import Shape, same_shape
 from reference.quantise_activations import BLOCK, ROUNDINGS
-from reference.quantise_activations import fit as whole_blocks
 
 
 def row(op: str, format: str | None = None, variant: str = "generic") -> CudaKernel:
@@ -25,10 +24,12 @@ def row(op: str, format: str | None = None, variant: str = "generic") -> CudaKer
 
 
 ADD, NORM, ROUND = row("add"), row("rms_norm"), row("quantise_activations")
+# by how names of kernels end that round what they make
+ROUNDS = {"_round": ROUND, "_round_256": row("quantise_activations_256")}
 ROUNDED = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]"
 TOKENS = (0, 1, 2, 7)
 HIDDEN = (1, 2, 31, 33, 127, 129, 2048)
-BLOCKS = {"tokens": TOKENS, "hidden": (32, 96, 160, 2048)}
+BLOCKS = {"tokens": TOKENS, "hidden": (32, 96, 160, 256, 768, 2048)}
 
 # A residual added, the sum normalised, what is normalised rounded
 
@@ -40,45 +41,43 @@ ADD_MEMBERS = (
 )
 
 
-def _norm(op: str, signature: str, members: tuple[Member, ...], rounds: bool) -> Fused:
+def _norm(name: str, signature: str, members: tuple[Member, ...], ending: str = "") -> Fused:
+    rounds, op = ROUNDS.get(ending), f"{name}{ending}"
     signature += f" normed: f32[tokens hidden]{f', {ROUNDED}' if rounds else ''}"
     return Fused(
         op=op,
         variant="generic",
         signature=signature,
-        members=(*members, *([Member(ROUND, {"x": "normed"})] if rounds else ())),
+        members=(*members, *([Member(rounds, {"x": "normed"})] if rounds else ())),
         stages=(Launch("add_norm.cu", op, signature, fours),),
         axes=BLOCKS if rounds else {"tokens": TOKENS, "hidden": HIDDEN},
-        fit=whole_blocks if rounds else same_shape,
+        fit=rounds.spec.fit if rounds else same_shape,
         corners=({"tokens": 2, "hidden": 4128},),  # more than a block of threads holds at once
     )
 
 
+ADD_NORM = "add_norm", f"{ADDED},", ADD_MEMBERS
+ONE_NORM = "norm", f"x: f32[tokens hidden], {NORMED}", (Member(NORM, {"out": "normed"}),)
 NORMS = (
-    _norm("add_norm_round", f"{ADDED},", ADD_MEMBERS, rounds=True),
-    _norm("add_norm", f"{ADDED},", ADD_MEMBERS, rounds=False),
-    _norm(
-        "norm_round",
-        f"x: f32[tokens hidden], {NORMED}",
-        (Member(NORM, {"out": "normed"}),),
-        rounds=True,
-    ),
+    *(_norm(*ADD_NORM, ending) for ending in ROUNDS),
+    _norm(*ADD_NORM),
+    *(_norm(*ONE_NORM, ending) for ending in ROUNDS),
 )
 
 # A gated activation rounded
 
 
-def _gated(op: str) -> Fused:
-    name = f"{op}_round"
+def _gated(op: str, ending: str) -> Fused:
+    name = f"{op}{ending}"
     signature = f"{row(op).spec.signature.replace('width', 'hidden')}, {ROUNDED}"
     return Fused(
         op=name,
         variant="generic",
         signature=signature,
-        members=(Member(row(op), {"width": "hidden"}), Member(ROUND, {"x": "out"})),
+        members=(Member(row(op), {"width": "hidden"}), Member(ROUNDS[ending], {"x": "out"})),
         stages=(Launch("gated_round.cu", name, signature, items("tokens", "hidden", each=4)),),
         axes=BLOCKS,
-        fit=whole_blocks,
+        fit=ROUNDS[ending].spec.fit,
     )
 
 
@@ -216,9 +215,11 @@ def _rounding(merge: Launch) -> Launch:
 
 
 def _attention(kernel: CudaKernel) -> Fused:
+    known = kernel.takes
+
     def takes(shape: Shape) -> bool:
         few = shape["tokens"] <= attention.FEW
-        return few and shape["head_dim"] % BLOCK == 0 and kernel.takes(shape)
+        return few and shape["head_dim"] % BLOCK == 0 and known(shape)
 
     _, _, rounded = MERGE_ROUND_SIGNATURE.partition(" -> ")
     return Fused(
@@ -242,7 +243,7 @@ def _attention(kernel: CudaKernel) -> Fused:
 
 def _all() -> Iterator[Fused]:
     yield from NORMS
-    yield from (_gated(op.name) for op in GATED)
+    yield from (_gated(op.name, ending) for op in GATED for ending in ROUNDS)
     for count, name in ((3, "trio"), (2, "pair")):
         for variant, sources in JOINED_SOURCES.items():
             for kind, source in sources.items():

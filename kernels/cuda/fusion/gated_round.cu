@@ -2,10 +2,12 @@
 #include "gated_activations.cuh"
 #include "quantise_activations.cuh"
 
-template <class Of>
+template <int TOGETHER, class Of>
 static __device__ __forceinline__ void map_and_round(const float* gate, const float* up, float* out,
                                                      int8_t* q, float* scale, int32_t* total,
-                                                     size_t end, Of of) {
+                                                     size_t end, int* largest, Of of) {
+  let_next_begin();
+  wait_for_former();
   const size_t first = own_four();
   const bool inside = first < end;
   Four four{};
@@ -15,22 +17,32 @@ static __device__ __forceinline__ void map_and_round(const float* gate, const fl
     for (int k = 0; k < 4; ++k) four.at[k] = of(four.at[k], other.at[k]);
     store_four(out, first, end, four);
   }
-  round_four(four, first, inside, q, scale, total);
+  round_four<TOGETHER>(four, first, inside, largest, q, scale, total);
 }
 
-#define GATED(name, Of)                                                                         \
-  extern "C" __global__ void name##_round(                                                      \
-      const float* __restrict__ gate, const float* __restrict__ up, float* __restrict__ out,    \
-      int8_t* __restrict__ q, float* __restrict__ scale, int32_t* __restrict__ total,           \
-      int tokens, int hidden) {                                                                 \
-    map_and_round(gate, up, out, q, scale, total, static_cast<size_t>(tokens) * hidden, Of());  \
+#define GATED_OF(TOGETHER, name, Of)                                                         \
+  extern "C" __global__ void name(                                                           \
+      const float* __restrict__ gate, const float* __restrict__ up, float* __restrict__ out, \
+      int8_t* __restrict__ q, float* __restrict__ scale, int32_t* __restrict__ total,        \
+      int tokens, int hidden) {                                                              \
+    __shared__ int largest[WARP];                                                            \
+    map_and_round<TOGETHER>(gate, up, out, q, scale, total,                                  \
+                            static_cast<size_t>(tokens) * hidden, largest, Of());            \
   }
+#define GATED(name, Of)           \
+  GATED_OF(32, name##_round, Of)  \
+  GATED_OF(256, name##_round_256, Of)
 EACH_GATED(GATED)
 
-extern "C" __global__ void swiglu_oai_round(
-    const float* __restrict__ gate, const float* __restrict__ up, double alpha, double limit,
-    float* __restrict__ out, int8_t* __restrict__ q, float* __restrict__ scale,
-    int32_t* __restrict__ total, int tokens, int hidden) {
-  map_and_round(gate, up, out, q, scale, total, static_cast<size_t>(tokens) * hidden,
-                SwigluOai{static_cast<float>(alpha), static_cast<float>(limit)});
-}
+#define SWIGLU_OAI(TOGETHER, name)                                                            \
+  extern "C" __global__ void name(                                                            \
+      const float* __restrict__ gate, const float* __restrict__ up, double alpha,             \
+      double limit, float* __restrict__ out, int8_t* __restrict__ q,                          \
+      float* __restrict__ scale, int32_t* __restrict__ total, int tokens, int hidden) {       \
+    __shared__ int largest[WARP];                                                             \
+    map_and_round<TOGETHER>(gate, up, out, q, scale, total,                                   \
+                            static_cast<size_t>(tokens) * hidden, largest,                    \
+                            SwigluOai{static_cast<float>(alpha), static_cast<float>(limit)}); \
+  }
+SWIGLU_OAI(32, swiglu_oai_round)
+SWIGLU_OAI(256, swiglu_oai_round_256)

@@ -31,8 +31,8 @@ class Buffer:
 
 
 class Device(Protocol):
-    """Everything is done in the order in which it is asked for; only `read`, `wait` and sometimes
-    `write` wait."""
+    """Everything is done in the order in which it is asked for; only `read`, `wait`, what `ask`
+    gives and sometimes `write` wait."""
 
     @property
     def name(self) -> str:
@@ -72,6 +72,10 @@ class Device(Protocol):
 
     def read(self, buffer: Buffer, array: Array) -> None:
         """Wait, and fill a contiguous array from the buffer's begin."""
+
+    def ask(self, buffer: Buffer) -> Callable[[], Array]:
+        """Copy a buffer's bytes when all is done that was asked for before; what is given waits for
+        that, and for nothing later: uint8 [bytes]."""
 
     def prepare(self, stage: Stage) -> None:
         """Compile or load it now."""

@@ -10,11 +10,12 @@ from typing import Any
 from kernels.cuda.runtime import nvrtc
 from kernels.cuda.runtime.cublas import Cublas
 from kernels.cuda.runtime.device import OLDEST, Buffer, DeviceError
+from kernels.cuda.runtime.early import FIRST, RECORDED, EarlyLaunch, early_launch
 from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.cuda.runtime.pinned import Pinned
 from kernels.cuda.runtime.product import Factors, Product, Stage
 from reference.op import Array
 
-INLINE = 64 << 10  # bytes of pageable memory that a copy has taken over when the call returns
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -52,6 +53,7 @@ class Gpu:
         with self._said():  # another program's alone, say, or without memory for a context
             self._device.use()
             self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._modules: dict[Path, Any] = {}
         self._functions: dict[str, Any] = {}
         self._shared: dict[str, int] = {}  # bytes of it that a launch may have
 
@@ -89,10 +91,8 @@ class Gpu:
         return Buffer(int(memory.ptr), size, memory)
 
     def write(self, buffer: Buffer, array: Array) -> None:
-        if array.nbytes:
-            self._copy("HostToDevice", buffer.address, array.ctypes.data, array.nbytes)
-        if array.nbytes > INLINE:  # of memory that is not pinned CUDA may be reading still
-            self.wait()
+        with self._said():
+            self._pinned.write(buffer.address, array)
 
     def clear(self, buffer: Buffer) -> None:
         if buffer.bytes:
@@ -106,6 +106,16 @@ class Gpu:
             self._copy("DeviceToHost", array.ctypes.data, buffer.address, array.nbytes)
         self.wait()
 
+    def ask(self, buffer: Buffer) -> Callable[[], Array]:
+        with self._said():
+            waits = self._pinned.ask(buffer.address, buffer.bytes)
+
+        def wait() -> Array:
+            with self._said():
+                return waits()
+
+        return wait
+
     def _copy(self, kind: str, target: int, source: int, size: int) -> None:
         runtime = self._cupy.cuda.runtime
         with self._said():
@@ -113,14 +123,24 @@ class Gpu:
                 target, source, size, getattr(runtime, f"memcpy{kind}"), self.stream.ptr
             )
 
+    @cached_property
+    def _early(self) -> EarlyLaunch | None:
+        known = self._cupy.cuda.runtime.driverGetVersion() >= RECORDED
+        return early_launch() if known and self.capability >= FIRST else None
+
+    @cached_property
+    def _pinned(self) -> Pinned:
+        return Pinned(self._cupy, self.stream, self._copy)
+
     def prepare(self, stage: Stage) -> None:
         if isinstance(stage, Product):
             _ = self._cublas  # cannot be made while something is recorded
         elif stage.digest not in self._functions:
             path = nvrtc.kept(stage, self.capability)
             with self._said():
-                module = self._cupy.RawModule(path=str(path))
-                self._functions[stage.digest] = module.get_function(stage.function)
+                if path not in self._modules:
+                    self._modules[path] = self._cupy.RawModule(path=str(path))
+                self._functions[stage.digest] = self._modules[path].get_function(stage.function)
 
     def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
         if grid.empty:
@@ -131,7 +151,10 @@ class Gpu:
             # has to be said of what goes beyond 48 KiB, and what the kernel declares counts
             if grid.shared > self._shared.get(launch.digest, 0):
                 function.max_dynamic_shared_size_bytes = self._shared[launch.digest] = grid.shared
-            function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
+            if launch.waits and self._early:
+                self._early(function.ptr, grid, values, self.stream.ptr)
+            else:
+                function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
 
     def multiply(self, factors: Factors) -> None:
         with self._said(), self.stream:

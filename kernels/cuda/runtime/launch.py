@@ -140,6 +140,12 @@ class Launch:
         """Options of a compiler."""
         return (f"-DFORMAT={self.format.lower()}",) if self.format else ()
 
+    @cached_property
+    def waits(self) -> bool:
+        """Whether it waits for the kernel before it in what it does first, so that it may begin
+        before that has ended: all functions of its source do, or none."""
+        return "wait_for_former();" in self.files[self.source]
+
     @property
     def files(self) -> dict[str, str]:
         """Its source and all that it includes, by name."""
@@ -148,9 +154,16 @@ class Launch:
     @cached_property
     def digest(self) -> str:
         """sha256 of its source with all it includes, its signature and its format."""
-        words = [*(word for file in self.files.items() for word in file)]
-        text = "\0".join([*words, self.function, self.signature, self.format])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return self._sha256(self.function, self.signature, self.format)
+
+    @cached_property
+    def source_digest(self) -> str:
+        """sha256 of what is compiled: its source with all it includes, for its format."""
+        return self._sha256(self.source, self.format)
+
+    def _sha256(self, *own: str) -> str:
+        words = [*(word for file in self.files.items() for word in file), *own]
+        return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
     @property
     def fingerprint(self) -> str:

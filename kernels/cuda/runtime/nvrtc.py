@@ -1,22 +1,19 @@
-"""CUDA kernels compiled for a GPU by NVRTC, which needs none.
+"""CUDA kernels compiled for a GPU by NVRTC, which needs none, in a process of its own (apart.py).
 
 CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel nvidia-cuda-nvrtc.
 """
 
 import hashlib
 import re
-import signal
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from kernels.cache import keep, place_of, read, say
+from kernels.cuda.runtime.apart import CompileError, Compiler
 from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.launch import Launch, sources
 
-# NVRTC has handlers of its own, and puts those before back such that what a signal interrupts goes
-# on: Ctrl-C would no longer end a step that waits for a disk.
-TAKEN = (signal.SIGINT, signal.SIGTERM)
 OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -63,8 +60,8 @@ def compiled(launch: Launch, capability: int) -> Compiled:
 
 
 def kept(launch: Launch, capability: int) -> Path:
-    """The machine code in the cache folder, compiled if it was not before by this compiler, or if
-    it is not what was kept."""
+    """The machine code in the cache folder of all functions of its source, compiled if it was not
+    before by this compiler, or if it is not what was kept."""
     name = _name(launch, capability)
     code, digest = read(name), read(f"{name}.sha256")
     if code is None or digest != _digest(name, code):
@@ -88,8 +85,8 @@ def resources(launch: Launch, capability: int) -> Compiled | None:
 
 
 def _name(launch: Launch, capability: int) -> str:
-    """Of what this compiler makes of it, in the cache folder."""
-    words = f"{launch.digest} {sorted(tools().items())}"
+    """Of what this compiler makes of its source, in the cache folder."""
+    words = f"{launch.source_digest} {sorted(tools().items())}"
     return f"cuda/{hashlib.sha256(words.encode()).hexdigest()[:32]}-sm_{capability}.cubin"
 
 
@@ -103,24 +100,15 @@ def _program(
     source: str, folder: Path, defines: tuple[str, ...], capability: int
 ) -> tuple[bytes, str]:
     """Machine code of all functions of a source, and what the compiler says of them."""
-    from cupy_backends.cuda.libs import nvrtc
-
-    files = dict(sources(source, folder))
-    text = files.pop(source)
-    headers = [word.encode() for word in files.values()], [name.encode() for name in files]
-    program = nvrtc.createProgram(text, source, *headers)
+    options = (*OPTIONS, f"-arch=sm_{capability}", *defines)
     try:
-        nvrtc.compileProgram(program, (*OPTIONS, f"-arch=sm_{capability}", *defines))
-        # CuPy leaves out the last byte, as it does of texts that end with 0
-        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
-    except nvrtc.NVRTCError as error:
-        log = nvrtc.getProgramLog(program).strip() or error
+        return _COMPILER.compiled(source, dict(sources(source, folder)), options)
+    except CompileError as error:
         named = " ".join((source, *defines))
-        raise DeviceError(f"{named} does not compile for sm_{capability}: {log}") from None
-    finally:
-        nvrtc.destroyProgram(program)
-        for number in TAKEN:
-            signal.siginterrupt(number, True)
+        raise DeviceError(f"{named} does not compile for sm_{capability}: {error}") from None
+
+
+_COMPILER = Compiler()
 
 
 def _resources(launch: Launch, log: str) -> tuple[int, int, int]:

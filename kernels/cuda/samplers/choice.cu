@@ -1,53 +1,54 @@
-// greedy and log_sum_exp: as many blocks as a warp has lanes look at parts of the vocabulary, then
-// a warp at what they found.
+// likeliest: as many blocks as a warp has lanes look at parts of a row of logits, then a warp at what
+// they found.
 #include "ordered.cuh"
 
 struct Larger {
   __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a < b ? b : a; }
 };
 
-extern "C" __global__ void greedy_parts(const float* __restrict__ logits,
-                                        uint64_t* __restrict__ scratch, int vocab) {
-  __shared__ uint64_t partial[WARP];
-  uint64_t best = 0;
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < vocab; i += gridDim.x * blockDim.x)
-    best = Larger()(best, key_of(logits[i], i));
-  best = block_reduce(best, partial, Larger());
-  if (threadIdx.x == 0) scratch[blockIdx.x] = best;
+// What a part has: its best token, and the sum of exp(logit - that token's).
+struct Found {
+  uint64_t best;  // 0: it is empty
+  double sum;
+};
+
+static __device__ __forceinline__ float top_of(uint64_t best) {
+  return best ? logit_of(best) : -INFINITY;
 }
 
-extern "C" __global__ void greedy(const uint64_t* __restrict__ scratch,
-                                  int32_t* __restrict__ token) {
-  uint64_t best = scratch[threadIdx.x];
-  for (int m = WARP / 2; m; m /= 2) best = Larger()(best, __shfl_xor_sync(ALL, best, m));
-  if (threadIdx.x == 0) token[0] = id_of(best);
-}
-
-// Of each part: the largest logit, and the sum of exp(logit - largest), in double precision.
-extern "C" __global__ void log_sum_exp_parts(const float* __restrict__ logits,
-                                             double* __restrict__ scratch, int vocab) {
-  __shared__ float tops[WARP];
+extern "C" __global__ void likeliest_parts(const float* __restrict__ logits,
+                                           uint64_t* __restrict__ scratch, int rows, int vocab) {
+  __shared__ uint64_t bests[WARP];
   __shared__ double sums[WARP];
+  let_next_begin();
+  wait_for_former();
   const int first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
-  float top = -INFINITY;
-  for (int i = first; i < vocab; i += step) top = fmaxf(top, logits[i]);
-  top = block_reduce(top, tops, Max());
+  const float* const row = logits + static_cast<size_t>(blockIdx.y) * vocab;
+  uint64_t best = 0;
+  for (int i = first; i < vocab; i += step) best = Larger()(best, key_of(row[i], i));
+  best = block_reduce(best, bests, Larger());
+  const float top = top_of(best);
   double sum = 0.;
   for (int i = first; i < vocab; i += step)
-    if (logits[i] != -INFINITY) sum += expf(logits[i] - top);  // NaN, too
+    if (row[i] != -INFINITY) sum += expf(row[i] - top);  // NaN, too
   sum = block_reduce(sum, sums, Sum());
-  if (threadIdx.x == 0) {
-    scratch[2 * blockIdx.x] = top;
-    scratch[2 * blockIdx.x + 1] = sum;
-  }
+  Found* const found = reinterpret_cast<Found*>(scratch) + blockIdx.y * gridDim.x + blockIdx.x;
+  if (threadIdx.x == 0) *found = {best, sum};
 }
 
-extern "C" __global__ void log_sum_exp(const double* __restrict__ scratch,
-                                       double* __restrict__ out) {
-  const double own = scratch[2 * threadIdx.x];
-  double top = own;
-  for (int m = WARP / 2; m; m /= 2) top = fmax(top, __shfl_xor_sync(ALL, top, m));
-  double sum = scratch[2 * threadIdx.x + 1] * exp(own - top);
+extern "C" __global__ void likeliest(const uint64_t* __restrict__ scratch,
+                                     int32_t* __restrict__ token, double* __restrict__ logprob,
+                                     int rows) {
+  let_next_begin();
+  wait_for_former();
+  const int row = blockIdx.x;
+  const Found own = reinterpret_cast<const Found*>(scratch)[row * WARP + threadIdx.x];
+  uint64_t best = own.best;
+  for (int m = WARP / 2; m; m /= 2) best = Larger()(best, __shfl_xor_sync(ALL, best, m));
+  double sum = own.sum * exp(static_cast<double>(top_of(own.best)) - top_of(best));
   for (int m = WARP / 2; m; m /= 2) sum += __shfl_xor_sync(ALL, sum, m);
-  if (threadIdx.x == 0) out[0] = top + log(sum);
+  if (threadIdx.x == 0) {
+    token[row] = id_of(best);
+    logprob[row] = -log(sum);
+  }
 }

@@ -1,34 +1,27 @@
-"""greedy and log_sum_exp on a GPU: parts of the vocabulary, then what is found in them."""
+"""likeliest on a GPU: parts of the vocabulary, then what is found in them."""
 
-from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.cuda.runtime.launch import THREADS, WARP, Grid, Launch, rows
 from reference.op import Shape
 
-PARTS = 32  # a warp's lanes
-GREEDY_SCRATCH = f"scratch: u64[{PARTS}]"
-SUM_SCRATCH = f"scratch: f64[{2 * PARTS}]"
+PARTS = WARP  # a lane for each
+FOUND = f"scratch: u64[rows*{2 * PARTS}]"
 
 
 def parts(shape: Shape) -> Grid:
-    return Grid((PARTS, 1, 1), 256)
+    return Grid((PARTS, shape["rows"], 1), THREADS)
 
 
-def warp(shape: Shape) -> Grid:
-    return Grid((1, 1, 1), PARTS)
+def scratch(shape: Shape) -> int:
+    """What each part of each row has found."""
+    return 4 * PARTS * shape["rows"]
 
 
-def greedy_scratch(shape: Shape) -> int:
-    return 2 * PARTS
-
-
-def sum_scratch(shape: Shape) -> int:
-    return 4 * PARTS
-
-
-greedy = (
-    Launch("choice.cu", "greedy_parts", f"logits: f32[vocab] -> {GREEDY_SCRATCH}", parts),
-    Launch("choice.cu", "greedy", f"{GREEDY_SCRATCH} -> token: i32[1]", warp),
-)
-log_sum_exp = (
-    Launch("choice.cu", "log_sum_exp_parts", f"logits: f32[vocab] -> {SUM_SCRATCH}", parts),
-    Launch("choice.cu", "log_sum_exp", f"{SUM_SCRATCH} -> out: f64[1]", warp),
+LIKELIEST = (
+    Launch("choice.cu", "likeliest_parts", f"logits: f32[rows vocab] -> {FOUND}", parts),
+    Launch(
+        "choice.cu",
+        "likeliest",
+        f"{FOUND} -> token: i32[rows], logprob: f64[rows]",
+        rows("rows", WARP),
+    ),
 )

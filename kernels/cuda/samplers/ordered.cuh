@@ -12,3 +12,8 @@ static __device__ __forceinline__ uint64_t key_of(float logit, int id) {
 static __device__ __forceinline__ int id_of(uint64_t key) {
   return static_cast<int>(~static_cast<uint32_t>(key));
 }
+
+static __device__ __forceinline__ float logit_of(uint64_t key) {
+  const uint32_t ordered = static_cast<uint32_t>(key >> 32);
+  return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+}
