@@ -1,14 +1,12 @@
 """The judge is judged: what the engine demands stops every bug, and passes right kernels."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import pytest
-from _pytest.mark import ParameterSet
 
 from conformance.bugs.bug import Bug, Edit
 from conformance.bugs.general import NULL
@@ -27,9 +25,9 @@ from reference.quantise_activations import dequantise_activations, quantise_acti
 from reference.table import OPS
 
 ENDLESS = {"search-too-far"}
-MOST = 1  # edits of our kernels of an op, each of which is compiled, before `exhaustive` ones
 ORDER = ("construction", "cases", "shape")
 LANGUAGES = ("numba", "cuda", "c", "python")  # the slowest to be compiled and tried first
+SLOW = ("numba", "cuda")  # of our own kernels, each of which is compiled for seconds
 ROWS = [
     (op, kind) for op in OPS.values() for kind in dict.fromkeys(op.formats[::24] or (None,))
 ]  # of each op the first format, and another where it has all
@@ -48,23 +46,19 @@ def one_of_each() -> list[Bug]:
     return [*{(bug.op, bug.variant, bug.name): bug for bug in drawn}.values()]
 
 
-def some_at_once(bugs: Iterable[Bug]) -> list[ParameterSet]:
-    """All of them, of which those edits of an op that are beyond MOST are tried later."""
-    found, edits = list[ParameterSet](), Counter[str]()
-    for bug in bugs:
-        edits[bug.op] += bug.language == "numba"
-        later = bug.language == "numba" and edits[bug.op] > MOST
-        found.append(pytest.param(bug, marks=[pytest.mark.exhaustive] * later, id=str(bug)))
-    return found
-
-
 @pytest.fixture(scope="module")
 def trials():
     with Trials() as started:
         yield started
 
 
-@pytest.mark.parametrize("bug", some_at_once(EVERY if DEEP else one_of_each()))
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(bug, marks=[pytest.mark.exhaustive] * (bug.language in SLOW), id=str(bug))
+        for bug in (EVERY if DEEP else one_of_each())
+    ],
+)
 def test_a_planted_bug_is_stopped(bug, trials, record_property):
     """What is to see it stops it, or what comes before; in one of its languages and formats, or
     deeply in all."""
