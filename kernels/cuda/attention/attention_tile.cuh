@@ -14,28 +14,35 @@ struct Row {
   int position, seen;  // cells of the chunk
 };
 
-// Shared memory, in this order. `staged` is how many cells' keys or values it holds at a time.
+// Shared memory, in this order. `staged` is how many cells' keys scores are made of at a time.
 struct Desk {
   uint8_t* stage;
   float *q, *weights;   // [rows, head_dim], [rows, CHUNK]
-  int *cells, *places;  // [CHUNK]: cells and their positions
+  int *cells, *places;  // cells of `lists` chunks, [lists, CHUNK], and positions of one's, [CHUNK]
   Row* row;             // [rows]
   int rows, staged;
 };
 
 template <class Cache>
 static __device__ __forceinline__ Desk desk_at(uint8_t* memory, int rows, int head_dim,
-                                               int staged) {
+                                               int staged, int held, int lists) {
   Desk desk;
   desk.rows = rows;
   desk.staged = staged;
   desk.stage = memory;
-  desk.q = reinterpret_cast<float*>(memory + staged * stride_of<Cache>(head_dim));
+  desk.q = reinterpret_cast<float*>(memory + held * stride_of<Cache>(head_dim));
   desk.weights = desk.q + rows * head_dim;
   desk.cells = reinterpret_cast<int*>(desk.weights + rows * CHUNK);
-  desk.places = desk.cells + CHUNK;
+  desk.places = desk.cells + lists * CHUNK;
   desk.row = reinterpret_cast<Row*>(desk.places + CHUNK);
   return desk;
+}
+
+// With room for what is staged at a time, and for one chunk's cells.
+template <class Cache>
+static __device__ __forceinline__ Desk desk_at(uint8_t* memory, int rows, int head_dim,
+                                               int staged) {
+  return desk_at<Cache>(memory, rows, head_dim, staged, staged, 1);
 }
 
 // Rows of a run in shared memory: those beyond see no cell, and spare a thread that has some from
@@ -78,8 +85,8 @@ struct Staged {
   int stride;
   const float* lengths;
 
-  __device__ Staged(const Desk& desk, int head_dim, const float* lengths = nullptr)
-      : stage(desk.stage), stride(stride_of<Cache>(head_dim)), lengths(lengths) {}
+  __device__ Staged(const uint8_t* stage, int head_dim, const float* lengths = nullptr)
+      : stage(stage), stride(stride_of<Cache>(head_dim)), lengths(lengths) {}
 
   __device__ Key key(int cell) const { return stage + cell * stride; }
   __device__ void read(Key key, int d, float (&x)[8]) const { decode(Cache(), key, d, x); }
@@ -238,7 +245,7 @@ static __device__ __forceinline__ void score_rows(const Inputs& in, const Desk& 
     bring<Cache>(desk.stage, keys, row_bytes, desk.cells + c, count, in.head_dim);
     await_copies<0>();
     __syncthreads();
-    const Staged<Cache> staged(desk, in.head_dim, lengths ? lengths + c : nullptr);
+    const Staged<Cache> staged(desk.stage, in.head_dim, lengths ? lengths + c : nullptr);
     scores<ROWS, CELLS>(staged, in, desk, run, c, count);
     __syncthreads();
   }
@@ -258,7 +265,7 @@ static __device__ __forceinline__ void add_values(float (&sums)[ROWS][DIMS], con
     if (c == 0) weigh(desk, padded(desk, run), lengths);
     await_copies<0>();
     __syncthreads();
-    const Staged<Cache> staged(desk, in.head_dim);
+    const Staged<Cache> staged(desk.stage, in.head_dim);
     if (first < run.rows) values(staged, sums, desk, first, d, c, count, common);
     if (c + desk.staged < most) __syncthreads();
   }
@@ -303,6 +310,26 @@ struct Cells {
   }
 };
 
+// What a chunk gave for few tokens, to scratch: ROWS rows from `first` on, DIMS elements from d on.
+template <int ROWS, int DIMS>
+static __device__ __forceinline__ void keep_chunk(const float (&sums)[ROWS][DIMS], const Inputs& in,
+                                                  const Desk& desk, const Run& run, int first,
+                                                  int d, int most, int chunk) {
+  const Partials to(in.scratch, in.tokens * in.heads, most, in.head_dim);
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    const int row = first + i;
+    if (row >= run.rows || desk.row[row].seen == 0) continue;
+    const size_t slot = run.item(in, row) * most + chunk;
+#pragma unroll
+    for (int e = 0; e < DIMS; ++e) to.sums[slot * in.head_dim + d + e] = sums[i][e];
+    if (d == 0) {
+      to.highest[slot] = desk.row[row].chunk_highest;
+      to.totals[slot] = desk.row[row].chunk_total;
+    }
+  }
+}
+
 // Chunks first to last of what a run holds: SCORES rows and CELLS cells a thread for scores, ROWS rows and
 // DIMS elements for values. With FEW_TOKENS the one chunk's results go to scratch, else the mean to
 // out.
@@ -316,24 +343,17 @@ static __device__ __forceinline__ void attend(const Held& held, const Inputs& in
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     float sums[ROWS][DIMS] = {};
     held.template sum<SCORES, CELLS>(sums, in, desk, run, kv_head, chunk, first, d);
+    if constexpr (FEW_TOKENS) {
+      keep_chunk(sums, in, desk, run, first, d, held.most(in), chunk);
+      continue;
+    }
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const int row = first + i;
       if (row >= run.rows || desk.row[row].seen == 0) continue;
-      if (FEW_TOKENS) {
-        const Partials to(in.scratch, in.tokens * in.heads, held.most(in), in.head_dim);
-        const size_t slot = run.item(in, row) * held.most(in) + chunk;
+      const Factors by = desk.row[row].by;
 #pragma unroll
-        for (int e = 0; e < DIMS; ++e) to.sums[slot * in.head_dim + d + e] = sums[i][e];
-        if (d == 0) {
-          to.highest[slot] = desk.row[row].chunk_highest;
-          to.totals[slot] = desk.row[row].chunk_total;
-        }
-      } else {
-        const Factors by = desk.row[row].by;
-#pragma unroll
-        for (int e = 0; e < DIMS; ++e) means[i][e] = merged(means[i][e], sums[i][e], by);
-      }
+      for (int e = 0; e < DIMS; ++e) means[i][e] = merged(means[i][e], sums[i][e], by);
     }
   }
   if constexpr (!FEW_TOKENS) {
@@ -361,28 +381,6 @@ static __device__ __forceinline__ void attend_up_to(const Held& held, const Inpu
     if (THREADS / desk.staged * N < run.rows || THREADS / (in.head_dim / 2) * N < run.rows)
       return attend_up_to<FEW_TOKENS, 2 * N>(held, in, desk, run, kv_head, first, last);
   attend<FEW_TOKENS, N, 1, N, 2>(held, in, desk, run, kv_head, first, last);
-}
-
-constexpr int BUDGET = 34816;  // bytes: a chunk's keys in float16, of head_dim 128
-
-// Up to FEW tokens: a block does one chunk of a tile and leaves partial results.
-template <class Cache, class Held>
-static __device__ __forceinline__ void attend_few(const Held& held, const Inputs& in,
-                                                  uint8_t* memory) {
-  const Tiling tiling(in.heads / in.kv_heads, EIGHT);
-  const Tile tile(in, tiling, blockIdx.y, blockIdx.z);
-  const int chunk = blockIdx.x;
-  int rows = 1, staged = CHUNK;
-  while (rows < min(tiling.height, in.tokens) * tiling.width) rows *= 2;
-  while (staged * stride_of<Cache>(in.head_dim) > BUDGET) staged /= 2;
-  const Desk desk = desk_at<Cache>(memory, rows, in.head_dim, staged);
-  for (int t = tile.first; t < tile.last;) {
-    const Run run(in, tile, t);
-    t = run.t1;
-    if (held.chunks(run) <= chunk) continue;  // as in most blocks, of which all cells have some
-    bring_rows(in, desk, run);
-    attend_up_to<true, 1>(held, in, desk, run, tile.kv_head, chunk, chunk + 1);
-  }
 }
 
 constexpr int WIDE = 128;  // head_dim
