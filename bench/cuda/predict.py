@@ -220,7 +220,7 @@ def of_kernel(gpu: GpuModel, kernel: CudaKernel, shape: Shape, work: Work) -> li
     grids = [(launch, launch.grid(shape)) for launch in kernel.launches]
     (first, grid), *behind = [(launch, grid) for launch, grid in grids if not grid.empty]
     code = code_of(first, gpu.capability)
-    walk = walk_of(first, shape, grid)
+    walk = walk_of(code, shape, grid)
     pace = paced(gpu, code, walk, grid.threads) if walk else None
     parts = [of_launch(gpu, code, grid, work, pace)]
     left = Work(4.0 * kernel.scratch(shape) if kernel.scratch else 0.0, 0.0, ("scratch",))

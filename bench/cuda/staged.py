@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from data.gpus import GpuModel
 from kernels.cuda.attention import attention
-from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.cuda.runtime.launch import WARP, Grid
 from kernels.cuda.runtime.sass import SCOREBOARDS, Instruction, Loop, MachineCode
 from reference.formats import FORMATS
 from reference.op import Shape
@@ -75,10 +75,11 @@ WALKS = {
 }
 
 
-def walk_of(launch: Launch, shape: Shape, grid: Grid) -> Walk | None:
-    """None for a launch that stages nothing, or whose way nobody has written down."""
-    found = WALKS.get(launch.function)
-    return found(shape, launch.format or "F16", grid) if found else None
+def walk_of(code: MachineCode, shape: Shape, grid: Grid) -> Walk | None:
+    """None for a launch that copies nothing while it goes on (before sm_80 none does), or whose way
+    nobody has written down."""
+    found = WALKS.get(code.launch.function) if _copies(code) else None
+    return found(shape, code.launch.format or "F16", grid) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class Paced:
 def paced(gpu: GpuModel, code: MachineCode, walk: Walk, threads: int) -> Paced:
     """By its machine code. What stands once in a chunk is dealt out to its steps."""
     parts = list(_loops(code, walk.rows))
-    copies = next(one for one in parts if any(x.bytes == _widest(code) for x in one.loads))
+    widest = max(_copies(code))
+    copies = next(one for one in parts if any(load.bytes == widest for load in one.loads))
     inside = {one.address for loop in code.loops for one in loop.instructions}
     first, last = (parts[i].instructions[0].address for i in (0, -1))
     once = [one for one in code.instructions if first <= one.address <= last
@@ -130,7 +132,7 @@ def paced(gpu: GpuModel, code: MachineCode, walk: Walk, threads: int) -> Paced:
         bringing = step.pieces * math.ceil(walk.size / (threads * copies.bytes))
         used = [(loop, turns), (copies, bringing)]
         if weighs and step is walk.steps[0]:
-            used.append((weighs, math.ceil(walk.rows / (threads // 32))))
+            used.append((weighs, math.ceil(walk.rows / (threads // WARP))))
         own = share * _cycles(once, gpu.l1) + 2 * BARRIER
         own += sum(n * _cycles(one.instructions, gpu.l1) for one, n in used)
         cycles.append(own)
@@ -138,8 +140,9 @@ def paced(gpu: GpuModel, code: MachineCode, walk: Walk, threads: int) -> Paced:
     return Paced(walk, tuple(cycles), walk.chunks * issued)
 
 
-def _widest(code: MachineCode) -> int:
-    return max(load.bytes for load in code.loads if load.instruction.stem == "LDGSTS")
+def _copies(code: MachineCode) -> list[int]:
+    """The bytes of each."""
+    return [load.bytes for load in code.loads if load.instruction.stem == "LDGSTS"]
 
 
 def _loops(code: MachineCode, rows: int) -> Iterator[Loop]:

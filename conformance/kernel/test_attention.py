@@ -49,16 +49,10 @@ def test_many_chunks_merge_within_the_bound(kernel, tokens):
     assert_array_equal(run(kernel, **{**inputs, **one}), together[:1])
 
 
-def takes_turns(kernel: Kernel) -> bool:
-    return kernel.target == "cuda" and kernel.variant != "scalar"
-
-
-@each("attention")
+@each("attention", formats=("F16", "F32"), target="cuda")
 def test_chunks_taken_by_turns_are_those_of_their_own_blocks(kernel, monkeypatch):
     """However few blocks take the chunks of two sequences on a GPU, and whatever comes next while
     one is used, the bits are those of a block for each."""
-    if not takes_turns(kernel):
-        pytest.skip("a kernel that deals no chunks out to blocks")
     for head_dim in (64, 128) if kernel.variant == "tensor" else (64, 256):
         case = OP.case({"head_dim": head_dim}, format=kernel.format)
         inputs = scene(case, 6 * cuda.CHUNK + 5, 3, kv_heads=1)
