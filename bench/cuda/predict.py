@@ -6,7 +6,8 @@ holds at once:
 
 - memory: its bytes at the rate at which memory can be read;
 - latency: a warp goes through its loop in order and waits where the machine code waits (sass.py);
-  by Little's law the bytes on their way, over the time that one waits for them, are the rate;
+  by Little's law the bytes on their way, over the time that one waits for them, are the rate; who
+  brings pieces to shared memory waits for these (staged.py);
 - issue: instructions, of which a scheduler issues one a cycle;
 - tensor cores: products, at their peak.
 
@@ -18,7 +19,7 @@ prediction against what was measured (docs/guide/gpu.md).
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import prod
 
 from bench.cuda.cases import OpCase
@@ -26,6 +27,7 @@ from bench.cuda.ceilings import Ceilings
 from bench.cuda.goals import TINY
 from bench.cuda.jobs import main_cases
 from bench.cuda.measure import row_of
+from bench.cuda.staged import Paced, paced, walk_of
 from bench.cuda.step import CONTEXT, Step
 from bench.race.results import Measurement
 from data.gpus import GpuModel
@@ -88,8 +90,10 @@ class Work:
     cold: tuple[str, ...] = ()
 
 
-def of_launch(gpu: GpuModel, code: MachineCode, grid: Grid, work: Work) -> Predicted:
-    """One launch of a kernel."""
+def of_launch(
+    gpu: GpuModel, code: MachineCode, grid: Grid, work: Work, walk: Paced | None = None
+) -> Predicted:
+    """One launch of a kernel; `walk` is how it goes through pieces, if it does."""
     shared = code.compiled.shared + grid.shared
     at_once = blocks_at_once(gpu.capability, grid.threads, code.compiled.registers, shared)
     blocks, warps = prod(grid.blocks), -(-grid.threads // WARP)
@@ -105,7 +109,14 @@ def of_launch(gpu: GpuModel, code: MachineCode, grid: Grid, work: Work) -> Predi
         own = -(-now // gpu.multiprocessors) * warps  # of the fullest multiprocessor
         times = dict.fromkeys(limits, 0.0)
         times["memory"] = share * work.bytes / reading
-        if not stream:
+        if walk:
+            busy: Callable[[float], float] = partial(_of_walk, gpu, walk)
+            times["issue"] = gpu.seconds(walk.issued * -(-own // PARTITIONS))
+            times["latency"] = busy(balance(times["memory"], busy))
+            if not flight:
+                flight = own / warps * walk.bytes * gpu.seconds(gpu.latency * QUEUE) / busy(1.0)
+                needed = reading / active * gpu.seconds(gpu.latency * QUEUE)
+        elif not stream:
             times |= _arithmetic(gpu, code, work, share, own)
         else:
             turns = max(1, math.ceil(_turns(stream, work, blocks * warps)))
@@ -129,6 +140,11 @@ def of_launch(gpu: GpuModel, code: MachineCode, grid: Grid, work: Work) -> Predi
         code.launch.name, ends + total, limit, at_once, waves, flight, needed,
         code.compiled.registers,
     )  # fmt: skip
+
+
+def _of_walk(gpu: GpuModel, walk: Paced, busy: float) -> float:
+    """Seconds that a block takes, by how busy memory is."""
+    return walk.seconds(gpu, gpu.latency * (1 + (QUEUE - 1) * busy))
 
 
 def of_warp(
@@ -199,14 +215,22 @@ def code_of(launch: Launch, capability: int) -> MachineCode:
 
 
 def of_kernel(gpu: GpuModel, kernel: CudaKernel, shape: Shape, work: Work) -> list[Predicted]:
-    """Its launches that have a block at these sizes; the first with blocks does the work."""
+    """Its launches that have a block at these sizes; the first with blocks does the work, and those
+    behind it read what it left in scratch memory, if there is some, from the last cache."""
     grids = [(launch, launch.grid(shape)) for launch in kernel.launches]
-    used = [(launch, grid) for launch, grid in grids if not grid.empty]
-    nothing = Work(0.0, 0.0)
-    return [
-        of_launch(gpu, code_of(launch, gpu.capability), grid, nothing if i else work)
-        for i, (launch, grid) in enumerate(used)
-    ]
+    (first, grid), *behind = [(launch, grid) for launch, grid in grids if not grid.empty]
+    code = code_of(first, gpu.capability)
+    walk = walk_of(code, shape, grid)
+    pace = paced(gpu, code, walk, grid.threads) if walk else None
+    parts = [of_launch(gpu, code, grid, work, pace)]
+    left = Work(4.0 * kernel.scratch(shape) if kernel.scratch else 0.0, 0.0, ("scratch",))
+    near = replace(gpu, latency=gpu.l2)
+    for launch, grid in behind:
+        reads = any(a.name == "scratch" for a in launch.arguments)
+        parts.append(of_launch(
+            near, code_of(launch, gpu.capability), grid, left if reads else Work(0.0, 0.0)
+        ))  # fmt: skip
+    return parts
 
 
 def of_case(gpu: GpuModel, kernel: CudaKernel, case: OpCase) -> tuple[Measurement, list[Predicted]]:

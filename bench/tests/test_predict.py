@@ -6,6 +6,7 @@ import pytest
 
 from bench.cuda import cases, predict
 from bench.cuda.predict import Work, balance, held_against, of_launch
+from bench.cuda.staged import Paced, Step, Walk
 from bench.race.results import Measurement
 from bench.shell.predict import predict as command
 from bench.tests.support.programs import shell
@@ -104,6 +105,18 @@ def test_products_are_issued_or_at_their_peak():
     assert (issued.limit, issued.seconds) == ("issue", pytest.approx(227e-6, rel=0.01))
 
 
+def test_pieces_set_out_when_there_is_room():
+    """Two chunks of two pieces of keys and two of values, three places, memory 100 cycles away. The
+    first three set out at 200 and are used from 300 on: keys until 310, values until 330. The
+    fourth has the first one's place, and so sets out at 310, is there at 410 and used until 440.
+    Keys of the second chunk set out at 310 and 330, and are used until 450; values at 440 and 450,
+    the first until 560, the second, long there, until 590."""
+    walk = Walk(2, (Step(2), Step(1), Step(1)), size=100, places=3)
+    paced = Paced(walk, (10.0, 20.0, 30.0), issued=60.0)
+    assert paced.seconds(ROUND, 100) == pytest.approx(590e-9)
+    assert paced.bytes == 800
+
+
 def test_rows_are_held_against_measured_ones():
     """By test, variant, format and sizes; a step whatever its launches; the last run counts."""
     row = Measurement("gpu", "GEMV", variant="generic", format="F16", shape="tokens=1")
@@ -143,6 +156,19 @@ def test_eight_tokens_take_little_longer_than_one():
     )
     assert eight[1][0].limit == "memory"
     assert eight[0].median < 1.2 * one[0].median
+
+
+@NOT_HERE
+def test_attention_of_one_token_keeps_memory_busy():
+    """On an H200 at 32,768 cells: pieces are on their way whatever is computed, and merging the
+    chunks, whose sums are asked for 32 at a time, takes less than a tenth of it."""
+    (kernel,) = (k for k in CUDA_KERNELS if k.name == "attention/cuda/generic/F16")
+    case = cases.attention(read().models["llama-2-7b"], "F16", 32768)
+    row, (few, merge) = predict.of_case(gpus()["h200"], kernel, case)
+    assert few.flight > few.needed
+    assert few.waves <= 1
+    assert merge.seconds < few.seconds / 10
+    assert 0.78 < row.share < 1
 
 
 @NOT_HERE

@@ -43,7 +43,7 @@ CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
         [LINEAR_BF16],
     ),
     "shared-memory": (
-        ("kernels/cuda/attention/attention.py", "FEW_BUDGET = 34816", "FEW_BUDGET = 17408"),
+        ("kernels/cuda/attention/attention.py", "PIECE_BYTES = 3, 64", "PIECE_BYTES = 3, 32"),
         [ATTENTION, TENSOR],
     ),
     "scratch": (("kernels/cuda/sparse/sparse_axpy.py", "// 512", "// 256"), [AXPY]),

@@ -1,5 +1,6 @@
 """Where attention's kernels cut a token's cells into chunks, and how they are called."""
 
+import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
@@ -46,6 +47,22 @@ def test_many_chunks_merge_within_the_bound(kernel, tokens):
     assert verdict.passed, verdict.failure
     one = {name: inputs[name][:1] for name in ("q", "spans", "positions")}
     assert_array_equal(run(kernel, **{**inputs, **one}), together[:1])
+
+
+@each("attention", formats=("F16", "F32"), target="cuda")
+def test_chunks_taken_by_turns_are_those_of_their_own_blocks(kernel, monkeypatch):
+    """However few blocks take the chunks of two sequences on a GPU, and whatever comes next while
+    one is used, the bits are those of a block for each."""
+    for head_dim in (64, 128) if kernel.variant == "tensor" else (64, 256):
+        case = OP.case({"head_dim": head_dim}, format=kernel.format)
+        inputs = scene(case, 6 * cuda.CHUNK + 5, 3, kv_heads=1)
+        inputs["spans"] = np.array([[0, 0, 773], [1, 3, 700], [1, 3, 640]], np.int32)
+        apart = run(kernel, **inputs)
+        for blocks in (1, 2, 5):
+            monkeypatch.setattr(cuda, "BLOCKS", blocks)
+            monkeypatch.setattr(cuda, "TENSOR_BLOCKS", blocks)
+            assert_array_equal(run(kernel, **inputs), apart)
+        monkeypatch.undo()
 
 
 def test_the_bound_allows_these_chunks():

@@ -1,7 +1,7 @@
 """attention on the GPU: flash attention in chunks of cells, as the CPU's (docs/decisions/008).
 
-- With up to FEW tokens a block of threads does one chunk of a tile of rows, and a second launch
-  merges what the chunks of all the capacity gave.
+- With up to FEW tokens blocks of threads take the chunks of a tile of rows by turns, and a second
+  launch merges what all of them gave.
 - With more tokens a block goes through all chunks of a tile.
 
 What is not of use for the number of tokens is launched with no block.
@@ -25,6 +25,9 @@ FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
 TENSOR_ROWS = 16
 TENSOR_HEADS = (64, 128)  # head_dim
 FEW_BUDGET = 34816  # bytes of staged cells
+RING, PIECE_CELLS, PIECE_BYTES = 3, 64, 17408  # pieces in shared memory; of one, at most
+BLOCKS = 384  # that take chunks by turns: about three for each multiprocessor of an H200
+TENSOR_BLOCKS = 256
 ROW_WORDS = 9  # of shared memory beside a row's query and weights
 
 Chunks = Callable[[Shape], int]
@@ -77,25 +80,50 @@ def stride(shape: Shape, format: str) -> int:
     return size + 16 if FORMATS[format].block == 1 else (-(-size // 4) | 1) * 4
 
 
-def shared(shape: Shape, format: str, rows: int, staged: int) -> int:
-    """Bytes of shared memory for so many rows and staged cells."""
-    words = 2 * CHUNK + rows * (shape["head_dim"] + CHUNK + ROW_WORDS)
+def shared(shape: Shape, format: str, rows: int, staged: int, lists: int = 1) -> int:
+    """Bytes of shared memory for so many rows, staged cells and chunks' lists of cells."""
+    words = (lists + 1) * CHUNK + rows * (shape["head_dim"] + CHUNK + ROW_WORDS)
     return staged * stride(shape, format) + 4 * words
 
 
-def of_few(format: str, chunks: Chunks = chunks) -> Callable[[Shape], Grid]:
+def few_tiles(shape: Shape) -> tuple[int, int, int]:
+    """Of few tokens: rows of a block, tiles by heads, and tiles by tokens."""
+    width, height, slices = tiling(shape, FEW_ROWS)
+    tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
+    rows = 1
+    while rows < min(height, shape["tokens"]) * width:
+        rows *= 2
+    return rows, shape["kv_heads"] * slices, tiles
+
+
+def of_few(format: str, chunks: Chunks) -> Callable[[Shape], Grid]:
     """A block for each chunk that a tile's tokens may have."""
 
     def grid(shape: Shape) -> Grid:
-        width, height, slices = tiling(shape, FEW_ROWS)
-        tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
-        rows, staged = 1, CHUNK
-        while rows < min(height, shape["tokens"]) * width:
-            rows *= 2
+        (rows, of_heads, of_tokens), staged = few_tiles(shape), CHUNK
         while staged * stride(shape, format) > FEW_BUDGET:
             staged //= 2
         memory = shared(shape, format, rows, staged)
-        return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
+        return Grid((chunks(shape), of_heads, of_tokens), THREADS, memory)
+
+    return grid
+
+
+def by_turns(shape: Shape, tiles: int, blocks: int) -> int:
+    """Of so many blocks those of a tile, which take its chunks by turns."""
+    return min(chunks(shape), max(1, blocks // max(tiles, 1)))
+
+
+def of_pieces(format: str) -> Callable[[Shape], Grid]:
+    """Blocks that take chunks by turns, piece by piece."""
+
+    def grid(shape: Shape) -> Grid:
+        (rows, of_heads, of_tokens), cells = few_tiles(shape), PIECE_CELLS
+        while cells * stride(shape, format) > PIECE_BYTES:
+            cells //= 2
+        memory = shared(shape, format, rows, RING * cells, lists=2)
+        blocks = by_turns(shape, of_heads * of_tokens, BLOCKS)
+        return Grid((blocks, of_heads, of_tokens), THREADS, memory)
 
     return grid
 
@@ -119,7 +147,9 @@ def tensor_few(head_dim: int) -> Launch:
         fits = shape["tokens"] <= FEW and shape["head_dim"] == head_dim
         tiles = -(-shape["tokens"] // height) if fits else 0
         memory = 2 * (CHUNK + TENSOR_ROWS) * stride(shape, "F16")
-        return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
+        of_heads = shape["kv_heads"] * slices
+        blocks = by_turns(shape, of_heads * tiles, TENSOR_BLOCKS)
+        return Grid((blocks, of_heads, tiles), THREADS, memory)
 
     return Launch("attention_tensor_few.cu", f"attention_tensor_few_{head_dim}", SIGNATURE, grid)
 
@@ -147,7 +177,7 @@ def merging(shape: Shape) -> Grid:
 
 def generic(format: str) -> tuple[Launch, ...]:
     return (
-        Launch("attention_few.cu", "attention_few", SIGNATURE, of_few(format), format),
+        Launch("attention_few.cu", "attention_few", SIGNATURE, of_pieces(format), format),
         MERGE,
         Launch("attention_many.cu", "attention_many", SIGNATURE, of_many(format), format),
     )

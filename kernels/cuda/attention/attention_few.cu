@@ -1,8 +1,162 @@
 // Flash attention (Dao et al., arXiv 2205.14135) for up to FEW tokens; attention_merge.cu merges what
 // the chunks give.
+//
+// A block goes through every gridDim.x-th chunk of a tile. Keys and values come in pieces to a ring of
+// three places in shared memory; what has been used makes room for the piece that comes next:
+//
+//   in use     on its way
+//   K0 K1      V0             scores, by two pieces of keys
+//   V0         V1 K0          weighted sums, by one piece of values
+//   V1         K0 K1          (K: of the next chunk)
+//
+// A chunk whose pieces are smaller has more of them, in the same way. So memory is asked for something
+// whatever is computed. Lists of cells come with the keys of the chunk before, their positions with
+// their own.
 #include "attention_tile.cuh"
+
+static_assert(THREADS == CHUNK, "a thread looks for a cell");
+
+constexpr int RING = 3;             // pieces in shared memory
+constexpr int PIECE_CELLS = 64;     // at most: two pieces are a chunk, a cell for each thread
+constexpr int PIECE_BYTES = 17408; // at most: 64 cells in float16, of head_dim 128
+
+// Two pieces of keys, as one after the other.
+template <class Cache>
+struct Pair {
+  using Key = const uint8_t*;
+  const uint8_t *first, *second;
+  int cells, stride;  // of a piece
+
+  __device__ Key key(int cell) const {
+    return cell < cells ? first + cell * stride : second + (cell - cells) * stride;
+  }
+  __device__ void read(Key key, int d, float (&x)[8]) const { decode(Cache(), key, d, x); }
+  __device__ float times_length(int, float x) const { return x; }
+};
+
+// Pieces of a run's keys and values, of the chunks that this block takes: where they lie, and which
+// sets out next.
+template <class Cache>
+struct Pieces {
+  const Inputs& in;
+  const Workspace& workspace;  // cells [2, CHUNK]: of a chunk and the next
+  const Run& run;
+  const uint8_t *k, *v;  // of the head
+  size_t row_bytes;
+  int cells, room;           // of a piece; bytes of its place
+  int used = 0, place = 0;   // places: of the piece that is used next, of the one that sets out next
+  int part = 0, turn = 0;    // of the latter: its number in the chunk, and how manieth chunk it is
+
+  __device__ int begin(int turn) const {
+    return (static_cast<int>(blockIdx.x) + turn * static_cast<int>(gridDim.x)) * CHUNK;
+  }
+
+  // Cells of a chunk, on their way to shared memory.
+  __device__ void list(int turn) const {
+    const int most = min(run.most - begin(turn), CHUNK);
+    int* const to = workspace.cells + turn % 2 * CHUNK;
+    if (const int c = threadIdx.x; c < most) copy_ahead(to + c, run.list + begin(turn) + c);
+  }
+
+  // The next piece sets out. Every piece is a group of copies, though it be empty.
+  __device__ void bring_next() {
+    const int of_keys = CHUNK / cells, most = min(run.most - begin(turn), CHUNK);
+    const int* const own = workspace.cells + turn % 2 * CHUNK;
+    const bool keys = part < of_keys;
+    const int first = (keys ? part : part - of_keys) * cells;
+    if (const int c = threadIdx.x; part == 0 && c < most)
+      copy_ahead(workspace.places + c, in.cell_positions + own[c]);
+    if (part == 1) list(turn + 1);
+    bring<Cache>(workspace.stage + place * room, keys ? k : v, row_bytes, own + first,
+                 min(most - first, cells), in.head_dim);
+    place = place == RING - 1 ? 0 : place + 1;
+    if (++part == 2 * of_keys) part = 0, ++turn;
+  }
+
+  // The piece that is used next, so many places on.
+  __device__ uint8_t* next() {
+    uint8_t* const here = workspace.stage + used * room;
+    used = used == RING - 1 ? 0 : used + 1;
+    return here;
+  }
+};
+
+// A run's chunks, N rows a thread for scores, and for values with two elements of each.
+template <class Cache, int N>
+static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Workspace& workspace,
+                                                     const Run& run, int kv_head, int cells) {
+  const int halves = in.head_dim / 2, stride = stride_of<Cache>(in.head_dim);
+  const int first = static_cast<int>(threadIdx.x) / halves * N, d = threadIdx.x % halves * 2;
+  const int bytes = head_bytes<Cache>(in.head_dim);
+  const size_t row_bytes = static_cast<size_t>(bytes) * in.kv_heads;
+  const size_t head = static_cast<size_t>(kv_head) * bytes;
+  Pieces<Cache> pieces = {in,    workspace, run, in.k + head, in.v + head, row_bytes,
+                          cells, cells * stride};
+  pieces.list(0);
+  end_of_group();
+  await_copies<0>();
+  __syncthreads();
+#pragma unroll 1
+  for (int i = 0; i < RING; ++i) pieces.bring_next();
+#pragma unroll 1
+  for (int turn = 0; pieces.begin(turn) < run.most; ++turn) {
+    const int begin = pieces.begin(turn), most = min(run.most - begin, CHUNK);
+    const int fewest = run.fewest(in, begin);
+#pragma unroll 1
+    for (int c = 0; c < CHUNK; c += 2 * cells) {
+      await_copies<RING - 2>();
+      __syncthreads();
+      if (const int row = threadIdx.x; c == 0 && row < padded(workspace, run)) {
+        const int seen = row < run.rows ? cells_of(in, run.token(row)) : 0;
+        workspace.row[row].seen = min(max(seen - begin, 0), CHUNK);
+      }
+      const uint8_t *const one = pieces.next(), *const other = pieces.next();
+      const Pair<Cache> keys = {one, other, cells, stride};
+      if (c < most) scores<N, 1>(keys, in, workspace, run, c, min(2 * cells, most - c));
+      __syncthreads();
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) pieces.bring_next();
+    }
+    weigh(workspace, padded(workspace, run));
+    float sums[N][2] = {};
+#pragma unroll 1
+    for (int c = 0; c < CHUNK; c += cells) {
+      await_copies<RING - 1>();
+      __syncthreads();
+      const Staged<Cache> staged(pieces.next(), in.head_dim);
+      const int count = min(cells, most - c), common = min(max(fewest - c, 0), count);
+      if (first < run.rows) values(staged, sums, workspace, first, d, c, count, common);
+      __syncthreads();
+      pieces.bring_next();
+    }
+    keep_chunk(sums, in, workspace, run, first, d, chunks_of(in.capacity), begin / CHUNK);
+  }
+}
+
+// Up to N rows a thread, of those up to EIGHT that a run has.
+template <class Cache, int N>
+static __device__ __forceinline__ void attend_rows(const Inputs& in, const Workspace& workspace,
+                                                    const Run& run, int kv_head, int cells) {
+  if constexpr (N < EIGHT)
+    if (THREADS / workspace.staged * N < run.rows || THREADS / (in.head_dim / 2) * N < run.rows)
+      return attend_rows<Cache, 2 * N>(in, workspace, run, kv_head, cells);
+  attend_pieces<Cache, N>(in, workspace, run, kv_head, cells);
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
   DYNAMIC_SHARED(uint8_t, memory);
-  attend_few<FORMAT>(Cells<FORMAT>(), GIVEN, memory);
+  const Inputs in = GIVEN;
+  const Tiling tiling(heads / kv_heads, EIGHT);
+  const Tile tile(in, tiling, blockIdx.y, blockIdx.z);
+  int rows = 1, cells = PIECE_CELLS;
+  while (rows < min(tiling.height, tokens) * tiling.width) rows *= 2;
+  while (cells * stride_of<FORMAT>(head_dim) > PIECE_BYTES) cells /= 2;
+  const Workspace workspace = desk_at<FORMAT>(memory, rows, head_dim, 2 * cells, RING * cells, 2);
+  for (int t = tile.first; t < tile.last;) {
+    const Run run(in, tile, t);
+    t = run.t1;
+    if (chunks_of(run.most) <= blockIdx.x) continue;
+    bring_rows(in, workspace, run);
+    attend_rows<FORMAT, 1>(in, workspace, run, tile.kv_head, cells);
+  }
 }

@@ -65,13 +65,13 @@ struct Pages {
   Paged paged;
 
   // Pages of a head, on their way to shared memory, and what belongs to their groups.
-  __device__ void bring(const uint8_t* pages, const Inputs& in, const Desk& desk, const Run& run,
-                        int kv_head, int first, int count) const {
+  __device__ void bring(const uint8_t* pages, const Inputs& in, const Workspace& workspace,
+                        const Run& run, int kv_head, int first, int count) const {
     const int head_dim = in.head_dim, size = head_dim * PAGE_BYTES;
     for (int i = threadIdx.x; i < count * head_dim / 2; i += THREADS) {
       const int p = i / (head_dim / 2), word = i % (head_dim / 2);
       const uint8_t* const page = paged.page(pages, in, run, kv_head, first + p, size);
-      copy_ahead(reinterpret_cast<uint4*>(desk.stage + p * 16 * head_dim) + word,
+      copy_ahead(reinterpret_cast<uint4*>(workspace.stage + p * 16 * head_dim) + word,
                  reinterpret_cast<const uint4*>(page) + word);
     }
     end_of_group();
@@ -80,33 +80,33 @@ struct Pages {
       const uint8_t* const page = paged.page(pages, in, run, kv_head, first + p, size);
       const half_t step = {static_cast<uint16_t>(page[10 * head_dim + place] << 7)};
       Group* const groups =
-          reinterpret_cast<Group*>(desk.stage + p * 16 * head_dim + 8 * head_dim);
+          reinterpret_cast<Group*>(workspace.stage + p * 16 * head_dim + 8 * head_dim);
       groups[place] = {to_float(at<half_t>(page + 8 * head_dim, place)), to_float(step)};
     }
   }
 
   template <int SCORES, int CELLS, int ROWS, int DIMS>
   __device__ __forceinline__ void sum(float (&sums)[ROWS][DIMS], const Inputs& in,
-                                      const Desk& desk, const Run& run, int kv_head, int chunk,
-                                      int first, int d) const {
+                                      const Workspace& workspace, const Run& run, int kv_head,
+                                      int chunk, int first, int d) const {
     const int begin = chunk * OF_CHUNK, count = min(paged.packed[run.t0] - begin, OF_CHUNK);
     const int most = count * GROUP;
     __syncthreads();
-    see(desk, run, begin * GROUP, most);
-    bring(paged.k, in, desk, run, kv_head, begin, count);
+    see(workspace, run, begin * GROUP, most);
+    bring(paged.k, in, workspace, run, kv_head, begin, count);
     await_copies<0>();
     __syncthreads();
-    for (int c = 0; c < most; c += desk.staged) {
-      const TwoBits staged = {desk.stage, in.head_dim, c};
-      scores<SCORES, CELLS>(staged, in, desk, run, c, min(desk.staged, most - c));
+    for (int c = 0; c < most; c += workspace.staged) {
+      const TwoBits staged = {workspace.stage, in.head_dim, c};
+      scores<SCORES, CELLS>(staged, in, workspace, run, c, min(workspace.staged, most - c));
     }
     __syncthreads();
-    bring(paged.v, in, desk, run, kv_head, begin, count);
-    weigh(desk, padded(desk, run));
+    bring(paged.v, in, workspace, run, kv_head, begin, count);
+    weigh(workspace, padded(workspace, run));
     await_copies<0>();
     __syncthreads();
-    const TwoBits staged = {desk.stage, in.head_dim, 0};
-    if (first < run.rows) values(staged, sums, desk, first, d, 0, most, most);
+    const TwoBits staged = {workspace.stage, in.head_dim, 0};
+    if (first < run.rows) values(staged, sums, workspace, first, d, 0, most, most);
   }
 };
 

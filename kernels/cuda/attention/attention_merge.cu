@@ -5,8 +5,9 @@
       name(const int* __restrict__ spans, const float* __restrict__ sinks,                        \
            const float* __restrict__ scratch, float* __restrict__ out, int tokens, int heads,     \
            int head_dim, int capacity) {                                                          \
+    __shared__ Steps merging;                                                                     \
     const int cells = cells_of(spans, blockIdx.x / heads);                                        \
-    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim,            \
+    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim, merging,   \
           [&](bool inside, size_t at, float x) {                                                  \
             if (inside) out[at] = x;                                                              \
           });                                                                                     \

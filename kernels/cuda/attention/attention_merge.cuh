@@ -2,39 +2,61 @@
 #pragma once
 #include "attention.cuh"
 
+// How a chunk is merged, and its sum of weights.
+struct Step {
+  Factors by;
+  float total;
+};
+
+// Steps of each warp, in shared memory.
+using Steps = Step[THREADS / WARP][WARP];
+
 // A block of threads for a token and head, with so many chunks of the `most` that there is room for:
-// a warp reads the highest scores of 32 chunks, finds by how much each merge shrinks what it merges,
-// and goes through the sums. Lanes come to put(inside, at, element) with elements side by side, those
-// beyond head_dim not inside. A weight of 1 counts as `one` in what is merged.
+// a warp asks for the sums of 32 chunks, and for the highest scores of the 32 behind them; finds by how
+// much each merge shrinks what it merges; and goes through the sums. What stands for a chunk beyond the
+// last adds -0, which changes no number. Lanes come to put(inside, at, element) with elements side by
+// side, those beyond head_dim not inside. A weight of 1 counts as `one` in what is merged.
 template <class Put>
 static __device__ __forceinline__ void merge(int chunks, int most, const float* __restrict__ sinks,
                                              const float* __restrict__ scratch, float one,
-                                             int heads, int head_dim, Put put) {
+                                             int heads, int head_dim, Steps& every_steps, Put put) {
   const int item = blockIdx.x, lane = threadIdx.x % WARP;
   const Partials from(const_cast<float*>(scratch), gridDim.x, most, head_dim);
   const size_t slot = static_cast<size_t>(item) * most;
+  Step* const steps = every_steps[threadIdx.x / WARP];
   for (int begin = threadIdx.x - lane; begin < head_dim; begin += THREADS) {
     const int d = min(begin + lane, head_dim - 1);
     const float* sums = from.sums + slot * head_dim + d;
     float mean = 0.f, total = 0.f, highest = -INFINITY;
+    float next = lane < chunks ? from.highest[slot + lane] : -INFINITY;
+    float next_total = lane < chunks ? from.totals[slot + lane] : 0.f;
+#pragma unroll 1
     for (int chunk = 0; chunk < chunks; chunk += WARP) {
-      const bool some = chunk + lane < chunks;
-      const float own = some ? from.highest[slot + chunk + lane] : -INFINITY;
-      const float own_total = some ? from.totals[slot + chunk + lane] : 0.f;
+      float own_sums[WARP];
+#pragma unroll
+      for (int j = 0; j < WARP; ++j, sums += head_dim)
+        own_sums[j] = chunk + j < chunks ? *sums : -0.f;
+      const float own = next, own_total = next_total;
+      const int later = chunk + WARP + lane;
+      next = later < chunks ? from.highest[slot + later] : -INFINITY;
+      next_total = later < chunks ? from.totals[slot + later] : 0.f;
       float now = fmaxf(own, highest);
 #pragma unroll
       for (int by = 1; by < WARP; by *= 2) now = fmaxf(now, __shfl_up_sync(ALL, now, by));
       float before = __shfl_up_sync(ALL, now, 1);
       if (lane == 0) before = highest;
-      const Factors by = factors(before, own, now);
-      const int count = min(WARP, chunks - chunk);
-#pragma unroll 4
-      for (int j = 0; j < count; ++j, sums += head_dim) {
-        const Factors of = {__shfl_sync(ALL, by.before, j), __shfl_sync(ALL, by.chunk, j)};
-        mean = merged(mean, *sums, of);
-        total = merged(total, __shfl_sync(ALL, own_total, j), of);
+      Factors by = factors(before, own, now);
+      if (chunk + lane >= chunks) by = {1.f, 0.f};
+      steps[lane] = {by, own_total};
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < WARP; ++j) {
+        const Step step = steps[j];
+        mean = merged(mean, own_sums[j], step.by);
+        total = merged(total, step.total, step.by);
       }
       highest = __shfl_sync(ALL, now, WARP - 1);
+      __syncwarp();
     }
     const float inverse = Ending(highest, total, sinks[item % heads], one).inverse();
     put(begin + lane < head_dim, static_cast<size_t>(item) * head_dim + d,

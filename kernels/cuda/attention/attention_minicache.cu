@@ -12,9 +12,9 @@ struct Pages {
   int size, upper;  // bytes of a head's page; whether the block is the upper one
   float* lengths;   // [CHUNK], of shared memory
 
-  // The head's page, once rows of its tokens from `begin` on are in desk.cells and their lengths are
-  // there.
-  __device__ const uint8_t* find(const uint8_t* pages, const Inputs& in, const Desk& desk,
+  // The head's page, once rows of its tokens from `begin` on are in workspace.cells and their
+  // lengths are there.
+  __device__ const uint8_t* find(const uint8_t* pages, const Inputs& in, const Workspace& workspace,
                                  const Run& run, int kv_head, int place, int begin) const {
     const uint8_t* const page = paged.page(pages, in, run, kv_head, place, size);
     const int width = 2 * in.head_dim, retained = (size - PLAIN) / width - GROUP;
@@ -22,7 +22,7 @@ struct Pages {
     const uint8_t* const numbers = reinterpret_cast<const uint8_t*>(own + 2 * GROUP);
     for (int c = threadIdx.x; c < CHUNK; c += THREADS) {
       const int number = numbers[begin + c];
-      desk.cells[c] = number + (number >= GROUP - retained ? upper * retained : 0);
+      workspace.cells[c] = number + (number >= GROUP - retained ? upper * retained : 0);
       lengths[c] = own[upper * GROUP + begin + c];
     }
     __syncthreads();
@@ -31,16 +31,16 @@ struct Pages {
 
   template <int SCORES, int CELLS, int ROWS, int DIMS>
   __device__ __forceinline__ void sum(float (&sums)[ROWS][DIMS], const Inputs& in,
-                                      const Desk& desk, const Run& run, int kv_head, int chunk,
-                                      int first, int d) const {
+                                      const Workspace& workspace, const Run& run, int kv_head,
+                                      int chunk, int first, int d) const {
     const int place = chunk * CHUNK / GROUP, begin = chunk * CHUNK % GROUP;
     const size_t width = 2 * in.head_dim;
     __syncthreads();
-    see(desk, run, chunk * CHUNK, CHUNK);
-    const uint8_t* const keys = find(paged.k, in, desk, run, kv_head, place, begin);
-    score_rows<f16, SCORES, CELLS>(in, desk, run, keys, width, CHUNK, lengths);
-    const uint8_t* const of_values = find(paged.v, in, desk, run, kv_head, place, begin);
-    add_values<f16>(sums, in, desk, run, of_values, width, first, d, CHUNK, CHUNK, lengths);
+    see(workspace, run, chunk * CHUNK, CHUNK);
+    const uint8_t* const keys = find(paged.k, in, workspace, run, kv_head, place, begin);
+    score_rows<f16, SCORES, CELLS>(in, workspace, run, keys, width, CHUNK, lengths);
+    const uint8_t* const of_values = find(paged.v, in, workspace, run, kv_head, place, begin);
+    add_values<f16>(sums, in, workspace, run, of_values, width, first, d, CHUNK, CHUNK, lengths);
   }
 };
 

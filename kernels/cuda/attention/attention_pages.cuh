@@ -18,10 +18,11 @@ struct Paged {
 };
 
 // All rows of a run see the `most` tokens of a chunk of pages, the first of which is `begin`.
-static __device__ __forceinline__ void see(const Desk& desk, const Run& run, int begin, int most) {
-  for (int c = threadIdx.x; c < CHUNK; c += THREADS) desk.places[c] = begin + c;
-  for (int row = threadIdx.x; row < padded(desk, run); row += THREADS)
-    desk.row[row].seen = row < run.rows ? most : 0;
+static __device__ __forceinline__ void see(const Workspace& workspace, const Run& run, int begin,
+                                           int most) {
+  for (int c = threadIdx.x; c < CHUNK; c += THREADS) workspace.places[c] = begin + c;
+  for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS)
+    workspace.row[row].seen = row < run.rows ? most : 0;
 }
 
 template <class Pages>
@@ -40,15 +41,38 @@ struct PagesAndCells {
 
   template <int SCORES, int CELLS, int ROWS, int DIMS>
   __device__ __forceinline__ void sum(float (&sums)[ROWS][DIMS], const Inputs& in,
-                                      const Desk& desk, const Run& run, int kv_head, int chunk,
-                                      int first, int d) const {
+                                      const Workspace& workspace, const Run& run, int kv_head,
+                                      int chunk, int first, int d) const {
     const int of_pages = before(run.t0);
     if (chunk < of_pages)
-      pages.template sum<SCORES, CELLS>(sums, in, desk, run, kv_head, chunk, first, d);
+      pages.template sum<SCORES, CELLS>(sums, in, workspace, run, kv_head, chunk, first, d);
     else
-      cells.template sum<SCORES, CELLS>(sums, in, desk, run, kv_head, chunk - of_pages, first, d);
+      cells.template sum<SCORES, CELLS>(sums, in, workspace, run, kv_head, chunk - of_pages, first,
+                                        d);
   }
 };
+
+constexpr int BUDGET = 34816;  // bytes: a chunk's keys in float16, of head_dim 128
+
+// Up to FEW tokens: a block does one chunk of a tile and leaves partial results.
+template <class Cache, class Held>
+static __device__ __forceinline__ void attend_few(const Held& held, const Inputs& in,
+                                                  uint8_t* memory) {
+  const Tiling tiling(in.heads / in.kv_heads, EIGHT);
+  const Tile tile(in, tiling, blockIdx.y, blockIdx.z);
+  const int chunk = blockIdx.x;
+  int rows = 1, staged = CHUNK;
+  while (rows < min(tiling.height, in.tokens) * tiling.width) rows *= 2;
+  while (staged * stride_of<Cache>(in.head_dim) > BUDGET) staged /= 2;
+  const Workspace workspace = desk_at<Cache>(memory, rows, in.head_dim, staged);
+  for (int t = tile.first; t < tile.last;) {
+    const Run run(in, tile, t);
+    t = run.t1;
+    if (held.chunks(run) <= chunk) continue;  // as in most blocks, of which all cells have some
+    bring_rows(in, workspace, run);
+    attend_up_to<true, 1>(held, in, workspace, run, tile.kv_head, chunk, chunk + 1);
+  }
+}
 
 #define PAGES                                                                    \
   const uint8_t *__restrict__ k_pages, const uint8_t *__restrict__ v_pages,      \
@@ -62,10 +86,11 @@ struct PagesAndCells {
            const int* __restrict__ packed, const float* __restrict__ scratch,                     \
            float* __restrict__ out, int tokens, int heads, int head_dim, int capacity,            \
            int slots) {                                                                           \
+    __shared__ Steps merging;                                                                     \
     const int t = blockIdx.x / heads;                                                             \
     const int chunks = chunks_of(packed[t] * group) + chunks_of(cells_of(spans, t));              \
     const int most = chunks_of(slots * group) + chunks_of(capacity);                              \
-    merge(chunks, most, sinks, scratch, 1.f, heads, head_dim,                                     \
+    merge(chunks, most, sinks, scratch, 1.f, heads, head_dim, merging,                            \
           [&](bool inside, size_t at, float x) {                                                  \
             if (inside) out[at] = x;                                                              \
           });                                                                                     \

@@ -12,8 +12,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   float* const out = nullptr;
   const Inputs in = GIVEN_PLAIN;
   const Tile tile(in, Tiling(heads / kv_heads, ROWS), blockIdx.y, gridDim.x - 1 - blockIdx.x);
-  const Desk desk = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
-  sum_weights(in, desk, tile);
+  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  sum_weights(in, workspace, tile);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   DYNAMIC_SHARED(uint8_t, memory);
   const Inputs in = GIVEN_PLAIN;
   const Tiling tiling(heads / kv_heads, ROWS);
-  const Desk desk = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   const int chunk = blockIdx.x, kv_head = blockIdx.y, c = threadIdx.x;
   for (int number = 0; number * tiling.height < tokens; ++number)
     for (int slice = 0; slice < tiling.slices; ++slice) {
@@ -34,16 +34,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         const Run run(in, tile, t);
         t = run.t1;
         if (run.most <= chunk * CHUNK) continue;
-        bring_plain_rows(in, desk, run);
-        score_chunk(in, desk, run, kv_head, chunk);
+        bring_plain_rows(in, workspace, run);
+        score_chunk(in, workspace, run, kv_head, chunk);
         const int begin = spans[3 * run.t0 + 1] + chunk * CHUNK, sequence = spans[3 * run.t0];
         if (c >= min(run.most - chunk * CHUNK, CHUNK)) continue;
         float* const own =
             out + (static_cast<size_t>(sequence) * kv_heads + kv_head) * capacity + begin + c;
         float sum = *own;
         for (int row = 0; row < run.rows; ++row) {
-          if (c >= desk.row[row].seen) continue;
-          sum += weight_of(desk, row, c);
+          if (c >= workspace.row[row].seen) continue;
+          sum += weight_of(workspace, row, c);
         }
         *own = sum;
       }

@@ -102,12 +102,10 @@ template <int BYTES>
 static __device__ __forceinline__ void bring_filled(uint8_t* stage, const uint8_t* from,
                                                     size_t row_bytes, const int* cells, int count) {
   constexpr int WORDS = BYTES / 16, STEP = BYTES + 16;
-#pragma unroll 1  // every lane has a word, though a row has fewer words than a warp has lanes
-  for (int i = threadIdx.x; i < count * WORDS; i += THREADS) {
-    const uint8_t* const row = from + cells[i / WORDS] * row_bytes;
-    copy_ahead(reinterpret_cast<uint4*>(stage + i / WORDS * STEP) + i % WORDS,
-               reinterpret_cast<const uint4*>(row) + i % WORDS);
-  }
+  const int own = threadIdx.x % WORDS * 16;
+  // every lane has a word, though a row has fewer words than a warp has lanes
+  bring_column<uint4>(stage + own, STEP, from + own, row_bytes, cells, threadIdx.x / WORDS,
+                      THREADS / WORDS, count);
   end_of_group();
 #pragma unroll 1
   for (int i = threadIdx.x; i < (-count & 15) * WORDS; i += THREADS)

@@ -14,58 +14,65 @@ struct Row {
   int position, seen;  // cells of the chunk
 };
 
-// Shared memory, in this order. `staged` is how many cells' keys or values it holds at a time.
-struct Desk {
+// Shared memory, in this order. `staged` is how many cells' keys scores are made of at a time.
+struct Workspace {
   uint8_t* stage;
   float *q, *weights;   // [rows, head_dim], [rows, CHUNK]
-  int *cells, *places;  // [CHUNK]: cells and their positions
+  int *cells, *places;  // cells of `lists` chunks, [lists, CHUNK], and positions of one's, [CHUNK]
   Row* row;             // [rows]
   int rows, staged;
 };
 
 template <class Cache>
-static __device__ __forceinline__ Desk desk_at(uint8_t* memory, int rows, int head_dim,
+static __device__ __forceinline__ Workspace desk_at(uint8_t* memory, int rows, int head_dim,
+                                               int staged, int held, int lists) {
+  Workspace workspace;
+  workspace.rows = rows;
+  workspace.staged = staged;
+  workspace.stage = memory;
+  workspace.q = reinterpret_cast<float*>(memory + held * stride_of<Cache>(head_dim));
+  workspace.weights = workspace.q + rows * head_dim;
+  workspace.cells = reinterpret_cast<int*>(workspace.weights + rows * CHUNK);
+  workspace.places = workspace.cells + lists * CHUNK;
+  workspace.row = reinterpret_cast<Row*>(workspace.places + CHUNK);
+  return workspace;
+}
+
+// With room for what is staged at a time, and for one chunk's cells.
+template <class Cache>
+static __device__ __forceinline__ Workspace desk_at(uint8_t* memory, int rows, int head_dim,
                                                int staged) {
-  Desk desk;
-  desk.rows = rows;
-  desk.staged = staged;
-  desk.stage = memory;
-  desk.q = reinterpret_cast<float*>(memory + staged * stride_of<Cache>(head_dim));
-  desk.weights = desk.q + rows * head_dim;
-  desk.cells = reinterpret_cast<int*>(desk.weights + rows * CHUNK);
-  desk.places = desk.cells + CHUNK;
-  desk.row = reinterpret_cast<Row*>(desk.places + CHUNK);
-  return desk;
+  return desk_at<Cache>(memory, rows, head_dim, staged, staged, 1);
 }
 
 // Rows of a run in shared memory: those beyond see no cell, and spare a thread that has some from
 // leaving any out.
-static __device__ __forceinline__ int padded(const Desk& desk, const Run& run) {
-  return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, desk.rows);
+static __device__ __forceinline__ int padded(const Workspace& workspace, const Run& run) {
+  return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, workspace.rows);
 }
 
-static __device__ __forceinline__ void bring_queries(const Inputs& in, const Desk& desk,
+static __device__ __forceinline__ void bring_queries(const Inputs& in, const Workspace& workspace,
                                                      const Run& run) {
-  const int rows = padded(desk, run);
+  const int rows = padded(workspace, run);
   __syncthreads();  // all are done with the run before
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
     const float* const query = in.q + run.item(in, row) * in.head_dim;
     for (int d = threadIdx.x % WARP; d < in.head_dim; d += WARP)
-      desk.q[row * in.head_dim + d] = row < run.rows ? query[d] : 0.f;
+      workspace.q[row * in.head_dim + d] = row < run.rows ? query[d] : 0.f;
   }
 }
 
-// A run's queries, and what the desk holds of each row.
-static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& desk,
+// A run's queries, and what the workspace holds of each row.
+static __device__ __forceinline__ void bring_rows(const Inputs& in, const Workspace& workspace,
                                                   const Run& run) {
-  bring_queries(in, desk, run);
-  for (int row = threadIdx.x; row < padded(desk, run); row += THREADS) {
+  bring_queries(in, workspace, run);
+  for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS) {
     if (row < run.rows) {
-      desk.row[row].slope = in.slopes[run.head(row)];
-      desk.row[row].position = in.positions[run.token(row)];
+      workspace.row[row].slope = in.slopes[run.head(row)];
+      workspace.row[row].position = in.positions[run.token(row)];
     }
-    desk.row[row].highest = -INFINITY;
-    desk.row[row].total = 0.f;
+    workspace.row[row].highest = -INFINITY;
+    workspace.row[row].total = 0.f;
   }
 }
 
@@ -78,8 +85,8 @@ struct Staged {
   int stride;
   const float* lengths;
 
-  __device__ Staged(const Desk& desk, int head_dim, const float* lengths = nullptr)
-      : stage(desk.stage), stride(stride_of<Cache>(head_dim)), lengths(lengths) {}
+  __device__ Staged(const uint8_t* stage, int head_dim, const float* lengths = nullptr)
+      : stage(stage), stride(stride_of<Cache>(head_dim)), lengths(lengths) {}
 
   __device__ Key key(int cell) const { return stage + cell * stride; }
   __device__ void read(Key key, int d, float (&x)[8]) const { decode(Cache(), key, d, x); }
@@ -98,13 +105,13 @@ struct Staged {
 // the first is the chunk's cell `begin`.
 template <int ROWS, int CELLS, class Rows>
 static __device__ __forceinline__ void scores(const Rows& staged, const Inputs& in,
-                                              const Desk& desk, const Run& run, int begin,
+                                              const Workspace& workspace, const Run& run, int begin,
                                               int count) {
-  const int lanes = desk.staged / CELLS;
+  const int lanes = workspace.staged / CELLS;
   const int first = static_cast<int>(threadIdx.x) / lanes * ROWS, lane = threadIdx.x % lanes;
   if (first >= run.rows) return;
   typename Rows::Key keys[CELLS];
-  const float* const queries = desk.q + first * in.head_dim;
+  const float* const queries = workspace.q + first * in.head_dim;
 #pragma unroll
   for (int j = 0; j < CELLS; ++j) keys[j] = staged.key(min(lane + j * lanes, count - 1));
   float sums[ROWS][CELLS] = {};
@@ -148,19 +155,20 @@ static __device__ __forceinline__ void scores(const Rows& staged, const Inputs& 
     for (int j = 0; j < CELLS; ++j) {
       const int row = first + i, cell = begin + lane + j * lanes;
       if (row < run.rows && cell < begin + count)
-        desk.weights[row * CHUNK + cell] = biased(sums[i][j], desk.row[row].slope,
-                                                  desk.row[row].position - desk.places[cell]);
+        workspace.weights[row * CHUNK + cell] =
+            biased(sums[i][j], workspace.row[row].slope,
+                   workspace.row[row].position - workspace.places[cell]);
     }
 }
 
 // e^(score - highest) in place of scores, a warp for each row, and how the chunk merges. Where there
 // are `lengths` of the values a weight is multiplied by its value's, once all are summed.
-static __device__ __forceinline__ void weigh(const Desk& desk, int rows,
+static __device__ __forceinline__ void weigh(const Workspace& workspace, int rows,
                                              const float* lengths = nullptr) {
   const int lane = threadIdx.x % WARP;
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
-    float* const weights = desk.weights + row * CHUNK + lane;
-    const int seen = desk.row[row].seen;
+    float* const weights = workspace.weights + row * CHUNK + lane;
+    const int seen = workspace.row[row].seen;
     float own[PER_LANE], highest = -INFINITY, total = 0.f;
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
@@ -176,7 +184,7 @@ static __device__ __forceinline__ void weigh(const Desk& desk, int rows,
     }
     total = warp_sum(total);
     if (lane == 0) {
-      Row& own_row = desk.row[row];
+      Row& own_row = workspace.row[row];
       own_row.chunk_highest = highest;
       own_row.chunk_total = total;
       const float now = fmaxf(own_row.highest, highest);
@@ -194,9 +202,9 @@ static __device__ __forceinline__ void weigh(const Desk& desk, int rows,
 // see each, and what the others do not see may be NaN.
 template <class Rows, int ROWS, int DIMS>
 static __device__ __forceinline__ void values(const Rows& staged, float (&sums)[ROWS][DIMS],
-                                              const Desk& desk, int first, int d, int begin,
-                                              int count, int common) {
-  const float* const weights = desk.weights + first * CHUNK + begin;
+                                              const Workspace& workspace, int first, int d,
+                                              int begin, int count, int common) {
+  const float* const weights = workspace.weights + first * CHUNK + begin;
   int c = 0;
   for (; c + 4 <= common; c += 4) {
     float value[4][DIMS];
@@ -219,7 +227,7 @@ static __device__ __forceinline__ void values(const Rows& staged, float (&sums)[
     staged.values(c, d, value);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-      if (begin + c >= desk.row[first + i].seen) continue;
+      if (begin + c >= workspace.row[first + i].seen) continue;
 #pragma unroll
       for (int e = 0; e < DIMS; ++e)
         sums[i][e] = fmaf(weights[i * CHUNK + c], value[0][e], sums[i][e]);
@@ -227,55 +235,56 @@ static __device__ __forceinline__ void values(const Rows& staged, float (&sums)[
   }
 }
 
-// Scores of the `most` rows of desk.cells, which lie so many bytes apart from `keys` on.
+// Scores of the `most` rows of workspace.cells, which lie so many bytes apart from `keys` on.
 template <class Cache, int ROWS, int CELLS>
-static __device__ __forceinline__ void score_rows(const Inputs& in, const Desk& desk,
+static __device__ __forceinline__ void score_rows(const Inputs& in, const Workspace& workspace,
                                                   const Run& run, const uint8_t* keys,
                                                   size_t row_bytes, int most,
                                                   const float* lengths = nullptr) {
-  for (int c = 0; c < most; c += desk.staged) {
-    const int count = min(desk.staged, most - c);
-    bring<Cache>(desk.stage, keys, row_bytes, desk.cells + c, count, in.head_dim);
+  for (int c = 0; c < most; c += workspace.staged) {
+    const int count = min(workspace.staged, most - c);
+    bring<Cache>(workspace.stage, keys, row_bytes, workspace.cells + c, count, in.head_dim);
     await_copies<0>();
     __syncthreads();
-    const Staged<Cache> staged(desk, in.head_dim, lengths ? lengths + c : nullptr);
-    scores<ROWS, CELLS>(staged, in, desk, run, c, count);
+    const Staged<Cache> staged(workspace.stage, in.head_dim, lengths ? lengths + c : nullptr);
+    scores<ROWS, CELLS>(staged, in, workspace, run, c, count);
     __syncthreads();
   }
 }
 
-// Adds the values of the `most` rows of desk.cells, of which every row of the run sees the first
-// `fewest`, times what scores weigh.
+// Adds the values of the `most` rows of workspace.cells, of which every row of the run sees the
+// first `fewest`, times what scores weigh.
 template <class Cache, int ROWS, int DIMS>
 static __device__ __forceinline__ void add_values(float (&sums)[ROWS][DIMS], const Inputs& in,
-                                                  const Desk& desk, const Run& run,
+                                                  const Workspace& workspace, const Run& run,
                                                   const uint8_t* from, size_t row_bytes, int first,
                                                   int d, int most, int fewest,
                                                   const float* lengths = nullptr) {
-  for (int c = 0; c < most; c += desk.staged) {
-    const int count = min(desk.staged, most - c), common = min(max(fewest - c, 0), count);
-    bring<Cache>(desk.stage, from, row_bytes, desk.cells + c, count, in.head_dim);
-    if (c == 0) weigh(desk, padded(desk, run), lengths);
+  for (int c = 0; c < most; c += workspace.staged) {
+    const int count = min(workspace.staged, most - c), common = min(max(fewest - c, 0), count);
+    bring<Cache>(workspace.stage, from, row_bytes, workspace.cells + c, count, in.head_dim);
+    if (c == 0) weigh(workspace, padded(workspace, run), lengths);
     await_copies<0>();
     __syncthreads();
-    const Staged<Cache> staged(desk, in.head_dim);
-    if (first < run.rows) values(staged, sums, desk, first, d, c, count, common);
-    if (c + desk.staged < most) __syncthreads();
+    const Staged<Cache> staged(workspace.stage, in.head_dim);
+    if (first < run.rows) values(staged, sums, workspace, first, d, c, count, common);
+    if (c + workspace.staged < most) __syncthreads();
   }
 }
 
-// What a chunk gives, once its cells and what each row sees of them are on the desk: `most` cells,
-// of which every row sees the first `fewest`; SCORES rows and CELLS cells a thread for scores, ROWS
-// rows from `first` on and DIMS elements from d on for values.
+// What a chunk gives, once its cells and what each row sees of them are on the workspace: `most`
+// cells, of which every row sees the first `fewest`; SCORES rows and CELLS cells a thread for
+// scores, ROWS rows from `first` on and DIMS elements from d on for values.
 template <class Cache, int SCORES, int CELLS, int ROWS, int DIMS>
 static __device__ __forceinline__ void sum_chunk(float (&sums)[ROWS][DIMS], const Inputs& in,
-                                                 const Desk& desk, const Run& run, int kv_head,
-                                                 int first, int d, int most, int fewest) {
+                                                 const Workspace& workspace, const Run& run,
+                                                 int kv_head, int first, int d, int most,
+                                                 int fewest) {
   const int bytes = head_bytes<Cache>(in.head_dim);
   const size_t row_bytes = static_cast<size_t>(bytes) * in.kv_heads;
   const size_t head = static_cast<size_t>(kv_head) * bytes;
-  score_rows<Cache, SCORES, CELLS>(in, desk, run, in.k + head, row_bytes, most);
-  add_values<Cache>(sums, in, desk, run, in.v + head, row_bytes, first, d, most, fewest);
+  score_rows<Cache, SCORES, CELLS>(in, workspace, run, in.k + head, row_bytes, most);
+  add_values<Cache>(sums, in, workspace, run, in.v + head, row_bytes, first, d, most, fewest);
 }
 
 // What rows attend to that see nothing but cells: chunk after chunk of them.
@@ -288,52 +297,65 @@ struct Cells {
   // A chunk's sums, as sum_chunk has them, and how many of its cells each row sees.
   template <int SCORES, int CELLS, int ROWS, int DIMS>
   __device__ __forceinline__ void sum(float (&sums)[ROWS][DIMS], const Inputs& in,
-                                      const Desk& desk, const Run& run, int kv_head, int chunk,
-                                      int first, int d) const {
+                                      const Workspace& workspace, const Run& run, int kv_head,
+                                      int chunk, int first, int d) const {
     const int begin = chunk * CHUNK, most = min(run.most - begin, CHUNK);
     const int fewest = run.fewest(in, begin);
     __syncthreads();
-    look_up(in, run, begin, most, desk.cells, desk.places);
-    for (int row = threadIdx.x; row < padded(desk, run); row += THREADS) {
+    look_up(in, run, begin, most, workspace.cells, workspace.places);
+    for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS) {
       const int cells = row < run.rows ? cells_of(in, run.token(row)) : 0;
-      desk.row[row].seen = min(max(cells - begin, 0), CHUNK);
+      workspace.row[row].seen = min(max(cells - begin, 0), CHUNK);
     }
     __syncthreads();
-    sum_chunk<Cache, SCORES, CELLS>(sums, in, desk, run, kv_head, first, d, most, fewest);
+    sum_chunk<Cache, SCORES, CELLS>(sums, in, workspace, run, kv_head, first, d, most, fewest);
   }
 };
+
+// What a chunk gave for few tokens, to scratch: ROWS rows from `first` on, DIMS elements from d on.
+template <int ROWS, int DIMS>
+static __device__ __forceinline__ void keep_chunk(const float (&sums)[ROWS][DIMS], const Inputs& in,
+                                                  const Workspace& workspace, const Run& run,
+                                                  int first, int d, int most, int chunk) {
+  const Partials to(in.scratch, in.tokens * in.heads, most, in.head_dim);
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    const int row = first + i;
+    if (row >= run.rows || workspace.row[row].seen == 0) continue;
+    const size_t slot = run.item(in, row) * most + chunk;
+#pragma unroll
+    for (int e = 0; e < DIMS; ++e) to.sums[slot * in.head_dim + d + e] = sums[i][e];
+    if (d == 0) {
+      to.highest[slot] = workspace.row[row].chunk_highest;
+      to.totals[slot] = workspace.row[row].chunk_total;
+    }
+  }
+}
 
 // Chunks first to last of what a run holds: SCORES rows and CELLS cells a thread for scores, ROWS rows and
 // DIMS elements for values. With FEW_TOKENS the one chunk's results go to scratch, else the mean to
 // out.
 template <bool FEW_TOKENS, int SCORES, int CELLS, int ROWS, int DIMS, class Held>
-static __device__ __forceinline__ void attend(const Held& held, const Inputs& in, const Desk& desk,
-                                              const Run& run, int kv_head, int first_chunk,
-                                              int last_chunk) {
+static __device__ __forceinline__ void attend(const Held& held, const Inputs& in,
+                                              const Workspace& workspace, const Run& run,
+                                              int kv_head, int first_chunk, int last_chunk) {
   const int pieces = in.head_dim / DIMS;
   const int first = static_cast<int>(threadIdx.x) / pieces * ROWS, d = threadIdx.x % pieces * DIMS;
   float means[ROWS][DIMS] = {};
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     float sums[ROWS][DIMS] = {};
-    held.template sum<SCORES, CELLS>(sums, in, desk, run, kv_head, chunk, first, d);
+    held.template sum<SCORES, CELLS>(sums, in, workspace, run, kv_head, chunk, first, d);
+    if constexpr (FEW_TOKENS) {
+      keep_chunk(sums, in, workspace, run, first, d, held.most(in), chunk);
+      continue;
+    }
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const int row = first + i;
-      if (row >= run.rows || desk.row[row].seen == 0) continue;
-      if (FEW_TOKENS) {
-        const Partials to(in.scratch, in.tokens * in.heads, held.most(in), in.head_dim);
-        const size_t slot = run.item(in, row) * held.most(in) + chunk;
+      if (row >= run.rows || workspace.row[row].seen == 0) continue;
+      const Factors by = workspace.row[row].by;
 #pragma unroll
-        for (int e = 0; e < DIMS; ++e) to.sums[slot * in.head_dim + d + e] = sums[i][e];
-        if (d == 0) {
-          to.highest[slot] = desk.row[row].chunk_highest;
-          to.totals[slot] = desk.row[row].chunk_total;
-        }
-      } else {
-        const Factors by = desk.row[row].by;
-#pragma unroll
-        for (int e = 0; e < DIMS; ++e) means[i][e] = merged(means[i][e], sums[i][e], by);
-      }
+      for (int e = 0; e < DIMS; ++e) means[i][e] = merged(means[i][e], sums[i][e], by);
     }
   }
   if constexpr (!FEW_TOKENS) {
@@ -343,7 +365,7 @@ static __device__ __forceinline__ void attend(const Held& held, const Inputs& in
       if (row >= run.rows) continue;
       const size_t to = run.item(in, row) * in.head_dim;
       const bool some = held.any(in, run.token(row));
-      const Row& own = desk.row[row];
+      const Row& own = workspace.row[row];
       const float sink = in.sinks[run.head(row)];
       const float inverse = some ? Ending(own.highest, own.total, sink).inverse() : 0.f;
 #pragma unroll
@@ -355,34 +377,12 @@ static __device__ __forceinline__ void attend(const Held& held, const Inputs& in
 // Up to N rows a thread, of those up to EIGHT that a run has.
 template <bool FEW_TOKENS, int N, class Held>
 static __device__ __forceinline__ void attend_up_to(const Held& held, const Inputs& in,
-                                                    const Desk& desk, const Run& run, int kv_head,
-                                                    int first, int last) {
+                                                    const Workspace& workspace, const Run& run,
+                                                    int kv_head, int first, int last) {
   if constexpr (N < EIGHT)
-    if (THREADS / desk.staged * N < run.rows || THREADS / (in.head_dim / 2) * N < run.rows)
-      return attend_up_to<FEW_TOKENS, 2 * N>(held, in, desk, run, kv_head, first, last);
-  attend<FEW_TOKENS, N, 1, N, 2>(held, in, desk, run, kv_head, first, last);
-}
-
-constexpr int BUDGET = 34816;  // bytes: a chunk's keys in float16, of head_dim 128
-
-// Up to FEW tokens: a block does one chunk of a tile and leaves partial results.
-template <class Cache, class Held>
-static __device__ __forceinline__ void attend_few(const Held& held, const Inputs& in,
-                                                  uint8_t* memory) {
-  const Tiling tiling(in.heads / in.kv_heads, EIGHT);
-  const Tile tile(in, tiling, blockIdx.y, blockIdx.z);
-  const int chunk = blockIdx.x;
-  int rows = 1, staged = CHUNK;
-  while (rows < min(tiling.height, in.tokens) * tiling.width) rows *= 2;
-  while (staged * stride_of<Cache>(in.head_dim) > BUDGET) staged /= 2;
-  const Desk desk = desk_at<Cache>(memory, rows, in.head_dim, staged);
-  for (int t = tile.first; t < tile.last;) {
-    const Run run(in, tile, t);
-    t = run.t1;
-    if (held.chunks(run) <= chunk) continue;  // as in most blocks, of which all cells have some
-    bring_rows(in, desk, run);
-    attend_up_to<true, 1>(held, in, desk, run, tile.kv_head, chunk, chunk + 1);
-  }
+    if (THREADS / workspace.staged * N < run.rows || THREADS / (in.head_dim / 2) * N < run.rows)
+      return attend_up_to<FEW_TOKENS, 2 * N>(held, in, workspace, run, kv_head, first, last);
+  attend<FEW_TOKENS, N, 1, N, 2>(held, in, workspace, run, kv_head, first, last);
 }
 
 constexpr int WIDE = 128;  // head_dim
@@ -396,17 +396,17 @@ static __device__ __forceinline__ void attend_many(const Held& held, const Input
   const int rows = in.head_dim > WIDE ? 16 : 32;
   // those of most cells come last in a prompt, and begin first
   const Tile tile(in, Tiling(in.heads / in.kv_heads, rows), blockIdx.y, gridDim.x - 1 - blockIdx.x);
-  const Desk desk = desk_at<Cache>(memory, rows, in.head_dim, CELLS * WARP);
+  const Workspace workspace = desk_at<Cache>(memory, rows, in.head_dim, CELLS * WARP);
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
-    bring_rows(in, desk, run);
+    bring_rows(in, workspace, run);
     const int chunks = held.chunks(run);
     if (run.rows <= EIGHT)
-      attend_up_to<false, 2>(held, in, desk, run, tile.kv_head, 0, chunks);
+      attend_up_to<false, 2>(held, in, workspace, run, tile.kv_head, 0, chunks);
     else if (in.head_dim > WIDE)
-      attend<false, 4, CELLS, 8, 4>(held, in, desk, run, tile.kv_head, 0, chunks);
+      attend<false, 4, CELLS, 8, 4>(held, in, workspace, run, tile.kv_head, 0, chunks);
     else
-      attend<false, 8, CELLS, 8, 4>(held, in, desk, run, tile.kv_head, 0, chunks);
+      attend<false, 8, CELLS, 8, 4>(held, in, workspace, run, tile.kv_head, 0, chunks);
     t = run.t1;
   }
 }

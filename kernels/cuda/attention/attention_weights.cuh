@@ -14,68 +14,69 @@ constexpr int STAGED = LANES_CELLS * WARP;
   }
 
 // A run's queries, of rows whose scores know no distance.
-static __device__ __forceinline__ void bring_plain_rows(const Inputs& in, const Desk& desk,
+static __device__ __forceinline__ void bring_plain_rows(const Inputs& in,
+                                                        const Workspace& workspace,
                                                         const Run& run) {
-  bring_queries(in, desk, run);
-  for (int row = threadIdx.x; row < padded(desk, run); row += THREADS) {
+  bring_queries(in, workspace, run);
+  for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS) {
     const bool some = row < run.rows;
-    desk.row[row].slope = 0.f;
-    desk.row[row].position = 0;
-    desk.row[row].highest = -INFINITY;
-    desk.row[row].total = 0.f;
+    workspace.row[row].slope = 0.f;
+    workspace.row[row].position = 0;
+    workspace.row[row].highest = -INFINITY;
+    workspace.row[row].total = 0.f;
     if (some && in.out && in.scratch) {  // they are known
-      desk.row[row].highest = in.scratch[2 * run.item(in, row)];
-      desk.row[row].total = in.scratch[2 * run.item(in, row) + 1];
+      workspace.row[row].highest = in.scratch[2 * run.item(in, row)];
+      workspace.row[row].total = in.scratch[2 * run.item(in, row) + 1];
     }
   }
 }
 
-// Scores of the `most` cells from `begin` on to desk.weights, and how many each row sees.
-static __device__ __forceinline__ void score_cells(const Inputs& in, const Desk& desk,
+// Scores of the `most` cells from `begin` on to workspace.weights, and how many each row sees.
+static __device__ __forceinline__ void score_cells(const Inputs& in, const Workspace& workspace,
                                                    const Run& run, int kv_head, int begin,
                                                    int most) {
   const int bytes = head_bytes<FORMAT>(in.head_dim);
   const size_t row_bytes = static_cast<size_t>(bytes) * in.kv_heads;
   __syncthreads();
   for (int c = threadIdx.x; c < CHUNK; c += THREADS) {
-    if (c < most) desk.cells[c] = run.list[begin + c];
-    desk.places[c] = 0;
+    if (c < most) workspace.cells[c] = run.list[begin + c];
+    workspace.places[c] = 0;
   }
-  for (int row = threadIdx.x; row < padded(desk, run); row += THREADS) {
+  for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS) {
     const int cells = row < run.rows ? cells_of(in, run.token(row)) : 0;
-    desk.row[row].seen = min(max(cells - begin, 0), CHUNK);
+    workspace.row[row].seen = min(max(cells - begin, 0), CHUNK);
   }
   __syncthreads();
   score_rows<FORMAT, ROWS / WARPS, LANES_CELLS>(
-      in, desk, run, in.k + static_cast<size_t>(kv_head) * bytes, row_bytes, most);
+      in, workspace, run, in.k + static_cast<size_t>(kv_head) * bytes, row_bytes, most);
 }
 
-static __device__ __forceinline__ void score_chunk(const Inputs& in, const Desk& desk,
+static __device__ __forceinline__ void score_chunk(const Inputs& in, const Workspace& workspace,
                                                    const Run& run, int kv_head, int chunk) {
-  score_cells(in, desk, run, kv_head, chunk * CHUNK, min(run.most - chunk * CHUNK, CHUNK));
+  score_cells(in, workspace, run, kv_head, chunk * CHUNK, min(run.most - chunk * CHUNK, CHUNK));
 }
 
 // The highest score of each row of a tile and its sum of weights, to scratch [tokens, heads, 2].
-static __device__ __forceinline__ void sum_weights(const Inputs& in, const Desk& desk,
+static __device__ __forceinline__ void sum_weights(const Inputs& in, const Workspace& workspace,
                                                    const Tile& tile) {
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     t = run.t1;
-    bring_plain_rows(in, desk, run);
+    bring_plain_rows(in, workspace, run);
     for (int chunk = 0; chunk < chunks_of(run.most); ++chunk) {
-      score_chunk(in, desk, run, tile.kv_head, chunk);
-      weigh(desk, padded(desk, run));
+      score_chunk(in, workspace, run, tile.kv_head, chunk);
+      weigh(workspace, padded(workspace, run));
     }
     __syncthreads();
     for (int row = threadIdx.x; row < run.rows; row += THREADS) {
-      in.scratch[2 * run.item(in, row)] = desk.row[row].highest;
-      in.scratch[2 * run.item(in, row) + 1] = desk.row[row].total;
+      in.scratch[2 * run.item(in, row)] = workspace.row[row].highest;
+      in.scratch[2 * run.item(in, row) + 1] = workspace.row[row].total;
     }
   }
 }
 
 // The weight of a row's cell, whose score is in its place.
-static __device__ __forceinline__ float weight_of(const Desk& desk, int row, int cell) {
-  const Row& own = desk.row[row];
-  return expf(desk.weights[row * CHUNK + cell] - finite(own.highest)) / own.total;
+static __device__ __forceinline__ float weight_of(const Workspace& workspace, int row, int cell) {
+  const Row& own = workspace.row[row];
+  return expf(workspace.weights[row * CHUNK + cell] - finite(own.highest)) / own.total;
 }

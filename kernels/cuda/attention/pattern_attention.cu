@@ -42,35 +42,35 @@ static __device__ __forceinline__ int end_of_queries(const int* spans, int t, in
   return end;
 }
 
-static __device__ __forceinline__ void attend_to(const Inputs& in, const Desk& desk, Seen& seen,
-                                                 const Run& run, int kv_head,
+static __device__ __forceinline__ void attend_to(const Inputs& in, const Workspace& workspace,
+                                                 Seen& seen, const Run& run, int kv_head,
                                                  const uint8_t* __restrict__ sees) {
   constexpr int SUMS = 8, DIMS = 4;  // rows and elements of a thread's sums
   const int pieces = in.head_dim / DIMS;
   const int first = static_cast<int>(threadIdx.x) / pieces * SUMS, d = threadIdx.x % pieces * DIMS;
   float means[SUMS][DIMS] = {};
   int filled = 0, j = 0;
-  bring_plain_rows(in, desk, run);
+  bring_plain_rows(in, workspace, run);
   for (gather(seen, sees, run.most, j, filled); filled; gather(seen, sees, run.most, j, filled)) {
     const int most = min(filled, CHUNK), c = threadIdx.x;
     __syncthreads();
-    if (c < most) desk.cells[c] = run.list[seen.slots[c]];
-    desk.places[c] = 0;
-    for (int row = threadIdx.x; row < padded(desk, run); row += THREADS) {
+    if (c < most) workspace.cells[c] = run.list[seen.slots[c]];
+    workspace.places[c] = 0;
+    for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS) {
       int own = row < run.rows ? most : 0;
       while (own > 0 && seen.slots[own - 1] >= cells_of(in, run.token(row))) --own;
-      desk.row[row].seen = own;
+      workspace.row[row].seen = own;
     }
     __syncthreads();
     int fewest = most;
-    for (int row = 0; row < run.rows; ++row) fewest = min(fewest, desk.row[row].seen);
+    for (int row = 0; row < run.rows; ++row) fewest = min(fewest, workspace.row[row].seen);
     float sums[SUMS][DIMS] = {};
-    sum_chunk<FORMAT, ROWS / WARPS, LANES_CELLS>(sums, in, desk, run, kv_head, first, d, most,
+    sum_chunk<FORMAT, ROWS / WARPS, LANES_CELLS>(sums, in, workspace, run, kv_head, first, d, most,
                                                  fewest);
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) {
-      if (first + i >= run.rows || desk.row[first + i].seen == 0) continue;
-      const Factors by = desk.row[first + i].by;
+      if (first + i >= run.rows || workspace.row[first + i].seen == 0) continue;
+      const Factors by = workspace.row[first + i].by;
 #pragma unroll
       for (int e = 0; e < DIMS; ++e) means[i][e] = merged(means[i][e], sums[i][e], by);
     }
@@ -85,8 +85,8 @@ static __device__ __forceinline__ void attend_to(const Inputs& in, const Desk& d
   for (int i = 0; i < SUMS; ++i) {
     const int row = first + i;
     if (row >= run.rows) continue;
-    const bool some = desk.row[row].total != 0.f;
-    const float inverse = some ? Ending(0.f, desk.row[row].total, -INFINITY).inverse() : 0.f;
+    const bool some = workspace.row[row].total != 0.f;
+    const float inverse = some ? Ending(0.f, workspace.row[row].total, -INFINITY).inverse() : 0.f;
 #pragma unroll
     for (int e = 0; e < DIMS; ++e)
       in.out[run.item(in, row) * in.head_dim + d + e] = some ? means[i][e] * inverse : 0.f;
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   float* const scratch = nullptr;
   Inputs in = GIVEN_PLAIN;
   in.v = v;
-  const Desk desk = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   // those of most cells come last in a prompt, and begin first
   const int h = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * ROWS;
   const int last = min(first + ROWS, tokens);
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     const Run run(in, t, end_of_queries(spans, t, last), h);
     const size_t row = static_cast<size_t>(h) * rows + (end - 1) / QUERIES % rows;
-    attend_to(in, desk, seen, run, h / (heads / kv_heads), sees + row * capacity);
+    attend_to(in, workspace, seen, run, h / (heads / kv_heads), sees + row * capacity);
     t = run.t1;
   }
 }

@@ -10,8 +10,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     best_stripes(const int* __restrict__ kinds, const int* __restrict__ sizes,
                  const float* __restrict__ sums, const int* __restrict__ spans, int64_t first,
                  int64_t recent, int* __restrict__ scratch, int heads, int capacity, int tokens) {
-  __shared__ Selection desk;
-  const int h = blockIdx.x, slanted = blockIdx.y, held = held_by(spans, tokens, desk.counts);
+  __shared__ Selection workspace;
+  const int h = blockIdx.x, slanted = blockIdx.y, held = held_by(spans, tokens, workspace.counts);
   if (kinds[h] != VERTICAL_SLASH) return;
   const float* const own = sums + (2 * static_cast<size_t>(h) + slanted) * capacity;
   int* const to = scratch + (2 * static_cast<size_t>(h) + slanted) * (capacity + 1);
@@ -19,12 +19,12 @@ extern "C" __global__ void __launch_bounds__(1024)
   const int always = given < held ? static_cast<int>(given) : held;
   const int others = held - always, wanted = min(others, max(0, sizes[2 * h + slanted] - always));
   const auto key = [&](int i) { return key_of(own[always + i], i); };
-  const uint64_t edge = edge_of(desk, others, wanted, key);
+  const uint64_t edge = edge_of(workspace, others, wanted, key);
   int found = 0;
   for (int begin = 0; begin < held; begin += blockDim.x) {
     const int j = begin + threadIdx.x;
     const bool takes = j < held && (j < always || key(j - always) >= edge);
-    const int nearer = place_of(desk, takes, found);
+    const int nearer = place_of(workspace, takes, found);
     if (j < held) to[j] = slanted ? nearer : takes;
   }
   if (threadIdx.x == 0) to[held] = found;
@@ -36,15 +36,15 @@ extern "C" __global__ void __launch_bounds__(256)
                    const float* __restrict__ scores, const int* __restrict__ spans,
                    const int* __restrict__ scratch, uint8_t* __restrict__ out, int heads, int rows,
                    int parts, int tokens, int capacity) {
-  __shared__ Selection desk;
+  __shared__ Selection workspace;
   const int b = block_begun(spans, blockIdx.x), h = blockIdx.y, kind = kinds[h];
   if (b < 0) return;
-  const int held = held_by(spans, tokens, desk.counts);
+  const int held = held_by(spans, tokens, workspace.counts);
   const int begin = b * QUERIES, end = min(held, begin + QUERIES);
   const int one = sizes[2 * h], other = sizes[2 * h + 1];
   const size_t row = static_cast<size_t>(h) * rows + b % rows;
   const auto key = [&](int part) { return key_of(scores[row * parts + part], part); };
-  const uint64_t edge = kind == BLOCK_SPARSE ? edge_of(desk, b + 1, min(one, b + 1), key) : 0;
+  const uint64_t edge = kind == BLOCK_SPARSE ? edge_of(workspace, b + 1, min(one, b + 1), key) : 0;
   const int* const columns = scratch + 2 * static_cast<size_t>(h) * (capacity + 1);
   const int* const nearer = columns + capacity + 1;
   for (int j = threadIdx.x; j < capacity; j += blockDim.x) {

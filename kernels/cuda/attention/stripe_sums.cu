@@ -23,8 +23,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   const Inputs in = GIVEN_PLAIN;
   Tile tile(in, Tiling(heads / kv_heads, ROWS), blockIdx.y, gridDim.x - 1 - blockIdx.x);
   tile.first = max(tile.first, first_observer(spans, tokens, last));
-  const Desk desk = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
-  sum_weights(in, desk, tile);
+  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  sum_weights(in, workspace, tile);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                 int kv_heads, int sequences) {
   DYNAMIC_SHARED(uint8_t, memory);
   const Inputs in = GIVEN_PLAIN;
-  const Desk desk = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   const int h = blockIdx.y, c = threadIdx.x, begin = blockIdx.x * STRIPES;
   const bool slanted = blockIdx.z;  // distances, not cells
   const int first = first_observer(spans, tokens, last);
@@ -55,12 +55,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const int high = slanted ? most - begin : min(begin + STRIPES, most);
     if (end <= 0 || high <= low) continue;
     const Run run(in, from, t1, h);
-    bring_plain_rows(in, desk, run);
-    score_cells(in, desk, run, h / (heads / kv_heads), low, high - low);
+    bring_plain_rows(in, workspace, run);
+    score_cells(in, workspace, run, h / (heads / kv_heads), low, high - low);
     for (int row = 0; row < run.rows; ++row) {
       const int own = spans[3 * run.token(row) + 2];
       const int cell = slanted ? own - 1 - begin - c : begin + c;
-      if (c < STRIPES && cell >= 0 && cell < own) sum += weight_of(desk, row, cell - low);
+      if (c < STRIPES && cell >= 0 && cell < own) sum += weight_of(workspace, row, cell - low);
     }
   }
   if (c < STRIPES && begin + c < capacity)

@@ -7,7 +7,7 @@ extern "C" __global__ void __launch_bounds__(256)
                  const int* __restrict__ spans, int64_t page_, int64_t chosen_, int64_t kv_heads_,
                  int* __restrict__ out, int* __restrict__ chosen_spans, int tokens, int choosers,
                  int pages, int sequences, int capacity, int rows, int wide) {
-  __shared__ Selection desk;
+  __shared__ Selection workspace;
   const int page = static_cast<int>(page_), kv_heads = static_cast<int>(kv_heads_);
   const int t = blockIdx.x / choosers, c = blockIdx.x % choosers, end = spans[3 * t + 2];
   const int64_t whole = chosen_ * page_;
@@ -24,12 +24,12 @@ extern "C" __global__ void __launch_bounds__(256)
   const int last = (end - 1) / page, head = c * kv_heads / choosers;
   const int wanted = chosen_ - 1 < last ? static_cast<int>(chosen_ - 1) : last;
   const auto key = [&](int p) { return key_of(score[p], p); };
-  const uint64_t edge = edge_of(desk, last, wanted, key);
+  const uint64_t edge = edge_of(workspace, last, wanted, key);
   int found = 0;
   for (int first = 0; first <= last; first += blockDim.x) {
     const int p = first + threadIdx.x;
     const bool takes = p == last || (p < last && key(p) >= edge);
-    const int place = place_of(desk, takes, found);
+    const int place = place_of(workspace, takes, found);
     for (int i = 0; takes && i < min(page, end - p * page); ++i)
       cells[place * page + i] = list[p * page + i] * kv_heads + head;
   }

@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(GROUP)
                  const int* __restrict__ due, const int* __restrict__ page_lists,
                  uint8_t* __restrict__ out, int capacity, int kv_heads, int head_dim,
                  int sequences, int places, int slots, int pages, int size) {
-  __shared__ Merging desk;
+  __shared__ Merging workspace;
   const int g = blockIdx.y, s = blockIdx.z, i = threadIdx.x, lane = i % WARP;
   const int width = head_dim * FORMAT::BYTES, retained = (size - PLAIN) / width - GROUP;
   for (int p = due[2 * s] + blockIdx.x; p < due[2 * s + 1]; p += gridDim.x) {
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(GROUP)
         weights + (static_cast<size_t>(s) * kv_heads + g) * 5 * places + p * GROUP;
     const size_t page = page_lists[static_cast<size_t>(s) * slots + p];
     uint8_t* const rows = out + (page * kv_heads + g) * size;
-    const int own = desk.number(known[COSINE * places + i], retained);
+    const int own = workspace.number(known[COSINE * places + i], retained);
     const bool is_apart = own >= GROUP - retained;
     float* const lengths = reinterpret_cast<float*>(rows + (GROUP + retained) * width);
     lengths[i] = is_apart ? 1.f : known[LENGTH_X * places + i];
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(GROUP)
     for (int token = i / WARP; token < GROUP; token += GROUP / WARP) {
       const size_t row = (static_cast<size_t>(list[token]) * kv_heads + g) * width;
       const float of_x = known[OF_X * places + token], of_y = known[OF_Y * places + token];
-      const int number = desk.numbers[token];
+      const int number = workspace.numbers[token];
       uint32_t* const to = reinterpret_cast<uint32_t*>(rows + number * width);
       for (int w = lane; w < width / 4; w += WARP) {
         const uint32_t lower = at<uint32_t>(x + row, w), upper = at<uint32_t>(y + row, w);

@@ -91,17 +91,40 @@ static __device__ __forceinline__ int stride_of(int head_dim) {
   return Cache::BLOCK == 1 ? bytes + 16 : ((bytes + 3) / 4 | 1) * 4;
 }
 
+// A word of each of `count` rows, every `step`th from `first` on, on its way to shared memory: `to` and
+// `from` are where the first rows have it. Four numbers of rows are read before anything waits.
+template <class Word>
+static __device__ __forceinline__ void bring_column(uint8_t* to, int stride, const uint8_t* from,
+                                                    size_t row_bytes, const int* rows, int first,
+                                                    int step, int count) {
+  constexpr int FOUR = 4;
+#pragma unroll 1
+  for (int c = first; c < count; c += FOUR * step) {
+    uint32_t own[FOUR];
+#pragma unroll
+    for (int j = 0; j < FOUR; ++j) own[j] = rows[min(c + j * step, count - 1)];
+#pragma unroll
+    for (int j = 0; j < FOUR; ++j)
+      if (const int row = c + j * step; row < count)
+        copy_ahead(reinterpret_cast<Word*>(to + row * stride),
+                   reinterpret_cast<const Word*>(
+                       from + uint64_t(own[j]) * static_cast<uint32_t>(row_bytes)));
+  }
+}
+
 template <class Word>
 static __device__ __forceinline__ void bring_words(uint8_t* stage, int stride, const uint8_t* from,
                                                    size_t row_bytes, const int* cells, int count,
                                                    int bytes) {
-  const int warps = blockDim.x / WARP, words = bytes / static_cast<int>(sizeof(Word));
-#pragma unroll 1  // nobody waits for these loops, but the registers are wanted
-  for (int c = threadIdx.x / WARP; c < count; c += warps) {
-    const Word* const row = reinterpret_cast<const Word*>(from + cells[c] * row_bytes);
-    Word* const to = reinterpret_cast<Word*>(stage + c * stride);
+  const int words = bytes / static_cast<int>(sizeof(Word));
+  int bits = 5;  // lanes of a row, as a power of two: a warp has several short rows at once
+  while (bits > 0 && 1 << (bits - 1) >= words) --bits;
+  const int lanes = 1 << bits, rows = static_cast<int>(blockDim.x) >> bits;
 #pragma unroll 1
-    for (int w = threadIdx.x % WARP; w < words; w += WARP) copy_ahead(to + w, row + w);
+  for (int w = threadIdx.x & (lanes - 1); w < words; w += lanes) {
+    const int at = w * static_cast<int>(sizeof(Word));
+    bring_column<Word>(stage + at, stride, from + at, row_bytes, cells, threadIdx.x >> bits, rows,
+                       count);
   }
   end_of_group();
 }

@@ -8,8 +8,9 @@
            const float* __restrict__ scratch, float* __restrict__ out,                            \
            int8_t* __restrict__ codes, float* __restrict__ steps, int32_t* __restrict__ total,    \
            int tokens, int heads, int head_dim, int capacity) {                                   \
+    __shared__ Steps merging;                                                                     \
     const int cells = cells_of(spans, blockIdx.x / heads);                                        \
-    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim,            \
+    merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim, merging,   \
           [&](bool, size_t at, float x) {                                                         \
             out[at] = x;                                                                          \
             round_one(x, at, codes, steps, total);                                                \
