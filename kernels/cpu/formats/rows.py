@@ -102,9 +102,9 @@ def _q4_k(builder: Any, words: Words, put: Put, copy: Copy) -> None:
         return builder.or_(bits, _masked(builder, two, 0x30, -2))
 
     integers = _masked(builder, low_d, 0x3F), joined(_masked(builder, high, 0x0F), low_d)
-    floors = _masked(builder, low_m, 0x3F), joined(_masked(builder, high, 0x0F, -4), low_m)
+    mins = _masked(builder, low_m, 0x3F), joined(_masked(builder, high, 0x0F, -4), low_m)
     for block in range(8):
-        for place, found in ((256, integers), (272, floors)):
+        for place, found in ((256, integers), (272, mins)):
             put(288 * block + place, _narrow(builder, found[block // 4], 8 * (block % 4), 8))
     for pair in range(4):
         codes = [*words(16 + 32 * pair), *words(32 + 32 * pair)]
