@@ -233,51 +233,46 @@ def meet_pieces(kind: Vector, piece: Piece, count: int) -> Any:
     return meet
 
 
-def meet_halves(kind: Vector) -> Any:
-    """An intrinsic of (sums, addresses, at, x, k): half a cache line of each of twice sixteen rows
-    of floats, met by x[0, k:] of one token (AVX-512): two chains of fused multiply-adds for each
-    lane, by turns."""
-    bits = kind.bits // kind.lanes
+def meet_lines(kind: Vector) -> Any:
+    """An intrinsic of (sums, weight, starts, at, x, k, ahead, asked): a cache line of each of twice
+    sixteen rows of floats, met by x[0, k:] of one token (AVX-512): two chains of fused
+    multiply-adds for each lane. What lies at byte `asked` of the rows that begin at `ahead` is
+    asked for a row at a time among the products: of many that are asked for at once a CPU (Zen 5)
+    drops some."""
+    bits, half = kind.bits // kind.lanes, CACHE_LINE // 2
+    every = 32 // bits  # columns from one row that is asked for to the next
 
     @intrinsic
-    def meet(typing, sums, addresses, at, x, k):
+    def meet(typing, sums, weight, starts, at, x, k, ahead, asked):
         def codegen(context, builder, signature, values):
-            both = zip(addresses, cgutils.unpack_tuple(builder, values[1]), strict=True)
-            groups = [_pointers(context, builder, a, (v, values[2])) for a, v in both]
-            scalars = address_of(context, builder, x, values[3:], ELEMENTS["f32"])
+            def begins(groups: Any, at_groups: Any, place: Any) -> list[list[Any]]:
+                each = zip(groups, cgutils.unpack_tuple(builder, at_groups), strict=True)
+                return [
+                    _begins(context, builder, weight, g, (values[1], v, place)) for g, v in each
+                ]
+
             totals = cgutils.unpack_tuple(builder, values[0])
-            name, like = f"llvm.fmuladd.{suffix(sums.dtype)}", sums.dtype.ir
-            columns = zip(*(columns_of_rows(builder, rows, bits) for rows in groups), strict=True)
-            for j, pair in enumerate(columns):
-                one = builder.load(builder.gep(scalars, [I64(j)]))
-                scalar = broadcast(builder, sums.dtype, one)
-                for group, column in enumerate(pair):
-                    w = widened(builder, kind, builder.bitcast(column, kind.ir))
-                    totals[group] = call_llvm(builder, name, like, [w, scalar, totals[group]])
+            groups = begins(starts, values[2], values[3])
+            far = begins(ahead, values[6], values[7])
+            scalars = address_of(context, builder, x, values[4:6], ELEMENTS["f32"])
+            for part in range(2):
+                columns = [columns_of_rows(builder, rows, part * half, bits) for rows in groups]
+                for j, pair in enumerate(zip(*columns, strict=True)):
+                    one = builder.load(builder.gep(scalars, [I64(part * len(columns[0]) + j)]))
+                    scalar = broadcast(builder, sums.dtype, one)
+                    for group, column in enumerate(pair):
+                        if j % every == 0:
+                            row = far[group][part * LANES // 2 + j // every]
+                            operands = [row, I32(0), I32(3), I32(1)]
+                            call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), operands)
+                        w = widened(builder, kind, builder.bitcast(column, kind.ir))
+                        name, like = f"llvm.fmuladd.{suffix(sums.dtype)}", sums.dtype.ir
+                        totals[group] = call_llvm(builder, name, like, [w, scalar, totals[group]])
             return context.make_tuple(builder, sums, totals)
 
-        return sums(sums, addresses, types.intp, x, types.intp), codegen
+        return sums(sums, weight, starts, at, x, k, ahead, asked), codegen
 
     return meet
-
-
-def _pointers(context: Any, builder: Any, addresses: Any, values: Any) -> list[Any]:
-    """To byte `at` of sixteen rows; values are (addresses, at)."""
-    first = context.make_array(addresses)(context, builder, values[0]).data
-    begins = (builder.load(builder.gep(first, [I64(lane)])) for lane in range(LANES))
-    return [builder.gep(builder.inttoptr(b, I8.as_pointer()), [values[1]]) for b in begins]
-
-
-@intrinsic
-def ask_rows(typing, addresses, at):
-    """Ask for the cache line at byte `at` of each of sixteen rows."""
-
-    def codegen(context, builder, signature, values):
-        for row in _pointers(context, builder, addresses, values):
-            call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), [row, I32(0), I32(3), I32(1)])
-        return context.get_dummy_value()
-
-    return types.void(addresses, types.intp), codegen
 
 
 @inner
@@ -390,45 +385,23 @@ def meet_units(format: str, kind: Vector) -> Any:
 
 def meet_in_lines(format: str, kind: Vector) -> Any:
     """The same for AVX-512. A row's beginning is asked for where the end of the one before is met;
-    `along` 0 is a whole row ahead. A line of every row is asked for at once: by turns with products
-    they come slower from memory (Zen 5)."""
+    `along` 0 is a whole row ahead."""
     rest, bytes_each = meet_rest(format, kind), PIECES[format].unit_bytes
-    whole, half = meet_halves(kind), CACHE_LINE // 2 // bytes_each
-
-    @inner
-    def meet_from(sums, addresses, ahead, begin, end, x):
-        for k in range(begin, end, half):
-            at = k * bytes_each
-            if at % CACHE_LINE == 0:
-                ask_rows(ahead[0], at)
-                ask_rows(ahead[1], at)
-            sums = whole(sums, addresses, at, x, k)
-        return sums
+    whole, line = meet_lines(kind), CACHE_LINE // bytes_each
 
     @inner
     def meet(weight, starts, following, row_bytes, x, along):
-        done, sums = x.shape[1] // half * half, (zero(f32x16), zero(f32x16))
+        done, sums = x.shape[1] // line * line, (zero(f32x16), zero(f32x16))
         ahead = min(along or row_bytes, row_bytes)
-        own = min((row_bytes - ahead) // CACHE_LINE * CACHE_LINE // bytes_each, done)
-        addresses = stack(np.int64, LANES), stack(np.int64, LANES)
-        asked = stack(np.int64, LANES), stack(np.int64, LANES)
-        put_addresses(weight, starts, 0, addresses)
-        put_addresses(weight, starts, ahead, asked)
-        sums = meet_from(sums, addresses, asked, 0, own, x)
-        put_addresses(weight, following, ahead - row_bytes, asked)
-        sums = meet_from(sums, addresses, asked, own, done, x)
+        for k in range(0, done, line):
+            at = k * bytes_each
+            if at + ahead < row_bytes:
+                sums = whole(sums, weight, starts, at, x, k, starts, at + ahead)
+            else:
+                sums = whole(sums, weight, starts, at, x, k, following, at + ahead - row_bytes)
         return rest(weight, starts, done, x, sums)
 
     return meet
-
-
-@inner
-def put_addresses(weight, starts, beyond, addresses):
-    """Where so many bytes beyond their beginnings two groups' rows are in memory."""
-    base = weight.ctypes.data + beyond
-    for lane in range(LANES):
-        addresses[0][lane] = base + starts[0][lane]
-        addresses[1][lane] = base + starts[1][lane]
 
 
 def meet_rest(format: str, kind: Vector) -> Any:

@@ -1,6 +1,5 @@
 """Vectors by several: rows transposed, loaded, added to and stored; and arrays on the stack."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -105,15 +104,16 @@ def words_of_rows(builder: Any, rows: Any, byte: int) -> list[Any]:
     return [shuffle(builder, *pair, m) for pair in halves for m in (LOW_PAIRS, HIGH_PAIRS)]
 
 
-def columns_of_rows(builder: Any, rows: Any, bits: int) -> Iterator[Any]:
+def columns_of_rows(builder: Any, rows: Any, byte: int, bits: int) -> list[Any]:
     """Columns of elements of so many bits, 16 or 32, which are a row a lane: of 32 bytes of each of
-    sixteen rows, from its pointer on, in order. For AVX-512: of its units for vectors
+    sixteen rows, from its pointer plus `byte` on, in order. For AVX-512: of its units for vectors
     more can mix within quarters, as most of this does, than join or permute registers (Zen 5: four
     and two)."""
     eight = ir.VectorType(I32, 8)
 
     def half(row: Any) -> Any:
-        words = builder.load(builder.bitcast(row, eight.as_pointer()))
+        place = builder.gep(row, [ir.IntType(64)(byte)])
+        words = builder.load(builder.bitcast(place, eight.as_pointer()))
         words.align = 1
         return words
 
@@ -127,6 +127,7 @@ def columns_of_rows(builder: Any, rows: Any, bits: int) -> Iterator[Any]:
     each = 32 // bits  # elements of a word
     kind = ir.VectorType(ir.IntType(bits), LANES * each)
     low, high = ([builder.bitcast(v, kind) for v in squares(first)] for first in (0, 8))
+    found = []
     for quarter in (0, 1):
         for c in range(4):
             words = [
@@ -135,7 +136,8 @@ def columns_of_rows(builder: Any, rows: Any, bits: int) -> Iterator[Any]:
             lanes = [each * word + e for e in range(each) for word in words]
             both = shuffle(builder, low[c], high[c], lanes)
             parts = (range(LANES * e, LANES * e + LANES) for e in range(each))
-            yield from (shuffle(builder, both, both, part) for part in parts)
+            found += [shuffle(builder, both, both, part) for part in parts] if each > 1 else [both]
+    return found
 
 
 @intrinsic
