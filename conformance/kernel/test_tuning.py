@@ -3,6 +3,7 @@ found again, as long as it is of the kernel as it is."""
 
 import json
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -65,6 +66,20 @@ def test_any_tuning_gives_the_same_bits(kernel, data):
     values = {knob.name: data.draw(st.sampled_from(knob.values)) for knob in kernel.knobs}
     sizes = {axis: data.draw(st.sampled_from(sizes)) for axis, sizes in SHAPES.items()}
     assert out_of(kernel, sizes, values) == out_of(kernel, sizes, {})
+
+
+CROSSOVERS = {knob for kernel in HAVE_KNOBS for knob in kernel.knobs if knob.crossover}
+
+
+@pytest.mark.parametrize("knob", CROSSOVERS, ids=lambda knob: knob.name)
+def test_steps_tell_values_of_a_crossover_apart(knob):
+    """A step of so many tokens is served in one way or the other, and what is measured in all of
+    them tells any two values apart."""
+    for tokens in knob.tokens:
+        assert sorted(chain(*knob.alike(tokens))) == sorted(knob.values)
+        assert all(len({0 < v <= tokens for v in same}) == 1 for same in knob.alike(tokens))
+    ways = [tuple(0 < value <= tokens for tokens in knob.tokens) for value in knob.values]
+    assert len(set(ways)) == len(knob.values)
 
 
 @pytest.mark.parametrize("kernel", HAVE_KNOBS, ids=lambda kernel: kernel.name)

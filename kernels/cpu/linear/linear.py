@@ -57,6 +57,12 @@ class Blocking:
         return replace(self, units=self.units // blocks)
 
 
+@njit(inline="always")
+def from_here(tokens, crossover):
+    """Whether a step of so many tokens is served by the way that begins at a crossover's value."""
+    return 0 < crossover <= tokens
+
+
 def asking(size: int, count: int) -> Any:
     """(weight, at, tuning): ask for `count` bytes of the weights that come after byte `at`, as far
     ahead as STREAM's knobs say for a tile of `size` tokens."""
