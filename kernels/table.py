@@ -60,7 +60,7 @@ from kernels.cpu.linear import (
     linear_neon_bf16,
     linear_scalar,
 )
-from kernels.cpu.linear.linear import STREAM
+from kernels.cpu.linear.linear import KNOBS, STREAM
 from kernels.cpu.recurrent import causal_conv1d, gated_delta_net, ssm_scan
 from kernels.cpu.runtime.share import Share
 from kernels.cpu.samplers import choice, cut, edits, prefix
@@ -128,7 +128,7 @@ def in_int8(
     variant: str,
     shares: dict[str, Share],
     packings: Packings = PACKINGS,
-    knobs: Knobs = STREAM,
+    knobs: Knobs = KNOBS,
     **rest: Any,
 ) -> list[Kernel]:
     """A variant of linear that meets quantised activations, in each of its formats."""
@@ -157,7 +157,7 @@ def of_experts(
     variant: str,
     shares: Mapping[str, Share],
     packings: Packings = PACKINGS,
-    knobs: Knobs = STREAM,
+    knobs: Knobs = KNOBS,
     **rest: Any,
 ) -> list[Kernel]:
     """A variant of linear_experts, in each of the formats of linear's. Its knobs are not measured:
@@ -224,8 +224,8 @@ KERNELS: tuple[Kernel, ...] = (
     *in_bf16("amx_bf16", linear_amx_bf16.SHARES, requires=AMX_BF16),
     *in_bf16("avx512_bf16", linear_bf16.SHARES, requires=BF16),
     *in_bf16("neon_bf16", linear_neon_bf16.SHARES, requires=NEON_BF16),
-    *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=STREAM),
-    *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=STREAM),
+    *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=KNOBS),
+    *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=KNOBS),
     *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
     *in_int8("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, knobs=PAIRING),
     *in_int8("avx2", linear_int8.AVX2_SHARES, requires=AVX2),

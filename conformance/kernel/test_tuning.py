@@ -17,7 +17,7 @@ from kernels.call import stages
 from kernels.certificates import code_of
 from kernels.cpu.isa.amx import request
 from kernels.cpu.linear import linear_amx, linear_amx_bf16
-from kernels.cpu.linear.linear import STREAM
+from kernels.cpu.linear.linear import KNOBS
 from kernels.kernel import Kernel
 from kernels.provenance import machine
 from kernels.shapes import empty_outputs
@@ -68,7 +68,9 @@ def test_any_tuning_gives_the_same_bits(kernel, data):
     assert out_of(kernel, sizes, values) == out_of(kernel, sizes, {})
 
 
-CROSSOVERS = {knob for kernel in HAVE_KNOBS for knob in kernel.knobs if knob.crossover}
+CROSSOVERS = {
+    knob for kernel in HAVE_KNOBS for knob in kernel.knobs if knob.crossover and knob.tokens
+}
 
 
 @pytest.mark.parametrize("knob", CROSSOVERS, ids=lambda knob: knob.name)
@@ -118,7 +120,7 @@ def test_the_longest_part_of_a_name_counts(monkeypatch):
         },
     ]
     monkeypatch.setattr(tuning, "_starting", lambda: rows)
-    kernel, defaults = find("linear/cpu/generic/F16"), {knob.name: knob.default for knob in STREAM}
+    kernel, defaults = find("linear/cpu/generic/F16"), {knob.name: knob.default for knob in KNOBS}
     assert starting(kernel, frozenset()) == defaults
     assert starting(kernel, frozenset("a")) == defaults | {"ahead": 4096, "near": 0}
     assert starting(kernel, frozenset("ab")) == defaults | {"near": 0}

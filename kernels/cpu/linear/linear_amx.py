@@ -56,8 +56,8 @@ from kernels.cpu.isa.tiles import (
     fma_outer,
     zeros,
 )
-from kernels.cpu.linear import linear_blocks
-from kernels.cpu.linear.linear import LANES, STREAM, Blocking, ask_for_part, from_here, named
+from kernels.cpu.linear import linear, linear_blocks
+from kernels.cpu.linear.linear import LANES, Blocking, ask_for_part, from_here, named
 from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, extras_of, total_of
 from kernels.cpu.linear.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.linear.linear_superblocks import (
@@ -87,8 +87,8 @@ TILES_FROM = Knob(
     (2, 4, 8, 12),
     crossover=True,
 )
-KNOBS = (*STREAM, TILES_FROM)
-TILES_FROM_AT = len(STREAM)
+KNOBS = (*linear.KNOBS, TILES_FROM)
+TILES_FROM_AT = len(linear.KNOBS)
 FORMATS = tuple(f for f, layout in LAYOUTS.items() if not layout.table and f not in LATTICES)
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
 

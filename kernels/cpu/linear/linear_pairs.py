@@ -35,7 +35,8 @@ from kernels.cpu.isa.tiles import (
     store_tile,
     zeros,
 )
-from kernels.cpu.linear.linear import FIRST, LANES, STREAM, ask_for_part, filling, from_here
+from kernels.cpu.linear import linear
+from kernels.cpu.linear.linear import FIRST, LANES, ask_for_part, filling, from_here
 from kernels.cpu.linear.linear_superblocks import (
     floor_pairs,
     meet_totals,
@@ -61,8 +62,8 @@ PAIRS_FROM = Knob(
     (16, 32, 64, 128),
     crossover=True,
 )
-KNOBS = (*STREAM, PAIRS_FROM)
-PAIRS_FROM_AT = len(STREAM)
+KNOBS = (*linear.KNOBS, PAIRS_FROM)
+PAIRS_FROM_AT = len(linear.KNOBS)
 
 
 def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
