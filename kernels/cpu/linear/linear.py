@@ -24,7 +24,7 @@ LANES = 16
 DISTANCES = (0, 512, 1024, 2048, 4096, 8192, 16384)
 STREAM = (
     Knob("ahead", DISTANCES, 0, "bytes ahead of one token's weights that are asked for; 0: none"),
-    Knob("ahead_many", DISTANCES, 2048, "the same where several tokens meet the weights", (4,)),
+    Knob("ahead_many", DISTANCES, 2048, "the same where several tokens meet the weights", (4, 16)),
     Knob("near", (0, 1), 1, "whether into the first cache, or else into the second"),
 )
 STREAMS = Knob("streams", (1, 2), 2, "how many a thread reads of one token's weights")
