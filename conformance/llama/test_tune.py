@@ -159,6 +159,22 @@ def test_a_crossover_is_found_where_one_way_becomes_the_faster(monkeypatch, best
     assert len(asked) == 5 * len(PAIRS_FROM.tokens) * (2 + 2)
 
 
+def test_what_no_step_tells_apart_stays(monkeypatch):
+    """A plan of at most 31 tokens, in which pairs are slow: whether they serve from 32 or from 64
+    on does not show."""
+
+    def seconds(_, groups, tokens):
+        return [2.0 if 0 < groups[0].now()["pairs_from"] <= tokens else 1.0]
+
+    monkeypatch.setattr(Tuner, "_pass", seconds)
+    steps = tune.steps_of([PAIRS_FROM], 31)[PAIRS_FROM]
+    assert steps == [16, 31]
+    for value in PAIRS_FROM.values:
+        group = Group(SimpleNamespace(knobs=(PAIRS_FROM,)), {}, np.array([value]), {})
+        Tuner(None, None, 1)._choose([group], PAIRS_FROM, steps, turns=5)
+        assert group.now() == {"pairs_from": 32 if value == 16 else value}
+
+
 @pytest.mark.usefixtures("measured")
 def test_what_is_slower_in_the_end_is_taken_back(monkeypatch):
     """8 KiB ahead seemed faster until all that was chosen was compared with all that was before."""

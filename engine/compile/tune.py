@@ -188,8 +188,12 @@ class Tuner:
                     group.set({**values, knob.name: ways[i][0]})
                 same = [knob.values.index(value) for value in ways[i]]
                 seconds[same, turn] += np.divide(self._pass(groups, tokens), tokens)
-        best = np.median(seconds, axis=1).argmin(axis=0)
-        after = [{**v, knob.name: knob.values[i]} for v, i in zip(before, best, strict=True)]
+        after = []
+        for values, middle in zip(before, np.median(seconds, axis=1).T, strict=True):
+            own = knob.values.index(values[knob.name])  # which stays if no step told it apart
+            best = own if middle[own] == middle.min() else middle.argmin()
+            chosen = knob.values[best]
+            after.append({**values, knob.name: chosen})
         gains = self._compared(groups, before, after, steps, turns)
         found = []
         for group, old, new, gain in zip(groups, before, after, gains, strict=True):

@@ -56,7 +56,7 @@ SLICE = 16  # blocks that are lowered at a time, so that they stay in the first 
 ALL_SUMS = TOKENS // SIZE * TALL
 PAIRS_FROM = Knob(
     "pairs_from",
-    (0, 16, 32, 64, 128),
+    (16, 32, 64, 128, 0),
     32,
     "from how many tokens on groups meet them in pairs; 0: never",
     (16, 32, 64, 128),
