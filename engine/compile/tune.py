@@ -19,7 +19,7 @@ import numpy as np
 
 from engine.compile.plan import TUNING, Plan, shape_of
 from engine.graph import Value
-from engine.watch import Watch
+from engine.progress import ProgressCallback
 from kernels.cpu.runtime.sequence import Entry
 from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
@@ -53,7 +53,7 @@ class Group:
         return {k.name: int(v) for k, v in zip(self.kernel.knobs, self.values, strict=True)}
 
 
-def told(gains: Sequence[float]) -> tuple[float, tuple[float, float]]:
+def quantiles(gains: Sequence[float]) -> tuple[float, tuple[float, float]]:
     """The median, and the least and the most."""
     low, middle, high = (round(float(g), 3) for g in np.quantile(gains, (0, 0.5, 1)))
     return middle, (low, high)
@@ -100,8 +100,10 @@ def groups_of(plan: Plan, known: Mapping[Key, Tuned], threads: int) -> list[Grou
 class Tuner:
     """Measures what nothing is known of in a plan, in about so many seconds."""
 
-    def __init__(self, plan: Plan, team: Team, seconds: float, watch: Watch | None = None) -> None:
-        self.plan, self.team, self.seconds, self.watch = plan, team, seconds, watch
+    def __init__(
+        self, plan: Plan, team: Team, seconds: float, progress: ProgressCallback | None = None
+    ) -> None:
+        self.plan, self.team, self.seconds, self.progress = plan, team, seconds, progress
         self.done = self.total = 0
 
     def tuned(self, again: bool = False) -> list[Tuned]:
@@ -134,7 +136,7 @@ class Tuner:
                 gains[i] = {name: found for name, found in gains[i].items() if name not in alone}
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return [
-            Tuned(*key_of(group.kernel, group.shape, threads), chosen, *told(gain), when, each)
+            Tuned(*key_of(group.kernel, group.shape, threads), chosen, *quantiles(gain), when, each)
             for group, chosen, gain, each in zip(groups, after, whole, gains, strict=True)
         ]
 
@@ -170,8 +172,8 @@ class Tuner:
             self.team.run(group.programs[tokens])
             found.append(time.perf_counter() - started)
         self.done += 1
-        if self.watch and self.total:
-            self.watch(min(self.done, self.total), self.total)
+        if self.progress and self.total:
+            self.progress(min(self.done, self.total), self.total)
         return found
 
     def _choose(

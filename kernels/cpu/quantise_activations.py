@@ -123,8 +123,8 @@ def of_blocks(together: int) -> Any:
             store(quants, at + 16, convert(i8x16, high))
             totals[at // BLOCK] = sum_both(low, high)
 
-    def kernel(block, thread, n_threads):
-        x, q, scale, total = arguments(block, SIGNATURE)
+    def kernel(args, thread, n_threads):
+        x, q, scale, total = arguments(args, SIGNATURE)
         values, quants, scales, totals = x.ravel(), q.ravel(), scale.ravel(), total.ravel()
         first, last = part(x.shape[0], thread, n_threads)
         for begin in range(first * x.shape[1], last * x.shape[1], together):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.decoding import TAGS, element, six_bit_floor, six_bit_part
+from kernels.cpu.formats.decoding import TAGS, element, six_bit_min, six_bit_part
 from kernels.cpu.isa.bits import half_at
 from kernels.cpu.isa.simd import (
     bf16x16,
@@ -100,7 +100,7 @@ def q4_k(half: Any, number: Any) -> Any:
     def decode(weight, start, c):
         at, j = start + c // 256 * 144, c % 256
         d = mul(half(weight, at), splat(f32x16, np.float32(six_bit_part(weight, at, j))))
-        m = mul(half(weight, at + 2), splat(f32x16, np.float32(-six_bit_floor(weight, at, j))))
+        m = mul(half(weight, at + 2), splat(f32x16, np.float32(-six_bit_min(weight, at, j))))
         codes, shift = at + 16 + j // 64 * 32, j % 64 // 32 * 4
         low, high = load(i8x16, weight, codes), load(i8x16, weight, codes + 16)
         return number(d, m, low, shift), number(d, m, high, shift)

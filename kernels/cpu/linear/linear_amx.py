@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.formats.block_scales import integers_of, unit_offset, unit_scale
-from kernels.cpu.formats.layouts import BLOCK, LATTICES, LAYOUTS, Layout
+from kernels.cpu.formats.layouts import BLOCK, GRIDS, LAYOUTS, Layout
 from kernels.cpu.isa.amx import (
     AMX,
     EMULATED,
@@ -61,8 +61,8 @@ from kernels.cpu.linear.linear import LANES, Blocking, ask_for_part, from_here, 
 from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, extras_of, total_of
 from kernels.cpu.linear.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.linear.linear_superblocks import (
-    floor_pairs,
     meet_totals,
+    min_pairs,
     pairs_of,
     times_integers,
 )
@@ -89,7 +89,7 @@ TILES_FROM = Knob(
 )
 KNOBS = (*linear.KNOBS, TILES_FROM)
 TILES_FROM_AT = len(linear.KNOBS)
-FORMATS = tuple(f for f, layout in LAYOUTS.items() if not layout.table and f not in LATTICES)
+FORMATS = tuple(f for f, layout in LAYOUTS.items() if not layout.table and f not in GRIDS)
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
 
 
@@ -183,23 +183,23 @@ def fill(layout: Layout) -> Any:
 
 
 def lower(layout: Layout) -> Any:
-    """(weight, at, depth, lowered, integers, floors, scales, offsets): a group's blocks as tiles of
-    signed bytes, each part's integers and pairs of floors, and each unit's d and m."""
+    """(weight, at, depth, lowered, integers, mins, scales, offsets): a group's blocks as tiles of
+    signed bytes, each part's integers and pairs of mins, and each unit's d and m."""
     blocks, step, block_step = layout.blocks, layout.step, layout.block
     parts, payload, has_m = layout.parts, layout.payload, layout.m
-    has_integers, pairs = layout.integers, pairs_of(layout) if layout.floors else 0
+    has_integers, pairs = layout.integer_scales, pairs_of(layout) if layout.mins else 0
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
     scale, offset = unit_scale(layout, LANES), unit_offset(layout, LANES)
-    integer_of, floors_of = integers_of(layout, LANES)[0], floor_pairs(layout, LANES)
-    raised = np.full(ROW, layout.raised, np.uint8)
+    integer_of, mins_of = integers_of(layout, LANES)[0], min_pairs(layout, LANES)
+    zero_point = np.full(ROW, layout.zero_point, np.uint8)
 
     @njit(inline="always")
     def four(lowered, at, codes):
         for i in range(4):
-            store(lowered, at + i * ROW, less(codes[i], load(i8x64, raised, 0)))
+            store(lowered, at + i * ROW, less(codes[i], load(i8x64, zero_point, 0)))
 
     @inner
-    def lower_all(weight, at, depth, lowered, integers, floors, scales, offsets):
+    def lower_all(weight, at, depth, lowered, integers, mins, scales, offsets):
         for u in range(depth // blocks):
             base = at + u * step
             ends = base + blocks * block_step
@@ -214,7 +214,7 @@ def lower(layout: Layout) -> Any:
                     own, place = block + payload + p * LANES, (to * parts + p) * LANES
                     store(integers, place, integer_of(weight, own))
             for pair in range(pairs):
-                store(floors, (u * pairs + pair) * 2 * LANES, floors_of(weight, base, pair))
+                store(mins, (u * pairs + pair) * 2 * LANES, mins_of(weight, base, pair))
 
     return lower_all
 
@@ -224,7 +224,7 @@ def adding(layout: Layout) -> Any:
     added: to the sums, or to the superblock's totals, which its last part adds to the sums. `unit`
     is the place of the first unit in the panel."""
     parts, blocks, has_m = layout.parts, layout.blocks, layout.m
-    pieces, pairs, has_integers = parts * blocks, pairs_of(layout), layout.integers
+    pieces, pairs, has_integers = parts * blocks, pairs_of(layout), layout.integer_scales
     times = times_integers(layout)
 
     @njit(inline="always")
@@ -238,7 +238,7 @@ def adding(layout: Layout) -> Any:
 
     @njit(inline="always")
     def to_totals(sums, totals, exact, weights, met, unit, piece):
-        (integers, floors, scales, offsets), (token_scales, extras) = weights, met
+        (integers, mins, scales, offsets), (token_scales, extras) = weights, met
         totals = times(totals, exact, load(i32x16, integers, piece * LANES if has_integers else 0))
         if piece % pieces != pieces - 1:
             return sums, totals
@@ -248,7 +248,7 @@ def adding(layout: Layout) -> Any:
             return add_unit(sums, totals, d, token_scales, place), zeros(i32x16, ROWS)
         found = zeros(i32x16, ROWS)
         for pair in range(pairs):
-            of_rows = load(i16x32, floors, (u * pairs + pair) * 2 * LANES)
+            of_rows = load(i16x32, mins, (u * pairs + pair) * 2 * LANES)
             found = meet_totals(found, of_rows, extras, place * pairs + pair * ROWS)
         m = load(f32x16, offsets, u * LANES)
         sums = add_unit_with_offset(sums, totals, d, found, m, token_scales, place)
@@ -261,7 +261,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
     blocks, step, parts = layout.blocks, layout.step, layout.parts
     lower_all, add_exact = lower(layout), adding(layout)
     width = BLOCK // parts
-    own_integers, own_floors, own_scales = sizes_of_group(layout)
+    own_integers, own_mins, own_scales = sizes_of_group(layout)
 
     @njit(inline="always")
     def issue(state, c, a, w, where, piece, dots):
@@ -282,8 +282,8 @@ def multiply(tag: Any, layout: Layout) -> Any:
     @njit(inline="always")
     def own_of(lowered_weights, which):
         """The lowered weights, and what else there is, of one of the groups that are together."""
-        lowered, integers, floors, scales, offsets = lowered_weights
-        rest = integers[which * own_integers :], floors[which * own_floors :]
+        lowered, integers, mins, scales, offsets = lowered_weights
+        rest = integers[which * own_integers :], mins[which * own_mins :]
         floats = scales[which * own_scales :], offsets[which * own_scales :]
         return lowered[which * WEIGHTS :], (rest[0], rest[1], floats[0], floats[1])
 
@@ -349,11 +349,11 @@ def multiply(tag: Any, layout: Layout) -> Any:
 
 
 def sizes_of_group(layout: Layout) -> tuple[int, int, int]:
-    """Elements of a group's integers, pairs of floors, and scales or offsets, lowered."""
+    """Elements of a group's integers, pairs of mins, and scales or offsets, lowered."""
     units = DEEPEST // layout.blocks
-    integers = DEEPEST * layout.parts * LANES if layout.integers else LANES
-    floors = 2 * LANES * units * pairs_of(layout) if layout.floors else 1
-    return integers, floors, units * LANES
+    integers = DEEPEST * layout.parts * LANES if layout.integer_scales else LANES
+    mins = 2 * LANES * units * pairs_of(layout) if layout.mins else 1
+    return integers, mins, units * LANES
 
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
@@ -367,12 +367,12 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     activations, met = PANEL * ROWS * BLOCK, PANEL // layout.blocks * ROWS
     extras = met * extras_of(layout) if layout.m else 1
     extra, weights, dots = extra_type(layout), TOGETHER * WEIGHTS, UNDER_WAY * C
-    integers, floors, scales = (TOGETHER * size for size in sizes_of_group(layout))
+    integers, mins, scales = (TOGETHER * size for size in sizes_of_group(layout))
 
-    def kernel(block, thread, n_threads):
-        q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
+    def kernel(args, thread, n_threads):
+        q, scale, total, weight, tuning, out = arguments(args, SIGNATURE)
         if not from_here(out.shape[0], tuning[TILES_FROM_AT]):
-            few(block, thread, n_threads)
+            few(args, thread, n_threads)
             return
         rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
         if rows[0] == rows[1]:
@@ -382,7 +382,7 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
             (
                 stack(np.int8, weights),
                 stack(np.int32, integers),
-                stack(np.int16, floors),
+                stack(np.int16, mins),
                 stack(np.float32, scales),
                 stack(np.float32, scales),
             ),

@@ -53,7 +53,7 @@ LEAST_IN_VECTORS = 4  # tokens of a tile whose panel is filled so
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Microkernel:
     """How a variant makes dots: `lanes` rows at once, from a panel of `words` for four activations,
     which lay(panel, k, t, size, four) puts there for word k of token t."""
 
@@ -65,9 +65,9 @@ class Meeting:
     def layout(self, format: str) -> Layout:
         return LAYOUTS[format]
 
-    def taken_off(self, layout: Layout) -> int:
+    def zero_point_correction(self, layout: Layout) -> int:
         """By what totals are multiplied before dots are added to them."""
-        return -layout.raised
+        return -layout.zero_point
 
     def dots(self, layout: Layout) -> tuple[Any, ...]:
         """For each part of a block, (dots, weight, at, panel, offset, size) -> dots with the part's
@@ -84,12 +84,12 @@ class Meeting:
         return None
 
 
-def add_block(meeting: Meeting, layout: Layout, ask: Any) -> Any:
+def add_block(microkernel: Microkernel, layout: Layout, ask: Any) -> Any:
     """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums with the block
     at byte `at` added; in the panel it is the one at place `where`."""
-    lanes, words, has_m = meeting.lanes, 8 * meeting.words, layout.m
-    begin = beginning(layout, lanes, meeting.taken_off(layout) != 0)
-    (dots_of,) = meeting.dots(layout)
+    lanes, words, has_m = microkernel.lanes, 8 * microkernel.words, layout.m
+    begin = beginning(layout, lanes, microkernel.zero_point_correction(layout) != 0)
+    (dots_of,) = microkernel.dots(layout)
 
     @njit(inline="always")
     def add(sums, d, m, weight, at, lane, panel, where, size, tuning):
@@ -102,19 +102,19 @@ def add_block(meeting: Meeting, layout: Layout, ask: Any) -> Any:
     return add
 
 
-def add_unit(meeting: Meeting, layout: Layout, size: int) -> Any:
+def add_unit(microkernel: Microkernel, layout: Layout, size: int) -> Any:
     """What has one float scale, a superblock or a block, for tiles of `size` tokens."""
     if layout.blocks > 1:
-        return add_superblock(meeting, layout, asking(size, layout.block))
-    return add_block(meeting, layout, asking(size, layout.step))
+        return add_superblock(microkernel, layout, asking(size, layout.block))
+    return add_block(microkernel, layout, asking(size, layout.step))
 
 
-def add_two_units(meeting: Meeting, layout: Layout) -> Any:
+def add_two_units(microkernel: Microkernel, layout: Layout) -> Any:
     """The same of one token and two groups of rows: (sums, ds, ms, weight, ats, lane, panel, where,
     tuning) -> sums, of which all but the panel's are tuples of two."""
     if layout.blocks > 1:
-        return add_two_superblocks(meeting, layout, asking(1, layout.block))
-    one = add_block(meeting, layout, asking(1, layout.step))
+        return add_two_superblocks(microkernel, layout, asking(1, layout.block))
+    one = add_block(microkernel, layout, asking(1, layout.step))
 
     @njit(inline="always")
     def add(sums, ds, ms, weight, ats, lane, panel, where, tuning):
@@ -126,15 +126,15 @@ def add_two_units(meeting: Meeting, layout: Layout) -> Any:
     return add
 
 
-def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int], Any]:
+def multiply(microkernel: Microkernel, layout: Layout, factor: float) -> Callable[[int], Any]:
     """Of linear.product, a tile of each size made once; `factor` multiplies the weight's d."""
-    lanes, step, scales = meeting.lanes, layout.step, layout.blocks * layout.block
+    lanes, step, scales = microkernel.lanes, layout.step, layout.blocks * layout.block
     floats = Vector("f32", lanes)
     scale, offset = unit_scale(layout, lanes, factor), unit_offset(layout, lanes)
 
     @cache
     def of_size(size: int) -> Any:
-        add = add_unit(meeting, layout, size)
+        add = add_unit(microkernel, layout, size)
 
         @inner
         def tile(token, arguments):
@@ -157,11 +157,11 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
     return of_size
 
 
-def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
+def single(microkernel: Microkernel, layout: Layout, factor: float) -> Any:
     """(panel, weight, units, out, tuning, thread, n_threads): one token, whose panel is all of
     hidden. As linear_float.single, two groups of rows at once."""
-    lanes, step, scales = meeting.lanes, layout.step, layout.blocks * layout.block
-    floats, add = Vector("f32", lanes), add_two_units(meeting, layout)
+    lanes, step, scales = microkernel.lanes, layout.step, layout.blocks * layout.block
+    floats, add = Vector("f32", lanes), add_two_units(microkernel, layout)
     scale, offset = unit_scale(layout, lanes, factor), unit_offset(layout, lanes)
 
     @inner
@@ -189,10 +189,10 @@ def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
     return run
 
 
-def spreading(meeting: Meeting) -> Any:
+def spreading(microkernel: Microkernel) -> Any:
     """(row, begin, count, target, size, t): so many words of a row's activations into a panel's
     tile of `size` tokens, of which it is number t."""
-    lay = meeting.lay
+    lay = microkernel.lay
 
     @njit(inline="always")
     def spread(row, begin, count, target, size, t):
@@ -220,10 +220,10 @@ def total_of(layout: Layout) -> Any:
     return whole if parts == 1 else added
 
 
-def laying_totals(meeting: Meeting, layout: Layout) -> Any:
+def packing_totals(microkernel: Microkernel, layout: Layout) -> Any:
     """(source, row, block, count, scales, extras, begin, size, t): lays scales and totals of so
     many blocks of a token, number t of a tile, whose blocks begin at place `begin`."""
-    parts, taken_off, has_m = layout.parts, meeting.taken_off(layout), layout.m
+    parts, correction, has_m = layout.parts, microkernel.zero_point_correction(layout), layout.m
     blocks, pairs, sum_of = layout.blocks, pairs_of(layout), total_of(layout)
 
     @njit(inline="always")
@@ -235,7 +235,7 @@ def laying_totals(meeting: Meeting, layout: Layout) -> Any:
             if has_m:
                 extras[at] = scale[row, block + b] * np.float32(total[row, block + b])
             else:
-                extras[at] = taken_off * total[row, block + b]
+                extras[at] = correction * total[row, block + b]
 
     @njit(inline="always")
     def of_superblocks(source, row, block, count, scales, extras, begin, size, t):
@@ -245,7 +245,7 @@ def laying_totals(meeting: Meeting, layout: Layout) -> Any:
             scales[place + t] = scale[row, first]
             for p in range(blocks * parts if not has_m else 0):
                 found = sum_of(q, total, row, first + p // parts, p % parts)
-                extras[(place * blocks * parts) + p * size + t] = taken_off * found
+                extras[(place * blocks * parts) + p * size + t] = correction * found
             for p in range(pairs if has_m else 0):
                 low = sum_of(q, total, row, first + 2 * p // parts, 2 * p % parts)
                 high = sum_of(q, total, row, first + (2 * p + 1) // parts, (2 * p + 1) % parts)
@@ -254,9 +254,9 @@ def laying_totals(meeting: Meeting, layout: Layout) -> Any:
     return of_superblocks if blocks > 1 else of_blocks
 
 
-def fill(meeting: Meeting, layout: Layout) -> Any:
-    words, blocks = meeting.words, layout.blocks
-    spread, lay_totals = spreading(meeting), laying_totals(meeting, layout)
+def fill(microkernel: Microkernel, layout: Layout) -> Any:
+    words, blocks = microkernel.words, layout.blocks
+    spread, pack_totals = spreading(microkernel), packing_totals(microkernel, layout)
 
     @inner
     def fill_tile(token, size, arguments):
@@ -266,20 +266,24 @@ def fill(meeting: Meeting, layout: Layout) -> Any:
         target = panel[begin * 8 * words :]
         for t in range(size):
             row = first + token + t
-            lay_totals(source, row, block, count, scales, extras, begin, size, t)
+            pack_totals(source, row, block, count, scales, extras, begin, size, t)
             spread(source[1][row], 8 * block, 8 * count, target, size, t)
 
-    dot = meeting.dot_of_bytes()
-    return in_vectors(layout, meeting.taken_off(layout), dot, fill_tile) if dot else fill_tile
+    dot = microkernel.dot_of_bytes()
+    return (
+        in_vectors(layout, microkernel.zero_point_correction(layout), dot, fill_tile)
+        if dot
+        else fill_tile
+    )
 
 
-def in_vectors(layout: Layout, taken_off: int, dot: Any, fill_few: Any) -> Any:
+def in_vectors(layout: Layout, correction: int, dot: Any, fill_few: Any) -> Any:
     """`fill` with the tokens of a tile side by side in a vector, where words are laid as they are:
     sixteen of each token are transposed at a time, and totals are dots of what is laid with ones.
     Vectors are stored whole, each over what the one before it has beyond the tile."""
     per_unit, has_m, width = layout.blocks, layout.m, WORDS
     parts, of_blocks, each = layout.parts, layout.blocks == 1, WORDS // layout.parts
-    ones, pairs = 1 if has_m else -taken_off, pairs_of(layout)
+    ones, pairs = 1 if has_m else -correction, pairs_of(layout)
 
     @njit(inline="always")
     def total(panel, target, part, size):
@@ -289,7 +293,7 @@ def in_vectors(layout: Layout, taken_off: int, dot: Any, fill_few: Any) -> Any:
         return found
 
     @njit(inline="always")
-    def lay_totals(panel, target, scales, extras, begin, count, size):
+    def pack_totals(panel, target, scales, extras, begin, count, size):
         for b in range(count if of_blocks and has_m else 0):
             place = begin + b * size
             found = convert(f32x16, total(panel, target, b, size))
@@ -324,14 +328,14 @@ def in_vectors(layout: Layout, taken_off: int, dot: Any, fill_few: Any) -> Any:
         for b in range(of_scales if of_blocks else 0, count, per_unit):
             for t in range(size):
                 scales[(begin + b * size) // per_unit + t] = scale[row + t, block + b]
-        lay_totals(panel, target, scales, extras, begin, count, size)
+        pack_totals(panel, target, scales, extras, begin, count, size)
 
     return fill_tile
 
 
-def panel_sizes(meeting: Meeting, layout: Layout, size: int) -> tuple[int, int, int]:
+def panel_sizes(microkernel: Microkernel, layout: Layout, size: int) -> tuple[int, int, int]:
     """Words, scales and extras of a panel of so many blocks, and a vector beyond for `fill`."""
-    return 8 * meeting.words * size + LANES, size + LANES, layout.parts * size + LANES
+    return 8 * microkernel.words * size + LANES, size + LANES, layout.parts * size + LANES
 
 
 def extras_of(layout: Layout) -> int:
@@ -345,21 +349,21 @@ def extra_type(layout: Layout) -> Any:
     return np.float32 if layout.m and layout.blocks == 1 else np.int32
 
 
-def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., None]:
-    layout, factor = meeting.layout(format), CODINGS[format].factor
-    blocking = meeting.blocking.over(layout.blocks)
+def int8_kernel(microkernel: Microkernel, variant: str, format: str) -> Callable[..., None]:
+    layout, factor = microkernel.layout(format), CODINGS[format].factor
+    blocking = microkernel.blocking.over(layout.blocks)
     blocks, step = layout.blocks, layout.step
     size = blocking.size * blocks
-    tile = fill(meeting, layout), multiply(meeting, layout, factor)
+    tile = fill(microkernel, layout), multiply(microkernel, layout, factor)
     many = product(blocking, *tile)
-    if pair := meeting.pair(layout):
+    if pair := microkernel.pair(layout):
         many, size = linear_pairs.for_prompts(many, layout, factor, pair, *tile)
-    words, scales, extras = panel_sizes(meeting, layout, size)
+    words, scales, extras = panel_sizes(microkernel, layout, size)
     extra = extra_type(layout)
-    fill_one, one, most = tile[0], single(meeting, layout, factor), size // blocks
+    fill_one, one, most = tile[0], single(microkernel, layout, factor), size // blocks
 
-    def kernel(block, thread, n_threads):
-        q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
+    def kernel(args, thread, n_threads):
+        q, scale, total, weight, tuning, out = arguments(args, SIGNATURE)
         panel = stack(np.int32, words), stack(np.float32, scales), stack(extra, extras)
         source = q, q.view(np.int32), scale, total
         units = scale.shape[1] // blocks
@@ -372,10 +376,10 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     return named(kernel, variant)
 
 
-def shares(meeting: Meeting, variant: str, formats: Iterable[str]) -> dict[str, Share]:
+def shares(microkernel: Microkernel, variant: str, formats: Iterable[str]) -> dict[str, Share]:
     """Formats that lie packed alike share one."""
-    kinds = {f: (meeting.layout(f), CODINGS[f].factor) for f in formats}
+    kinds = {f: (microkernel.layout(f), CODINGS[f].factor) for f in formats}
     first = {kind: f for f, kind in reversed(kinds.items())}
     tags = {f: f for f in first.values()}
-    made = by_format(partial(int8_kernel, meeting, variant), SIGNATURE, tags)
+    made = by_format(partial(int8_kernel, microkernel, variant), SIGNATURE, tags)
     return {f: made[first[kind]] for f, kind in kinds.items()}

@@ -134,8 +134,8 @@ def float_kernel(blocking: Blocking, variant: str, kind: Vector) -> Callable[...
         multiply = chains(load_weights, step, fma_outer)
     many = product(blocking, fill, multiply)
 
-    def kernel(block, thread, n_threads):
-        x, weight, tuning, out = arguments(block, SIGNATURE)
+    def kernel(args, thread, n_threads):
+        x, weight, tuning, out = arguments(args, SIGNATURE)
         if x.shape[0] == 1:
             one(x, weight, out, tuning, thread, n_threads)
             return

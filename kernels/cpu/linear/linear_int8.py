@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.formats.layouts import LATTICES, LAYOUTS, WORD_ROWS, Layout
+from kernels.cpu.formats.layouts import GRIDS, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
     Vector,
     address_of,
@@ -22,7 +22,7 @@ from kernels.cpu.isa.simd_x86 import dot4, dot4_of_signed, dot4_of_small, looked
 from kernels.cpu.isa.tiles import outer, outer_of_two
 from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import KNOBS, Blocking
-from kernels.cpu.linear.linear_blocks import Meeting, shares
+from kernels.cpu.linear.linear_blocks import Microkernel, shares
 from kernels.knob import Knob
 
 four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
@@ -63,24 +63,24 @@ def by_bytes(dots, w, q, at, size):
 
 
 @njit(inline="always")
-def lay_word(panel, k, t, size, four):
+def pack_word(panel, k, t, size, four):
     panel[k * size + t] = four
 
 
 @njit(inline="always")
-def lay_halves(panel, k, t, size, four):
+def pack_halves(panel, k, t, size, four):
     panel[2 * k * size + t] = even_halves(four)
     panel[(2 * k + 1) * size + t] = odd_halves(four)
 
 
 @dataclass(frozen=True, slots=True)
-class Multiplying(Meeting):
+class ByteProducts(Microkernel):
     """By multiplying bytes: (dots, weights, panel, offset, size) -> dots for four bytes a row,
     which are `small`, up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total
     has to.
 
     Without `tables` codes are laid out as what they name. `any_of_two` is `any` of two groups of
-    rows at once, `dot` what panels are filled with (Meeting.dot_of_bytes).
+    rows at once, `dot` what panels are filled with (Microkernel.dot_of_bytes).
     """
 
     small: Any
@@ -93,8 +93,8 @@ class Multiplying(Meeting):
     def layout(self, format: str) -> Layout:
         return LAYOUTS[format] if self.tables else LAYOUTS[format].spread()
 
-    def taken_off(self, layout: Layout) -> int:
-        return 0 if self.lowers and layout.widest >= 128 else -layout.raised
+    def zero_point_correction(self, layout: Layout) -> int:
+        return 0 if self.lowers and layout.widest >= 128 else -layout.zero_point
 
     def dots(self, layout: Layout) -> tuple[Any, ...]:
         four, words, lanes = self.any, self.words, self.lanes
@@ -173,7 +173,7 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
             for c in range(4 * half, 4 * half + 4):
                 code = code_of(builder, layout, word, c)
                 if layout.table:
-                    named = [value + layout.raised for value in layout.table]
+                    named = [value + layout.zero_point for value in layout.table]
                     code = looked_up(builder, code, named)
                 vectors.append(code)
             return context.make_tuple(builder, result, vectors)
@@ -184,13 +184,13 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
 
 
 NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 6, 5, 4, 2, 1), 48, 64)
-GENERIC = Multiplying(8, 2, lay_halves, NARROW, by_pairs, by_pairs, tables=False)
-AVX2 = Multiplying(8, 1, lay_word, NARROW, by_small, by_signed, lowers=True)
+GENERIC = ByteProducts(8, 2, pack_halves, NARROW, by_pairs, by_pairs, tables=False)
+AVX2 = ByteProducts(8, 1, pack_word, NARROW, by_small, by_signed, lowers=True)
 TWO = outer_of_two(dot4)
-AVX512_VNNI = Multiplying(16, 1, lay_word, WIDE, by_bytes, by_bytes, any_of_two=TWO, dot=dot4)
+AVX512_VNNI = ByteProducts(16, 1, pack_word, WIDE, by_bytes, by_bytes, any_of_two=TWO, dot=dot4)
 
 
-OWN_CODES = tuple(f for f in LAYOUTS if f not in LATTICES)
+OWN_CODES = tuple(f for f in LAYOUTS if f not in GRIDS)
 GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
 AVX2_SHARES = shares(AVX2, "avx2", OWN_CODES)
 AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", LAYOUTS)

@@ -38,8 +38,8 @@ from kernels.cpu.isa.tiles import (
 from kernels.cpu.linear import linear
 from kernels.cpu.linear.linear import FIRST, LANES, ask_for_part, filling, from_here
 from kernels.cpu.linear.linear_superblocks import (
-    floor_pairs,
     meet_totals,
+    min_pairs,
     pairs_of,
     times_integers,
 )
@@ -69,19 +69,19 @@ PAIRS_FROM_AT = len(linear.KNOBS)
 def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
     """(weight, at, depth, which, lowered): units of a group, as group `which` of a pair.
 
-    `lowered` is (codes [blocks][2][CODES], integers i32 [blocks][parts][2][16], pairs of floors
+    `lowered` is (codes [blocks][2][CODES], integers i32 [blocks][parts][2][16], pairs of mins
     [units][pairs][2][16 pairs], d f32 [units][2][16], m like it).
     """
     blocks, step, block_step, parts = layout.blocks, layout.step, layout.block, layout.parts
     payload, has_m, ends = layout.payload, layout.m, blocks * block_step
     scale, offset = unit_scale(layout, LANES, factor), unit_offset(layout, LANES)
-    has_integers, pairs = layout.integers, pairs_of(layout) if layout.floors else 0
-    integer_of, floors_of = integers_of(layout, LANES)[0], floor_pairs(layout, LANES)
+    has_integers, pairs = layout.integer_scales, pairs_of(layout) if layout.mins else 0
+    integer_of, mins_of = integers_of(layout, LANES)[0], min_pairs(layout, LANES)
     first, second = codes_of
 
     @inner
     def lower(weight, at, depth, which, lowered):
-        codes, integers, floors, scales, offsets = lowered
+        codes, integers, mins, scales, offsets = lowered
         for u in range(depth):
             base, place = at + u * step, (2 * u + which) * LANES
             store(scales, place, scale(weight, base + ends))
@@ -97,7 +97,7 @@ def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
                     store(integers, place, integer_of(weight, block + payload + p * LANES))
             for pair in range(pairs):
                 place = (2 * (u * pairs + pair) + which) * 2 * LANES
-                store(floors, place, floors_of(weight, base, pair))
+                store(mins, place, mins_of(weight, base, pair))
 
     return lower
 
@@ -113,7 +113,7 @@ def ask_for_outputs(out, token, row):
 def add_superblocks(layout: Layout, dots_of_two: Any) -> Any:
     """(a, b, (q, scale, extra), lowered, k, where) -> both sums with superblock k, as lowered,
     added; in the panel it is the one at place `where`."""
-    blocks, parts, has_integers = layout.blocks, layout.parts, layout.integers
+    blocks, parts, has_integers = layout.blocks, layout.parts, layout.integer_scales
     words, pairs, has_m = WORDS // layout.parts, pairs_of(layout), layout.m
     begin, times = beginning(layout, LANES), times_integers(layout)
 
@@ -123,7 +123,7 @@ def add_superblocks(layout: Layout, dots_of_two: Any) -> Any:
 
     @njit(inline="always")
     def add(a, b, panel, lowered, k, where):
-        (q, scale, extra), (codes, integers, floors, scales, offsets) = panel, lowered
+        (q, scale, extra), (codes, integers, mins, scales, offsets) = panel, lowered
         totals, others_totals = zeros(i32x16, SIZE), zeros(i32x16, SIZE)
         for p in range(blocks * parts):
             dots = begin(extra, where * blocks * parts + p * SIZE, SIZE)
@@ -144,8 +144,8 @@ def add_superblocks(layout: Layout, dots_of_two: Any) -> Any:
         met, others_met = zeros(i32x16, SIZE), zeros(i32x16, SIZE)
         for pair in range(pairs):
             place, at = 4 * (k * pairs + pair) * LANES, where * pairs + pair * SIZE
-            met = meet_totals(met, load(i16x32, floors, place), extra, at)
-            others_met = meet_totals(others_met, load(i16x32, floors, place + 2 * LANES), extra, at)
+            met = meet_totals(met, load(i16x32, mins, place), extra, at)
+            others_met = meet_totals(others_met, load(i16x32, mins, place + 2 * LANES), extra, at)
         a = add_unit_with_offset(a, totals, d, met, m, scale, where)
         return a, add_unit_with_offset(b, others_totals, e, others_met, n, scale, where)
 
@@ -197,8 +197,8 @@ def in_pairs(
     fill_all, multiply_all = filling(fill, TILES), in_tiles(multiply, TILES)
     units_at_once, units_of_slice = DEEPEST // blocks, SLICE // blocks
     all_codes, all_scales = 2 * SLICE * CODES, 2 * units_of_slice * LANES
-    all_integers = 2 * SLICE * parts * LANES if layout.integers else LANES
-    all_floors = 4 * units_of_slice * pairs_of(layout) * LANES if layout.floors else 1
+    all_integers = 2 * SLICE * parts * LANES if layout.integer_scales else LANES
+    all_mins = 4 * units_of_slice * pairs_of(layout) * LANES if layout.mins else 1
 
     @inner
     def meet(panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep):
@@ -227,7 +227,7 @@ def in_pairs(
         own = (
             stack(np.uint8, all_codes),
             stack(np.int32, all_integers),
-            stack(np.int16, all_floors),
+            stack(np.int16, all_mins),
             stack(np.float32, all_scales),
             stack(np.float32, all_scales),
         )
