@@ -18,13 +18,25 @@ NONE_CHOSEN: Values = MappingProxyType({})
 class Knob:
     """One thing to choose: the values that it may have, the one it has where nobody measured, what
     it is in words, and of how many tokens the steps are in which it shows; none, if it is not
-    measured but begins, and stays, with what a table says of the family of CPUs."""
+    measured but begins, and stays, with what a table says of the family of CPUs.
+
+    The value of a `crossover` is from how many tokens on another way of doing the same serves; 0,
+    if it never does."""
 
     name: str
     values: tuple[int, ...]
     default: int
     what: str
     tokens: tuple[int, ...] = (1,)
+    crossover: bool = False
+
+    def alike(self, tokens: int) -> list[tuple[int, ...]]:
+        """Its values, those together with which a step of so many tokens does the same."""
+        if not self.crossover:
+            return [(value,) for value in self.values]
+        beyond = tuple(value for value in self.values if 0 < value <= tokens)
+        before = tuple(value for value in self.values if value not in beyond)
+        return [values for values in (before, beyond) if values]
 
 
 def array_of(knobs: Sequence[Knob], values: Values) -> Array:

@@ -60,7 +60,7 @@ from kernels.cpu.linear import (
     linear_neon_bf16,
     linear_scalar,
 )
-from kernels.cpu.linear.linear import STREAM
+from kernels.cpu.linear.linear import KNOBS, STREAM
 from kernels.cpu.recurrent import causal_conv1d, gated_delta_net, ssm_scan
 from kernels.cpu.runtime.share import Share
 from kernels.cpu.samplers import choice, cut, edits, prefix
@@ -69,6 +69,7 @@ from kernels.cpu.sparse import neuron_masks, sparse_axpy, sparse_linear
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.kernel import PROMPT, Kernel
+from kernels.knob import Knob
 from kernels.packages import Rows, kernels_beside
 from reference.op import Shape
 from reference.packages import Package
@@ -94,6 +95,7 @@ PROMPTS_IN_BF16: dict[str, Any] = {
     "numerics": "fast",
     "fewest": PROMPT,
 }
+PAIRING = linear_int8.AVX512_VNNI_KNOBS
 W8A8: dict[str, Any] = {
     "takes": linear_w8a8.whole_blocks,
     "pack": FOURS,
@@ -103,6 +105,11 @@ W8A8: dict[str, Any] = {
 
 
 Packings = Mapping[str, Packing]
+Knobs = tuple[Knob, ...] | Mapping[str, tuple[Knob, ...]]  # of all formats, or of each
+
+
+def knobs_for(format: str | None, knobs: Knobs) -> tuple[Knob, ...]:
+    return knobs if isinstance(knobs, tuple) else knobs[format or ""]
 
 
 def of_formats(op: str, variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
@@ -118,11 +125,15 @@ def linear(
 
 
 def in_int8(
-    variant: str, shares: dict[str, Share], packings: Packings = PACKINGS, **rest: Any
+    variant: str,
+    shares: dict[str, Share],
+    packings: Packings = PACKINGS,
+    knobs: Knobs = KNOBS,
+    **rest: Any,
 ) -> list[Kernel]:
     """A variant of linear that meets quantised activations, in each of its formats."""
-    own = {"knobs": STREAM} | rest
-    return quantising(linear(variant, shares, packings, **own))
+    made = quantising(linear(variant, shares, packings, **rest))
+    return [replace(k, knobs=knobs_for(k.format, knobs)) for k in made]
 
 
 def quantising(kernels: Iterable[Kernel]) -> list[Kernel]:
@@ -146,14 +157,22 @@ def of_experts(
     variant: str,
     shares: Mapping[str, Share],
     packings: Packings = PACKINGS,
+    knobs: Knobs = KNOBS,
     **rest: Any,
 ) -> list[Kernel]:
     """A variant of linear_experts, in each of the formats of linear's. Its knobs are not measured:
     how many tokens an expert has is what another node found."""
-    made = linear_experts.shares(kind, shares)
-    rest["knobs"] = tuple(replace(knob, tokens=()) for knob in rest.pop("knobs", STREAM))
     kernels = [
-        Kernel("linear_experts", variant, s, f, pack=packings[f], **rest) for f, s in made.items()
+        Kernel(
+            "linear_experts",
+            variant,
+            s,
+            f,
+            pack=packings[f],
+            knobs=tuple(replace(knob, tokens=()) for knob in knobs_for(f, knobs)),
+            **rest,
+        )
+        for f, s in linear_experts.shares(kind, shares).items()
     ]
     return quantising(kernels) if kind == IN_INT8 else kernels
 
@@ -205,10 +224,10 @@ KERNELS: tuple[Kernel, ...] = (
     *in_bf16("amx_bf16", linear_amx_bf16.SHARES, requires=AMX_BF16),
     *in_bf16("avx512_bf16", linear_bf16.SHARES, requires=BF16),
     *in_bf16("neon_bf16", linear_neon_bf16.SHARES, requires=NEON_BF16),
-    *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=STREAM),
-    *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=STREAM),
+    *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=KNOBS),
+    *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=KNOBS),
     *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
-    *in_int8("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI),
+    *in_int8("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, knobs=PAIRING),
     *in_int8("avx2", linear_int8.AVX2_SHARES, requires=AVX2),
     # a single token in TQ1_0 and TQ2_0 is faster by lut_avx2 than by avx2, a prompt slower
     *in_int8("lut_avx512", linear_lut.AVX512_SHARES, LUT_AVX512_PACKINGS, requires=VBMI),
@@ -220,7 +239,9 @@ KERNELS: tuple[Kernel, ...] = (
     *of_experts(IN_FLOATS, "avx512", linear_float.AVX512_SHARES, requires=AVX512),
     *of_experts(IN_FLOATS, "generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS),
     *of_experts(IN_INT8, "amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
-    *of_experts(IN_INT8, "avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI),
+    *of_experts(
+        IN_INT8, "avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, knobs=PAIRING
+    ),
     *of_experts(IN_INT8, "avx2", linear_int8.AVX2_SHARES, requires=AVX2),
     *of_experts(IN_INT8, "neon_i8mm", linear_neon.I8MM_SHARES, requires=I8MM),
     *of_experts(IN_INT8, "neon_dotprod", linear_neon.DOTPROD_SHARES, requires=DOTPROD),

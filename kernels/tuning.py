@@ -7,7 +7,7 @@ code, the machine, the number of threads and the sizes of the node.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -50,8 +50,9 @@ def _tried(kernel: Kernel, values: Values) -> dict[str, int]:
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """What was found for a kernel at a node's sizes: the `values` of its knobs, and how many times
-    as fast they were as those it began with; `spread` is the least and the most that any turn of
-    the measurement gave."""
+    as fast they were as those it began with for a single token; `spread` is the least and the most
+    that any turn of the measurement gave, `gains` the same of knobs that were changed, each by
+    itself and in the steps in which it shows."""
 
     kernel: str
     code: str
@@ -62,6 +63,7 @@ class Tuned:
     gain: float
     spread: tuple[float, float]
     when: str
+    gains: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:
@@ -69,12 +71,15 @@ class Tuned:
 
 
 def changes(tuned: Tuned) -> str:
-    """The values of its knobs in words; where one differs, with the value it began with."""
+    """The values of its knobs in words; where one differs, with the value it began with, and how
+    many times as fast it made the steps in which it shows."""
     before = starting(find(tuned.kernel))
-    return " ".join(
-        f"{name}={value}" + (f" ({before[name]})" if value != before[name] else "")
-        for name, value in tuned.values.items()
-    )
+
+    def instead(name: str) -> str:
+        gained = f", {tuned.gains[name]:.2f} x" if name in tuned.gains else ""
+        return f" ({before[name]}{gained})" if tuned.values[name] != before[name] else ""
+
+    return " ".join(f"{name}={value}{instead(name)}" for name, value in tuned.values.items())
 
 
 def shape_text(shape: Mapping[str, int]) -> str:

@@ -46,7 +46,7 @@ INT8 = emulated("linear/cpu/amx", linear_amx.EMULATED_SHARES, LIKES)
 BF16 = emulated("linear/cpu/amx_bf16", linear_amx_bf16.EMULATED_SHARES, {"Q4_K"} | FLOATING)
 FLOATS = [kernel for kernel in BF16 if kernel.fewest == 1]
 ATTENTION = emulated("attention/cpu/amx_bf16", attention_amx.EMULATED_SHARES, LIKES | {"F16"})
-TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.ALONE.default
+TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.TILES_FROM.default - 1
 X86 = llvm.get_process_triple().startswith("x86_64")
 each_kernel = pytest.mark.parametrize(
     "kernel", INT8 + BF16, ids=lambda k: f"{k.variant}-{k.format}"

@@ -3,6 +3,7 @@ found again, as long as it is of the kernel as it is."""
 
 import json
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from kernels.call import stages
 from kernels.certificates import code_of
 from kernels.cpu.isa.amx import request
 from kernels.cpu.linear import linear_amx, linear_amx_bf16
-from kernels.cpu.linear.linear import STREAM
+from kernels.cpu.linear.linear import KNOBS
 from kernels.kernel import Kernel
 from kernels.provenance import machine
 from kernels.shapes import empty_outputs
@@ -67,6 +68,22 @@ def test_any_tuning_gives_the_same_bits(kernel, data):
     assert out_of(kernel, sizes, values) == out_of(kernel, sizes, {})
 
 
+CROSSOVERS = {
+    knob for kernel in HAVE_KNOBS for knob in kernel.knobs if knob.crossover and knob.tokens
+}
+
+
+@pytest.mark.parametrize("knob", CROSSOVERS, ids=lambda knob: knob.name)
+def test_steps_tell_values_of_a_crossover_apart(knob):
+    """A step of so many tokens is served in one way or the other, and what is measured in all of
+    them tells any two values apart."""
+    for tokens in knob.tokens:
+        assert sorted(chain(*knob.alike(tokens))) == sorted(knob.values)
+        assert all(len({0 < v <= tokens for v in same}) == 1 for same in knob.alike(tokens))
+    ways = [tuple(0 < value <= tokens for tokens in knob.tokens) for value in knob.values]
+    assert len(set(ways)) == len(knob.values)
+
+
 @pytest.mark.parametrize("kernel", HAVE_KNOBS, ids=lambda kernel: kernel.name)
 def test_starting_values_are_among_those_that_are_tried(kernel):
     """Of every family of CPUs; and no knob's default is another value."""
@@ -103,7 +120,7 @@ def test_the_longest_part_of_a_name_counts(monkeypatch):
         },
     ]
     monkeypatch.setattr(tuning, "_starting", lambda: rows)
-    kernel, defaults = find("linear/cpu/generic/F16"), {knob.name: knob.default for knob in STREAM}
+    kernel, defaults = find("linear/cpu/generic/F16"), {knob.name: knob.default for knob in KNOBS}
     assert starting(kernel, frozenset()) == defaults
     assert starting(kernel, frozenset("a")) == defaults | {"ahead": 4096, "near": 0}
     assert starting(kernel, frozenset("ab")) == defaults | {"near": 0}

@@ -3,7 +3,9 @@
 import json
 from contextlib import closing
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
@@ -15,6 +17,7 @@ from engine.embedded import resolve
 from engine.model import Model
 from engine.options import Options
 from kernels import tuning
+from kernels.cpu.linear.linear_pairs import PAIRS_FROM
 from kernels.tuning import load
 
 PROMPT = [1, 5, 9, 300]
@@ -90,9 +93,9 @@ def test_experts_are_not_run_by_themselves(measured, tmp_path):
     assert alone == {"linear"}
 
 
-def tuned(monkeypatch, seconds, budget=1):
+def tuned(monkeypatch, seconds, budget=1e9):
     """What is chosen where passes take the made-up seconds, and the values before."""
-    monkeypatch.setattr(Tuner, "_pass", lambda self, groups, steps: seconds(groups))
+    monkeypatch.setattr(Tuner, "_pass", lambda self, groups, tokens: seconds(groups, tokens))
     with story(tune=False) as model:
         before = [group.now() for group in groups_of(model.plan, {}, 2)]
         return Tuner(model.plan, model.team, budget).tuned(), before
@@ -108,8 +111,8 @@ def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
     assert not measured
 
 
-def ahead_takes(seconds: float, groups: list[Group]) -> list[float]:
-    """So long where 8 KiB are asked for ahead, else 1."""
+def ahead_takes(seconds: float, groups: list[Group], tokens: int) -> list[float]:
+    """So long where 8 KiB are asked for ahead, else 1, whatever tokens there are."""
     return [seconds if group.now()["ahead"] == 8192 else 1.0 for group in groups]
 
 
@@ -122,18 +125,69 @@ def test_the_faster_value_is_chosen_and_no_other(monkeypatch):
 
 
 @pytest.mark.usefixtures("measured")
+def test_knobs_for_which_there_is_no_time_stay_as_they_were(monkeypatch):
+    """Several tokens take a second, a single one next to nothing: what shows in those alone is left
+    out, whatever it would gain."""
+
+    def seconds(groups: list[Group], tokens: int) -> list[float]:
+        wanted = "ahead" if tokens == 1 else "ahead_many"
+        each = 1e-4 if tokens == 1 else 1.0
+        return [each / (1 + (group.now()[wanted] == 8192)) for group in groups]
+
+    found, before = tuned(monkeypatch, seconds, 1)
+    assert [one.values for one in found] == [values | {"ahead": 8192} for values in before]
+    assert {tuple(one.gains.items()) for one in found} == {(("ahead", 2.0),)}
+
+
+@pytest.mark.parametrize("best", PAIRS_FROM.values)
+def test_a_crossover_is_found_where_one_way_becomes_the_faster(monkeypatch, best):
+    """By times that are made up: pairs are twice as fast from so many tokens on, and half as fast
+    in steps of fewer. Each step is measured in two ways, however many values there are."""
+    asked: list[int] = []
+
+    def seconds(self, groups, tokens):
+        asked.append(tokens)
+        paired = 0 < groups[0].now()["pairs_from"] <= tokens
+        return [tokens * (1.0 if paired == (0 < best <= tokens) else 2.0)]
+
+    monkeypatch.setattr(Tuner, "_pass", seconds)
+    kernel = SimpleNamespace(knobs=(PAIRS_FROM,))
+    group = Group(kernel, {}, np.array([PAIRS_FROM.default]), {})
+    gain = Tuner(None, None, 1)._choose([group], PAIRS_FROM, PAIRS_FROM.tokens, turns=5)
+    assert group.now() == {"pairs_from": best}
+    assert (gain[0] > 1) == (best != PAIRS_FROM.default)
+    assert len(asked) == 5 * len(PAIRS_FROM.tokens) * (2 + 2)
+
+
+def test_what_no_step_tells_apart_stays(monkeypatch):
+    """A plan of at most 31 tokens, in which pairs are slow: whether they serve from 32 or from 64
+    on does not show."""
+
+    def seconds(_, groups, tokens):
+        return [2.0 if 0 < groups[0].now()["pairs_from"] <= tokens else 1.0]
+
+    monkeypatch.setattr(Tuner, "_pass", seconds)
+    steps = tune.steps_of([PAIRS_FROM], 31)[PAIRS_FROM]
+    assert steps == [16, 31]
+    for value in PAIRS_FROM.values:
+        group = Group(SimpleNamespace(knobs=(PAIRS_FROM,)), {}, np.array([value]), {})
+        Tuner(None, None, 1)._choose([group], PAIRS_FROM, steps, turns=5)
+        assert group.now() == {"pairs_from": 32 if value == 16 else value}
+
+
+@pytest.mark.usefixtures("measured")
 def test_what_is_slower_in_the_end_is_taken_back(monkeypatch):
     """8 KiB ahead seemed faster until all that was chosen was compared with all that was before."""
     calls = 0
 
-    def seconds(groups: list[Group]) -> list[float]:
+    def seconds(groups: list[Group], tokens: int) -> list[float]:
         nonlocal calls
         calls += 1
         knobs_in_turn = dict.fromkeys(k for group in groups for k in group.kernel.knobs)
         late = 7 + tune.MOST * sum(len(knob.values) + 2 for knob in knobs_in_turn)
-        return ahead_takes(0.5 if calls < late else 2.0, groups)
+        return ahead_takes(0.5 if calls < late else 2.0, groups, tokens)
 
-    found, before = tuned(monkeypatch, seconds, 1e9)
+    found, before = tuned(monkeypatch, seconds)
     assert [one.values for one in found] == before
     assert {one.gain for one in found} == {1.0}
 

@@ -2,14 +2,17 @@
 threads, as cold as a step finds them.
 
 A turn goes through the model's weights once for each value of a knob, so that none of them is still
-in a cache when it comes to them again. A value is kept if it was faster than the one before it by
-more than turns differ. Whatever is chosen, a step gives the same bits.
+in a cache when it comes to them again; in steps of more tokens, where weights are little of the
+time, through fewer of them. A crossover has two ways, which are measured in steps of each number of
+tokens that it may have. A value is kept if it was faster than the one before it by more than turns
+differ. Whatever is chosen, a step gives the same bits.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, product
 from math import ceil
 
 import numpy as np
@@ -26,7 +29,7 @@ from reference.op import Array
 
 AT_LOAD = 8.0  # seconds that measuring may take while a model loads
 LEAST = 2**25  # bytes of weights: fewer lie in a cache, and there is nothing to gain
-SAMPLE = 2**29  # bytes of weights that a turn goes through
+SAMPLE, TOKENS = 2**29, 4  # bytes of weights that a pass goes through, in steps of so many tokens
 FEWEST, MOST = 5, 11  # turns
 BUSY = 1.3  # times that the same may take longer than it did, or there is nothing to learn
 CLEARLY = 1.01  # times as fast, or the values it began with stay
@@ -35,12 +38,12 @@ CLEARLY = 1.01  # times as fast, or the values it began with stay
 @dataclass(frozen=True, slots=True)
 class Group:
     """The nodes of a step with one kernel and the same sizes: `values` of their knobs, which is the
-    memory that the kernel reads, and what runs some of the nodes."""
+    memory that the kernel reads, and what runs some of the nodes, by how many tokens there are."""
 
     kernel: Kernel
     shape: Mapping[str, int]
     values: Array
-    program: Program
+    programs: Mapping[int, Program]
 
     def set(self, chosen: Mapping[str, int]) -> None:
         for i, knob in enumerate(self.kernel.knobs):
@@ -54,6 +57,11 @@ def quantiles(gains: Sequence[float]) -> tuple[float, tuple[float, float]]:
     """The median, and the least and the most."""
     low, middle, high = (round(float(g), 3) for g in np.quantile(gains, (0, 0.5, 1)))
     return middle, (low, high)
+
+
+def steps_of(knobs: Iterable[Knob], most: int) -> dict[Knob, list[int]]:
+    """Of how many tokens the steps are that show each knob, none more than the plan is for."""
+    return {knob: sorted({min(tokens, most) for tokens in knob.tokens}) for knob in knobs}
 
 
 def groups_of(plan: Plan, known: Mapping[Key, Tuned], threads: int) -> list[Group]:
@@ -75,12 +83,18 @@ def groups_of(plan: Plan, known: Mapping[Key, Tuned], threads: int) -> list[Grou
         total += sum(plan.array(v).nbytes for v in call.values() if v.kind == "weight")
     if total < LEAST:
         return []
-    share = min(1.0, SAMPLE / total)
-    return [
-        Group(kernel, shape, plan.knobs[name], Program(entries[: ceil(share * len(entries))]))
-        for name, (kernel, shape, entries) in found.items()
-        if key_of(kernel, shape, threads) not in known
-    ]
+
+    def program(entries: Sequence[Entry], tokens: int) -> Program:
+        share = min(1.0, SAMPLE / total * min(1.0, TOKENS / tokens))
+        return Program(entries[: ceil(share * len(entries))])
+
+    groups = []
+    for name, (kernel, sizes, entries) in found.items():
+        if key_of(kernel, sizes, threads) not in known:
+            steps = chain((1,), *steps_of(kernel.knobs, plan.limits["tokens"]).values())
+            programs = {tokens: program(entries, tokens) for tokens in steps}
+            groups.append(Group(kernel, sizes, plan.knobs[name], programs))
+    return groups
 
 
 class Tuner:
@@ -100,71 +114,95 @@ class Tuner:
         if not groups:
             return []
         self.plan.arena.view(np.float32)[:] = 1
-        knobs = list(dict.fromkeys(k for group in groups for k in group.kernel.knobs))
-        turns = self._turns(groups, knobs)
+        knobs = dict.fromkeys(k for group in groups for k in group.kernel.knobs if k.tokens)
+        steps = steps_of(knobs, self.plan.limits["tokens"])
+        turns = self._turns(groups, steps)
         if not turns:
             return []
         before = [group.now() for group in groups]
-        for knob in knobs:
-            self._choose(groups, knob, turns)
+        gains: list[dict[str, float]] = [{} for _ in groups]
+        for knob in steps:
+            having = [i for i, group in enumerate(groups) if knob in group.kernel.knobs]
+            gained = self._choose([groups[i] for i in having], knob, steps[knob], turns)
+            for i, own in zip(having, gained, strict=True):
+                gains[i] |= {knob.name: round(own, 3)} if own > 1 else {}
         after = [group.now() for group in groups]
-        gains = self._compared(groups, before, after, (1,), turns)
-        for i, (group, gain) in enumerate(zip(groups, gains, strict=True)):
+        whole = self._compared(groups, before, after, (1,), turns)
+        for i, (group, gain) in enumerate(zip(groups, whole, strict=True)):
             if np.median(gain) < 1:  # what was faster by itself, or seemed to be, is not
                 alone = {k.name: before[i][k.name] for k in group.kernel.knobs if k.tokens == (1,)}
                 group.set(after[i] | alone)
-                after[i], gains[i] = group.now(), [1.0]
+                after[i], whole[i] = group.now(), [1.0]
+                gains[i] = {name: found for name, found in gains[i].items() if name not in alone}
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return [
-            Tuned(*key_of(group.kernel, group.shape, threads), chosen, *quantiles(gain), when)
-            for group, chosen, gain in zip(groups, after, gains, strict=True)
+            Tuned(*key_of(group.kernel, group.shape, threads), chosen, *quantiles(gain), when, each)
+            for group, chosen, gain, each in zip(groups, after, whole, gains, strict=True)
         ]
 
-    def _turns(self, groups: Sequence[Group], knobs: Sequence[Knob]) -> int:
-        """How many turns fit into the time; 0 if the same takes too different times."""
-        self._pass(groups, (1,))
-        alike = [sum(self._pass(groups, (1,))) for _ in range(5)]
+    def _turns(self, groups: Sequence[Group], steps: dict[Knob, list[int]]) -> int:
+        """How many turns fit into the time; 0 if the same takes too different times. Knobs for
+        which there is no time, the costliest first, are left out."""
+        self._pass(groups, 1)
+        alike = [sum(self._pass(groups, 1)) for _ in range(5)]
         if max(alike) > BUSY * min(alike):
             return 0
-        several = sum(self._pass(groups, (4,)))
-        each = (float(np.median(alike)) + several) / 2
-        passes = sum((len(knob.values) + 2) * len(knob.tokens) for knob in knobs) + 2
-        turns = max(FEWEST, min(MOST, int(self.seconds / (each * passes))))
+        single = float(np.median(alike))
+        costs: dict[Knob, float] = {}
+        for knob, tokens in steps.items():
+            having = [group for group in groups if knob in group.kernel.knobs]
+            each_way = {n: single if n == 1 else sum(self._pass(having, n)) for n in tokens}
+            costs[knob] = sum((len(knob.alike(n)) + 2) * each_way[n] for n in tokens)
+        end = 2 * single
+        while steps and FEWEST * (sum(costs[knob] for knob in steps) + end) > self.seconds:
+            del steps[max(steps, key=lambda knob: costs[knob])]
+        each = sum(costs[knob] for knob in steps) + end
+        turns = max(FEWEST, min(MOST, int(self.seconds / each)))
+        passes = 2 + sum(len(knob.alike(n)) + 2 for knob, tokens in steps.items() for n in tokens)
         self.done, self.total = 0, turns * passes
         return turns
 
-    def _pass(self, groups: Sequence[Group], steps: Sequence[int]) -> list[float]:
-        """Seconds of each group's nodes in steps of so many tokens, added up."""
-        found = [0.0] * len(groups)
-        for wanted in steps:
-            tokens = min(wanted, *self.plan.limits.values())
-            self.plan.resize(tokens=tokens, outputs=tokens)
-            for i, group in enumerate(groups):
-                started = time.perf_counter()
-                self.team.run(group.program)
-                found[i] += time.perf_counter() - started
-            self.done += 1
-            if self.progress and self.total:
-                self.progress(min(self.done, self.total), self.total)
+    def _pass(self, groups: Sequence[Group], tokens: int) -> list[float]:
+        """Seconds of each group's nodes in a step of so many tokens."""
+        limits = self.plan.limits
+        self.plan.resize(**{name: min(tokens, most) for name, most in limits.items()})
+        found = []
+        for group in groups:
+            started = time.perf_counter()
+            self.team.run(group.programs[tokens])
+            found.append(time.perf_counter() - started)
+        self.done += 1
+        if self.progress and self.total:
+            self.progress(min(self.done, self.total), self.total)
         return found
 
-    def _choose(self, groups: Sequence[Group], knob: Knob, turns: int) -> None:
-        """The best value of this knob for each group that has it, if it is better indeed when only
-        it and the value before it are compared."""
-        having = [group for group in groups if knob in group.kernel.knobs]
-        before = [group.now() for group in having]
-        seconds = np.zeros((len(knob.values), turns, len(having)))
-        for turn in range(turns):
-            for i in np.roll(range(len(knob.values)), turn):
-                for group, values in zip(having, before, strict=True):
-                    group.set({**values, knob.name: knob.values[i]})
-                seconds[i, turn] = self._pass(having, knob.tokens)
-        best = np.median(seconds, axis=1).argmin(axis=0)
-        after = [{**v, knob.name: knob.values[i]} for v, i in zip(before, best, strict=True)]
-        gains = self._compared(having, before, after, knob.tokens, turns)
-        for group, old, new, gain in zip(having, before, after, gains, strict=True):
+    def _choose(
+        self, groups: Sequence[Group], knob: Knob, steps: Sequence[int], turns: int
+    ) -> list[float]:
+        """The best value of this knob for each group, if it is better indeed when only it and the
+        value before it are compared; how many times as fast it is. Steps count by the token."""
+        before = [group.now() for group in groups]
+        seconds = np.zeros((len(knob.values), turns, len(groups)))
+        for turn, tokens in product(range(turns), steps):
+            ways = knob.alike(tokens)
+            for i in np.roll(range(len(ways)), turn):
+                for group, values in zip(groups, before, strict=True):
+                    group.set({**values, knob.name: ways[i][0]})
+                same = [knob.values.index(value) for value in ways[i]]
+                seconds[same, turn] += np.divide(self._pass(groups, tokens), tokens)
+        after = []
+        for values, middle in zip(before, np.median(seconds, axis=1).T, strict=True):
+            own = knob.values.index(values[knob.name])  # which stays if no step told it apart
+            best = own if middle[own] == middle.min() else middle.argmin()
+            chosen = knob.values[best]
+            after.append({**values, knob.name: chosen})
+        gains = self._compared(groups, before, after, steps, turns)
+        found = []
+        for group, old, new, gain in zip(groups, before, after, gains, strict=True):
             better = np.median(gain) > CLEARLY and np.quantile(gain, 0.25) > 1
             group.set(new if better else old)
+            found.append(float(np.median(gain)) if better else 1.0)
+        return found
 
     def _compared(
         self,
@@ -177,13 +215,14 @@ class Tuner:
         """For each group, by turns, how many times as fast it is with what was chosen."""
         found: list[list[float]] = [[] for _ in groups]
         for turn in range(turns):
-            times = {}
-            for which in (0, 1) if turn % 2 else (1, 0):
-                for group, values in zip(groups, (before, after)[which], strict=True):
-                    group.set(values)
-                times[which] = self._pass(groups, steps)
-            for gains, old, new in zip(found, times[0], times[1], strict=True):
-                gains.append(old / new)
+            times = np.zeros((2, len(groups)))
+            for tokens in steps:
+                for which in (0, 1) if turn % 2 else (1, 0):
+                    for group, values in zip(groups, (before, after)[which], strict=True):
+                        group.set(values)
+                    times[which] += np.divide(self._pass(groups, tokens), tokens)
+            for gains, old, new in zip(found, *times, strict=True):
+                gains.append(float(old / new))
         for group, values in zip(groups, after, strict=True):
             group.set(values)
         return found

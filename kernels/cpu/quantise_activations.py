@@ -88,17 +88,22 @@ def scale_of(largest):
     return d, np.float32(0) if math.isinf(inverse) else inverse
 
 
+@njit(inline="always")
+def largest_of_32(values, at):
+    return largest_magnitude(load(f32x16, values, at), load(f32x16, values, at + 16))
+
+
 def of_blocks(together: int) -> Any:
     """The share for blocks of so many activations."""
 
     @njit(inline="always")
     def largest_of(values, begin):
-        largest = np.float32(0)
-        for at in range(begin, begin + together, BLOCK):
-            found = largest_magnitude(load(f32x16, values, at), load(f32x16, values, at + 16))
-            largest = largest if found <= largest else found  # NaN too
+        largest = largest_of_32(values, begin)
+        for at in range(begin + BLOCK, begin + together, BLOCK):
             if not largest < np.inf:
                 break
+            found = largest_of_32(values, at)
+            largest = largest if found <= largest else found  # NaN too
         return largest
 
     @njit(inline="always")

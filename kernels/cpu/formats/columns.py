@@ -8,7 +8,6 @@ from numba import njit
 from kernels.cpu.formats.decoding import TAGS, element, six_bit_min, six_bit_part
 from kernels.cpu.isa.bits import half_at
 from kernels.cpu.isa.simd import (
-    add,
     bf16x16,
     convert,
     f16x16,
@@ -85,12 +84,13 @@ def q4_0(half: Any) -> Any:
 @njit(inline="always")
 def by_arithmetic(d, m, codes, shift):
     code = high_nibbles(codes) if shift else low_nibbles(codes)
-    return add(mul(d, convert(f32x16, code)), m)
+    return fma(d, convert(f32x16, code), m)  # d has 17 bits, a code 4: the product is exact
 
 
 @njit(inline="always")
 def by_table(d, m, codes, shift):
-    return picked(add(mul(d, load(f32x16, CODES, 0)), m), codes, shift)
+    """Of a product and a sum apart LLVM would look up each of their operands."""
+    return picked(fma(d, load(f32x16, CODES, 0), m), codes, shift)
 
 
 def q4_k(half: Any, number: Any) -> Any:

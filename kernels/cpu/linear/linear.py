@@ -24,9 +24,12 @@ LANES = 16
 DISTANCES = (0, 512, 1024, 2048, 4096, 8192, 16384)
 STREAM = (
     Knob("ahead", DISTANCES, 0, "bytes ahead of one token's weights that are asked for; 0: none"),
-    Knob("ahead_many", DISTANCES, 2048, "the same where several tokens meet the weights", (4,)),
+    Knob("ahead_many", DISTANCES, 2048, "the same where several tokens meet the weights", (4, 16)),
     Knob("near", (0, 1), 1, "whether into the first cache, or else into the second"),
 )
+STREAMS = Knob("streams", (1, 2), 2, "how many a thread reads of one token's weights")
+KNOBS = (*STREAM, STREAMS)  # of those that have `two_at_once`
+STREAMS_AT = len(STREAM)
 
 FIRST = np.int64(0)  # a token: for a plain 0 Numba would compile what takes it twice
 NEVER = 0, 0, 0  # values of STREAM's knobs: nothing is asked for
@@ -55,6 +58,12 @@ class Blocking:
     def over(self, blocks: int) -> "Blocking":
         """The same panel in units of so many."""
         return replace(self, units=self.units // blocks)
+
+
+@njit(inline="always")
+def from_here(tokens, crossover):
+    """Whether a step of so many tokens is served by the way that begins at a crossover's value."""
+    return 0 < crossover <= tokens
 
 
 def asking(size: int, count: int) -> Any:
@@ -110,6 +119,17 @@ def two_groups(group, end, units, unit, step):
     beside = min(group + 1, end - 1)
     at, at_beside = (group * units + unit) * step, (beside * units + unit) * step
     return (at, at_beside), (group * LANES, beside * LANES)
+
+
+@njit(inline="always")
+def two_at_once(begin, end, tuning):
+    """How a thread goes through groups of rows, two at once: how many times, how far it is to the
+    next two, and between the two: neighbours, so that weights are one stream, or of its two
+    halves. Where the second would be beyond the last, the last stands for it."""
+    times = (end - begin + 1) // 2
+    if tuning[STREAMS_AT] == 1:
+        return times, 2, 1
+    return times, 1, times
 
 
 PLACES = {1: one_group, 2: two_groups}

@@ -56,8 +56,8 @@ from kernels.cpu.isa.tiles import (
     fma_outer,
     zeros,
 )
-from kernels.cpu.linear import linear_blocks
-from kernels.cpu.linear.linear import LANES, STREAM, Blocking, ask_for_part, named
+from kernels.cpu.linear import linear, linear_blocks
+from kernels.cpu.linear.linear import LANES, Blocking, ask_for_part, from_here, named
 from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, extras_of, total_of
 from kernels.cpu.linear.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.linear.linear_superblocks import (
@@ -79,9 +79,16 @@ TILES = 8, 16  # of sixteen tokens: what meets weights before the next ones have
 UNDER_WAY = 4  # tiles of dots
 TOGETHER = 4  # groups of rows: outputs of a token that are neighbours
 WEIGHTS = DEEPEST * LANES * BLOCK  # bytes of a group's lowered weights
-ALONE = Knob("alone", (1, 2, 4, 8, 12), 4, "so many tokens go by vectors alone", (2, 4, 8, 12))
-KNOBS = (*STREAM, ALONE)
-ALONE_AT = len(STREAM)
+TILES_FROM = Knob(
+    "tiles_from",
+    (2, 3, 5, 9, 13),
+    5,
+    "from how many tokens on tiles meet them, and not vectors alone",
+    (2, 4, 8, 12),
+    crossover=True,
+)
+KNOBS = (*linear.KNOBS, TILES_FROM)
+TILES_FROM_AT = len(linear.KNOBS)
 FORMATS = tuple(f for f, layout in LAYOUTS.items() if not layout.table and f not in GRIDS)
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
 
@@ -364,7 +371,7 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
 
     def kernel(args, thread, n_threads):
         q, scale, total, weight, tuning, out = arguments(args, SIGNATURE)
-        if out.shape[0] <= tuning[ALONE_AT]:
+        if not from_here(out.shape[0], tuning[TILES_FROM_AT]):
             few(args, thread, n_threads)
             return
         rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)

@@ -38,7 +38,7 @@ from kernels.cpu.isa.simd import (
 from kernels.cpu.isa.simd_shuffle import stack, transpose_first
 from kernels.cpu.isa.tiles import add_scaled, fma_outer, load_tile, store_tile, zeros
 from kernels.cpu.linear import linear_pairs
-from kernels.cpu.linear.linear import FIRST, LANES, Blocking, asking, named, product
+from kernels.cpu.linear.linear import FIRST, LANES, Blocking, asking, named, product, two_at_once
 from kernels.cpu.linear.linear_pairs import WORDS
 from kernels.cpu.linear.linear_superblocks import add_superblock, add_two_superblocks, pairs_of
 from kernels.cpu.runtime.closures import inner
@@ -159,8 +159,7 @@ def multiply(microkernel: Microkernel, layout: Layout, factor: float) -> Callabl
 
 def single(microkernel: Microkernel, layout: Layout, factor: float) -> Any:
     """(panel, weight, units, out, tuning, thread, n_threads): one token, whose panel is all of
-    hidden. As linear_float.single, two groups of rows at once, of the two halves of a thread's:
-    two long streams of weights come faster from memory than one."""
+    hidden. As linear_float.single, two groups of rows at once."""
     lanes, step, scales = microkernel.lanes, layout.step, layout.blocks * layout.block
     floats, add = Vector("f32", lanes), add_two_units(microkernel, layout)
     scale, offset = unit_scale(layout, lanes, factor), unit_offset(layout, lanes)
@@ -169,9 +168,10 @@ def single(microkernel: Microkernel, layout: Layout, factor: float) -> Any:
     def run(panel, weight, units, out, tuning, thread, n_threads):
         width = out.shape[1]
         begin, end = part((width + LANES - 1) // LANES, thread, n_threads)
-        middle = begin + (end - begin + 1) // 2
-        for group in range(begin, middle):
-            other = min(middle + group - begin, end - 1)
+        times, step_of_two, apart = two_at_once(begin, end, tuning)
+        for i in range(times):
+            group = begin + i * step_of_two
+            other = min(group + apart, end - 1)
             for lane in range(0, LANES, lanes):
                 a, b = zeros(floats, 1), zeros(floats, 1)
                 for u in range(units):

@@ -33,7 +33,7 @@ from kernels.cpu.isa.tiles import (
     store_tile,
     zeros,
 )
-from kernels.cpu.linear.linear import LANES, Blocking, asking, chains, named, product
+from kernels.cpu.linear.linear import LANES, Blocking, asking, chains, named, product, two_at_once
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments, by_format, part
 
@@ -95,9 +95,8 @@ def pairs(load_weights: Any, step: int) -> Callable[[int], Any]:
 
 
 def single(load_weights: Any, step: int) -> Any:
-    """One token: two groups of rows at once, since a chain of additions waits for each to end. They
-    are of the two halves of a thread's groups: two long streams of weights come faster from memory
-    than short ones by turns."""
+    """One token: two groups of rows at once, since a chain of additions waits for each to end. From
+    memory two long streams of weights often come faster than one."""
 
     every = max(1, CACHE_LINE // step)  # elements of a group in a line of the cache
     ask = asking(1, CACHE_LINE)
@@ -106,9 +105,10 @@ def single(load_weights: Any, step: int) -> Any:
     def run(x, weight, out, tuning, thread, n_threads):
         hidden, width = x.shape[1], out.shape[1]
         begin, end = part((width + LANES - 1) // LANES, thread, n_threads)
-        middle = begin + (end - begin + 1) // 2
-        for group in range(begin, middle):
-            other = min(middle + group - begin, end - 1)
+        times, step_of_two, apart = two_at_once(begin, end, tuning)
+        for i in range(times):
+            group = begin + i * step_of_two
+            other = min(group + apart, end - 1)
             at, beside = group * hidden * step, other * hidden * step
             a, b = zero(f32x16), zero(f32x16)
             for k in range(hidden):

@@ -20,8 +20,10 @@ from kernels.cpu.isa.simd import (
 )
 from kernels.cpu.isa.simd_x86 import dot4, dot4_of_signed, dot4_of_small, looked_up, to_unsigned
 from kernels.cpu.isa.tiles import outer, outer_of_two
-from kernels.cpu.linear.linear import Blocking
+from kernels.cpu.linear import linear_pairs
+from kernels.cpu.linear.linear import KNOBS, Blocking
 from kernels.cpu.linear.linear_blocks import Microkernel, shares
+from kernels.knob import Knob
 
 four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
 two_halves = outer(dot_pairs)
@@ -192,3 +194,6 @@ OWN_CODES = tuple(f for f in LAYOUTS if f not in GRIDS)
 GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
 AVX2_SHARES = shares(AVX2, "avx2", OWN_CODES)
 AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", LAYOUTS)
+AVX512_VNNI_KNOBS: dict[str, tuple[Knob, ...]] = {
+    f: linear_pairs.KNOBS if AVX512_VNNI.pair(layout) else KNOBS for f, layout in LAYOUTS.items()
+}

@@ -35,7 +35,8 @@ from kernels.cpu.isa.tiles import (
     store_tile,
     zeros,
 )
-from kernels.cpu.linear.linear import FIRST, LANES, ask_for_part, filling
+from kernels.cpu.linear import linear
+from kernels.cpu.linear.linear import FIRST, LANES, ask_for_part, filling, from_here
 from kernels.cpu.linear.linear_superblocks import (
     meet_totals,
     min_pairs,
@@ -44,15 +45,25 @@ from kernels.cpu.linear.linear_superblocks import (
 )
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import part
+from kernels.knob import Knob
 
 WORDS = BLOCK // 4  # of a block's row
 CODES = WORDS * WORD_ROWS  # bytes of a lowered block of a group
-LEAST = 32  # tokens
 TILES = (6, 5, 4, 2, 1)  # of which the first is for pairs
 SIZE, TALL = TILES[0], 2 * TILES[0] * LANES
 TOKENS, DEEPEST = 192, 64  # of a panel: tokens, and blocks of each
 SLICE = 16  # blocks that are lowered at a time, so that they stay in the first cache
 ALL_SUMS = TOKENS // SIZE * TALL
+PAIRS_FROM = Knob(
+    "pairs_from",
+    (16, 32, 64, 128, 0),
+    32,
+    "from how many tokens on groups meet them in pairs; 0: never",
+    (16, 32, 64, 128),
+    crossover=True,
+)
+KNOBS = (*linear.KNOBS, PAIRS_FROM)
+PAIRS_FROM_AT = len(linear.KNOBS)
 
 
 def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
@@ -249,15 +260,15 @@ def for_prompts(
     fill: Any,
     multiply: Callable[[int], Any],
 ) -> tuple[Any, int]:
-    """What does as `few` in steps of few tokens and meets groups in pairs in others; and how many
-    blocks of tokens its panels hold."""
+    """What does as `few` in steps of few tokens and meets groups in pairs from as many on as its
+    knob says; and how many blocks of tokens its panels hold."""
     many = in_pairs(layout, factor, pair, fill, multiply)
 
     @njit(inline="always")
     def run(source, panel, weight, step, units, out, tuning, thread, n_threads):
-        if out.shape[0] < LEAST:
-            few(source, panel, weight, step, units, out, tuning, thread, n_threads)
-        else:
+        if from_here(out.shape[0], tuning[PAIRS_FROM_AT]):
             many(source, panel, weight, step, units, out, tuning, thread, n_threads)
+        else:
+            few(source, panel, weight, step, units, out, tuning, thread, n_threads)
 
     return run, TOKENS * DEEPEST
