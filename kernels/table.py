@@ -367,7 +367,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("dequantise_asymmetric", "generic", integers.from_asymmetric),
     *in_float8("quantise", float8.QUANTISE_SHARES),
     *in_float8("dequantise", float8.DEQUANTISE_SHARES),
-    *in_float8("linear", linear_float8.SHARES, pack=BYTES, knobs=STREAM),
+    *in_float8("linear", linear_float8.SHARES, pack=BYTES, knobs=KNOBS),
     Kernel("linear_w8a8", "avx512_vnni", linear_w8a8.avx512_vnni, requires=VNNI, **W8A8),
     Kernel("linear_w8a8", "generic", linear_w8a8.generic, **W8A8),
     Kernel("linear_w8a8", "scalar", linear_w8a8.scalar, takes=linear_w8a8.fits),
