@@ -68,9 +68,9 @@ def test_any_tuning_gives_the_same_bits(kernel, data):
     assert out_of(kernel, sizes, values) == out_of(kernel, sizes, {})
 
 
-CROSSOVERS = {
+CROSSOVERS = dict.fromkeys(
     knob for kernel in HAVE_KNOBS for knob in kernel.knobs if knob.crossover and knob.tokens
-}
+)
 
 
 @pytest.mark.parametrize("knob", CROSSOVERS, ids=lambda knob: knob.name)
