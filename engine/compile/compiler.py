@@ -193,7 +193,7 @@ class Compiler:
         hidden = {name: rows for name, rows in self.there.items() if name.startswith(HIDDEN)}
         partition = partition_step(
             built, layers, cpu_experts, device, self._dispatcher, certified, self._file,
-            self._uploaded.keys() | hidden.keys(),
+            self._uploaded.keys() | hidden.keys(), chooses=not beside,
         )  # fmt: skip
         if beside and partition.notes:
             raise ModelError(f"{device.name}: of what foretells tokens {partition.notes[0]}")

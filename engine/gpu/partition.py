@@ -73,10 +73,12 @@ def partition_step(
     certified: Certified | None,
     file: GGUFFile,
     there: Collection[str] = (),
+    chooses: bool = True,
 ) -> Partition:
     """The last `gpu_layers` blocks, as parts.py counts them, for the device, without the experts of
     the first `cpu_experts` blocks; what comes before all blocks stays on the CPU if neurons are
-    apart. Weights and caches that are `there` already serve another step, too.
+    apart. Weights and caches that are `there` already serve another step, too. It `chooses` the
+    tokens of greedy text where it has the logits.
 
     Raises `ModelError` where the device has not enough memory, before anything is put there.
     """
@@ -87,9 +89,9 @@ def partition_step(
     layers = blocks + 1 if gpu_layers == ALL else min(gpu_layers, blocks + 1)
     wanted = zip(nodes, asked_of_gpu(nodes, blocks, layers), strict=True)
     needs = dict.fromkeys(spec_of(node) for node, on_gpu in wanted if on_gpu)
-    choosing, limits = greedy.node(built.logits), built.limits
+    choosing, limits = [greedy.node(built.logits)] if chooses else [], built.limits
     limits |= {greedy.CHOICES: limits["outputs"]}
-    chosen = dispatcher.choose_on(device, [*needs, spec_of(choosing)], certified)
+    chosen = dispatcher.choose_on(device, [*needs, *map(spec_of, choosing)], certified)
 
     def parts_of(layers: int) -> tuple[list[Part], list[str]]:
         there, notes = assigned(nodes, blocks, layers, lambda node: spec_of(node) in chosen)
@@ -98,9 +100,9 @@ def partition_step(
                 f"{cache} is read by blocks of the GPU and of the CPU: more blocks, or none, have"
                 " to be the GPU's"
             )
-        if there[-1] and spec_of(choosing) in chosen:  # the logits are there
-            return split_at_devices([*nodes, choosing], [*there, True], built.logits), notes
-        return split_at_devices(nodes, there, built.logits), notes
+        last = [node for node in choosing if there[-1] and spec_of(node) in chosen]
+        sides = [*there, *(True for _ in last)]  # where the logits are
+        return split_at_devices([*nodes, *last], sides, built.logits), notes
 
     whole, _ = parts_of(layers)
     fusions = _fusions(whole, device, chosen, dispatcher, certified, limits)
