@@ -6,7 +6,7 @@ lies above the floor, and both still hold when that case is measured once more f
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from bench.race.ratio import Ratio, ratio
 from bench.race.results import Measurement, Run
 from bench.race.timing import Rule, race
 from bench.trees import Side, TreeError
+from engine.progress import ProgressCallback
 from kernels.certificates import Key
 from kernels.cpu.runtime.team import Team
 from kernels.kernel import Kernel
@@ -105,9 +106,6 @@ class Comparison:
             "unmatched": list(self.unmatched),
             "same_code": self.same_code,
         }
-
-
-ProgressCallback = Callable[[int, int], None]  # cases done, of all
 
 
 class Worker:

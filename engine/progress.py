@@ -2,4 +2,4 @@
 
 from collections.abc import Callable
 
-ProgressCallback = Callable[[int, int], None]  # of bytes done and the total
+ProgressCallback = Callable[[int, int], None]  # what is done, of all: bytes, cases or steps

@@ -25,6 +25,7 @@ from bench.report.lookup import duels, faster_cell, main_duels, our_ops, rows_of
 from bench.report.peers import DEFAULT_PEER
 from bench.report.table import KeyFigure, Report, Section, table
 from bench.report.words import digits, listed, plural
+from engine.progress import ProgressCallback
 from kernels.planted import Planted
 from kernels.tuning import Tuned
 
@@ -37,7 +38,7 @@ def report(
     known: Standings,
     bugs: Sequence[Planted] = (),
     tunings: Sequence[Tuned] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Report:
     """On `run`, with sections for what there is; `runs` is its history, `known` what is certified,
     `bugs` what was planted, `tunings` what was measured of knobs. `progress` is told of

@@ -103,7 +103,7 @@ class Offload:
                 self.neurons = Neurons(disk.sources, room, counter, options.neuron_window, counts)
             self._fill([*split.resident, *drafts], team.n_threads)
             self._void = False  # whether what was read may be no good
-            self.notes = [*disk.notes, self._division(pins=counts is not None)]
+            self.notes = [*disk.notes, self._residency_note(pins=counts is not None)]
         except BaseException:
             self._resources.close()
             raise
@@ -140,7 +140,7 @@ class Offload:
             begin += size
         return found
 
-    def _division(self, *, pins: bool) -> str:
+    def _residency_note(self, *, pins: bool) -> str:
         text = f"ram_budget: {self.resident / 1e6:.0f} MB of weights stay in memory"
         if self.stream.names:
             text += f", {self.stream.bytes / 1e6:.0f} MB are read for each step"

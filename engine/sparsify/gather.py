@@ -8,7 +8,7 @@ which PowerInfer's predictors foretell, and which neurons have gate > 0.
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from engine.graph import Graph, Value
 from engine.model import Model
 from engine.options import Options
 from engine.passes import Memory, limits_of
+from engine.progress import ProgressCallback
 from engine.sparsify.activation import with_relu
 from reference.op import Array
 
@@ -128,7 +129,7 @@ def gather(
     passages: Sequence[Sequence[int]],
     folder: Path,
     options: Options | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[Gathered]:
     """Run a model over passages, each read on its own from position 0.
 

@@ -4,7 +4,7 @@ A predictor has no bias and a file has one threshold, so the border is put where
 it: logits are trained against 1, and fc2 is divided by the border that gives the wanted recall.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, relu
 
+from engine.progress import ProgressCallback
 from engine.sparsify.export import Predictor
 from engine.sparsify.gather import Block
 from reference.op import Array
@@ -75,7 +76,7 @@ def train(
     block: Block,
     held_out: Array,
     training: Training,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> tuple[Predictor, Judged]:
     """The block's predictor and what it does on the tokens of `held_out`, bool [tokens].
 
@@ -106,7 +107,7 @@ def _fit(
     tokens: Array,
     rank: int,
     training: Training,
-    progress: Callable[[int, int], None] | None,
+    progress: ProgressCallback | None,
 ) -> Predictor:
     """AdamW on the cross entropy, in which active neurons weigh as much as all others together."""
     rng = np.random.default_rng([training.seed, rank])
