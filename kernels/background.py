@@ -1,6 +1,6 @@
-"""The laws of a running model's kernels, tried in the background, when nothing else wants a core.
+"""Checks the laws of a running model's kernels in the background, at idle priority.
 
-A load demands level "quick"; this asks for "full" while somebody reads or types. A kernel that
+Loading demands level "quick"; this runs level "full" while the user reads or types. A kernel that
 breaks a law is refused from the next load on.
 """
 
@@ -18,15 +18,15 @@ from kernels.child import environment
 from kernels.table import find_any
 from kernels.trial import Request
 
-PATIENCE = 24 * 3600.0  # seconds: who runs when nothing else does may have to wait for long
+PATIENCE = 24 * 3600.0  # seconds: an idle-priority process may wait long for a core
 
 
 class Background:
-    """A process that tries what is not yet proved of kernels, given by name; it ends with this
-    one."""
+    """A process that checks kernels, given by name, for what they have not proved yet; it ends with
+    this one."""
 
     def __init__(self, kernels: Iterable[str]) -> None:
-        Store().ready()  # or a folder in memory would be the child's, which may be killed
+        Store().ready()  # or a temporary folder would belong to the child, which may be killed
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kernels.background", *sorted(kernels)],
             stdin=subprocess.PIPE,
@@ -44,11 +44,11 @@ class Background:
         return self._process.pid
 
     def wait(self) -> None:
-        """Wait until all is tried."""
+        """Wait until all are checked."""
         self._process.wait()
 
     def close(self) -> None:
-        """End it, and what it started."""
+        """End the process and its children."""
         if self._process.poll() is None:
             with suppress(OSError):  # it has ended
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -56,13 +56,13 @@ class Background:
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # which ends with whoever has the other end
+    os.read(0, 1)  # it ends when our end of the pipe closes
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    """Try the kernels that arguments name."""
+    """Check the kernels named on the command line."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(19)
     store = Store()

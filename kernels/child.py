@@ -1,4 +1,4 @@
-"""Where a child process finds its modules, and how it ends."""
+"""Environment and exit of child processes."""
 
 import atexit
 import os
@@ -11,15 +11,15 @@ ROOMS = ("reference", "kernels", "engine", "conformance", "bench", "data")
 
 
 def environment() -> dict[str, str]:
-    """A child's that is started with -P, so that its working folder is not looked into: it finds
-    the modules that this process finds, and our rooms before others of their names."""
+    """The environment for a child started with -P, which does not search its working folder: it
+    finds the modules that this process finds, and our packages before others of the same name."""
     paths = sorted([*filter(None, sys.path), HERE], key=_has_others)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def leave() -> None:
-    """End this process, whose work is done. To take apart what Python and LLVM have made of its
-    modules and kernels would take half a second, for which somebody waits."""
+    """Exit now that the work is done, skipping interpreter teardown: to free Python's modules and
+    LLVM's kernels takes half a second that the user would wait for."""
     atexit._run_exitfuncs()
     os._exit(0)
 

@@ -1,5 +1,5 @@
-"""Arrays between pages that may not be touched: a stray read or write takes the process down, and
-what is written beside an array within its own pages is seen."""
+"""Arrays between inaccessible pages: a stray read or write crashes the process, and writes into the
+padding within an array's own pages are detected."""
 
 import ctypes
 import math
@@ -10,22 +10,22 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PAGE = mmap.PAGESIZE
-PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2  # of mprotect
+PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2  # flags of mprotect
 MPROTECT = getattr(ctypes.CDLL(None), "mprotect", None)
-AT_END = -1  # a place: as near to the end of memory as the boundary allows
+AT_END = -1  # a place: as near to the end of its pages as the alignment allows
 
 
 def placed(size: int, place: int, boundary: int) -> tuple[int, int]:
     """Where an array of so many bytes begins in pages of its own, `place` bytes into them or AT_END
-    and at a multiple of `boundary`, and the size of these pages."""
+    and aligned to `boundary`, and the size of these pages."""
     begin = -(-max(place, 0) // boundary) * boundary
     inside = -(-max(begin + size, 1) // PAGE) * PAGE
     return ((inside - size) // boundary * boundary if place == AT_END else begin), inside
 
 
 def poison(array: Array, rng: np.random.Generator, ordinary: bool = False) -> None:
-    """Fill it with what nobody can know: any NaN, or `ordinary` numbers such as earlier
-    nodes leave, or any integers."""
+    """Fill an array with garbage: random NaN payloads, or `ordinary` numbers as earlier nodes
+    leave, or random integers."""
     if ordinary and array.dtype.kind == "f":
         array[...] = rng.standard_normal(array.shape, np.float32)
         return
@@ -37,10 +37,10 @@ def poison(array: Array, rng: np.random.Generator, ordinary: bool = False) -> No
 
 
 class Guarded:
-    """An array `place` bytes into its first page, or AT_END, and random bytes around it.
+    """An array `place` bytes into its first page, or AT_END, with random padding around it.
 
-    It begins at a multiple of `boundary` bytes, by default of its elements' size. Where the system
-    has no mprotect, only the random bytes guard it.
+    It is aligned to `boundary` bytes, by default to its element size. Without mprotect only the
+    padding guards it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Guarded:
         for margin in self._margins:
             margin[:] = np.frombuffer(rng.bytes(len(margin)), np.uint8)
         self._before = [margin.tobytes() for margin in self._margins]
-        self._rows: Array = np.arange(0)  # that may be other than zero, if it is not all of them
+        self._rows: Array = np.arange(0)  # that may be other than zero, if not all are
         self.array: Array = within[begin : begin + size].view(kind).reshape(dims)
 
     def _protect(self, begin: int, size: int, access: int) -> None:
@@ -67,8 +67,8 @@ class Guarded:
             MPROTECT(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(size), access)
 
     def put(self, array: Array, rows: Array | None = None) -> None:
-        """Copy an array of the same shape here, and let nobody write to it any more. Only these
-        `rows`, if not all are named: the others are zero, here as there."""
+        """Copy an array of the same shape here and make it read-only. With `rows`, only these: the
+        others are zero in both."""
         target = self.writable()
         if rows is None or len(rows) == len(array):
             target[...] = array
@@ -78,27 +78,27 @@ class Guarded:
         self.lock()
 
     def writable(self) -> Array:
-        """The array, which may be written to until it is locked again."""
+        """The array, writable until it is locked again."""
         self._protect(PAGE, self._inside, PROT_READ | PROT_WRITE)
         return self.array
 
     def lock(self) -> None:
-        """Let nobody write here any more."""
+        """Make the array read-only again."""
         self._protect(PAGE, self._inside, PROT_READ)
 
     def poison(self, rng: np.random.Generator, ordinary: bool = False) -> None:
-        """Fill a writable array with what nobody can know, as `poison` does."""
+        """Fill a writable array with garbage, as `poison` does."""
         poison(self.array, rng, ordinary)
 
     @property
     def intact(self) -> bool:
-        """Whether the bytes around the array are what they were."""
+        """Whether the padding is unchanged."""
         margins = zip(self._margins, self._before, strict=True)
         return all(margin.tobytes() == before for margin, before in margins)
 
 
 def at_page_end(array: Array) -> Array:
-    """A copy whose last byte lies just before a page that may not be touched."""
+    """A copy whose last byte lies just before an inaccessible page."""
     guarded = Guarded(array.shape, array.dtype, AT_END, np.random.default_rng(0))
     guarded.array[...] = array
     return guarded.array

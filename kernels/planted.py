@@ -1,6 +1,6 @@
-"""What became of wrong kernels that were planted to try the judge: kept beside the certificates.
+"""Results of the planted bugs that test the judge, kept beside the certificates.
 
-`python -m conformance.bugs` keeps them, `assay report` shows them.
+`python -m conformance.bugs` stores them, `assay report` shows them.
 """
 
 import json
@@ -17,8 +17,8 @@ FILE = "planted-bugs.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A bug of an op, the stage of the trial that stopped it ("" if none did) and what that said;
-    `seconds` are those from its source to there, compiling included."""
+    """A planted bug of an op, the stage of the trial that stopped it ("" if none did) with its
+    message; `seconds` from source to verdict, compilation included."""
 
     op: str
     bug: str
@@ -30,18 +30,18 @@ class Planted:
 
 
 def _judge() -> str:
-    """What stops bugs: the judge, with the references and cases of all ops."""
+    """Digest of what stops bugs: the judge with the references and cases of all ops."""
     return digest_of(*JUDGE, *sorted({op.reference.__module__ for op in OPS.values()}))
 
 
 def keep_planted(bugs: Iterable[Planted]) -> None:
-    """Keep all that were tried, in the place of what was kept before."""
+    """Replace the stored results by these."""
     lines = [{"judge": _judge()}, *map(asdict, bugs)]
     keep(FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def load_planted() -> list[Planted]:
-    """Return those that the present judge was tried with: none of another, or of a damaged file."""
+    """The stored results of the present judge; none of another judge or from a damaged file."""
     try:
         first, *rows = map(json.loads, (read(FILE) or b"").splitlines())
         return [Planted(**row) for row in rows] if first["judge"] == _judge() else []

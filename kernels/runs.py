@@ -1,7 +1,7 @@
-"""A kernel run in every way that an engine could run it, over arrays of which each is guarded.
+"""Runs a kernel in every way that an engine could run it, over arrays guarded on both sides.
 
-What a run finds wrong by itself is a KernelError: writes beside an array or by two threads to one
-element, bits that differ between runs, something raised, rounding modes left changed.
+A run raises KernelError for writes beside an array, for two threads writing one element, for bits
+that differ between runs, for exceptions and for changed rounding modes.
 """
 
 import math
@@ -22,15 +22,15 @@ from kernels.kernel import Kernel
 from kernels.knob import NONE_CHOSEN, Values
 from reference.op import DTYPES, Arguments, Array, Case, Op, size_of
 
-REPEATS = 3  # runs by real threads, all of which give the same bits
-LINE = 64  # bytes: packed weights begin at a multiple of it
+REPEATS = 3  # runs by real threads, all of which must give the same bits
+LINE = 64  # bytes: alignment of packed weights
 COUNTED = "scratch differs between two runs of the same"
 MODES = "it left the floating-point control register changed"
 
 
 def differing(one: Mapping[str, Array], other: Mapping[str, Array]) -> str:
-    """The first array that is not bit for bit the same, signs of NaN aside: which of two operands'
-    a sum of NaN has, IEEE 754 leaves to whoever adds them."""
+    """The first array that differs in a bit. Signs of NaN are ignored: IEEE 754 leaves it open
+    which operand's sign a sum of NaN takes."""
     return next((n for n in one if _differ(one[n], other[n])), "")
 
 
@@ -44,8 +44,8 @@ def _differ(one: Array, other: Array) -> bool:
 def side_by_side(
     kernel: Kernel, case: Case, inputs: Arguments, rng: np.random.Generator, tuning: Values
 ) -> dict[str, Array]:
-    """The outputs where all arrays lie in one piece of memory, in which an earlier node left
-    ordinary numbers: no guard tells a kernel that it is being judged."""
+    """The outputs where all arrays lie in one block of memory filled with ordinary numbers, as
+    earlier nodes leave it: no guard tells a kernel that it is being judged."""
     arrays = {name: value for name, value in inputs.items() if isinstance(value, np.ndarray)}
     outputs: dict[str, Array] = {
         o.name: np.empty(o.dims(case.shape, case.format), DTYPES.get(o.dtype, np.uint8))
@@ -71,7 +71,7 @@ def side_by_side(
 
 
 class Setup:
-    """A CPU kernel over arrays of which each is guarded."""
+    """A CPU kernel over guarded arrays."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Setup:
         self._slots = {
             a.name: self._guarded(inputs[a.name].shape, inputs[a.name].dtype)
             for a in op.inputs
-            if a.axes and not (kernel.pack and a.name == "weight")  # which it sees packed alone
+            if a.axes and not (kernel.pack and a.name == "weight")  # seen in packed form only
         }
         self._results = {
             o.name: self._guarded(
@@ -121,7 +121,7 @@ class Setup:
         return self._spare[-1].array
 
     def fill(self, inputs: Arguments, case: Case) -> None:
-        """Put a case's arguments where the ones before were; scalars stay as they are."""
+        """Load a case's arguments in place of the previous ones; scalars stay as they are."""
         scalars = {n: v for n, v in self.inputs.items() if not isinstance(v, np.ndarray)}
         self.inputs = {**inputs, **scalars}
         for name, slot in self._slots.items():
@@ -130,7 +130,7 @@ class Setup:
             self._pack(inputs["weight"], case)
 
     def _pack(self, weight: Array, case: Case) -> None:
-        """The packed weight anew; of a large one only groups of rows that are not zero."""
+        """Pack the weight anew; of a large one only row groups that are not zero."""
         assert self.kernel.pack is not None
         assert self._packed is not None
         packing, packed = self.kernel.pack, self._packed.writable().reshape(-1)
@@ -141,7 +141,7 @@ class Setup:
                 args = packing.args_of(matrix, target)
                 for thread in reversed(range(3)):
                     packing.share(args, thread, 3)
-        elif weight.ndim == 3:  # those of which nobody asks may hold anything
+        elif weight.ndim == 3:  # rows that nobody asks for may hold anything
             packings = list(packing.matrices(weight, packed))
             for expert in chosen:
                 packing.share(packing.args_of(*packings[expert]), 0, 1)
@@ -170,7 +170,7 @@ class Setup:
         return case.sampled(len(weight), elements[0])
 
     def poison(self, ordinary: bool = False) -> None:
-        """Outputs become what nobody can know, or what stands there before an update in place."""
+        """Fill outputs with garbage, or with what precedes an update in place."""
         updated = dict(self.kernel.in_place)
         for name, result in self._results.items():
             if name in updated:
@@ -179,7 +179,7 @@ class Setup:
                 result.poison(self.rng, ordinary)
 
     def run(self, n_threads: int) -> dict[str, Array]:
-        """The outputs by so many threads, one after the other."""
+        """The outputs of so many threads, run one after another."""
         self.poison()
         with self._watched():
             for share, args in self._calls:
@@ -188,8 +188,8 @@ class Setup:
         return {name: output.copy() for name, output in self.outputs.items()}
 
     def run_again(self, before: Mapping[str, Array]) -> None:
-        """A second run of the same gives the same, and leaves the same in scratch: what counts runs
-        there, to be wrong one day, does not."""
+        """A second run gives the same outputs and leaves the same scratch: a counter kept there, to
+        misbehave later, would show."""
         left = self._scratch()
         if name := differing(before, self.run(1)):
             raise KernelError(f"{name} differs between two runs")
@@ -200,9 +200,9 @@ class Setup:
         return [slot.array.tobytes() for slot in self._spare]
 
     def run_team(self, n_threads: int) -> dict[str, Array]:
-        """The outputs by so many threads at once, several times: each does its own part, so that
-        all run side by side; and in the end as in the engine, where who comes first does those of
-        others too."""
+        """The outputs of so many threads at once, several times: first each thread does its own
+        part, so that all run side by side; finally parts are taken by whoever comes first, as in
+        the engine."""
         control = np.zeros((2, n_threads), np.uint32)
         before, after = (pack_words(SIGNATURE, {"control": row}) for row in control)
         entries = [(read_control, before), *self._calls, (read_control, after)]
@@ -229,14 +229,14 @@ class Setup:
         return found
 
     def run_apart(self, n_threads: int, whole: Mapping[str, Array]) -> None:
-        """Each thread of each stage alone: no two write to one element, and together they make
-        what one thread made. If the kernel says that it splits tokens, those of others are left
-        alone and do not matter: no barrier stands between kernels that keep to this."""
+        """Run each thread of each stage alone: no two write to one element, and together they give
+        the bits of one thread. A kernel that declares that it splits tokens must neither touch nor
+        depend on other threads' tokens: no barrier separates such kernels."""
         self.poison()
         first = len(self._calls) - len(self.kernel.shares)
         with self._watched():
             for stage, (share, args) in enumerate(self._calls):
-                if stage < first:  # what rounds activations is a kernel of its own
+                if stage < first:  # rounding of activations is a kernel of its own
                     for thread in range(n_threads):
                         share(args, thread, n_threads)
                     continue
@@ -271,7 +271,7 @@ class Setup:
 
     @contextmanager
     def _strange_tokens(self, own: slice) -> Iterator[None]:
-        """Tokens of other threads hold NaN, if the kernel says that it splits tokens."""
+        """Fill other threads' tokens with NaN, if the kernel declares that it splits tokens."""
         spoilt = [
             a.name
             for a in self.kernel.spec.inputs
@@ -287,7 +287,7 @@ class Setup:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Runs on this thread: what they raise, leave changed or write beside arrays is a fault."""
+        """Run on this thread; an exception, changed control state or a stray write is a fault."""
         raised, control = list[BaseException](), np.zeros((2, 1), np.uint32)
         before, after = (pack_words(SIGNATURE, {"control": row}) for row in control)
         read_control(before)
@@ -306,7 +306,7 @@ class Setup:
         self._check()
 
     def _check(self) -> None:
-        """Nothing was written beside the arrays."""
+        """Check that nothing was written around the arrays."""
         for name, slot in (self._results | self._slots).items():
             if not slot.intact:
                 raise KernelError(f"{name} was written outside its bounds")
@@ -319,7 +319,7 @@ def _changed(control: Array) -> bool:
 
 
 def _bytes_differ(one: Array, other: Array) -> Array:
-    """Which elements are not bit for bit the same."""
+    """Mask of elements that are not bit-identical."""
     a, b = (x.view(np.uint8).reshape(*x.shape, x.itemsize) for x in (one, other))
     return np.asarray((a != b).any(axis=-1))
 

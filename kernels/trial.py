@@ -1,10 +1,10 @@
-"""A kernel's trial: what an engine demands before the kernel serves, and the op's laws.
+"""A kernel's trial: the checks that an engine demands before a kernel serves, and the op's laws.
 
-Level "quick" is what the engine demands: the op's cases, a part of them drawn from a secret, and
-the shapes of the nodes that the kernel is to serve. Level "full" adds the laws. Run as a program
+Level "quick" is what the engine demands: the op's cases, some of them drawn from a secret seed, and
+the shapes of the nodes that the kernel will serve. Level "full" adds the laws. As a program
 (`python -m kernels.trial`) it is the child of `kernels.certify`: it reads requests from standard
-input and writes JSON lines, what it is about to try and each certificate in turn, so that whoever
-started it knows which kernel, and which case, took the process down.
+input and writes JSON lines, the next thing to be tried and each certificate in turn, so that the
+parent knows which kernel and case took the process down.
 """
 
 import json
@@ -34,18 +34,18 @@ from reference.op import Arguments, Array, Case, Law, Op, Shape
 EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may take,
 EMULATED_SIZE = 2**15  # and the largest size of an axis
 SECRET_CASES = 12
-LAW_CASES = 2  # sizes at which each law is tried; by an emulator one
+LAW_CASES = 2  # sizes at which each law is tried; fewer on an emulator
 
-COMPANY = ("tokens-alone", "cuts-change-no-bit")  # laws of a token's bits, whatever its company
+COMPANY = ("tokens-alone", "cuts-change-no-bit")  # laws about a token's bits in any batch
 
-# Where a trial found a failure.
+# The stage in which a trial failed.
 CONSTRUCTION, CASES, LAWS, SHAPE = "construction", "cases", "laws", "shape"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A kernel to try, at a level and for nodes of these shapes; or, what else there is being
-    known, at these `shapes_only`."""
+    """A kernel to try, at a level and for nodes of these shapes; or only at `shapes_only`, when the
+    rest is certified already."""
 
     kernel: str
     level: str = "quick"
@@ -53,7 +53,7 @@ class Request:
     shapes_only: bool = False
 
     def line(self) -> str:
-        """Write it as a line for the child, which parses it."""
+        """The request as a line for the child, which parses it."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -64,24 +64,24 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One thing that was tried: in which stage, and the command that tries it again."""
+    """One item of a trial: its stage, and the command that runs it again."""
 
     stage: str
     verdict: Verdict
     again: str
 
 
-Tell = Callable[[str, str], None]  # the stage, and the command that tries again what comes next
+Tell = Callable[[str, str], None]  # the stage, and the command that repeats what comes next
 
 
 def nobody(stage: str, again: str) -> None:
-    """Tell nobody what is about to be tried."""
+    """Report progress to nobody."""
 
 
 def attempt(
     kernel: AnyKernel, request: Request, secret: int, tell: Tell = nobody
 ) -> Iterator[Tried]:
-    """Everything that a request asks for, one after the other."""
+    """Run everything that a request asks for, in order."""
     op, cases = kernel.spec, sampled(kernel, secret)
 
     def case_tried(stage: str, case: Case) -> Tried:
@@ -111,8 +111,8 @@ def attempt(
 
 
 def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
-    """The op's cases that this kernel takes, the corners among them, and some that are secret, the
-    least work first; of an emulated one those that it can do in time."""
+    """The op's cases that this kernel takes, corners and secret ones included, the cheapest first;
+    of an emulated kernel only those that it can run in time."""
     op = kernel.spec
     found = op.quick_cases(kernel.format)
     found += op.quick_cases(kernel.format, SECRET_CASES, secret)[:SECRET_CASES]
@@ -123,7 +123,7 @@ def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
 
 
 def work_of(op: Op, case: Case) -> float:
-    """The least bytes and operations of a case, together."""
+    """The minimum of bytes and operations of a case, added up."""
     cost = op.cost(case.shape, case.format)
     return cost.bytes + cost.operations
 
@@ -133,8 +133,8 @@ def _emulable(op: Op, case: Case) -> bool:
 
 
 def laws_of(kernel: AnyKernel) -> list[Law]:
-    """The op's laws that are about the kernel's format and numerics; a library that multiplies
-    chooses its order of sums by the number of tokens, and promises nothing of a token's company."""
+    """The op's laws that apply to the kernel's format and numerics; a BLAS chooses its order of
+    sums by the number of tokens and so promises nothing about a token's bits in other batches."""
     found = [law for law in kernel.spec.laws if kernel.format in (law.formats or (kernel.format,))]
     if kernel.activations in kernel.spec.rounded:
         found = [law for law in found if not law.float32]
@@ -144,8 +144,7 @@ def laws_of(kernel: AnyKernel) -> list[Law]:
 
 
 def law_cases(kernel: AnyKernel, secret: int) -> list[Case]:
-    """Ordinary cases of the sizes that are sampled, the largest of them, for a law to take its
-    sizes from."""
+    """Ordinary cases of the sampled sizes, the largest first, from which a law takes its sizes."""
     op = kernel.spec
     most = {axis: max(sizes) for axis, sizes in op.axes.items()}
 
@@ -163,11 +162,11 @@ def law_cases(kernel: AnyKernel, secret: int) -> list[Case]:
 
 
 class NotTakenError(Exception):
-    """Sizes that are an op's, and none of a kernel's."""
+    """Sizes that the op allows and the kernel does not take."""
 
 
 def held(kernel: AnyKernel, law: Law, case: Case) -> Verdict:
-    """Whether a kernel keeps to a law."""
+    """Check one law on a kernel."""
     try:
         broken = law.broken(partial(_applied, kernel), case)
     except NotTakenError:  # a law about sizes that this kernel does not take
@@ -180,7 +179,7 @@ def held(kernel: AnyKernel, law: Law, case: Case) -> Verdict:
 
 
 def _applied(kernel: AnyKernel, inputs: Arguments) -> dict[str, Array]:
-    """What the kernel makes of these inputs, in memory that holds nothing of use."""
+    """The kernel's outputs for these inputs, in memory pre-filled with garbage."""
     shape = sizes(kernel.spec, inputs, kernel.format)
     if not kernel.takes(shape):
         raise NotTakenError(f"{kernel.name} does not take {shape}")
@@ -197,11 +196,11 @@ def certificate_of(
     request: Request,
     started: float,
 ) -> Certificate:
-    """The certificate that these attempts give; the first failure ends the trial."""
+    """The certificate of these attempts; the first failure ends the trial."""
     cases, worst, nmse, failure, stage = list[Case](), 0.0, 0.0, "", ""
     for one in attempts:
         verdict = one.verdict
-        if one.stage != CONSTRUCTION:  # which runs nothing
+        if one.stage != CONSTRUCTION:  # runs nothing
             cases.append(verdict.case)
         worst = max(worst, verdict.worst)
         if verdict.case.values == "normal":  # where sums cancel, NMSE says nothing
@@ -242,13 +241,13 @@ def answered(
 def demanded(
     kernel: AnyKernel, shapes: Sequence[Shape] = (), secret: int | None = None
 ) -> Certificate:
-    """What an engine demands before the kernel serves nodes of these shapes."""
+    """The checks that an engine demands before the kernel serves nodes of these shapes."""
     return answered(kernel, Request(kernel.name, shapes=tuple(shapes)), secret)
 
 
 def answer(given: Callable[[AnyKernel, Request, Tell], Certificate]) -> None:
-    """Certificates on standard output, which is for them alone from here on: what libraries print
-    goes to stderr."""
+    """Serve requests; standard output is reserved for certificates, and what libraries print goes
+    to stderr."""
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)
 
@@ -264,7 +263,7 @@ def answer(given: Callable[[AnyKernel, Request, Tell], Certificate]) -> None:
 
 def main() -> None:
     answer(lambda kernel, request, tell: answered(kernel, request, None, tell))
-    in_turn.compile()  # for whoever waits: an engine compiles nothing itself then
+    in_turn.compile()  # for the parent: an engine compiles nothing itself then
     leave()
 
 

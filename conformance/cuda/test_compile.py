@@ -12,7 +12,7 @@ import pytest
 
 from conformance.support.depth import DEEP
 from kernels.cuda.fusion.fusions import EVERY_CUDA
-from kernels.cuda.runtime import apart, nvrtc
+from kernels.cuda.runtime import nvrtc, nvrtc_process
 from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.launch import Launch, items
@@ -115,7 +115,7 @@ def test_a_compiler_that_runs_away_is_one_line(limit, least, told, tmp_path, mon
         launches.append(Launch(f"{name}.cu", name, "-> out: i32[n]", items("n"), folder=tmp_path))
     endless, plain = launches
     with monkeypatch.context() as limited:
-        limited.setattr(apart, limit, least)
+        limited.setattr(nvrtc_process, limit, least)
         with pytest.raises(DeviceError, match=rf"^endless.cu does not .* sm_80: .*({told})"):
             nvrtc.compiled(endless, 80)
     assert nvrtc._COMPILER._running is None

@@ -1,1 +1,1 @@
-"""Kernels that are not ours, from a file: loaded in a child that may do little, and judged."""
+"""Third-party kernels from a file: loaded in a sandboxed child process and judged."""

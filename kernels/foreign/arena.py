@@ -1,5 +1,5 @@
-"""Memory that the judge and a child share: arrays of inputs, which the child may only read, and of
-outputs; what lies around each within its pages is random, and looked at."""
+"""Memory shared by the judge and a child: input arrays, which the child may only read, and output
+arrays. The padding around each array within its pages is random and is checked for writes."""
 
 import contextlib
 import ctypes
@@ -17,13 +17,13 @@ import numpy as np
 from kernels.guard import placed
 from reference.op import Array
 
-SIZE = 2**33  # bytes of each side; what is not touched takes no memory
+SIZE = 2**33  # bytes of each side; untouched pages take no memory
 SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1, 2, 4, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where an array lies: `offset` and `size` are whole pages, `begin` bytes into them."""
+    """Location of an array: `offset` and `size` are whole pages, `begin` is in bytes from there."""
 
     offset: int
     size: int
@@ -36,12 +36,12 @@ class Slot:
         return prod(self.shape) * self.dtype.itemsize
 
     def as_list(self) -> list[Any]:
-        """As the child is told."""
+        """The slot as it is sent to the child."""
         return [self.offset, self.size, self.begin, self.dtype.str, list(self.shape)]
 
 
 class Side:
-    """The inputs' memory, or the outputs'. `sealed` says that no other process can write there."""
+    """Memory of all inputs or of all outputs. `sealed`: no other process can write there."""
 
     def __init__(self, readable_only: bool) -> None:
         self.sealed = False
@@ -64,12 +64,12 @@ class Side:
     def close(self) -> None:
         del self._bytes
         self._margins.clear()
-        with contextlib.suppress(BufferError):  # somebody holds an array of it: it goes with that
+        with contextlib.suppress(BufferError):  # freed with the array that references it
             self._map.close()
         os.close(self.descriptor)
 
     def clear(self) -> None:
-        """Forget all slots; what they took is given back."""
+        """Drop all slots and return their memory."""
         if self._end > 2**26 and hasattr(os, "MFD_ALLOW_SEALING"):
             libc = ctypes.CDLL(None)
             keep_size_and_punch = 3
@@ -82,7 +82,8 @@ class Side:
     def slot(
         self, dims: Sequence[int], dtype: Any, place: int, rng: np.random.Generator, boundary: int
     ) -> Slot:
-        """Room for an array `place` bytes into its pages or AT_END, at a multiple of `boundary`."""
+        """Reserve room for an array `place` bytes into its pages or AT_END, aligned to
+        `boundary`."""
         kind = np.dtype(dtype)
         size = prod(dims) * kind.itemsize
         begin, inside = placed(size, place, boundary)
@@ -102,11 +103,11 @@ class Side:
         return slot
 
     def array(self, slot: Slot) -> Array:
-        """The judge's view of it."""
+        """The judge's view of a slot."""
         begin = slot.offset + slot.begin
         found = self._bytes[begin : begin + slot.bytes]
         return found.view(slot.dtype).reshape(slot.shape)
 
     def spoilt(self) -> str:
-        """Where something was written around an array: "before" or "behind" it; or ""."""
+        """Which padding of an array was written to: "before", "behind" or ""."""
         return next((w for w, now, before in self._margins if now.tobytes() != before), "")

@@ -1,4 +1,4 @@
-"""What is judged: a file, the function in it, and which of its arguments is what."""
+"""A candidate to be judged: its file, its function and the meaning of each argument."""
 
 import json
 import os
@@ -32,7 +32,7 @@ KINDS = {
     ".so": "library", ".dylib": "library", ".cu": "cuda", ".cubin": "cubin",
 }  # fmt: skip
 DEFINED = re.compile(r"^(?:def|void) (\w+)\(", re.MULTILINE)
-ON_GPU = ("cuda", "cubin")  # kinds that are launched
+ON_GPU = ("cuda", "cubin")  # kinds that are launched on a GPU or its emulator
 FLAGS = ("-O3", "-march=native")
 ALWAYS = ("-shared", "-fPIC")
 COMPILERS = {".c": ("cc", "clang", "gcc"), "": ("c++", "clang++", "g++")}
@@ -41,14 +41,15 @@ SANDBOX = Path(__file__).with_name("sandbox.py")
 
 
 class CandidateError(ValueError):
-    """A candidate that cannot be judged: no such file or function, an argument of no known name."""
+    """A candidate that cannot be judged: no such file or function, or an argument of unknown
+    name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A function in a `file`: `kind` "python", "pickled" (a callable), "source" (C or C++),
-    "library", "cuda" or "cubin"; `name` is the function's, by default the op's; the `manifest`,
-    which may be a file that was `given`, has all else."""
+    """A function in a `file`: `kind` is "python", "pickled" (a callable), "source" (C or C++),
+    "library", "cuda" or "cubin"; `name` is the function's name, by default the op's; the
+    `manifest`, which may be a file that was `given`, holds the rest."""
 
     file: Path
     kind: str
@@ -58,8 +59,8 @@ class Candidate:
 
     @classmethod
     def of(cls, where: str | Path, manifest: str | Path | None = None, **said: Any) -> "Candidate":
-        """What FILE or FILE:NAME says, with the `manifest`, by default that beside the file, and
-        what stands at its top; what is `said` of these goes before both."""
+        """The candidate named by FILE or FILE:NAME, with the `manifest`, by default the one beside
+        the file or in comments at its top; values in `said` override both."""
         path, name = str(where), ""
         if not Path(path).exists():
             path, _, name = path.rpartition(":") if ":" in path else (path, "", "")
@@ -74,7 +75,8 @@ class Candidate:
 
     @classmethod
     def from_callable(cls, function: Callable[..., Any], **said: Any) -> "Candidate":
-        """Of a function of this process: its file, or if it has none its code, pickled."""
+        """The candidate of a function of this process: its file, or its pickled code if it has no
+        file."""
         inner = getattr(function, "py_func", getattr(function, "__wrapped__", function))
         file = getattr(getattr(inner, "__code__", None), "co_filename", "")
         name = getattr(inner, "__qualname__", "")
@@ -89,7 +91,7 @@ class Candidate:
         return cls(where, "pickled", name or "function", Manifest(**said))
 
     def in_format(self, format: str) -> "Candidate":
-        """The same for weights in this format."""
+        """The same candidate for weights in this format."""
         return replace(self, manifest=replace(self.manifest, format=format))
 
     def __str__(self) -> str:
@@ -97,8 +99,9 @@ class Candidate:
         return ":".join(filter(None, (shown, self.name)))
 
     def further_arguments(self, op: Op, shape: Mapping[str, int]) -> dict[str, Any]:
-        """What a call has beside the op's arguments and sizes: the values of expressions among its
-        arguments, and how a CUDA kernel is launched; ManifestError if it cannot be."""
+        """What a call passes beyond the op's arguments and sizes: values of the manifest's
+        expressions and a CUDA kernel's launch configuration; ManifestError if they cannot be
+        computed."""
         sizes = {**shape, **{name: shape[a] for a in shape for name in size_names(op, a)}}
         words = (word.partition(":")[0].strip() for word in self.manifest.arguments)
         found: dict[str, Any] = {
@@ -120,8 +123,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a child loads a candidate: what it is told, folders that it has to read, and `notes` of
-    what was found out already."""
+    """How a child loads a candidate: the request it receives, folders it may read, and `notes` for
+    the report."""
 
     told: dict[str, Any]
     folders: tuple[Path, ...] = ()
@@ -129,28 +132,27 @@ class Layout:
 
 
 def defined(file: Path) -> list[str]:
-    """The functions that stand at the top level of a file in Python or C."""
+    """Names of the functions at the top level of a Python or C file."""
     return DEFINED.findall(file.read_text(errors="replace"))
 
 
 def sizes_of(op: Op) -> tuple[str, ...]:
-    """What a candidate may call the op's sizes: as the axis, if no argument is called so, or else
-    with `n_` before it."""
+    """Names under which a candidate may receive the op's sizes: the axis itself unless an argument
+    has that name, and the axis prefixed with `n_`."""
     return tuple(name for axis in op.axes for name in size_names(op, axis))
 
 
 def size_names(op: Op, axis: str) -> list[str]:
-    """`hidden` and `n_hidden`; of linear's `out`, which is an array, `n_out` alone."""
+    """`hidden` and `n_hidden`; of linear's `out`, which is also an array, `n_out` alone."""
     taken = {a.name for a in (*op.inputs, *op.outputs)}
     return [name for name in (axis, f"n_{axis}") if name not in taken]
 
 
 @cache
 def compiled(file: Path, flags: tuple[str, ...]) -> Path:
-    """A shared library of a C or C++ file; CandidateError with the compiler's first complaint.
+    """Compile a C or C++ file to a shared library; CandidateError with the compiler's first error.
 
-    A file may bring flags, and flags may have the compiler run programs or write files: it is
-    confined, too.
+    The compiler is sandboxed too: a manifest may pass flags that run programs or write files.
     """
     named = COMPILERS[file.suffix if file.suffix in COMPILERS else ""]
     compiler = next(filter(None, map(shutil.which, named)), None)
@@ -179,13 +181,14 @@ def compiled(file: Path, flags: tuple[str, ...]) -> Path:
 
 
 def scales_apart(op: Op) -> Op:
-    """The op for kernels that multiply a sum by its block's scale: of a scale that is infinite a
-    code of zero makes NaN in the reference, and of the sum an infinity, which is as right."""
+    """The op for kernels that multiply a block's sum by its scale. Where a scale is infinite, a
+    zero code gives NaN in the reference and infinity here; both are accepted."""
     if not op.formats:
         return op
 
     def also(inputs: Any, expected: Any) -> Any:
-        """The further values of the op, and infinities for NaN of tokens that have none."""
+        """The op's further accepted values, and infinity for NaN in tokens that have none as
+        input."""
         found, weight = dict(op.also(inputs, expected)), inputs.get("weight")
         if weight is None or np.isfinite(FORMATS[inputs["format"]].dequantise(weight)).all():
             return found
@@ -203,11 +206,12 @@ def scales_apart(op: Op) -> Op:
 
 
 def with_numerics(op: Op, numerics: str) -> tuple[Op, str]:
-    """The op with a bound for what a candidate says of its numerics, and what the bound is called.
+    """The op with the bound for a candidate's numerics, and the bound's name.
 
-    "exact" is float32. Others are those that the op has bounds for; "bf16" and "f16" of an op
-    without are float32 rounded once more, on its output. "fast" is the loosest there is. The domain
-    of "ggml" ends where ggml's scales in float16 do, and has no NaN, which int8 cannot hold.
+    "exact" is float32. Others are those for which the op has bounds; "bf16" and "f16" of an op
+    without one are float32 whose output is rounded once more. "fast" is the loosest bound. The
+    domain of "ggml" ends where ggml's float16 scales overflow, and excludes NaN, which int8 cannot
+    hold.
     """
     if numerics in ("", "exact"):
         return op, "float32"
@@ -223,7 +227,7 @@ def with_numerics(op: Op, numerics: str) -> tuple[Op, str]:
     relative, least = ROUNDOFF[numerics]
 
     def bound(inputs: Any, expected: Any) -> Any:
-        """The float32 bound, and half a unit in the last place of what is rounded."""
+        """The float32 bound plus half a unit in the last place of the output's type."""
         before = op.bound(inputs, expected)
         return {
             name: before[name] + relative * (abs(want) + before[name]) + least
@@ -236,7 +240,7 @@ def with_numerics(op: Op, numerics: str) -> tuple[Op, str]:
 
 
 def within(make: Callable[[Case], Arguments], largest: float) -> Callable[[Case], Arguments]:
-    """The same arguments, activations beyond the largest cut off."""
+    """The same arguments with activations clipped to the largest that the domain allows."""
 
     def made(case: Case) -> Arguments:
         given = make(case)

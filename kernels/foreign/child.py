@@ -1,8 +1,8 @@
-"""A process that runs a candidate: started, told what to call, watched, stopped and ended.
+"""The process that runs a candidate: start, request, watch, stop and end.
 
-It knows nothing of cases or results. A turn is: arrays are mapped, the child stands still; inputs
-are written and outputs spoilt; it runs its calls and stands still again; only then is looked at
-what it wrote. The time of a turn is the judge's, from letting it run to its standing still.
+It knows nothing of cases or results. One turn: arrays are mapped while the child is stopped; the
+judge writes inputs and fills outputs with garbage; the child runs its calls and stops itself; only
+then does the judge read the outputs. The judge times a turn, from resuming the child to its stop.
 """
 
 import json
@@ -33,11 +33,11 @@ from kernels.guard import AT_END
 from reference.op import DTYPES, Arguments, Op
 
 PLACES = (AT_END, 0, 64, 16, 4)
-MOST_SAID = 2**20  # bytes in a line of a child
-COMPLAINTS = 4000  # bytes of what it last printed
+MOST_SAID = 2**20  # bytes in a line from a child
+COMPLAINTS = 4000  # bytes kept of what it last printed
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", "TRITON_INTERPRET")  # of the environment
-GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's, AMD's, and either's under Windows
-RUNS = {"interpreted": INTERPRETED, "copied": COPIED}  # what a child may say of how it runs
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and of either in WSL
+RUNS = {"interpreted": INTERPRETED, "copied": COPIED}  # ways of running that a child may report
 COUNTS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR", "BLIS", "VECLIB_MAXIMUM")
 SYSTEM = (
     "/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc", "/opt", "/proc", "/sys", "/nix",
@@ -47,9 +47,9 @@ SYSTEM = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a candidate may take: seconds of a call and of being loaded, bytes of its memory and of
-    a file it writes, threads (0: as many as there are cores), whether it may start programs, such
-    as the compiler that torch.compile needs, and CPU seconds in all."""
+    """Limits on a candidate: seconds for a call and for loading, bytes of memory and of a file it
+    writes, threads (0: one for each core), whether it may start programs (torch.compile needs a
+    compiler), and CPU seconds in all."""
 
     seconds: float = 10.0
     load: float = 120.0
@@ -61,7 +61,7 @@ class Limits:
 
 
 class Ended(RuntimeError):  # noqa: N818  it is what was found
-    """A candidate raised, crashed, hung or left what it may not; `kind` is "raised", "crashed",
+    """A candidate raised, crashed, hung or wrote out of bounds; `kind` is "raised", "crashed",
     "hung" or "wrong"."""
 
     def __init__(self, kind: str, said: str, signal: int = 0) -> None:
@@ -71,7 +71,7 @@ class Ended(RuntimeError):  # noqa: N818  it is what was found
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call's arrays as the judge sees them, what outputs held before, and its scalars."""
+    """One call's arrays as the judge maps them, the outputs' previous contents, and the scalars."""
 
     inputs: dict[str, Slot]
     outputs: dict[str, Slot]
@@ -79,7 +79,7 @@ class Call:
 
 
 class Child:
-    """A candidate that was loaded. `lenient`: inputs may be written to, to find out who does so."""
+    """A loaded candidate. `lenient`: inputs are writable, to diagnose who writes to them."""
 
     def __init__(
         self, candidate: Candidate, layout: Layout, limits: Limits,
@@ -108,7 +108,7 @@ class Child:
         )
         theirs.close()
         self.sandbox: tuple[tuple[str, str], ...] = ()
-        self.notes = (COPIED,) if candidate.kind == "cubin" else ()  # of how it runs
+        self.notes = (COPIED,) if candidate.kind == "cubin" else ()  # how it runs
         try:
             self._tell(self._start())
             self._until_still(limits.load, "loading it")
@@ -151,7 +151,8 @@ class Child:
         }
 
     def prepare(self, calls: Sequence[Call]) -> None:
-        """Have the child map these calls' arrays; it stands still then, and nothing is in them."""
+        """Have the child map the arrays of these calls; it is stopped afterwards, and they are
+        empty."""
         told = [
             {
                 "inputs": {name: slot.as_list() for name, slot in call.inputs.items()},
@@ -165,22 +166,23 @@ class Child:
         self._until_still(self.limits.seconds, "mapping arrays")
 
     def run(self, calls: int = 1) -> float:
-        """Let it do its calls; the seconds until it stands still."""
+        """Run the calls; returns the seconds until the child stopped."""
         began = time.perf_counter()
         os.kill(self._process.pid, signal.SIGCONT)
         return self._until_still(self.limits.seconds * calls, "the call") - began
 
     def stands_still(self) -> bool:
-        """Whether it has not gone on since it stopped, whoever may have woken it."""
+        """Whether the child is still stopped since its turn, whoever may have tried to resume
+        it."""
         told, _ = os.waitpid(self._process.pid, os.WNOHANG | os.WCONTINUED)
         return told == 0
 
     def _tell(self, what: Any) -> None:
-        with suppress(BrokenPipeError):  # it died: waiting says how
+        with suppress(BrokenPipeError):  # it died: waiting tells how
             self._control.sendall((json.dumps(what) + "\n").encode())
 
     def _until_still(self, patience: float, doing: str) -> float:
-        """The moment at which it stopped; Ended if it did not, or says that it failed."""
+        """The time at which the child stopped; Ended if it did not stop or reported a failure."""
         hung = threading.Event()
 
         def kill() -> None:
@@ -199,7 +201,7 @@ class Child:
             self._listen()
             raise self._end(hung.is_set(), patience, doing)
         for kind, what in self._listen():
-            if kind == "sandbox":  # the first it says, before there is a candidate
+            if kind == "sandbox":  # the first message, before there is a candidate
                 self.sandbox = self.sandbox or tuple((name, said) for name, said in what)
             elif kind == "runs" and what in RUNS:
                 self.notes = (RUNS[what],)
@@ -208,7 +210,7 @@ class Child:
         return moment
 
     def _listen(self) -> list[Any]:
-        """What it has said, which may be anything."""
+        """The child's next message, which may be anything."""
         self._control.setblocking(False)
         with suppress(BlockingIOError, ConnectionError):
             while len(self._unread) < MOST_SAID and (more := self._control.recv(2**16)):
@@ -233,7 +235,7 @@ class Child:
         return Ended("crashed", f"{doing} ended the process with exit status {code}{self._last()}")
 
     def _last(self) -> str:
-        """The last line that it printed."""
+        """The last line that the child printed."""
         self._printed.seek(0, os.SEEK_END)
         self._printed.seek(max(0, self._printed.tell() - COMPLAINTS))
         lines = self._printed.read(COMPLAINTS).decode(errors="replace").strip().splitlines()
@@ -244,7 +246,7 @@ class Child:
         return self._process.returncode is None
 
     def close(self) -> None:
-        """End it, and forget its memory and its folder."""
+        """Kill the child and release its memory and folder."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self.alive:
@@ -264,7 +266,7 @@ class Child:
 
 
 def _clean(text: str) -> str:
-    """What a child says, as one line that can be printed."""
+    """A message of the child as one printable line."""
     return "".join(c if c.isprintable() else " " for c in text)[:1000]
 
 
@@ -272,8 +274,8 @@ def layout_of(
     child: Child, op: Op, shape: Mapping[str, int], format: str | None, inputs: Arguments,
     places: Sequence[int], rng: np.random.Generator,
 ) -> Call:  # fmt: skip
-    """Room for a call's arrays, at these places in turn, and its scalars: those of the op, its
-    sizes and its format."""
+    """Map a call's arrays at these places in turn; its scalars are those of the op, its sizes and
+    its weight format."""
     boundary, place = child.candidate.manifest.align, cycle(places)
 
     def slot(side: Side, dims: Sequence[int], dtype: Any) -> Slot:

@@ -1,7 +1,8 @@
-"""Machine code for NVIDIA's GPUs, read without one: a file's kernels, and what each takes.
+"""Kernels in machine code for NVIDIA's GPUs: names, parameters and resources read from a cubin,
+without a GPU.
 
-A cubin is an ELF file. Its sections and symbols are as ELF has them; what a kernel's parameters are
-stands in .nv.info.KERNEL, by CUDA's binary utilities: attributes of a format, a number and a value.
+A cubin is an ELF file. A kernel's parameters stand in section .nv.info.KERNEL, as attributes of a
+format, a number and a value, as CUDA's binary utilities print them.
 """
 
 import struct
@@ -15,25 +16,25 @@ from typing import NamedTuple
 ELF, FATBIN = b"\x7fELF", struct.pack("<I", 0xBA55ED50)
 CUDA = 190  # e_machine
 MOST_BYTES = 2**28
-OF_BLACKWELL = 8  # the version of its ABI: from this on the architecture stands a byte further up
-FUNCTION, NO_BITS = 2, 8  # kinds of a symbol and of a section
-BYTES = 4  # the format of an attribute with as many bytes as it says; of others they are two
+OF_BLACKWELL = 8  # ABI version from which on the architecture stands one byte further up
+FUNCTION, NO_BITS = 2, 8  # kinds of symbols and sections
+BYTES = 4  # the attribute format with a length field; values of others have two bytes
 MOST_THREADS, REQUIRED_THREADS, PARAMETER, ALL_PARAMETERS, REGISTERS = 0x05, 0x10, 0x17, 0x19, 0x2F
-ALL_REGISTERS = 2**16  # that the threads of a block share, in eights a thread
-SHARED = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}  # KiB a block may have
-MOST_SHARED = 227  # KiB: sm_90, sm_100 and what is not listed
-RESERVED, RESERVES = 1024, 90  # bytes of a block's shared memory that are CUDA's own, since sm_90
+ALL_REGISTERS = 2**16  # registers shared by the threads of a block, allocated in eights per thread
+SHARED = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}  # KiB a block
+MOST_SHARED = 227  # KiB: sm_90, sm_100 and unlisted ones
+RESERVED, RESERVES = 1024, 90  # bytes of a block's shared memory reserved by CUDA, since sm_90
 
 
 class CubinError(ValueError):
-    """A file that is no cubin or is damaged, a kernel that it has not, or a launch it cannot do."""
+    """A damaged or foreign file, an unknown kernel, or a launch beyond the GPU's limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
     """A kernel for GPUs of a compute `capability`, e.g. 90: `parameters` as (offset, bytes) in
-    order, `registers` of a thread, bytes of `shared` memory that a block declares, `threads` of a
-    block at most, `wanted` in x, y and z if only one size will do."""
+    order, `registers` per thread, bytes of static `shared` memory per block, the maximum number of
+    `threads` per block, and the block size `wanted` in x, y and z if it requires one."""
 
     name: str
     capability: int
@@ -52,7 +53,7 @@ class GpuKernel:
         )
 
     def demand(self, launch: Sequence[int]) -> None:
-        """CubinError where no GPU of its capability could do a launch."""
+        """Raise CubinError for a launch that no GPU of this capability can do."""
         wide, threads, shared = tuple(launch[3:6]), prod(launch[3:6]), launch[6]
         held = -(-self.registers // 8) * 8 * -(-threads // 32) * 32
         most = 1024 * SHARED.get(self.capability, MOST_SHARED)
@@ -78,11 +79,11 @@ class _Section(NamedTuple):
     kind: int
     begin: int
     size: int
-    link: int  # the section of a table's names
+    link: int  # the section with a table's names
 
 
 def read_kernel(file: Path, name: str) -> GpuKernel:
-    """A kernel of a cubin; CubinError in a line for what is none, or has no such kernel."""
+    """Read a kernel of a cubin; CubinError in one line if the file or the kernel is not there."""
     found = file.stat()
     if found.st_size > MOST_BYTES:
         raise CubinError(f"{file.name} has {found.st_size:,} bytes, a cubin {MOST_BYTES:,} at most")
@@ -91,7 +92,7 @@ def read_kernel(file: Path, name: str) -> GpuKernel:
 
 @cache
 def _read(file: Path, name: str, changed: int) -> GpuKernel:
-    """What the file says that was last changed then."""
+    """Parse a file; the modification time is part of the cache's key."""
     whole = file.read_bytes()
     try:
         return _kernel(whole, name)
@@ -127,7 +128,7 @@ def _kernel(whole: bytes, name: str) -> GpuKernel:
 
 
 def _capability(whole: bytes) -> int:
-    """For which GPUs, of the file's header."""
+    """The compute capability in the file's header."""
     if whole.startswith(FATBIN):
         raise CubinError("it is a fat binary; cuobjdump -xelf all takes the cubins out of it")
     if whole.lstrip()[:8] in (b".version", b"//\n// Ge"):
@@ -154,7 +155,7 @@ def _sections(whole: bytes) -> list[_Section]:
 
 
 def _functions(whole: bytes, sections: list[_Section]) -> dict[str, int]:
-    """The kernels and their numbers as symbols: functions that say what parameters they have."""
+    """Kernels with their symbol numbers: functions that declare their parameters."""
     found, names = {}, {section.name for section in sections}
     for table in (section for section in sections if section.name == ".symtab"):
         text = _bytes(whole, sections[table.link])

@@ -1,7 +1,7 @@
-"""CUDA kernels in a file of somebody's: compiled for the emulator, which runs them on this CPU.
+"""Third-party CUDA source, compiled for the emulator, which runs it on this CPU.
 
-The emulator is a tool of conformance/, a program of its own here; the child gets libraries alone.
-Where CuPy is, NVRTC says first whether the file compiles for a GPU at all.
+The emulator is a tool of conformance/ and runs as a program of its own; the child gets only the
+libraries. Where CuPy is installed, NVRTC first checks that the file compiles for a GPU.
 """
 
 import json
@@ -30,7 +30,7 @@ C_TYPES = {
 
 
 def emulated(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
-    """The layout for a child: the emulator's library, the kernel's, and what is passed to it."""
+    """The child's layout: the emulator's library, the kernel's library and the arguments."""
     name = candidate.name or op.name
     found = prototype(candidate.file.read_text(errors="replace"), name)
     said = [Parameter.parse(word) for word in candidate.manifest.arguments]

@@ -1,7 +1,7 @@
-"""A kernel of a cubin on a GPU, through CUDA's driver alone; standard library only.
+"""Launches a kernel of a cubin on a GPU through CUDA's driver API; standard library only.
 
-It is copied beside the runner and imported there by its bare name. A cubin is code for the GPU: on
-this side of it all is the judge's own. The driver's functions and numbers are those of cuda.h.
+It is copied beside the runner and imported there by its bare name. The candidate's code runs on the
+GPU alone; everything on the host is the judge's own. Functions and constants are those of cuda.h.
 """
 
 import ctypes
@@ -9,17 +9,17 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-CAPABILITY = (75, 76)  # attributes of a device: the two numbers of its compute capability
-MOST_DYNAMIC, WITHOUT_ASKING = 8, 48 << 10  # the attribute of a function, and bytes that need none
-MARGIN = 256  # bytes around an array in a GPU's memory, which may not be written to
+CAPABILITY = (75, 76)  # device attributes: major and minor compute capability
+MOST_DYNAMIC, WITHOUT_ASKING = 8, 48 << 10  # function attribute; bytes allowed without it
+MARGIN = 256  # guard bytes around an array in GPU memory
 
 
 class DriverError(Exception):
-    """No GPU that could run it, what CUDA said, or what a kernel wrote where it may not."""
+    """No suitable GPU, an error of CUDA, or a kernel's write out of bounds."""
 
 
 class Driver:
-    """CUDA's driver, with a GPU that runs machine code of a capability, e.g. 90."""
+    """CUDA's driver and a GPU that runs machine code of a capability, e.g. 90."""
 
     def __init__(self, capability: int) -> None:
         family, least = divmod(capability, 10)
@@ -47,7 +47,7 @@ class Driver:
         self("CtxSetCurrent", context)
 
     def __call__(self, name: str, *arguments: Any) -> None:
-        """A function of the driver; DriverError with its words if it fails."""
+        """Call a function of the driver; DriverError with CUDA's message if it fails."""
         if status := self._cuda[f"cu{name}"](*arguments):
             said = ctypes.c_char_p()
             self._cuda.cuGetErrorString(status, ctypes.byref(said))
@@ -61,8 +61,9 @@ class Driver:
 
 
 def launched(what: Any) -> Callable[..., Callable[[], None]]:
-    """A kernel of a cubin on a GPU: arrays are copied there, with bytes around that nobody knows,
-    and outputs back. It is loaded anew for each turn, so that its variables keep nothing."""
+    """A kernel of a cubin as a call: arrays are copied to the GPU with random guard bytes around
+    them, and outputs copied back. The module is loaded anew for each turn, so that its variables
+    keep nothing."""
     with open(what["file"], "rb") as file:  # noqa: PTH123
         code = file.read()
     driver = Driver(what["capability"])
@@ -99,7 +100,7 @@ def launched(what: Any) -> Callable[..., Callable[[], None]]:
 
 
 class OnGpu:
-    """A copy of an array in a GPU's memory, between bytes that nobody knows."""
+    """A copy of an array in GPU memory between random guard bytes."""
 
     def __init__(self, driver: Driver, array: Any) -> None:
         self._driver, self._array = driver, array
@@ -111,7 +112,8 @@ class OnGpu:
         self.address = self._memory.value + MARGIN
 
     def take_back(self, name: str, written: bool) -> None:
-        """What is there now, to where the judge looks, if it may be written; free the memory."""
+        """Check the guard bytes, copy a writable array back to the judge's memory and free the
+        copy."""
         size = len(self._sent)
         now = ctypes.create_string_buffer(size)
         self._driver("MemcpyDtoH_v2", now, self._memory, ctypes.c_size_t(size))

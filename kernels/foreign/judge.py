@@ -1,7 +1,7 @@
-"""A candidate judged: on the cases that our own kernels have to pass, in a child, and by its op's
-laws.
+"""Judges a candidate in a child process: on the cases that our own kernels must pass, and by its
+op's laws.
 
-The verdict is by numbers alone: a law that is broken within the op's bound is told and no more.
+The verdict rests on numbers alone: a law that is broken within the op's bound is only reported.
 """
 
 import secrets
@@ -41,9 +41,9 @@ from reference.table import find_op
 Level = Literal["quick", "full", "deep"]
 LEVELS = get_args(Level)
 DEEP_CASES = 300
-SMALL = 2**22  # bytes and operations of a case whose call is repeated with other data
+SMALL = 2**22  # bytes and operations of a case whose call is repeated with changed data
 SMALL_INTERPRETED = 2**12  # the same where each block of a kernel takes milliseconds
-AGAIN = 8  # small cases that come again after the large ones
+AGAIN = 8  # small cases repeated after the large ones
 AFTER_LARGER = "right at first, wrong after calls of larger sizes"
 SHRINKING = 4.0  # seconds
 Progress = Callable[[int, int], None]
@@ -52,7 +52,7 @@ REFUSED = (CandidateError, ManifestError, PrototypeError, CubinError)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What `kernels.judge.compare` has to know of a candidate."""
+    """What `kernels.judge.compare` needs to know of a candidate."""
 
     spec: Op
     activations: str
@@ -71,20 +71,20 @@ def judge(
     shrink: bool = True,
     progress: Progress | None = None,
 ) -> Report:
-    """Judge a candidate: at one `case`, or at all of a level.
+    """Judge a candidate: at one `case`, or at all cases of a level.
 
-    "quick" has the op's cases, its corners and a dozen that nobody knows before; "full" adds the
-    op's laws, which are told of who is wrong, too, and "deep" hundreds of further cases. A failing
-    case is shrunk for some seconds, if `shrink` is asked for. `format` is the weights', by default
-    the manifest's, or the op's first; so are `numerics`. ValueError for an op, a format or a level
-    that there is not; whatever the candidate does is in the report.
+    "quick" runs the op's cases, its corners and a dozen secret ones; "full" adds the op's laws,
+    which are reported of a wrong candidate too; "deep" adds hundreds of cases. With `shrink`, a
+    failing case is shrunk for some seconds. `format` is the weights', by default the manifest's or
+    the op's first; so are `numerics`. ValueError for an unknown op, format or level; whatever the
+    candidate does is in the report.
     """
     judging = Judge(candidate, op, format, level, limits, numerics, secret)
     return judging.report(case, shrink, progress)
 
 
 class Judge:
-    """One candidate, with the child that runs it at the time."""
+    """One candidate and the child that runs it at present."""
 
     def __init__(
         self, candidate: Candidate, op: str | Op, format: str | None, level: str,
@@ -105,15 +105,15 @@ class Judge:
         self.secret = secrets.randbits(31) if secret is None else secret
         self.subject = Subject(self.op, activations)
         self.sandbox: tuple[tuple[str, str], ...] = ()
-        self.other_bits = ""  # of a call done again
-        self.slow = candidate.kind == "cuda"  # emulated or interpreted: small cases are enough
+        self.other_bits = ""  # of a repeated call
+        self.slow = candidate.kind == "cuda"  # emulated or interpreted: small cases only
         self.repeated = SMALL
         self._turns: Turns | None = None
 
     def report(
         self, case: Case | None = None, shrink: bool = True, progress: Progress | None = None
     ) -> Report:
-        """Everything that the level asks for, or only one case."""
+        """Run everything that the level asks for, or only one case."""
         began = time.perf_counter()
         try:
             found = self._report(case, shrink and not case, progress)
@@ -180,12 +180,12 @@ class Judge:
 
     @cached_property
     def layout(self) -> Layout:
-        """The candidate, compiled if it has to be, and what its arguments are; REFUSED if that
-        cannot be."""
+        """The candidate, compiled if necessary, and the meaning of its arguments; REFUSED if that
+        fails."""
         return laid_out(self.candidate, self.op, self.format)
 
     def turns(self, threads: int = 0) -> Turns:
-        """The child at hand, or a new one; REFUSED or Ended if it does not load."""
+        """The current child or a new one; REFUSED or Ended if it does not load."""
         if self._turns is None or not self._turns.child.alive or threads:
             self.close()
             self._turns = Turns(
@@ -201,7 +201,7 @@ class Judge:
             self._turns = None
 
     def cases(self) -> list[Case]:
-        """Those of the level that the candidate takes, the least work first."""
+        """The level's cases that the candidate takes, the cheapest first."""
         found = self.op.quick_cases(self.format)
         more = DEEP_CASES if self.level == "deep" else SECRET_CASES
         found += self.op.quick_cases(self.format, more, self.secret)[:more]
@@ -214,18 +214,19 @@ class Judge:
         return sorted(taken, key=lambda c: work_of(self.op, c))
 
     def _again(self, cases: list[Case]) -> list[Case]:
-        """Some small cases that passed, for after the large ones, which may have left something:
-        the least first, which clears the least of it away."""
+        """Small cases that passed, repeated after the large ones, which may have left something
+        behind: the smallest first, since it overwrites least of it."""
         rng = np.random.default_rng(self.secret)
         small = [c for c in cases if self._gives(c) and work_of(self.op, c) <= SMALL]
         return [small[i] for i in sorted(map(int, rng.permutation(len(small))[:AGAIN]))]
 
     def _gives(self, case: Case) -> bool:
-        """Whether there is anything in its outputs."""
+        """Whether the case has any output element."""
         return all(prod(o.dims(case.shape, case.format)) for o in self.op.outputs)
 
     def _between(self) -> Iterator[Case]:
-        """Of each axis sizes that no table has, up to its largest, and the second of all others."""
+        """For each axis, sizes between those of the tables, up to its largest; other axes have
+        their second size."""
         rng = np.random.default_rng([self.secret, 1])
         few = {axis: sorted(some)[:2][-1] for axis, some in self.op.axes.items()}
         for axis, some in self.op.axes.items():
@@ -237,7 +238,7 @@ class Judge:
                     yield self.op.case({**few, axis: size}, seed=size, format=self.format)
 
     def _fitting(self) -> list[Case]:
-        """Where none of the usual sizes is taken: such as are, at random."""
+        """Random sizes that the candidate takes, where it takes none of the usual ones."""
         rng, found = np.random.default_rng(self.secret), list[Case]()
         for number in range(4000):
             sizes = {
@@ -255,7 +256,7 @@ class Judge:
         return found
 
     def tried(self, case: Case) -> tuple[str, Verdict]:
-        """The kind of failure, if there is one, and what the case showed."""
+        """The kind of failure, if any, and the case's result."""
         rng = np.random.default_rng([self.secret, case.seed, *case.shape.values()])
         try:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -312,8 +313,9 @@ class Judge:
     def _one_place(
         self, inputs: Arguments, rng: np.random.Generator
     ) -> tuple[str, tuple[int, ...]] | None:
-        """Half of the time, an element of an input, or a weight's row, that may alone be another:
-        a call that is the same but for that is told from the one before by who reads it all."""
+        """Half of the time, an element of an input, or a row of a weight, to be changed alone: the
+        call then differs from the previous one only there, which tells apart who reads all of its
+        input."""
         free = [
             (a.name, len(a.axes) - (a.dtype == "format"))
             for a in self.op.inputs
@@ -333,7 +335,7 @@ class Judge:
         return verdict
 
     def diagnosed(self, case: Case, said: str) -> str:
-        """Why it crashed: tried again where it may write to inputs."""
+        """Reason of a crash: the case is run again with writable inputs."""
         try:
             with Child(self.candidate, self.layout, self.limits, lenient=True) as child:
                 rng = np.random.default_rng(self.secret)
@@ -359,7 +361,7 @@ class Judge:
         )
 
     def _smaller(self, case: Case) -> Iterator[tuple[str, Verdict]]:
-        """Ever smaller cases that fail, so long as there is time."""
+        """Yield ever smaller failing cases while there is time."""
         until, seen, waiting = time.monotonic() + SHRINKING, {str(case)}, [*self._steps(case)]
         while waiting and time.monotonic() < until:
             case = waiting.pop(0)
@@ -372,7 +374,7 @@ class Judge:
                 waiting = [*self._steps(case)]
 
     def _steps(self, case: Case) -> Iterator[Case]:
-        """The same with one size less, the largest first, or with ordinary values."""
+        """The same case with one size smaller, the largest first, or with ordinary values."""
         for axis in sorted(case.shape, key=lambda a: -case.shape[a]):
             size = case.shape[axis]
             for less in (1, size // 4, size // 2, size - size // 4, size - 1):
@@ -390,7 +392,7 @@ class Judge:
             yield replace(case, values=self.op.values[0])
 
     def replay(self, case: Case) -> str:
-        """The command that tries this case again."""
+        """The command that runs this case again."""
         where = str(self.candidate.file) + (
             f":{self.candidate.name}" if self.candidate.name else ""
         )

@@ -1,4 +1,4 @@
-"""The op's laws, asked of a candidate; and what is true of a good kernel of any op."""
+"""The op's laws, checked on a candidate, and laws that hold for a good kernel of any op."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 AGAIN, THREADS = "same-bits-again", "threads-change-no-bit"
 MOST_THREADS = 16
-MOST_JUDGED = 2**24  # bytes and operations of an input of a broken law that is judged by numbers
+MOST_JUDGED = 2**24  # bytes and operations of a law's input that is also judged by numbers
 
 
 def laws_told(judge: "Judge", asked: bool, right: bool) -> Iterator[LawResult]:
-    """Each law, in turn; of who is not `right` on cases, by bits alone."""
+    """Yield the result of each law; of a candidate that is not `right` on cases, by bits alone."""
     outcome = BROKEN if judge.other_bits else HELD
     yield LawResult(AGAIN, outcome, judge.other_bits)
     names = [law for law in judge.op.laws if judge.format in (law.formats or (judge.format,))]
@@ -99,7 +99,7 @@ def _applied(judge: "Judge", inputs: Arguments) -> dict[str, Array]:
 
 
 def _beyond(judge: "Judge", seen: list[tuple[Arguments, dict[str, Array]]], case: Case) -> str:
-    """Of what broke a law, the first that is beyond the op's bound."""
+    """The first violation of a law that is also beyond the op's bound."""
     for inputs, outputs in seen:
         held = sum(v.nbytes for v in inputs.values() if isinstance(v, np.ndarray))
         if held <= MOST_JUDGED:
@@ -111,7 +111,7 @@ def _beyond(judge: "Judge", seen: list[tuple[Arguments, dict[str, Array]]], case
 
 
 def _threads(judge: "Judge", cases: list[Case], right: bool) -> LawResult:
-    """One thread gives the bits of several, and any number of them what is right."""
+    """One thread and several give the same bits, and any number of threads a correct result."""
     if judge.candidate.kind in ON_GPU:
         return LawResult(THREADS, NOT_ASKED, "it has blocks")
     rng = np.random.default_rng(judge.secret)

@@ -1,4 +1,4 @@
-"""How a child loads a candidate: compiled if it has to be, and each argument known by its name."""
+"""How a child loads a candidate: compiled if necessary, each argument identified by name."""
 
 import ctypes
 from pathlib import Path
@@ -20,8 +20,8 @@ from reference.op import Op
 
 
 def laid_out(candidate: Candidate, op: Op, format: str | None = None) -> Layout:
-    """Compile what is to be compiled, and find out which argument is what. Source finds the number
-    that GGUF gives to the weight's format as ASSAY_FORMAT."""
+    """Compile what must be compiled and identify the arguments. C source gets the weight format's
+    GGUF type number as ASSAY_FORMAT."""
     name = candidate.name or op.name
     sizes = sizes_of(op)
     told: dict[str, Any] = {
@@ -58,7 +58,8 @@ def laid_out(candidate: Candidate, op: Op, format: str | None = None) -> Layout:
 
 
 def _assumed(name: str, parameters: list[Parameter], arguments: list[list[str]]) -> str:
-    """As what a function of a library is called that nobody has described."""
+    """The note for a library's function without a description: which arguments it is called
+    with."""
     named = (
         f"{p.name}*" if p.pointer else f"{p.name}:{OF_C[kind]}"
         for p, (_, kind) in zip(parameters, arguments, strict=True)
@@ -66,14 +67,14 @@ def _assumed(name: str, parameters: list[Parameter], arguments: list[list[str]])
     return f"a library says no types: called as {name}({', '.join(named)}); else say `arguments`"
 
 
-OF_C = {kind: word for word, kind in OURS.items()}  # a manifest's words for the types of ctypes
-WHOLE = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by the bytes of a parameter
+OF_C = {kind: word for word, kind in OURS.items()}  # the manifest's names of ctypes' types
+WHOLE = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by a parameter's size in bytes
 REAL = {4: "float", 8: "double"}
 
 
 def _launched(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
-    """Of a cubin: each parameter of the kernel by what it holds, all of which have the bytes that
-    the machine code says."""
+    """The parameters of a cubin's kernel by meaning; their sizes must be those in the machine
+    code."""
     kernel = read_kernel(candidate.file, told["name"])
     if not candidate.manifest.blocks:
         raise CandidateError(

@@ -16,10 +16,10 @@ from typing import Any
 
 MARKS = ("// assay:", "# assay:")
 ARRAYS = ("numpy", "torch", "jax", "triton")
-BINARY = (".so", ".dylib", ".cubin")  # nothing can be said at their tops
-MOST_THREADS = 1024  # of a block, on every GPU
-TOP = 100  # lines in which comments are looked for
-VARIABLE = re.compile(r"\$\{?(?!ORIGIN|LIB\b|PLATFORM)([A-Za-z_]\w*)")  # those are the linker's
+BINARY = (".so", ".dylib", ".cubin")  # kinds of files without comments
+MOST_THREADS = 1024  # threads per block, on every GPU
+TOP = 100  # lines searched for comments
+VARIABLE = re.compile(r"\$\{?(?!ORIGIN|LIB\b|PLATFORM)([A-Za-z_]\w*)")  # not the linker's
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -29,11 +29,11 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 
 
 class ManifestError(ValueError):
-    """Lines about a file that mean nothing."""
+    """A manifest that makes no sense."""
 
 
 class LaunchError(ManifestError):
-    """More threads, blocks or memory than a GPU has, at some sizes."""
+    """A launch with more threads, blocks or memory than a GPU has, at some sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Manifest:
     align: int = 0
     takes: str = ""
     numerics: str = ""
-    blocks: tuple[Any, ...] = ()  # not said: one
+    blocks: tuple[Any, ...] = ()  # not given: one
     threads: Any = 256
     shared: Any = 0
 
@@ -86,11 +86,11 @@ class Manifest:
                 raise ManifestError(f"{name} are in x, y and z, not {list(given)}")
 
     def serves(self, sizes: Mapping[str, Any]) -> bool:
-        """Whether it takes these sizes."""
+        """Whether the candidate takes these sizes."""
         return not self.takes or bool(evaluated(self.takes, sizes))
 
     def launch(self, sizes: Mapping[str, Any]) -> list[int]:
-        """Blocks in x, y and z, threads of a block in x, y and z, bytes of its shared memory."""
+        """Grid in x, y and z, block in x, y and z, and bytes of dynamic shared memory."""
         blocks, threads = ([*_listed(said), 1, 1, 1][:3] for said in (self.blocks, self.threads))
         found = [int(evaluated(str(e), sizes)) for e in (*blocks, *threads, self.shared)]
         x, y, z, *wide, shared = found
@@ -110,8 +110,8 @@ def _listed(said: Any) -> tuple[Any, ...]:
 
 
 def read_manifest(file: Path, given: Mapping[str, Any], beside: Path | None = None) -> Manifest:
-    """What lies `beside` the file, by default under its name, what stands at its top, and what is
-    given, which goes first."""
+    """Merge the manifest `beside` the file (by default under its name), the one in comments at its
+    top, and the one given, which takes precedence."""
     said: dict[str, Any] = {}
     where = beside or file.with_suffix(".toml")
     if beside or where.is_file():
@@ -134,7 +134,7 @@ def read_manifest(file: Path, given: Mapping[str, Any], beside: Path | None = No
 
 
 def _expanded(flag: str, file: Path) -> str:
-    """With what the environment has for $NAME."""
+    """Replace $NAME by the environment's values."""
     found = os.path.expandvars(flag)
     if lacking := VARIABLE.search(found):
         raise ManifestError(f"{file.name} wants {lacking[1]} in the environment: {flag}")
@@ -149,7 +149,8 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
 
 
 def evaluated(text: str, sizes: Mapping[str, Any]) -> Any:
-    """An expression of sizes: whole numbers, + - * // %, comparisons, and, or, not, min, max."""
+    """Evaluate an expression of sizes: integers, + - * // %, comparisons, and, or, not, min,
+    max."""
 
     def value(node: ast.AST) -> Any:
         match node:

@@ -1,11 +1,11 @@
-"""The parameters of a C function: as its source says, as a manifest does, or the op's own order."""
+"""Parameters of a C function: from its source, from a manifest, or in the op's own order."""
 
 import re
 from dataclasses import dataclass
 
 from reference.op import DTYPES, Op
 
-# By what C and C++ call them: what ctypes does, without its c_.
+# C and C++ types by name: ctypes' names without `c_`.
 C_TYPES = {
     "float": "float", "double": "double", "char": "char", "signed char": "int8",
     "int8_t": "int8", "uint8_t": "uint8", "unsigned char": "uint8", "int16_t": "int16",
@@ -21,17 +21,17 @@ OURS = {
 }  # fmt: skip
 QUALIFIERS = re.compile(r"\b(const|volatile|restrict|__restrict__|__restrict|struct|register)\b")
 COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_ANY = ("", "char", "void")  # pointers to which may be to anything
+_ANY = ("", "char", "void")  # pointers to these may point to any type
 
 
 class PrototypeError(ValueError):
-    """A parameter that is none of the op's, or of another type."""
+    """A parameter that is not the op's, or is of another type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One by name, or as an expression of sizes: a `pointer` or a value, to or of this type of
-    ctypes, "" if not said."""
+    """A parameter by name, or an expression of sizes: a `pointer` or a value, of this ctypes type,
+    "" if not given."""
 
     name: str
     type: str = ""
@@ -39,14 +39,14 @@ class Parameter:
 
     @classmethod
     def parse(cls, word: str) -> "Parameter":
-        """Of a manifest: `hidden:i32`, `tokens * hidden:i32`, or only a name."""
+        """Parse a manifest's entry: `hidden:i32`, `tokens * hidden:i32`, or a bare name."""
         name, _, kind = word.partition(":")
         if kind and kind not in OURS:
             raise PrototypeError(f"{word}: want one of {', '.join(OURS)} behind the colon")
         return cls(name.strip(), OURS.get(kind, ""))
 
     def checked(self, op: Op, sizes: tuple[str, ...]) -> str:
-        """The type of ctypes that it is called with."""
+        """The ctypes type that the parameter is passed as."""
         arrays = {a.name: a for a in (*op.inputs, *op.outputs) if a.axes}
         scalars = {a.name: a for a in op.inputs if not a.axes}
         if array := arrays.get(self.name):
@@ -66,14 +66,14 @@ class Parameter:
 
 
 def _alike(kind: str) -> str:
-    """Types of one size and kind are one."""
+    """Types of the same size and kind are interchangeable."""
     wide = {"long": "int64", "ulong": "uint64", "size_t": "uint64", "ssize_t": "int64"}
     return wide.get(kind, kind)
 
 
 def default(op: Op) -> list[Parameter]:
     """The op's inputs and outputs in the order of its signature, arrays as pointers and scalars by
-    value; then every named size as int64_t, in the order in which they first appear there."""
+    value; then every named size as int64_t, in order of first appearance."""
     named = [Parameter(a.name, pointer=bool(a.axes)) for a in (*op.inputs, *op.outputs)]
     axes = (axis for a in (*op.inputs, *op.outputs) for axis in a.axes if axis.isidentifier())
     taken = {p.name for p in named}
@@ -81,8 +81,8 @@ def default(op: Op) -> list[Parameter]:
 
 
 def prototype(text: str, name: str) -> tuple[list[Parameter], bool] | None:
-    """The parameters of a function in C source, and whether it returns a status; None if it is not
-    there in so many words."""
+    """The parameters of a function in C source, and whether it returns a status; None if its
+    declaration is not found."""
     text = COMMENTS.sub(" ", text)
     found = re.search(rf"([\w\s*]+?)\b{re.escape(name)}\s*\(([^(){{}};]*)\)\s*\{{", text)
     if not found:

@@ -1,4 +1,4 @@
-"""What judging a candidate showed."""
+"""The result of judging a candidate."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,8 +13,8 @@ HELD, BROKEN, NOT_ASKED = "held", "broken", "not asked"
 
 @dataclass(frozen=True, slots=True)
 class LawResult:
-    """A law: "held", "broken" with an example, or "not asked" and why not; `wrong`: what broke it
-    was beyond the op's bound, so it is no matter of bits alone."""
+    """A law: "held", "broken" with an example, or "not asked" with the reason; `wrong`: the
+    violation was beyond the op's bound, and not of bits alone."""
 
     name: str
     outcome: str
@@ -24,8 +24,9 @@ class LawResult:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Someone's seconds of a call at a shape, in turns with the others; `ratio` (and its interval)
-    is the candidate's time over theirs; `share` is of what this machine allows, 0 if unknown."""
+    """Seconds per call of one contender at a shape, in turns with the others; `ratio` (with its
+    interval) is the candidate's time over this contender's; `share` is the fraction of this
+    machine's limit, 0 if unknown."""
 
     name: str
     shape: str
@@ -41,7 +42,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failing case: what was found, at which stage, and the command that tries it again."""
+    """A failing case: the finding, its stage, and the command that runs it again."""
 
     kind: str
     reason: str
@@ -97,18 +98,18 @@ class Report:
 
     @property
     def untimed(self) -> str:
-        """Why nobody is told its time; "" if it has one."""
+        """Why there is no timing; "" if there is one."""
         found = [note for note in (EMULATED, INTERPRETED, COPIED) if note in self.notes]
         return f"it is not timed: {found[0]}" if found else ""
 
     @property
     def replay(self) -> str:
-        """The command that tries the smallest failing case again; "" if none failed."""
+        """The command that runs the smallest failing case again; "" if none failed."""
         found = self.shrunk or self.first
         return found.replay if found else ""
 
     def json(self) -> dict[str, Any]:
-        """As JSON has it; infinities are null."""
+        """The report as JSON; infinities become null."""
         found = asdict(self)
         for name in ("first", "shrunk"):
             value: Failed | None = getattr(self, name)

@@ -1,12 +1,12 @@
-"""The child's program: loads a candidate and calls it, over memory that it shares with the judge.
+"""The child's program: loads a candidate and calls it over memory shared with the judge.
 
-It is copied into a folder of its own and started there; NumPy and the standard library is all that
-it needs, and none of our rooms is there. It knows no case, no bound and no result. It tells that it
-is done by stopping itself: the judge looks at memory while this process stands still.
+It is copied into a folder of its own and started there with NumPy and the standard library; none of
+our packages is importable. It knows no case, no bound and no result. It signals completion by
+stopping itself: the judge reads memory while this process is stopped.
 
-What it is told, a line of JSON each: first how to confine itself and what to load, then for each
-turn the calls, where their arrays lie, and their scalars. Arrays are mapped before a turn begins,
-between pages that may not be touched; inputs are written only then, so nothing can be done early.
+Requests are lines of JSON: first how to confine itself and what to load, then for each turn the
+calls, the locations of their arrays, and scalars. Arrays are mapped between inaccessible pages
+before a turn begins; inputs are written only after that, so nothing can be computed early.
 """
 
 import ctypes
@@ -27,10 +27,10 @@ from typing import Any
 PAGE = mmap.PAGESIZE
 NONE, READ, WRITE = 0, 1, 2
 SHARED, FIXED = 1, 16
-PRESENT = 0x8000 if sys.platform == "linux" else 0  # its pages, so that no call waits for them
+PRESENT = 0x8000 if sys.platform == "linux" else 0  # MAP_POPULATE: no call waits for pages
 PRIVATE_ANONYMOUS = 2 | (0x1000 if sys.platform == "darwin" else 0x20)
 MOST_SAID = 2000
-CONTROL = {"x86_64": (28, 0xFFC0), "aarch64": (0, 0xFFFFFFFF)}  # where fenv_t has it, and its bits
+CONTROL = {"x86_64": (28, 0xFFC0), "aarch64": (0, 0xFFFFFFFF)}  # offset in fenv_t, and its bits
 RETURNED: dict[str, Any] = {}  # arrays of the last call,
 KEPT: dict[str, Any] = {}  # and of a turn before, each with its bytes
 
@@ -99,7 +99,7 @@ CHANGED = "it left changed how this processor rounds or what it does with subnor
 
 
 def rounding() -> int:
-    """How this thread's floating-point unit is set."""
+    """The floating-point control state of this thread."""
     at, bits = CONTROL.get(os.uname().machine, (0, 0))
     state = (ctypes.c_uint32 * 64)()
     if bits and hasattr(libm, "fegetenv"):
@@ -108,8 +108,8 @@ def rounding() -> int:
 
 
 def left(reserved: list[tuple[int, int]]) -> str:
-    """What is wrong with arrays that were returned, now that other calls have come: their memory
-    is the caller's."""
+    """The complaint about returned arrays whose memory has changed since, after later calls: the
+    caller owns it."""
     found = next((name for name, (array, was) in KEPT.items() if array.tobytes() != was), "")
     KEPT.clear()
     for name, array in RETURNED.items():
@@ -120,7 +120,7 @@ def left(reserved: list[tuple[int, int]]) -> str:
 
 
 class NoRooms:
-    """Our packages are not there for a candidate, wherever they are installed."""
+    """Import hook that hides our packages from a candidate, wherever they are installed."""
 
     def __init__(self, rooms: list[str]) -> None:
         self.rooms = set(rooms)
@@ -131,14 +131,14 @@ class NoRooms:
 
 
 class Unfit(Exception):  # noqa: N818  it is what was found
-    """What this program itself says of a candidate."""
+    """A complaint of this program itself about a candidate."""
 
 
-OURS = (__name__, "driver")  # whose errors are sentences
+OURS = (__name__, "driver")  # whose messages are sentences
 
 
 def one_line(error: BaseException, file: str) -> str:
-    """The error in one line, with the last line of the candidate's file that it went through."""
+    """An error in one line, with the last line of the candidate's file in its traceback."""
     line = " ".join(str(error).split())
     if type(error).__module__ in OURS:
         return line[:MOST_SAID]
@@ -150,7 +150,7 @@ def one_line(error: BaseException, file: str) -> str:
 def prepared(
     call: Any, descriptors: list[int], reserved: list[tuple[int, int]], writable: bool
 ) -> tuple[Any, Any, Any]:
-    """The arrays by name of inputs and of outputs, and everything else."""
+    """The call's input and output arrays by name, and everything else."""
     inputs, outputs = (
         {name: mapped(descriptor, access, place, reserved) for name, place in call[side].items()}
         for side, descriptor, access in (
@@ -162,7 +162,7 @@ def prepared(
 
 
 def mapped(descriptor: int, access: int, place: Any, reserved: list[tuple[int, int]]) -> Any:
-    """An array where the judge put it, between pages that may not be touched."""
+    """Map an array where the judge placed it, between inaccessible pages."""
     import numpy as np
 
     offset, size, begin, dtype, shape = place
@@ -180,7 +180,7 @@ def mapped(descriptor: int, access: int, place: Any, reserved: list[tuple[int, i
 
 
 def load(what: Any) -> Callable[..., Callable[[], None]]:
-    """What makes of arrays and scalars a call without parameters."""
+    """Load the candidate; returns what binds arrays and scalars to a call without parameters."""
     if what["kind"] in ("source", "library"):
         return native(what)
     if what["kind"] == "emulated":
@@ -193,7 +193,7 @@ def load(what: Any) -> Callable[..., Callable[[], None]]:
 
 
 def native(what: Any) -> Callable[..., Callable[[], None]]:
-    """A symbol of a shared library; its arguments as [name, C type]."""
+    """Bind a symbol of a shared library; its arguments are [name, C type]."""
     library = ctypes.CDLL(what["library"])
     try:
         function = library[what["name"]]
@@ -224,12 +224,12 @@ def native(what: Any) -> Callable[..., Callable[[], None]]:
 
 
 def held(arrays: Any, function: Any, *given: Any) -> Any:
-    """A call, while its arrays live."""
+    """A call that keeps its arrays alive."""
     return function(*given)
 
 
 def emulated(what: Any) -> Callable[..., Callable[[], None]]:
-    """A CUDA kernel, compiled for this CPU, on the emulator that lies in a library."""
+    """A CUDA kernel compiled for this CPU, launched by the emulator's library."""
     host = ctypes.CDLL(what["host"], ctypes.RTLD_GLOBAL)
     host.run_grid.restype = ctypes.c_bool
     kernel = ctypes.CDLL(what["library"])
@@ -272,8 +272,8 @@ def emulated(what: Any) -> Callable[..., Callable[[], None]]:
 
 
 def plain(what: Any) -> Callable[..., Callable[[], None]]:
-    """A Python function: its parameters have names of inputs, outputs, sizes or scalars, or are
-    `given` in order; what is not written to a parameter is returned."""
+    """A Python function: its parameters are named like inputs, outputs, sizes or scalars, or
+    `given` in order; outputs without a parameter are returned."""
     function, positional = found(what)
     if hasattr(function, "run") and type(function).__module__.startswith("triton."):
         raise Unfit(f"{what['name']} is a Triton kernel: name the function that launches it")
@@ -319,7 +319,7 @@ def plain(what: Any) -> Callable[..., Callable[[], None]]:
 
 
 def named(function: Any, what: Any) -> list[str]:
-    """The names of a function's parameters, but for those that it has values for."""
+    """Names of a function's parameters, except those with unknown defaults."""
     try:
         parameters = inspect.signature(getattr(function, "py_func", function)).parameters
     except (TypeError, ValueError):
@@ -336,7 +336,7 @@ def named(function: Any, what: Any) -> list[str]:
 
 
 def found(what: Any) -> tuple[Callable[..., Any], bool]:
-    """The function that the file holds, and whether it wants its arguments without names."""
+    """The function that the file defines, and whether it takes positional arguments only."""
     if what["kind"] == "pickled":
         from numba import cloudpickle
 
@@ -348,7 +348,7 @@ def found(what: Any) -> tuple[Callable[..., Any], bool]:
         sys.modules["candidate"] = module
         with open(what["file"], "rb") as file:  # noqa: PTH123
             source = file.read()
-        # An import may take bytecode beside the file that is another source's.
+        # An import could take stale bytecode beside the file.
         exec(compile(source, what["file"], "exec"), vars(module))
         function = module
         for part in what["name"].split("."):
@@ -363,8 +363,8 @@ def found(what: Any) -> tuple[Callable[..., Any], bool]:
 
 
 def style_of(module: Any) -> str:
-    """The library whose arrays a file seems to want: triton's, torch's or jax's if it imports one
-    of them, and nothing of Numba."""
+    """The array library that a file seems to want: triton's, torch's or jax's if it imports one of
+    them and does not use Numba."""
     names = libraries(module)
     if "numba" in names:
         return "numpy"
@@ -372,7 +372,7 @@ def style_of(module: Any) -> str:
 
 
 def libraries(module: Any) -> set[str]:
-    """The packages that what a module has is of."""
+    """The packages from which a module's names come."""
     return {
         str(said).partition(".")[0]
         for value in vars(module).values()
@@ -381,7 +381,7 @@ def libraries(module: Any) -> set[str]:
 
 
 def with_triton(file: str) -> bool:
-    """Whether it, or a module of its folder that it has imported, has anything of Triton's."""
+    """Whether the module, or one of its folder that it imports, uses Triton."""
     folder = os.path.dirname(file) + "/"  # noqa: PTH120
     return any(
         "triton" in libraries(module)
@@ -408,7 +408,7 @@ def to_jax(array: Any) -> Any:
 
 
 def to_gpu(array: Any) -> Any:
-    """A tensor of Triton's: on the GPU, or where its interpreter runs, of the memory as it is."""
+    """A tensor for Triton: on the GPU, or a view of the memory where its interpreter runs."""
     return to_torch(array) if os.environ.get("TRITON_INTERPRET") == "1" else to_torch(array).cuda()
 
 
@@ -419,8 +419,8 @@ COPIED = ("jax",) if os.environ.get("TRITON_INTERPRET") == "1" else ("jax", "tri
 
 
 def put(name: str, target: Any, value: Any) -> Any:
-    """Copy what was returned to where the judge looks, and give it as an array; a wrong shape or
-    kind is an error, but it may be flat or without axes of one."""
+    """Copy a returned array to the judge's memory and return that view. A wrong shape or dtype is
+    an error, except flat arrays and missing axes of one."""
     import numpy as np
 
     if hasattr(value, "detach"):

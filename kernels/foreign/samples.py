@@ -1,9 +1,9 @@
-"""Samples of a candidate's time: calls that the judge starts, each on inputs of its own, and some
-of whose outputs it judges afterwards.
+"""Timing samples of a candidate: calls started by the judge, each on fresh inputs; some of the
+outputs are judged afterwards.
 
-A sample is a turn of several calls, long enough that starting the child and its standing still do
-not count. Every call has other inputs in other memory, so nothing can be kept from one to the next;
-all of their outputs have to be written, and those of one, drawn at random, are judged.
+A sample is a turn of several calls, long enough to hide the cost of resuming and stopping the
+child. Every call has its own inputs in its own memory, so nothing can be cached between calls; all
+outputs must be written, and those of one randomly drawn call are judged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,24 +20,27 @@ from kernels.judge import compare
 from reference.op import Arguments, Array, Case, Op
 
 SAMPLE_SECONDS = 2e-3
-MOST_CALLS, MOST_BYTES = 64, 2**28  # of a sample
-WARMING = 3  # turns of a single call, the fastest of which tells how many a sample has
-JUDGED_FIRST, JUDGED_EVERY = 2, 4  # samples of which a call is judged: these, then one in four
+MOST_CALLS, MOST_BYTES = 64, 2**28  # per sample
+WARMING = 3  # turns of a single call, the fastest of which sets the number of calls per sample
+JUDGED_FIRST, JUDGED_EVERY = (
+    2,
+    4,
+)  # samples of which a call is judged: the first ones, then one in four
 
 Make = Callable[[int], Arguments]
 Check = Callable[[int, Arguments, Mapping[str, Array]], str]
 
 
 class WrongTimedError(RuntimeError):
-    """A candidate that was being timed gave something else than its reference."""
+    """A candidate whose output was wrong while it was being timed."""
 
 
-CAUGHT = (*REFUSED, Ended, Wrote, WrongTimedError)  # what a wrong candidate ends in
+CAUGHT = (*REFUSED, Ended, Wrote, WrongTimedError)  # how a wrong candidate ends
 
 
 class Samples:
-    """Seconds of a call, sample by sample. `make(seed)` gives fresh inputs, `check(seed, inputs,
-    outputs)` says what is wrong with outputs."""
+    """Seconds per call, sample by sample. `make(seed)` gives fresh inputs; `check(seed, inputs,
+    outputs)` returns a complaint about the outputs."""
 
     def __init__(
         self, child: Child, op: Op, format: str | None, shape: Mapping[str, int],
@@ -57,7 +60,7 @@ class Samples:
         self.taken = 0
 
     def __call__(self) -> float:
-        """The next sample."""
+        """Take the next sample."""
         child, rng = self._child, self._rng
         child.inputs.clear()
         child.outputs.clear()
@@ -116,10 +119,11 @@ def sampled(
     limits: Limits | None = None, numerics: str = "", secret: int | None = None,
     most_calls: int = MOST_CALLS,
 ) -> Iterator[Samples]:  # fmt: skip
-    """Samples of its time at a shape, of so many calls at most, while its child lives.
+    """Samples of a candidate's time at a shape, each of at most so many calls, while its child
+    lives.
 
-    One of CAUGHT, here or from a later sample, if it cannot be loaded or is not right where it is
-    timed.
+    Raises one of CAUGHT, here or from a later sample, if it cannot be loaded or is wrong where it
+    is timed.
     """
     judging = Judge(candidate, spec, format, "quick", limits, numerics, secret)
     op, sizes = judging.op, dict(shape)

@@ -1,7 +1,7 @@
-"""What a child takes from itself before it runs somebody's code; standard library only.
+"""Confines the child before it runs third-party code; standard library only.
 
-It is copied beside the runner and imported there by its bare name: a child has none of our rooms.
-Each measure is tried, and what held is told by name; none is presumed.
+It is copied beside the runner and imported there by its bare name: a child has none of our
+packages. Each measure is attempted and its success reported by name; none is presumed.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ from pathlib import Path
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x40000000
 CLONE_THREAD, UNIX = 0x10000, 1
 NO_NEW_PRIVILEGES, SET_SECCOMP, FILTER, DEATH_SIGNAL, KILL = 38, 22, 2, 1, 9
-PRIVATE, READ_ONLY, RECURSIVE = 0x40000, 1, 0x4000  # of mount
+PRIVATE, READ_ONLY, RECURSIVE = 0x40000, 1, 0x4000  # flags of mount
 
-# Landlock's rights: those of ABI 1 and what later ones added, and those that files have, too.
+# Landlock's rights: those of ABI 1 and later additions, and those that apply to files.
 EXECUTE, WRITE, READ, LIST, REFER, TRUNCATE, DEVICES = (
     1 << bit for bit in (0, 1, 2, 3, 13, 14, 15)
 )
@@ -49,7 +49,7 @@ REFUSED = {
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, ERRNO, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 EPERM, ENOSYS = 1, 38
-OWNERS = (8, 10, 15), (0x8901, 0x8902)  # of fcntl and ioctl: who is sent what signal by a file
+OWNERS = (8, 10, 15), (0x8901, 0x8902)  # of fcntl and ioctl: who is signalled by a file
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -58,12 +58,12 @@ def confine(
     readable: Sequence[str], writable: Sequence[str], hidden: Sequence[str],
     memory: int, files: int, seconds: int, processes: bool,
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Take from this process, and from all that it will start, what a kernel does not need; each
-    measure with "" if it held, or else with why not.
+    """Remove from this process and its children what a kernel does not need; returns each measure
+    with "" if it took effect, or the reason why not.
 
-    It reads what lies under `readable` alone and writes under `writable`; folders that are
-    `hidden` are empty. `memory` is in bytes of its own data, `files` bytes of the largest file,
-    `seconds` of CPU time; unless it may start `processes`, it has threads alone.
+    Only files under `readable` can be read and only those under `writable` written; folders in
+    `hidden` are empty. `memory` is in bytes of data, `files` in bytes of the largest file,
+    `seconds` in CPU time; without `processes` it may start threads only.
     """
     measures: list[tuple[str, Callable[[], None]]] = [
         ("ends with the judge", lambda: _prctl(DEATH_SIGNAL, KILL)),
@@ -104,11 +104,11 @@ def _limit(memory: int, files: int, seconds: int) -> None:
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (least, least))
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # the first to go where memory ends
+        Path("/proc/self/oom_score_adj").write_text("1000")  # killed first when out of memory
 
 
 def _alone(hidden: Sequence[str]) -> None:
-    """Namespaces of its own: no network, our rooms empty, and few threads."""
+    """Enter namespaces of its own: no network, our packages hidden, few threads."""
     user, group = os.getuid(), os.getgid()
     _checked(libc.unshare(NEWUSER | NEWNS | NEWNET | NEWIPC | NEWUTS), "unshare")
     for name, text in (
@@ -117,7 +117,7 @@ def _alone(hidden: Sequence[str]) -> None:
         ("gid_map", f"{group} {group} 1"),
     ):
         Path("/proc/self", name).write_text(text)
-    resource.setrlimit(resource.RLIMIT_NPROC, (1024, 1024))  # of this namespace alone
+    resource.setrlimit(resource.RLIMIT_NPROC, (1024, 1024))  # of this namespace only
     _checked(libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None), "mount /")
     for folder in hidden:
         where = folder.encode()
@@ -144,8 +144,9 @@ def _landlock(readable: Sequence[str], writable: Sequence[str]) -> None:
 
 
 def _filter(processes: bool) -> None:
-    """No program but this one, no look into another, nor a signal, a limit or a place for it, no
-    clock set, no timer or file that could wake it while it has to stand still, no network."""
+    """Install the seccomp filter: no exec, no access to other processes (ptrace, signals, limits,
+    affinity), no setting of clocks, no timer or file that could wake the process while it must be
+    stopped, no network."""
     (
         arch, refused, clone3, clone, kill, tgkill, socket, affinity, limits, fcntl, ioctl,
     ) = REFUSED[platform.machine()]  # fmt: skip
@@ -157,7 +158,8 @@ def _filter(processes: bool) -> None:
         code.extend([(test, 0, 1, value), (RETURN, 0, 0, ERRNO | number)])
 
     def argument(call: int, test: int, *values: int, at: int = 0, but: bool = True) -> None:
-        """This call is refused but with these values of an argument; or else with them alone."""
+        """Refuse a system call unless an argument has one of these values, or allow it only
+        then."""
         ends = [(RETURN, 0, 0, ERRNO | EPERM), (RETURN, 0, 0, ALLOW)]
         few = len(values)
         code.extend([
@@ -167,16 +169,16 @@ def _filter(processes: bool) -> None:
         ])  # fmt: skip
 
     code += [(LOAD, 0, 0, 4), (EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL_PROCESS), (LOAD, 0, 0, 0)]
-    refuse(AT_LEAST, 0x40000000, ENOSYS)  # another numbering of the same
+    refuse(AT_LEAST, 0x40000000, ENOSYS)  # the other numbering of the same calls (x32)
     for call in refused:
         refuse(EQUAL, call, EPERM)
     if not processes:
-        refuse(EQUAL, clone3, ENOSYS)  # its flags lie in memory; who gets this asks for clone
+        refuse(EQUAL, clone3, ENOSYS)  # its flags are in memory; callers fall back to clone
         argument(clone, ANY_BIT, CLONE_THREAD)
         argument(kill, EQUAL, os.getpid())
         argument(tgkill, EQUAL, os.getpid())
     argument(socket, EQUAL, UNIX)
-    argument(affinity, EQUAL, 0)  # its own
+    argument(affinity, EQUAL, 0)  # its own process
     argument(limits, EQUAL, 0)
     for call, values in zip((fcntl, ioctl), OWNERS, strict=True):
         argument(call, EQUAL, *values, at=1, but=False)

@@ -1,4 +1,4 @@
-"""A file to begin with: it compiles, writes nothing yet, and says where the work goes."""
+"""Skeletons of candidate files: they compile, compute nothing yet, and mark where the work goes."""
 
 import inspect
 import json
@@ -13,8 +13,8 @@ SUFFIXES = {"c": ".c", "numba": ".py", "triton": ".py", "cuda": ".cu", "python":
 
 
 def template(op: Op, kind: str, format: str | None = None) -> str:
-    """The text of a file for an op, in "c", "numba", "triton", "cuda" or "python"; for "cubin" of
-    its manifest."""
+    """The text of a skeleton for an op in "c", "numba", "triton", "cuda" or "python"; for "cubin",
+    of its manifest."""
     if kind not in TEMPLATES:
         raise ValueError(f"--for is one of {', '.join(TEMPLATES)}, got {kind!r}")
     wanted = format or (op.formats[0] if op.formats else "")
@@ -24,7 +24,7 @@ def template(op: Op, kind: str, format: str | None = None) -> str:
 
 
 def _about(op: Op, format: str, mark: str, key: str) -> Iterator[str]:
-    """What it says of itself, what is to be computed, and what each argument is."""
+    """The header comment: manifest, formula and the meaning of each argument."""
     yield f'{key}op = "{op.name}"'
     if format:
         yield f'{key}format = "{format}"'
@@ -119,7 +119,7 @@ def _sizes(op: Op) -> list[str]:
 
 
 def _first(op: Op) -> str:
-    """The size of the first axis of what is computed."""
+    """The size of the output's first axis."""
     named = [axis for axis in op.outputs[0].axes if axis.isidentifier()]
     return size_names(op, named[0])[0] if named else "1"
 

@@ -1,4 +1,4 @@
-"""Turns of a child: arrays laid out, a call, and what it left there."""
+"""One call at a time in a child: lay out arrays, call, check what it wrote."""
 
 from collections.abc import Mapping
 
@@ -11,11 +11,11 @@ from reference.op import Arguments, Array, Op
 
 
 class Wrote(Exception):  # noqa: N818  it is what was found
-    """Something was written where it may not be, or after the call had ended."""
+    """A write out of bounds or after the call had ended."""
 
 
 class Turns:
-    """One child's calls of an op, one after the other."""
+    """Successive calls of an op in one child."""
 
     def __init__(self, child: Child, op: Op, format: str | None, rng: np.random.Generator) -> None:
         self.child, self.op, self.format = child, op, format
@@ -29,8 +29,9 @@ class Turns:
         self, inputs: Arguments, shape: Mapping[str, int], rng: np.random.Generator,
         same_place: bool = False, ordinary: bool = False,
     ) -> dict[str, Array]:  # fmt: skip
-        """The outputs of one call; Ended if there are none, Wrote if there is more. They begin as
-        NaN, or as `ordinary` numbers, so that a NaN has to be written, too."""
+        """The outputs of one call; raises Ended if it failed and Wrote if it wrote elsewhere.
+        Outputs are pre-filled with NaN, or with `ordinary` numbers so that NaN outputs must be
+        written too."""
         if not same_place:
             self._turn += 1
         first, together = self._turn % len(PLACES), self._turn % 2
@@ -59,7 +60,7 @@ class Turns:
         }
 
     def _check(self) -> None:
-        """Nothing was written beside outputs, and nothing to inputs."""
+        """Check that nothing was written around outputs or to inputs."""
         assert self._call is not None
         inputs, outputs = self.child.inputs, self.child.outputs
         if where := outputs.spoilt():
@@ -71,7 +72,7 @@ class Turns:
             raise Wrote(f"it wrote {where} an input")
 
     def look_again(self) -> None:
-        """Nothing has changed since the call ended."""
+        """Check that nothing has changed since the call ended."""
         assert self._call is not None
         outputs = self.child.outputs
         now = {name: outputs.array(slot) for name, slot in self._call.outputs.items()}
@@ -81,7 +82,7 @@ class Turns:
             raise Wrote(f"{name} changed after the call had ended")
 
     def unwritten(self) -> str:
-        """Which elements hold what they held before the call, as a complaint."""
+        """The complaint about output elements that still hold their fill value."""
         for name, left in self._left.items():
             before = self._poison[name]
             width = f"u{left.itemsize}"

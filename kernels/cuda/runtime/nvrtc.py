@@ -1,4 +1,4 @@
-"""CUDA kernels compiled for a GPU by NVRTC, which needs none, in a process of its own (apart.py).
+"""CUDA kernels compiled for a GPU by NVRTC, which needs no GPU, in a child (nvrtc_process.py).
 
 CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel nvidia-cuda-nvrtc.
 """
@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from kernels.cache import keep, place_of, read, say
-from kernels.cuda.runtime.apart import CompileError, Compiler
 from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.launch import Launch, sources
+from kernels.cuda.runtime.nvrtc_process import CompileError, Compiler
 
 OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")

@@ -1,7 +1,8 @@
-"""NVRTC in a process of its own, which may hang, run away or die: that is one line, and no more.
+"""NVRTC in a child process with limits: if it hangs, runs out of memory or dies, that is a one-line
+error.
 
-Run as a program (`python -m kernels.cuda.runtime.apart FD`) it is that process, which takes one
-program after the other from the pipe of that number.
+As a program (`python -m kernels.cuda.runtime.nvrtc_process FD`) it is the child, which compiles the
+programs that it receives over the pipe with that file descriptor.
 """
 
 import resource
@@ -16,17 +17,17 @@ from typing import NamedTuple
 
 from kernels.child import environment
 
-SECONDS, PATIENCE = 120, 900.0  # that a program may compute, and that it may take
-MEMORY = 2 << 30  # bytes that it may take: ours take a tenth of that
+SECONDS, PATIENCE = 120, 900.0  # CPU seconds, and wall-clock seconds until it is given up
+MEMORY = 2 << 30  # bytes it may use: our sources take a tenth of that
 
 
 class CompileError(Exception):
-    """What the compiler says of a program, or what became of it."""
+    """The compiler's error message, or how its process ended."""
 
 
 class Program(NamedTuple):
-    """The text `name` among the `files` that it includes, and the compiler's options; the seconds
-    of a core and the bytes that it may take."""
+    """The source `name` among its include `files`, the compiler's options, and limits: CPU seconds
+    and bytes."""
 
     name: str
     files: Mapping[str, str]
@@ -36,7 +37,7 @@ class Program(NamedTuple):
 
 
 class Compiler:
-    """One such process, begun when it is first asked, and again where it was lost."""
+    """The compiler process: started on first use and again after it was lost."""
 
     def __init__(self) -> None:
         self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
@@ -45,20 +46,20 @@ class Compiler:
     def compiled(
         self, name: str, files: Mapping[str, str], options: tuple[str, ...]
     ) -> tuple[bytes, str]:
-        """Machine code of all functions of a source, and what the compiler says of them;
-        CompileError where there is none."""
+        """Machine code of all functions of a source, and the compiler's log; CompileError on
+        failure."""
         with self._alone:
             try:
                 code, said = self._answer(Program(name, files, options, SECONDS, MEMORY))
-                if not code:  # perhaps there was no memory left
+                if not code:  # perhaps out of memory
                     raise CompileError(said)
                 return code, said
-            except BaseException:  # Ctrl-C too: nobody hears its answer
+            except BaseException:  # Ctrl-C too: its answer would never be read
                 self._end()
                 raise
 
     def _answer(self, program: Program) -> tuple[bytes, str]:
-        process, pipe = self._running = self._running or _begun()
+        process, pipe = self._running = self._running or _start()
         try:
             pipe.send(program)
             if not pipe.poll(PATIENCE):
@@ -77,13 +78,13 @@ class Compiler:
         self._running = None
 
 
-def _begun() -> tuple[subprocess.Popen[bytes], Connection]:
-    """It, and the pipe to it."""
+def _start() -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start the process; returns it and our end of the pipe."""
     pipe, theirs = Pipe()
     with theirs:
         number = theirs.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kernels.cuda.runtime.apart", str(number)],
+            [sys.executable, "-P", "-m", "kernels.cuda.runtime.nvrtc_process", str(number)],
             pass_fds=[number],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -102,7 +103,7 @@ def _death(status: int) -> str:
 
 
 def _compile(program: Program) -> tuple[bytes, str]:
-    """No code where it does not compile."""
+    """The machine code, empty on failure, and the compiler's log."""
     from cupy_backends.cuda.libs import nvrtc
 
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -118,7 +119,7 @@ def _compile(program: Program) -> tuple[bytes, str]:
     made = nvrtc.createProgram(text, program.name, *headers)
     try:
         nvrtc.compileProgram(made, program.options)
-        # CuPy leaves out the last byte, as it does of texts that end with 0
+        # CuPy drops the last byte, as it does for 0-terminated texts
         return nvrtc.getCUBIN(made) + b"\0", nvrtc.getProgramLog(made)
     except nvrtc.NVRTCError as error:
         return b"", nvrtc.getProgramLog(made).strip() or str(error)
