@@ -1,4 +1,4 @@
-"""The ops, fast: kernels by target, the judge that tries them, and their certificates."""
+"""The fast kernels by target, the judge that tries them, and their certificates."""
 
 from reference.stamps import stamps_beside
 

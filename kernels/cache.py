@@ -1,8 +1,8 @@
-"""The cache folder, which is ours alone: who writes there decides what runs.
+"""The cache folder, writable by its owner only: whoever writes there decides what code runs.
 
-A folder that others can write is closed to them, one of another user is not looked at, and neither
-is a file that another could have written. Where nothing can be kept, a folder in memory takes its
-place, for this process and its children; it goes when the process ends.
+A folder that others can write has its mode tightened; one of another user, and a file that another
+user could have written, are not read. Where nothing can be stored, a temporary folder serves this
+process and its children instead, and is deleted at exit.
 """
 
 import atexit
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-INSTEAD = "ASSAY_CACHE_INSTEAD"  # for children: a folder, and the one whose place it takes
+INSTEAD = "ASSAY_CACHE_INSTEAD"  # for children: the temporary folder, and the one it replaces
 MEMORY = Path("/dev/shm")
 PRIVATE = 0o700
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -24,42 +24,43 @@ _said: set[str] = set()
 
 
 def cache_folder() -> Path:
-    """Where certificates and compiled kernels are to be kept; ASSAY_CACHE overrides it."""
+    """The folder for certificates and compiled kernels; ASSAY_CACHE overrides it."""
     if chosen := os.environ.get("ASSAY_CACHE"):
         return Path(chosen)
-    import platformdirs  # a bare machine whose GPU is checked may have none
+    import platformdirs  # a bare machine whose GPU is checked may have no home
 
     return Path(platformdirs.user_cache_dir("assay", appauthor=False))
 
 
 def say(line: str) -> None:
-    """One plain line on stderr, once."""
+    """Print one plain line on stderr, once per message."""
     if line not in _said:
         _said.add(line)
         print(f"assay: {line}", file=sys.stderr, flush=True)
 
 
 def read(name: str) -> bytes | None:
-    """What is kept under this name, if we wrote it; None if nothing is."""
+    """The contents stored under this name, if we wrote them; None if there are none."""
     return next(read_all(name), None)
 
 
 def read_all(name: str) -> Iterator[bytes]:
-    """The same of the folder in memory, if there is one, and then of the cache folder."""
+    """The contents in the temporary folder, if there is one, followed by those in the cache
+    folder."""
     for folder in filter(None, (_instead(), cache_folder())):
         if ours(folder) and (data := read_own(folder / name)) is not None:
             yield data
 
 
 def place_of(name: str) -> Path:
-    """Where what is kept under this name lies, for libraries that open files themselves."""
+    """The path stored under this name, for libraries that open files themselves."""
     folders = filter(None, (_instead(), cache_folder()))
     return next((f / name for f in folders if (f / name).exists()), cache_folder() / name)
 
 
 def read_own(path: Path) -> bytes | None:
-    """A file's bytes; None where there is none, or, with a line that says so, one that another
-    user could have written."""
+    """A file's bytes; None if it is missing or, with a message, if another user could have written
+    it."""
     try:
         with os.fdopen(_opened(path), "rb") as file:
             return file.read()
@@ -68,7 +69,7 @@ def read_own(path: Path) -> bytes | None:
 
 
 def keep(name: str, data: bytes) -> None:
-    """Keep this under the name: whole or not at all, here or else in memory."""
+    """Store this under the name atomically, here or else in the temporary folder."""
     path = ready() / name
     try:
         _write(path, data)
@@ -77,7 +78,7 @@ def keep(name: str, data: bytes) -> None:
 
 
 def ready() -> Path:
-    """The folder to keep things in, tried by writing there: said at once if it cannot be."""
+    """The folder to store things in, tested by writing there: an error is reported at once."""
     if found := _instead():
         return found
     folder = cache_folder()
@@ -98,7 +99,8 @@ _tried: set[Path] = set()
 
 
 def append(name: str, data: bytes) -> None:
-    """Append to what is kept under the name, in one write, here or else in memory."""
+    """Append to what is stored under the name, in one write, here or else in the temporary
+    folder."""
     path = ready() / name
     try:
         append_to(path, data)
@@ -107,7 +109,7 @@ def append(name: str, data: bytes) -> None:
 
 
 def append_to(path: Path, data: bytes) -> None:
-    """Append in one write, to a file that only we can write; one that others could is replaced."""
+    """Append in one write to a file that only we can write; replace one that others could write."""
     path.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     if path.exists() and read_own(path) is None:
         path.unlink()
@@ -117,7 +119,7 @@ def append_to(path: Path, data: bytes) -> None:
 
 
 def _opened(path: Path) -> int:
-    found = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe has nobody at its other end
+    found = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a reader
     status = os.fstat(found)
     if not stat.S_ISREG(status.st_mode) or _foreign(status) or status.st_mode & OTHERS_WRITE:
         os.close(found)
@@ -127,8 +129,8 @@ def _opened(path: Path) -> int:
 
 
 def made(folder: Path) -> None:
-    """Make a folder within the cache folder, ours alone."""
-    cache_folder().mkdir(mode=PRIVATE, parents=True, exist_ok=True)  # or its mode is the usual
+    """Create a folder within the cache folder, with access for us alone."""
+    cache_folder().mkdir(mode=PRIVATE, parents=True, exist_ok=True)  # or the default mode applies
     folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
 
 
@@ -137,7 +139,7 @@ def _foreign(status: os.stat_result) -> bool:
 
 
 def ours(folder: Path) -> bool:
-    """Whether the folder is there and belongs to us; others are kept from writing there."""
+    """Whether the folder exists and belongs to us; write access of others is removed."""
     try:
         status = folder.stat()
     except OSError:
@@ -170,7 +172,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _instead() -> Path | None:
-    """The folder in memory, if one has taken the cache folder's place."""
+    """The temporary folder, if it has replaced the cache folder."""
     folder, _, configured = os.environ.get(INSTEAD, "").partition(os.pathsep)
     if not folder or configured != str(cache_folder()) or not ours(Path(folder)):
         return None

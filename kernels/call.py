@@ -1,4 +1,4 @@
-"""A kernel bound to arrays, and the plain call: the reference's parameters plus outputs."""
+"""Binds a kernel to arrays, and calls one directly with the reference's parameters plus outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from reference.quantise_activations import BLOCK, QUANTISING
 
 AnyKernel = Kernel | CudaKernel
 
-# Runs a bound kernel: shares of `n_threads`, one after another in `order`, stage by stage.
+# Runs a bound kernel: shares of `n_threads`, sequentially in `order`, stage by stage.
 Run = Callable[[int, Sequence[int]], None]
 
 
@@ -30,8 +30,8 @@ def stages(
     allocate: Callable[[tuple[int, ...], Any], Array] = np.empty,
     tuning: Values = NONE_CHOSEN,
 ) -> list[tuple[Share, Words, Any]]:
-    """(share, args, what must stay alive) of each stage, memory allocated, the weight packed
-    unless it is given `packed`, its knobs' values those of `tuning`, or else the defaults."""
+    """(share, args, what must stay alive) of each stage, with memory allocated and the weight
+    packed unless `packed` is given; knobs have `tuning`'s values, or else their defaults."""
     values: dict[str, Any] = {**inputs, **outputs}
     result = []
     for output, source in kernel.in_place:
@@ -57,7 +57,7 @@ def stages(
 
 
 def emulated(kernel: AnyKernel) -> bool:
-    """Whether this process has something else in the place of the kernel's GPU."""
+    """Whether this process emulates the kernel's GPU."""
     return isinstance(kernel, CudaKernel) and current().emulated
 
 
@@ -67,7 +67,7 @@ def bind(
     outputs: Mapping[str, Array],
     tuning: Values = NONE_CHOSEN,
 ) -> Run:
-    """The kernel over these arrays; what it updates in place is copied once, here."""
+    """Bind the kernel to these arrays; inputs that it updates in place are copied once, here."""
     if isinstance(kernel, CudaKernel):
         return cuda.bind(kernel, inputs, outputs)
     bound = stages(kernel, inputs, outputs, tuning=tuning)
@@ -81,7 +81,7 @@ def bind(
 
 
 def call(kernel: AnyKernel, inputs: Arguments) -> dict[str, Array]:
-    """The plain call, checked: the reference's parameters in, its outputs by name out."""
+    """Call a kernel, checked: the reference's parameters in, its outputs by name out."""
     op = kernel.spec
     shape = sizes(op, inputs, kernel.format)
     if complaint := op.complaint({**inputs, "format": kernel.format}):

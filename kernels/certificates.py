@@ -1,8 +1,8 @@
 """Certificates: what a kernel has proved on this machine, bound to everything that could change it.
 
 A certificate is looked up by the digest of its key, so editing a kernel, anything it calls, its
-reference, its bound, its cases or the judge, changing a tool's version or the CPU, leaves it
-unfound: stale certificates are never trusted. They are kept as JSON lines, only ever appended to.
+reference, bound, cases or the judge, changing a tool's version or the CPU, makes the lookup fail: a
+stale certificate is never trusted. They are stored as JSON lines, append-only.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from reference.table import brought as ops_of_packages
 
 LEVELS = (EMULATED, "quick", "full", "deep")
 
-# The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
+# The judge's own sources; not all its imports, or an edit of one kernel would outdate every other.
 JUDGE = (
     "kernels.certificates", "kernels.judge", "kernels.runs", "kernels.guard", "kernels.trial",
     "kernels.domain", "kernels.call", "kernels.shapes", "kernels.kernel",
@@ -39,14 +39,14 @@ JUDGE = (
     "kernels.cpu.runtime.thread_errors",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
-# And what runs kernels on a GPU, and compiles them.
+# And what runs and compiles kernels on a GPU.
 ON_DEVICE = "kernels.cuda.runtime.call", "kernels.cuda.runtime.gpu", "kernels.cuda.runtime.nvrtc"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a certificate binds: the kernel's row in the table, digests of sources, versions and
-    settings of tools, and the machine."""
+    """What a certificate is bound to: the kernel's row in the table, digests of sources, versions
+    and settings of tools, and the machine."""
 
     kernel: str
     row: str
@@ -58,10 +58,11 @@ class Key:
 
     @classmethod
     def of(cls, kernel: AnyKernel, device: str = "") -> "Key":
-        """Here and now; of a CUDA kernel on the device of this identity, or else the current."""
+        """The key here and now; of a CUDA kernel, on the device of this identity or else the
+        current one."""
         if isinstance(kernel, CudaKernel):
             packed = [kernel.pack.fingerprint] if kernel.pack else []
-            # the emulator, of which alone certificates are asked for by name, is its own library
+            # the emulator, the only one certified by name, is its own library
             library = {"library": device or current().library} if kernel.multiplies else {}
             return cls(
                 kernel=kernel.name,
@@ -88,22 +89,22 @@ class Key:
 
 
 def _truth(kernel: AnyKernel) -> str:
-    """The digest of a kernel's reference, with its bound and cases. Of a package's op they may
-    stand elsewhere in the package, which is bound as a whole."""
+    """The digest of a kernel's reference with its bound and cases. A package's op may define them
+    anywhere in the package, which is bound as a whole."""
     found = fingerprint(kernel.spec.reference.__module__)
     package = ops_of_packages()[1].get(kernel.op) if PACKAGES else None
     return _digest(found, digest_of_package(package.module)) if package else found
 
 
 def _package(kernel: Kernel) -> list[str]:
-    """Of a package's kernel, whose share may be another's, the digest of all its files."""
+    """For a package's kernel, whose share may come from elsewhere, the digest of all its files."""
     package = package_of(kernel) if PACKAGES else None
     return [digest_of_package(package.module)] if package else []
 
 
 def shares_of(kernel: Kernel) -> list[Share]:
-    """All that is compiled of a kernel for the CPU, with what it calls, what runs before it and
-    what packs."""
+    """Everything compiled for a CPU kernel: its shares, what they call, preceding stages and its
+    packer."""
     shares = [*kernel.shares, *(share.calls for share in kernel.shares if share.calls)]
     if kernel.pack:
         shares.append(kernel.pack.share)
@@ -113,15 +114,16 @@ def shares_of(kernel: Kernel) -> list[Share]:
 
 
 def code_of(kernel: AnyKernel) -> str:
-    """The digest of the machine code that this process runs, compiled now if it was not before; ""
-    of a CUDA kernel, which its key binds."""
+    """The digest of the machine code that this process runs, compiled now if necessary; "" for a
+    CUDA kernel, whose key binds it."""
     if isinstance(kernel, CudaKernel):
         return ""
     return _digest(*(share.code.digest for share in shares_of(kernel)))
 
 
 def construction_of(kernel: AnyKernel) -> str:
-    """What the machine code of a kernel for the CPU does that no trial could see; "" if nothing."""
+    """The complaint about a CPU kernel's machine code that no trial could find by running it; "" if
+    none."""
     if isinstance(kernel, CudaKernel):
         return ""
     found = ((share.name, share.code.construction) for share in shares_of(kernel))
@@ -137,10 +139,10 @@ class Certificate:
     """The outcome of a trial; `failure` is empty for a kernel that passed.
 
     `worst` is the largest |error| / bound seen, `nmse` the largest on normally distributed inputs,
-    `cases` how many were tried, `when` an ISO date, `stage` where a failure was found, `code` the
-    digest of the machine code. The domain: `axes` has the smallest and the largest size tried of
-    each axis, `shapes` those of nodes that were tried as they are (kernels/domain.py says what
-    they answer for). A `partial` one is of such shapes alone, and adds to what another says.
+    `cases` the number of cases tried, `when` an ISO date, `stage` where a failure was found, `code`
+    the digest of the machine code. The domain: `axes` has the smallest and the largest size tried
+    of each axis, `shapes` the nodes' shapes that were tried as they are (kernels/domain.py defines
+    what they cover). A `partial` one is of such shapes alone and extends another's domain.
     """
 
     kernel: str
@@ -160,7 +162,7 @@ class Certificate:
 
     @classmethod
     def parse(cls, said: dict[str, Any]) -> "Certificate":
-        """Make a certificate of what JSON made of one."""
+        """A certificate from its JSON fields."""
         return cls(**{**said, "shapes": tuple(said.get("shapes", ()))})
 
     @property
@@ -168,13 +170,13 @@ class Certificate:
         return not self.failure
 
     def with_domain_of(self, other: "Certificate") -> "Certificate":
-        """The same, which answers for what the other does, too."""
+        """The same certificate with the other's domain added."""
         shapes = [*self.shapes, *(s for s in other.shapes if s not in self.shapes)]
         return replace(self, axes=joined(self.axes, other.axes), shapes=tuple(shapes))
 
 
 class Store:
-    """The certificates kept in a JSON lines file."""
+    """The certificates in a JSON lines file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -184,9 +186,9 @@ class Store:
         return self._path or cache_folder() / "certificates.jsonl"
 
     def load(self) -> dict[str, Certificate]:
-        """The certificate that counts for each key: deep before full before quick, then the last,
-        for all that was tried; but a failure, of any level, before what was passed earlier. What is
-        of other machine code than the last does not count, and damaged lines are none."""
+        """The certificate that counts for each key: deep before full before quick, then the latest,
+        over everything tried; but a failure, at any level, overrides earlier passes. Certificates
+        of other machine code than the latest do not count, and damaged lines are ignored."""
         found: dict[str, Certificate] = {}
         kept = [read_own(self._path)] if self._path else [*read_all("certificates.jsonl")][::-1]
         lines = b"".join(filter(None, kept)).decode(errors="replace").splitlines()
@@ -198,7 +200,7 @@ class Store:
                 continue
             known = found.get(certificate.key)
             if known and known.code and known.code != certificate.code:
-                known = None  # it is of other machine code than was tried last
+                known = None  # other machine code than was tried last
             if known and known.passed and certificate.passed:
                 higher = level >= LEVELS.index(known.level)
                 counts, other = (certificate, known) if higher else (known, certificate)
@@ -210,16 +212,16 @@ class Store:
         return found
 
     def get(self, kernel: AnyKernel) -> Certificate | None:
-        """The certificate that holds for this kernel here and now."""
+        """The certificate that applies to this kernel here and now."""
         return holding(kernel, self.load())
 
     def ready(self) -> None:
-        """Say now, not after the trials, if nothing can be kept."""
+        """Report now, rather than after the trials, if nothing can be stored."""
         if self._path is None:
             ready()
 
     def add(self, certificates: Iterable[Certificate]) -> None:
-        """Append, in one write, so that two programs cannot mix their lines."""
+        """Append in one write, so that two programs cannot interleave their lines."""
         lines = "".join(json.dumps(asdict(c)) + "\n" for c in certificates).encode()
         if self._path is None:
             append("certificates.jsonl", lines)
@@ -234,8 +236,8 @@ class Store:
 
 
 def holding(kernel: AnyKernel, known: Mapping[str, Certificate]) -> Certificate | None:
-    """Of the certificates by key, the one that holds for what this process would run: none, if that
-    is other machine code than was tried. What failed before there was any fails."""
+    """Of the certificates by key, the one that applies to what this process would run: none if
+    other machine code was tried. A failure before there was any code applies."""
     found = known.get(Key.of(kernel).digest)
     if found and not found.passed and not found.code:
         return found
@@ -243,7 +245,7 @@ def holding(kernel: AnyKernel, known: Mapping[str, Certificate]) -> Certificate 
 
 
 def reached(kernel: AnyKernel, known: Mapping[str, Certificate], level: str) -> bool:
-    """Whether a trial at a level would tell nothing new: one as high was passed, or one failed."""
+    """Whether a trial at a level would add nothing: one as high was passed, or one failed."""
     found = holding(kernel, known)
     if found is None:
         return False

@@ -1,6 +1,6 @@
-"""Certify kernels in child processes, so that one which crashes or hangs is found, not suffered.
+"""Certifies kernels in child processes, so that a crash or a hang is a finding and not our own.
 
-What takes the place of a GPU is this process's own, so what runs on it is tried here.
+An emulated GPU lives in this process, so its kernels are tried here.
 """
 
 import json
@@ -26,19 +26,19 @@ from kernels.provenance import EditedError
 from kernels.table import find_any
 from kernels.trial import CONSTRUCTION, Request, answered
 
-PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
-FAREWELL = 10.0  # seconds that a child has to end when it is killed
+PATIENCE = 180.0  # seconds without a message after which a trial counts as hung
+FAREWELL = 10.0  # seconds that a killed child has to end
 CHILDREN = 4  # at most, and no more than there are cores: they compile, too
 ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)  # from outside: no kernel's failure
-TICK = 2.0  # seconds at most between two times that whoever watches is told
-# Of ops whose kernels take longest to compile, so that none is left to a single process at the end.
+TICK = 2.0  # seconds at most between two reports of progress
+# Ops whose kernels take longest to compile, so that none is left to a single process at the end.
 LONGEST = "attention", "sparse_linear", "linear", "sparse_axpy"
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """How far they are: how many there are and are done, the kernels that are compiled and tried
-    now, and the certificate that just came, if one did."""
+    """Progress of a batch of trials: how many there are and are done, the kernels being compiled
+    and tried now, and the certificate that just arrived, if one did."""
 
     total: int
     done: int
@@ -54,7 +54,7 @@ Certified = Callable[[Trials], None]
 
 
 class TrialError(RuntimeError):
-    """Somebody ended a trial, such as a system that has no memory left."""
+    """A trial was killed from outside, such as by a system out of memory."""
 
 
 def certify(
@@ -65,12 +65,12 @@ def certify(
     program: Sequence[str] = ("kernels.trial",),
     until: float = math.inf,
 ) -> None:
-    """Try what is asked for and keep the certificates.
+    """Run the requested trials and store the certificates.
 
-    A kernel that crashes or hangs its child gets a failed certificate, and a new child goes on
-    with the rest. `progress` is told of each certificate as it comes, and now and then how far it
-    is; `program` is the module that children run, with its arguments; what is not done by the
-    moment `until`, of time.monotonic(), has no certificate.
+    A kernel that crashes or hangs its child gets a failed certificate, and a new child continues
+    with the rest. `progress` receives each certificate as it arrives, and in between the state;
+    `program` is the module that children run, with its arguments; trials not finished by `until`,
+    of time.monotonic(), get no certificate.
     """
     done = 0
 
@@ -111,7 +111,7 @@ def certify(
                     keep(child.failed(f"did not finish within {patience:g} s"))
                 continue
             if child not in children:
-                continue  # the last words of one that hung
+                continue  # the last message of one that hung
             if not line:
                 children.remove(child)
                 status = child.end()
@@ -126,13 +126,13 @@ def certify(
 
 
 def _length(request: Request) -> int:
-    """The first of those that take longest come first."""
+    """Sort key: the longest trials come first."""
     op = find_any(request.kernel).op
     return LONGEST.index(op) if op in LONGEST else len(LONGEST)
 
 
 class _Child:
-    """A process that tries one request after the other; `heard` is when it last said a word."""
+    """A process that runs one request after the other; `heard` is the time of its last message."""
 
     def __init__(
         self, program: Sequence[str], lines: "queue.Queue[tuple[_Child, str]]", first: Request
@@ -143,7 +143,7 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # references multiply small matrices, by cores that other children want
+            # references multiply small matrices; other children want the cores
             env={**environment(), "OPENBLAS_NUM_THREADS": "1"},
         )
         self.complaints: list[str] = []
@@ -164,7 +164,7 @@ class _Child:
         self.complaints.extend(self._process.stderr or ())
 
     def ask(self, request: Request | None) -> None:
-        """The next request, or None: there are no more."""
+        """Send the next request, or None: there are no more."""
         self.request, self.heard = request, time.monotonic()
         self._stage, self._again = CONSTRUCTION, ""
         assert self._process.stdin is not None
@@ -175,11 +175,11 @@ class _Child:
             else:
                 self._process.stdin.close()
         except BrokenPipeError:
-            pass  # it died: its exit status says how
+            pass  # it died: its exit status tells how
 
     def parsed(self, line: str) -> Certificate | None:
-        """What it said: the certificate asked for, or only what it tries now; half a line, which
-        one leaves that dies, is nothing."""
+        """Its message: the requested certificate, or only what it tries now; the partial line of a
+        dying child is ignored."""
         self.heard = time.monotonic()
         try:
             said = json.loads(line)
@@ -191,7 +191,7 @@ class _Child:
         return Certificate.parse(said["certificate"])
 
     def failed(self, failure: str) -> Certificate:
-        """The certificate of what it was at."""
+        """The failed certificate of what it was trying."""
         assert self.request is not None
         again = f" (again: {self._again})" if self._again else ""
         return Certificate(
@@ -208,7 +208,8 @@ class _Child:
         )
 
     def end(self, kill: bool = False) -> int | None:
-        """Its status, or None of one that cannot be killed: a call into a driver may never end."""
+        """Kill it; returns its status, or None if it cannot be killed: a call into a driver may
+        never end."""
         if kill:
             self._process.kill()
         try:

@@ -1,9 +1,9 @@
-"""Machine code that child processes make: for a process whose memory is counted, since LLVM takes a
-hundred megabytes and more, of which few come back; or for one that waits for several kernels. What
-children keep on disk is only loaded.
+"""Compiles machine code in child processes: for a process whose memory is limited, since LLVM takes
+a hundred megabytes and more and returns little of it; or to compile several kernels in parallel.
+The parent only loads what children stored on disk.
 
-Run as a program (`python -m kernels.compiled`) it is such a child: it reads names of kernels from
-standard input, compiles all that runs of them, and with the argument "services" SERVICES too.
+As a program (`python -m kernels.compiled`) it is such a child: it reads names of kernels from
+standard input and compiles all that they run, and with the argument "services" SERVICES too.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ from kernels.table import find
 
 PATIENCE = 600.0  # seconds after which a child is given up
 PROGRAM = (sys.executable, "-P", "-m", "kernels.compiled")
-# What runs beside kernels, in an engine that reads its weights from disk.
+# What an engine runs beside kernels when it reads its weights from disk.
 SERVICES = (
     team.lead, team.follow, sequence.in_turn, *OF_READERS,
     streaming.turn, streaming.fetch, streaming.arrive,
@@ -32,7 +32,7 @@ SERVICES = (
 
 def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
     """Have a child compile what is not on disk of these kernels and of SERVICES. What it fails to
-    do is compiled where it is needed."""
+    compile is compiled where it is used."""
     wanted = list(kernels)
     if all(share.is_kept for share in (*SERVICES, *_shares(wanted))):
         return
@@ -52,9 +52,9 @@ def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
 
 @contextmanager
 def compiling(kernels: Sequence[Kernel]) -> Iterator[None]:
-    """Meanwhile children compile what is not on disk of these kernels, as many as there are cores,
-    and in the end it is there. What they fail to do is compiled where it is needed."""
-    ready()  # or a folder in memory would be a child's
+    """Context in which children, as many as there are cores, compile what is not on disk of these
+    kernels; on exit it is all there. What they fail to compile is compiled where it is used."""
+    ready()  # or a temporary folder would belong to a child
     wanted = [k.name for k in kernels if not all(share.is_kept for share in _shares([k]))]
     count = min(len(wanted), len(allowed_cores()))
     children: list[subprocess.Popen[str]] = []
@@ -83,7 +83,7 @@ def compiling(kernels: Sequence[Kernel]) -> Iterator[None]:
 
 
 def _shares(kernels: Iterable[Kernel]) -> Iterator[Share]:
-    """All that runs of these kernels, what packs and what rounds among it."""
+    """Everything these kernels run, packers and rounding of activations included."""
     for kernel in kernels:
         yield from shares_of(kernel)
 

@@ -1,8 +1,8 @@
-"""Which sizes a certificate answers for, and what has to be tried before a kernel serves others.
+"""Which sizes a certificate covers, and what must be tried before a kernel serves others.
 
-Sizes that a model fixes (hidden, heads) are covered where all of them lie among those that cases
-sample densely, or where just this combination was tried. Sizes that vary from step to step (tokens,
-cells) are covered up to the largest that was tried.
+Sizes fixed by a model (hidden, heads) are covered where all of them lie among those that cases
+sample densely, or where exactly this combination was tried. Sizes that vary from step to step
+(tokens, cells) are covered up to the largest that was tried.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from reference.op import Case, Op, Shape
 from reference.values import FINITE
 
-Axes = dict[str, list[int]]  # the smallest and the largest size that was tried, by axis
+Axes = dict[str, list[int]]  # smallest and largest size tried, by axis
 MOST_OPERATIONS = 2**31  # of a case at a node's own shape
 
 
@@ -27,7 +27,7 @@ def extent(cases: Iterable[Case]) -> Axes:
 
 
 def joined(one: Mapping[str, Sequence[int]], other: Mapping[str, Sequence[int]]) -> Axes:
-    """What both together answer for."""
+    """The union of two domains."""
     ends = {axis: [*one.get(axis, ()), *other.get(axis, ())] for axis in {**one, **other}}
     return {axis: [min(sizes), max(sizes)] for axis, sizes in ends.items()}
 
@@ -47,7 +47,7 @@ def _sampled(op: Op, axes: Mapping[str, Sequence[int]], own: Shape) -> bool:
 
 
 def beyond(op: Op, axes: Mapping[str, Sequence[int]], shape: Shape) -> dict[str, int]:
-    """The sizes that vary and are larger than any that was tried."""
+    """The varying sizes that are larger than any that was tried."""
     varying = {a: size for a, size in shape.items() if a in op.axes and a in op.varying}
     return {a: size for a, size in varying.items() if size > axes.get(a, (0, 0))[1]}
 
@@ -55,16 +55,16 @@ def beyond(op: Op, axes: Mapping[str, Sequence[int]], shape: Shape) -> dict[str,
 def covers(
     op: Op, axes: Mapping[str, Sequence[int]], shapes: Sequence[Shape], shape: Shape
 ) -> bool:
-    """Whether what was tried answers for this shape of a node."""
+    """Whether the certificate covers this shape of a node."""
     own = fixed(op, shape)
     same = any(fixed(op, other) == own for other in shapes)
     return not beyond(op, axes, shape) and (same or _sampled(op, axes, own))
 
 
 def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list[Case]:
-    """What has to be tried for a node's shape beside these cases: the sizes that its model fixes
-    with small ones of those that vary, with all that vary as large as there is time for, and with
-    each of them; and each beyond what was tried while all others are small."""
+    """The further cases that a node's shape requires: the model's fixed sizes with small varying
+    ones, with all varying ones as large as time allows, and with each of them alone; and each size
+    beyond what was tried while all others are small."""
     rng, own, found = np.random.default_rng(secret), fixed(op, shape), list[Case]()
     finite = [case for case in cases if case.values in FINITE]
     ordinary = [case for case in finite if min(case.shape.values()) > 0] or finite

@@ -1,5 +1,5 @@
-"""What a kernel did that no kernel may."""
+"""The error of a kernel that does what no kernel may."""
 
 
 class KernelError(RuntimeError):
-    """A kernel was stopped while it ran, or wrote where it must not; says what and where."""
+    """A kernel crashed while it ran, or wrote out of bounds; the message names what and where."""

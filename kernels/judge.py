@@ -1,13 +1,12 @@
-"""The judge: tries a kernel on one case of its op and says whether it may pass.
+"""The judge: tries a kernel on one case of its op and decides whether it passes.
 
-A case is run as the engine runs kernels, and harder: whole by one thread, twice; once more in the
-same memory with other data, by a team of real threads, several times; each thread alone, so that
-writes are seen to be disjoint and complete; and at another place in memory. Outputs begin as NaN,
-inputs and packed weights may not be written to, pages that may not be touched lie around every
-array, scratch keeps no account of runs, and none may leave rounding modes changed. What fills
-memory and where arrays lie follows from a `secret`, which no kernel can know. Kernels on rounded
-activations are judged twice: tightly against the product of those same activations, and against the
-float product with the rounding step added.
+A case is run as the engine runs kernels, and harder: by one thread, twice; again in the same memory
+with other data, by a team of real threads, several times; each thread alone, to show that writes
+are disjoint and complete; and at another place in memory. Outputs begin as NaN, inputs and packed
+weights are read-only, inaccessible pages surround every array, scratch may not count runs, and
+rounding modes may not be left changed. Fill values and placement follow from a `secret` that no
+kernel can know. Kernels on rounded activations are judged twice: tightly against the product of
+those same activations, and against the float product with the rounding step added.
 """
 
 from collections.abc import Mapping
@@ -27,14 +26,14 @@ from reference.op import DTYPES, Arguments, Array, Case, Op, size_of
 from reference.values import NOT_FINITE
 
 FLOAT32_ENDS = 2.0**128 - 2.0**103  # from here on the nearest float32 is an infinity
-PLACES = (0, AT_END, 4, 64, 16)  # of arrays in their pages
-MOST_THREADS, FEW_THREADS = 16, 5  # at once, in some cases and in the others
+PLACES = (0, AT_END, 4, 64, 16)  # placements of arrays in their pages
+MOST_THREADS, FEW_THREADS = 16, 5  # threads at once, in some cases and in the others
 SMALL_WORK, SMALL_BYTES = 2**21, 2**24  # of a case that is run in every way there is
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one case showed: the worst |error| / bound (at most 1 to pass), and the NMSE."""
+    """The result of one case: the worst |error| / bound (at most 1 to pass), and the NMSE."""
 
     case: Case
     worst: float = 0.0
@@ -47,15 +46,15 @@ class Verdict:
 
 
 class Judged(Protocol):
-    """What the judge has to know of whoever made some outputs."""
+    """What the judge needs to know of the producer of some outputs."""
 
     @property
     def spec(self) -> Op:
-        """Its op."""
+        """The op."""
 
     @property
     def activations(self) -> str:
-        """What it makes of its inputs, by which its bound is found."""
+        """How it rounds its inputs, which selects the bound."""
 
 
 def judge(kernel: AnyKernel, case: Case, secret: int = 0) -> Verdict:
@@ -103,7 +102,8 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
 
 
 def _made(op: Op, case: Case) -> Arguments:
-    """A case's arguments, which are what the op's signature says: if not, no kernel is to blame."""
+    """A case's arguments, checked against the op's signature: a mismatch is not the kernel's
+    fault."""
     inputs = op.make(case)
     for axis, size in sizes(op, inputs, case.format).items():
         if size != (asked := case.shape.get(axis, size)):
@@ -112,15 +112,15 @@ def _made(op: Op, case: Case) -> Arguments:
 
 
 def _worse(verdict: Verdict, other: Verdict, when: str) -> Verdict:
-    """Two verdicts on one case as one: the failure, if there is one, and the larger figures."""
+    """Merge two verdicts on one case: the failure, if there is one, and the larger figures."""
     failure = other.failure and when + other.failure
     worst, nmse = max(verdict.worst, other.worst), max(verdict.nmse, other.nmse)
     return Verdict(verdict.case, worst, nmse, failure)
 
 
 def _on_device(kernel: CudaKernel, case: Case, rng: np.random.Generator) -> Verdict:
-    """The same of a kernel for GPUs as far as the host can: it runs twice, in memory that begins
-    as NaN between canaries, and leaves its inputs alone."""
+    """The same for a GPU kernel, as far as the host can check: it runs twice, in memory pre-filled
+    with NaN between canaries, and must leave its inputs alone."""
     inputs = _made(kernel.spec, case)
     arrays = {name: value for name, value in inputs.items() if isinstance(value, np.ndarray)}
     for value in arrays.values():
@@ -147,7 +147,7 @@ def _on_device(kernel: CudaKernel, case: Case, rng: np.random.Generator) -> Verd
 
 
 def compare(kernel: Judged, case: Case, inputs: Arguments, outputs: Mapping[str, Array]) -> Verdict:
-    """What a kernel made of these inputs, against the reference and the op's bound."""
+    """Compare a kernel's outputs for these inputs with the reference, within the op's bound."""
     op = kernel.spec
     inputs, outputs, rest = _sampled(op, case, inputs, outputs)
     if rest:
@@ -170,7 +170,7 @@ def compare(kernel: Judged, case: Case, inputs: Arguments, outputs: Mapping[str,
 
 
 def _fits(op: Op, what: str, found: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-    """Whether what an op's row gives for its outputs has their shapes."""
+    """Whether an op's bound or alternatives have the outputs' shapes."""
     for name, output in outputs.items():
         got = np.shape(found[name]) if name in found else "nothing"
         if got != output.shape:
@@ -180,8 +180,8 @@ def _fits(op: Op, what: str, found: Mapping[str, Array], outputs: Mapping[str, A
 def _sampled(
     op: Op, case: Case, inputs: Arguments, outputs: Mapping[str, Array]
 ) -> tuple[Arguments, Mapping[str, Array], str]:
-    """Inputs and outputs for those rows of a large weight that are not zero, and what is wrong
-    with the others' outputs, which are zero."""
+    """Inputs and outputs restricted to the nonzero rows of a large weight, and a complaint about
+    the other outputs, which must be zero."""
     weight = next((a for a in op.inputs if a.axes[:1] == (op.separate,)), None)
     if not op.separate or weight is None:
         return inputs, outputs, ""
@@ -201,8 +201,8 @@ def _sampled(
 
 
 def _contained(case: Case, x: Array, got: Array, want: Array) -> Verdict:
-    """Of a kernel that rounds x, the op's first input: tokens that hold infinities or NaN give what
-    is not finite where the reference does; how others fare is what other cases ask."""
+    """For a kernel that rounds x, the op's first input: tokens with infinities or NaN must be
+    non-finite where the reference is; other tokens are judged by other cases."""
     strange = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     failure = ""
     if np.isfinite(got[strange][~np.isfinite(want[strange])]).any():
@@ -224,7 +224,7 @@ def _judged(
         got, bound = outputs[name].astype(np.float64), np.asarray(bounds[name], np.float64)
         want = want.astype(np.float64)
         if outputs[name].dtype == np.float32:
-            # what lies within the bound of float32's largest number may be an infinity
+            # within the bound of float32's largest number an infinity is accepted
             beyond = np.isinf(got) & (np.abs(want) + bound >= FLOAT32_ENDS)
             want = np.where(beyond & (np.sign(got) == np.sign(want)), got, want)
             want = np.where(np.abs(want) - bound >= FLOAT32_ENDS, np.copysign(np.inf, want), want)
@@ -251,7 +251,7 @@ def _judged(
 
 
 def replay(kernel: str, case: Case, secret: int = 0) -> str:
-    """The command that tries a case again on a kernel, given by name."""
+    """The command that repeats a case on a kernel, given by name."""
     op, target, variant, *_ = kernel.split("/")
     program = "python -m conformance.cuda.op" if target == "cuda" else "assay op"
     said = f" --secret {secret}" if secret else ""

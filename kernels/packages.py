@@ -1,8 +1,8 @@
-"""Kernels of other packages: what their entry points `assay.kernels` bring, by variant.
+"""Kernels of other packages, from their entry points `assay.kernels`, by variant.
 
 The entry point's name is the variant's: `[project.entry-points."assay.kernels"]` with the line
-`example = "assay_example.norms:KERNELS"` brings kernels of the variant "example". They are
-certified as ours are, and serve where that variant is asked for, nowhere else.
+`example = "assay_example.norms:KERNELS"` adds kernels of the variant "example". They are certified
+as ours are, and serve where that variant is requested, nowhere else.
 """
 
 from collections.abc import Collection
@@ -17,8 +17,8 @@ Rows = dict[str, tuple[Kernel, Package]]  # by the kernel's name
 
 
 def kernels_beside(variants: Collection[str]) -> tuple[Rows, list[str]]:
-    """The kernels of installed packages, none of which is a variant of ours; and a complaint of
-    each that cannot be used."""
+    """The kernels of installed packages, none of which shares a variant with ours, and a complaint
+    for each unusable one."""
     loaded, rows = load(KERNELS_GROUP), Rows()
     complaints = list(loaded.complaints)
     for brought in loaded.rows:
@@ -34,7 +34,7 @@ def kernels_beside(variants: Collection[str]) -> tuple[Rows, list[str]]:
 
 
 def _complaint(brought: Brought, variants: Collection[str]) -> str:
-    """Why a row cannot be a kernel here; "" if it can."""
+    """Why a row is no usable kernel here; "" if it is one."""
     kernel, entry = brought.row, brought.entry
     if not isinstance(kernel, Kernel):
         found = type(kernel).__name__

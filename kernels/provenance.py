@@ -1,4 +1,4 @@
-"""What a certificate binds: the sources a thing is made of, the tools, and the machine."""
+"""What a certificate is bound to: the sources of a kernel, the tools, and the machine."""
 
 import ast
 import hashlib
@@ -27,14 +27,14 @@ from reference import packages
 
 ROOMS = ("reference", "kernels")
 TOOLS = ("numba", "llvmlite", "numpy")
-# Settings of Numba that change nothing it compiles for the CPU, though they may differ each time.
+# Settings of Numba that do not change CPU code, though they may differ from run to run.
 NO_CODE = re.compile(r"_|CACHE_|CHROME_|COLOR_|CUDA|DUMP_|HIGHLIGHT_|NUMBA_|THREADING_")
-# An import of a formatted source: where from and what, or what.
+# An import in a formatted source: `from` which module, and which.
 IMPORT = re.compile(r"^ *(?:from ([\w.]+) import (?:\(([^)]*)\)|(.*))|import (.*))", re.MULTILINE)
 
 
 class EditedError(RuntimeError):
-    """A source is not any more what this process imported."""
+    """A source was edited after this process imported it."""
 
 
 @cache
@@ -47,7 +47,7 @@ def _source(module: str) -> Path | None:
 
 
 def _imported(path: Path) -> bytes:
-    """A source as this process imported it, or EditedError if that is not what its file holds."""
+    """A source as this process imported it, or EditedError if its file has changed since."""
     source = path.read_bytes()
     for room in (reference, kernels):
         ours, stamp = path.is_relative_to(room.__path__[0]), room.STAMPS.get(str(path))
@@ -60,22 +60,22 @@ def _imported(path: Path) -> bytes:
 
 
 def _demand_unchanged(path: Path) -> None:
-    """EditedError for a file of a package that was edited after its import began."""
+    """Raise EditedError for a package's file that was edited after its import began."""
     if packages.STAMPS.get(str(path), 0) not in (0, path.stat().st_ctime_ns):
         raise EditedError(f"{path} was edited since it was imported: start anew")
 
 
 def _is_stale(path: Path, source: bytes) -> bool:
-    """Whether Python has taken bytecode for the source's that is not: it goes by size and date, of
-    whole seconds, which an edit may leave as they were."""
+    """Whether Python has loaded stale bytecode: it compares the source's size and date in whole
+    seconds, which an edit may leave unchanged."""
     bytecode = Path(importlib.util.cache_from_source(path))
     try:
         status, kept = path.stat(), bytecode.read_bytes()
         if status.st_ctime_ns < bytecode.stat().st_mtime_ns:
-            return False  # made after the last edit
+            return False  # compiled after the last edit
         taken = struct.pack("<2L", int(status.st_mtime) & 0xFFFFFFFF, status.st_size)
         if not any(kept[4:8]) and kept[8:16] != taken:
-            return False  # of another edit: Python has not taken it
+            return False  # of another edit: Python has not loaded it
         imported = marshal.loads(kept[16:])
     except (OSError, ValueError, EOFError):
         return False
@@ -83,15 +83,15 @@ def _is_stale(path: Path, source: bytes) -> bool:
 
 
 def _quickly(source: str) -> Iterator[tuple[str, list[str]]]:
-    """What is imported and where from, of a source that is formatted as ours are: to parse them
-    takes a quarter of a warm start."""
+    """The imports of a source formatted as ours are, by pattern: parsing them would take a quarter
+    of a warm start."""
     for origin, *names in IMPORT.findall(source):
         named = (words.split() for words in "".join(names).split(","))
         yield origin, [words[0] for words in named if words]
 
 
 def _by_parsing(source: str) -> Iterator[tuple[str, list[str]]]:
-    """The same of any source; an import beside it begins with dots."""
+    """The imports of any source, by parsing; relative ones begin with dots."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield "", [alias.name for alias in node.names]
@@ -103,7 +103,7 @@ def _by_parsing(source: str) -> Iterator[tuple[str, list[str]]]:
 @cache
 def _imports(module: str) -> frozenset[str]:
     """The modules of our rooms that this module's source imports, and those of its own package if
-    that brings kernels or ops."""
+    that provides kernels or ops."""
     path = _source(module)
     if path is None or path.suffix != ".py":
         return frozenset()
@@ -119,23 +119,23 @@ def _imports(module: str) -> frozenset[str]:
 
 @cache
 def closure(module: str) -> tuple[str, ...]:
-    """The module and every module of our rooms it imports, directly or not, and the packages that
-    they lie in, sorted."""
+    """The module and every module of our rooms that it imports, directly or not, with their
+    packages, sorted."""
     seen: set[str] = set()
     waiting = [module]
     while waiting:
         name = waiting.pop()
         if name not in seen:
             seen.add(name)
-            above = name.rpartition(".")[0]  # whose __init__.py runs first
+            above = name.rpartition(".")[0]  # their __init__.py runs first
             waiting += [*_imports(name), *([above] if above and _source(above) else [])]
     return tuple(sorted(seen))
 
 
 @cache
 def fingerprint(module: str, *extra: str) -> str:
-    """sha256 over the sources of the module's closure, and any further words; of a package that
-    brings kernels or ops over all of its files, too."""
+    """sha256 over the sources of the module's closure and any further words; for a package that
+    provides kernels or ops over all of its files, too."""
     top = module.partition(".")[0]
     whole = (digest_of_package(top),) if top in packages.PACKAGES else ()
     return digest_of(*closure(module), extra=(*whole, *extra))
@@ -143,8 +143,8 @@ def fingerprint(module: str, *extra: str) -> str:
 
 @cache
 def digest_of_package(module: str) -> str:
-    """sha256 over the files of a package that brings kernels or ops, and over the versions of it
-    and of what it requires."""
+    """sha256 over the files of a package that provides kernels or ops, and over its version and
+    those of its requirements."""
     package, digest = packages.PACKAGES[module], hashlib.sha256()
     digest.update(repr((package.name, package.version, package.requires)).encode())
     for path in packages.files_of(module):
@@ -154,9 +154,9 @@ def digest_of_package(module: str) -> str:
 
 
 def fingerprint_of_share(function: Callable[..., None], *extra: str) -> str:
-    """sha256 over all that a share's function is made of, what it closes over from other modules
-    than its own imports among it. One of a program or a notebook has no module to go by: what it
-    does is told by its code, in memory."""
+    """sha256 over all that a share's function is made of, including closure variables from modules
+    that its own does not import. A function of a program or a notebook has no module: its code in
+    memory is hashed."""
     module = function.__module__
     if module != "__main__" and _source(module):
         beside = sorted(modules_of(function) - {*closure(module)})
@@ -168,7 +168,7 @@ def fingerprint_of_share(function: Callable[..., None], *extra: str) -> str:
 
 def fingerprint_of(function: Callable[..., Any]) -> str:
     """sha256 over the sources of a function's module's closure, its name, and the plain values and
-    functions that it was made with."""
+    functions that it closes over."""
     given = inspect.getclosurevars(function).nonlocals
     values = repr({n: fingerprint_of(v) if callable(v) else v for n, v in given.items()})
     assert " at 0x" not in values, f"{values}: an address is another in every process"
@@ -177,7 +177,7 @@ def fingerprint_of(function: Callable[..., Any]) -> str:
 
 @cache
 def digest_of(*modules: str, extra: tuple[str, ...] = ()) -> str:
-    """sha256 over the sources of these modules alone, and any further words."""
+    """sha256 over the sources of these modules alone and any further words."""
     digest = hashlib.sha256()
     for name in modules:
         path = _source(name)
@@ -195,7 +195,7 @@ def tools() -> dict[str, str]:
 
 @cache
 def _settings() -> list[str]:
-    """The names of those settings."""
+    """Names of those settings."""
     return [name for name in dir(config) if name.isupper() and not NO_CODE.match(name)]
 
 
@@ -211,12 +211,13 @@ def _versions() -> dict[str, str]:
 
 
 def compiler() -> str:
-    """All but sources that machine code for the CPU depends on."""
+    """Everything but sources that CPU machine code depends on."""
     return json.dumps([tools(), machine()])
 
 
 def tell_numba() -> None:
-    """Have Numba compile for what the system says that an AArch64 CPU has, unless it was told."""
+    """Have Numba compile for the features that the system reports for an AArch64 CPU, unless they
+    are set."""
     if platform.machine() == "aarch64" and config.CPU_FEATURES is None:
         has = dict(llvm.get_host_cpu_features()) | hwcap.probed()
         config.CPU_FEATURES = ",".join(f"{'-+'[on]}{name}" for name, on in sorted(has.items()))
@@ -227,7 +228,8 @@ tell_numba()  # before it compiles anything
 
 @cache
 def cpu_features() -> frozenset[str]:
-    """LLVM's names of what code may use, e.g. avx512vnni: this CPU's, or NUMBA_CPU_FEATURES."""
+    """LLVM's names of the features that code may use, e.g. avx512vnni: this CPU's, or
+    NUMBA_CPU_FEATURES."""
     if config.CPU_FEATURES is not None:
         words = config.CPU_FEATURES.split(",")
         return frozenset(word[1:] for word in words if word.startswith("+"))

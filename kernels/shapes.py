@@ -1,4 +1,4 @@
-"""Sizes of arguments: checked, and of outputs derived."""
+"""Checks the sizes of arguments and derives those of outputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,14 +15,14 @@ class ShapeError(ValueError):
 
 def in_place(signature: str, scratch: str = "") -> str:
     """The signature of an op whose kernel updates an output in its own memory: without `before`,
-    what was there, and with scratch of these axes, if any."""
+    the previous contents, and with scratch of these axes, if any."""
     given, outputs = signature.split(" -> ")
     kept = [argument for argument in given.split(", ") if not argument.startswith("before: ")]
     return f"{', '.join([*kept, *([f'scratch: f32[{scratch}]'] if scratch else [])])} -> {outputs}"
 
 
 def sizes(op: Op, inputs: Mapping[str, Any], format: str | None = None) -> dict[str, int]:
-    """The op's named sizes as the arrays have them; every disagreement is an error."""
+    """The op's named sizes as given by the arrays; any disagreement is an error."""
     found: dict[str, int] = {}
     names = {argument.name for argument in op.inputs}
     if strange := [name for name in inputs if name not in names and name != "format"]:
@@ -38,7 +38,7 @@ def sizes(op: Op, inputs: Mapping[str, Any], format: str | None = None) -> dict[
                 if axis.isidentifier():
                     expected = found.setdefault(axis, size)
                     _agree(op, argument, axis, size, expected)
-        elif argument.name in op.axes:  # a scalar that is called like an axis is its size
+        elif argument.name in op.axes:  # a scalar named like an axis is its size
             found[argument.name] = int(inputs[argument.name])
     for argument in op.inputs:  # products such as kv_heads*head_dim, once their factors are known
         if argument.axes:
@@ -86,7 +86,7 @@ def _agree(op: Op, argument: Argument, axis: str, got: int, expected: int) -> No
 
 
 def empty_outputs(op: Op, shape: Mapping[str, int], format: str | None) -> dict[str, Array]:
-    """Uninitialised arrays for the outputs of these sizes."""
+    """Uninitialised output arrays for these sizes."""
     return {
         o.name: np.empty(o.dims(shape, format), DTYPES.get(o.dtype, np.uint8)) for o in op.outputs
     }
