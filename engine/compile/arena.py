@@ -1,4 +1,5 @@
-"""Where the activations of a step lie: in one arena, each in memory that others have done with."""
+"""Memory of a step's activations: one arena, in which values whose lifetimes do not overlap share
+memory."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -12,12 +13,12 @@ def place(
     keep: Collection[Value] = (),
     multiple: int = CACHE_LINE,
 ) -> tuple[dict[str, int], int]:
-    """Offsets of the activations among the values that a step touches moment by moment, and the
+    """Offsets of the activations, given the values that the step touches moment by moment, and the
     arena's size, in bytes.
 
-    First fit by lifetime: memory is reused as soon as the last reader has run, so a value that
-    moment i touches frees its place for values of moment i + 1. What is in `keep` lives to the end.
-    Values begin at a `multiple` of bytes.
+    First fit by lifetime: memory is reused once the last reader has run, so a value last touched at
+    moment i frees its memory for values of moment i + 1. Values in `keep` live to the end. Values
+    are aligned to `multiple` bytes.
     """
     touched = [list(values) for values in moments]
     last = {value.name: i for i, values in enumerate(touched) for value in values}

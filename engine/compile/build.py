@@ -1,4 +1,4 @@
-"""From a file to the graph of a step: what a family builds, as the passes leave it."""
+"""From a file to the graph of a step: what a family builds, transformed by the passes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,10 +32,12 @@ Kept = dict[str, Array | DeviceRows]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A model's step as a graph, the memory of its values by name, and the value it ends with.
-    `inputs` are written to before a step; `caches` keep keys and values from step to step, and
-    `states` the states of recurrent blocks, in the memory of whatever device their block is on;
-    `pages` keep what is in two bits, a row each, or what streaming heads see, there as well."""
+    """A model's step as a graph, the memory of its values by name, and the name of its result.
+
+    `inputs` are written before a step; `caches` hold keys and values, and `states` recurrent
+    states, from step to step, in the memory of the device that runs their block; `pages` hold what
+    is quantised to two bits, one row each, or what streaming heads see, in the same place.
+    """
 
     config: ModelConfig
     graph: Graph
@@ -53,7 +55,7 @@ class Built:
 
     @property
     def apart(self) -> bool:
-        """Whether the CPU has neurons for good that it computes itself."""
+        """Whether the CPU computes neurons of its own that never move."""
         return self.config.sparsity is not None and self.config.sparsity.apart
 
 
@@ -66,8 +68,8 @@ def build(
     options: Options,
     passes: Sequence[Pass],
 ) -> Built:
-    """The graph that the model's family builds, made sparse where the config says so, as the passes
-    leave it."""
+    """The model's graph as its family builds it, made sparse where the config says so, after all
+    passes."""
     family, given = model_info.family, _inputs_of(cells)
     own = {f"tokens.{i}": given["tokens"] for i in range(config.blocks) if config.per_layer}
     own = {name: replace(value, name=name) for name, value in own.items()}
@@ -100,8 +102,9 @@ def build(
 def build_further(
     file: GGUFFile, model_info: ModelInfo, cells: Cells, options: Options, model: Built
 ) -> list[Built]:
-    """The graph of each block that foretells a token, of which memory is its own but for the
-    cells', and what the `model` keeps for the first, and each for the next."""
+    """The graphs of the multi-token prediction (MTP) blocks. Each has memory of its own except the
+    cache's cells; the `model` stores the hidden state for the first block, and each block for the
+    next."""
     found, kept = list[Built](), model.memory
     for i in range(model_info.config.further):
         found.append(_foretelling(file, model_info, cells, options, model, i, kept))
@@ -118,7 +121,7 @@ def _foretelling(
     number: int,
     kept: Memory,
 ) -> Built:
-    """That of one of them, which reads what is `kept` for it."""
+    """The graph of one MTP block, which reads the hidden state stored as `kept`."""
     config, family, limits = model_info.config, model_info.family, model.limits
     names = [further.HIDDEN, *(f"{further.HIDDEN}.{i}" for i in range(1, config.further))]
     one, given = further.alone(config), _inputs_of(cells)
@@ -146,7 +149,7 @@ def _foretelling(
 
 
 def _inputs_of(cells: Cells) -> dict[str, Value]:
-    """What is written before a step, by the names of StepInputs."""
+    """The inputs written before a step, by StepInputs' names."""
     dims: dict[str, tuple[int | str, ...]] = {
         "tokens": ("tokens",),
         "positions": ("tokens",),
@@ -171,9 +174,9 @@ def _weights_of(
     known: Iterable[str],
     at: Callable[[str], str] = str,
 ) -> dict[str, Value]:
-    """The weights and constants of a model for a context of so many cells, by the names that its
-    graph has for them; their memory is put into `arrays`, except of rows that are picked from
-    tensors. The file has each that is `known` `at` another name."""
+    """The model's weights and constants for a context of so many cells, by the names in its graph;
+    their memory is entered into `arrays`, except for tensors whose rows are gathered. The file
+    names each `known` tensor as `at` says."""
     weights: dict[str, Value] = {}
     for own in chain(known, parts_of(config), feed_forward.picked(config)):
         if (name := at(own)) not in file.tensors:
@@ -181,7 +184,7 @@ def _weights_of(
         info = file.tensors[name]
         if len(info.dims) == 1 or name.endswith("_norm.weight") or is_small(name):
             values = FORMATS[info.type_name].dequantise(file.tensor(name))
-            if name.endswith("layer_output_scale.weight"):  # one number, by which all is multiplied
+            if name.endswith("layer_output_scale.weight"):  # one number that scales everything
                 values = np.repeat(values, config.hidden)
             arrays[name] = as_ops_take_it(name, values)
             weights[own] = Value(name, "weight", "f32", arrays[name].shape)
@@ -199,8 +202,8 @@ def _weights_of(
 def _divisors(
     file: GGUFFile, config: ModelConfig, arrays: Mapping[str, Array], context: int
 ) -> Array | None:
-    """What rotary frequencies are divided by: the file's tensor rope_freqs, or that of its two sets
-    which is for this context, if it has them."""
+    """The divisors of rotary frequencies: the file's tensor rope_freqs, or the one of its two sets
+    that is for this context, if it has them."""
     sets = {kind: arrays.get(f"rope_factors_{kind}.weight") for kind in ("short", "long")}
     missing = [kind for kind, found in sets.items() if found is None]
     if len(missing) == 1:
@@ -209,13 +212,13 @@ def _divisors(
 
 
 def _states_of(config: ModelConfig, cells: Cells) -> dict[str, Value]:
-    """Recurrent states, by name."""
+    """Recurrent states by name."""
     count = cells.states.count if cells.states else 0
     return {n: Value(n, "cache", "f32", (count, *dims)) for n, dims in config.states.items()}
 
 
 def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, Value]:
-    """Keys and values of each block that attends, by name; of latent attention they are one."""
+    """Keys and values of each attention block by name; latent attention has one cache for both."""
     widths = {i: config.cell(i) for i in range(config.blocks)}
     names = {
         f"blk.{i}.{part}_cache": width
@@ -227,7 +230,7 @@ def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, V
 
 
 def _pages_of(memory: Memory) -> Kept:
-    """uint8 [pages, bytes] of each block's keys and values that passes keep beside caches, by
+    """uint8 [pages, bytes] for each block's keys and values that passes keep beside its caches, by
     name."""
     kept = {name: array for name, array in memory.items() if name.endswith(BESIDE)}
     return {name: array.reshape(len(array), -1) for name, array in kept.items()}

@@ -1,4 +1,4 @@
-"""From a graph to what runs it: kernels chosen, weights packed, memory laid out on the devices."""
+"""From a graph to an executable: choose kernels, pack weights, lay out memory on the devices."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -44,11 +44,11 @@ from reference.quantise_activations import QUANTISING
 
 
 class Compiler:
-    """Compiles the graphs of one model; what was packed for one serves the next.
+    """Compiles the graphs of one model; weights packed for one graph serve the next.
 
-    `samplers` are ops whose kernels are certified with the model's own, since somebody will want
-    them. What lasts as long as the model is entered into `resources`. `notes` say what is not as
-    one would think: weights that were not kept, blocks that stay on the CPU.
+    `samplers` are ops whose kernels are certified together with the model's. What lives as long as
+    the model is entered into `resources`. `notes` report what may surprise: packed weights that
+    could not be stored, blocks that stay on the CPU.
     """
 
     def __init__(
@@ -71,21 +71,21 @@ class Compiler:
 
     @cached_property
     def team(self) -> Team:
-        """The threads; made when kernels have been tried, by whom a fresh machine has had compiled
-        what threads run."""
+        """The threads; created once kernels are certified, since trials compile what threads
+        run."""
         team = Team(self._options.threads or physical_cores(), self._options.pinned)
         return self._resources.enter_context(team)
 
     def compile(
         self, built: Built, further: Sequence[Built] = ()
     ) -> tuple[Executable, list[Executable]]:
-        """What runs the graph: on the GPU and the CPU, on the CPU with weights read from disk, or
-        on the CPU alone; and what runs those of `further` blocks, which foretell tokens."""
+        """The executable of the graph: on GPU and CPU, on the CPU with weights read from disk, or
+        on the CPU alone; and the executables of the `further` (MTP) blocks."""
         options, blocks = self._options, built.config.blocks
         if self._device:
             experts = options.cpu_experts(blocks)
             ready = self._with_gpu(self._device, built, options.gpu_layers, experts)
-            if HIDDEN not in self.there:  # the CPU has what heads read
+            if HIDDEN not in self.there:  # the CPU holds what heads read
                 return ready, [self.trial(one) for one in further]
             experts = int(experts >= blocks)
             beside = partial(self._with_gpu, self._device, beside=True)
@@ -95,8 +95,8 @@ class Compiler:
         return self._resident(built), [self.trial(one) for one in further]
 
     def trial(self, built: Built) -> Plan:
-        """What runs the graph for some tokens on the CPU, as soon as possible: rows of neurons stay
-        where they are until it is known which blocks they are read in, and nothing is tuned."""
+        """An executable for a few tokens on the CPU, as soon as possible: sparse rows stay in the
+        file's layout until it is known which blocks skip neurons, and nothing is tuned."""
         steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
         self._pack(steps, built, trial=True)
         return Plan(steps, built.memory, built.limits, built.logits, self.team, tuned=self._knobs())
@@ -109,8 +109,8 @@ class Compiler:
         last: Value,
         pauses: Sequence[int],
     ) -> Beside:
-        """What runs another graph beside steps, from pause to pause, each part where the caches are
-        that it changes; it ends with the value `last`."""
+        """The executable of another graph that runs between steps, from pause to pause, each part
+        on the device that holds the caches it changes; its result is the value `last`."""
         bounds = pairwise([0, *pauses, len(graph.nodes)])
         parts = [graph.nodes[begin:end] for begin, end in bounds]
         on_gpu = [bool(caches_of(part) & self.there.keys()) for part in parts]
@@ -134,7 +134,7 @@ class Compiler:
         limits: Mapping[str, int],
         last: Value,
     ) -> DeviceSide:
-        """What runs these parts on the device."""
+        """The executable of these parts on the device."""
         assert self._device
         needs = list(dict.fromkeys(spec_of(node) for part in parts for node in part))
         chosen = self._dispatcher.choose_on(self._device, needs, self._options.progress.certified)
@@ -147,7 +147,7 @@ class Compiler:
         return DeviceSide(DevicePlan(self._device, layout, {}, inputs, None, self.there), last)
 
     def _resident(self, built: Built) -> Executable:
-        """Plans with all weights in memory: one, or one for prompts beside it."""
+        """Plans with all weights in memory: one, or two if prompts have kernels of their own."""
         graph, memory, limits, options = built.graph, built.memory, built.limits, self._options
         steps = _steps(graph, self._kernels_for(graph.nodes))
         of_prompts, tuned = self._steps_of_prompts(built), self._knobs()
@@ -164,8 +164,8 @@ class Compiler:
     def _streamed(
         self, built: Built, further: Sequence[Built]
     ) -> tuple[StreamedPlan, list[Executable]]:
-        """The plan with weights in memory as far as the budget goes, and those of further blocks,
-        all of whose are."""
+        """The plan with as many weights in memory as the budget allows, and the plans of further
+        blocks, whose weights are all in memory."""
         memory, bundles = built.memory, self._model_info.bundles
         steps, *others = (
             _steps(one.graph, self._kernels_for(one.graph.nodes)) for one in (built, *further)
@@ -185,11 +185,11 @@ class Compiler:
     def _with_gpu(
         self, device: Device, built: Built, layers: int, cpu_experts: int, beside: bool = False
     ) -> Executable:
-        """The plan with its last blocks on a device, as many as were asked for and can be; all of
-        it where it is of blocks `beside` the model."""
+        """The plan with the last blocks on a device, as many as were requested and fit; all of it
+        for a graph `beside` the model."""
         options, memory = self._options, built.memory
         certified = options.progress.certified
-        # of caches alone what heads read: a block's own keys and values have the model's names
+        # of caches only those that heads read: a block's keys and values have the model's names
         hidden = {name: rows for name, rows in self.there.items() if name.startswith(HIDDEN)}
         partition = partition_step(
             built, layers, cpu_experts, device, self._dispatcher, certified, self._file,
@@ -218,12 +218,11 @@ class Compiler:
         return Hybrid(partition, there, steps, memory, self.team)
 
     def _knobs(self) -> Tuned:
-        """How the knobs of kernels begin at a node's sizes, by what was measured."""
+        """Initial values of kernels' knobs at a node's sizes, from measurements."""
         return partial(chosen, threads=self.team.n_threads, known=load_tuned())
 
     def _steps_of_prompts(self, built: Built) -> list[CpuStep]:
-        """The graph with the kernels that are for many tokens; nothing, if none is for them
-        alone."""
+        """The graph with kernels for many tokens; nothing if there are no such kernels."""
         if built.limits["tokens"] < PROMPT:
             return []
         chosen = self._kernels_for(built.graph.nodes, PROMPT)
@@ -231,7 +230,7 @@ class Compiler:
         return _steps(built.graph, chosen) if alone else []
 
     def _kernels_for(self, nodes: Iterable[Node], fewest: int = 1) -> dict[KernelSpec, Kernel]:
-        """The CPU's, for steps of at least so many tokens."""
+        """The CPU's kernels for steps of at least so many tokens."""
         certified = self._options.progress.certified
         own = list(dict.fromkeys(map(spec_of, nodes)))
         beside = [over(op, self._model_info.config.vocab) for op in self._samplers]
@@ -248,7 +247,7 @@ class Compiler:
         return chosen
 
     def _pack(self, steps: Sequence[CpuStep], built: Built, trial: bool) -> None:
-        """The arrays of these steps, weights as the kernels stream them."""
+        """The arrays of these steps, with weights in the layouts that kernels stream."""
         memory = built.memory
         jobs = {
             packed_name(s.weight, s.kernel): Packed(s.weight, how)
@@ -268,7 +267,7 @@ class Compiler:
         memory |= self._packed
         stored = self._file.tensors.keys() - memory.keys()
         for name in stored & set[str]().union(*map(names_in, steps)):
-            memory[name] = self._file.tensor(name)  # picked rows, which a kernel takes as they are
+            memory[name] = self._file.tensor(name)  # gathered rows, which a kernel takes unpacked
         _drop_unused(memory, steps)
         memory |= built.inputs
         for name, array in memory.items():
@@ -276,7 +275,7 @@ class Compiler:
 
 
 def _inputs_of(graph: Graph, memory: Memory) -> Memory:
-    """What its nodes are told before a step."""
+    """The inputs that its nodes need before a step."""
     given = (value for node in graph.nodes for value in node.arguments.values())
     names = (value.name for value in given if isinstance(value, Value) and value.kind == "input")
     return {name: memory[name] for name in names}
@@ -289,7 +288,7 @@ def _steps(graph: Graph, chosen: Mapping[KernelSpec, Kernel]) -> list[CpuStep]:
 
 
 def _drop_unused(memory: Memory, steps: Sequence[CpuStep]) -> None:
-    """Let go of arrays that no step touches, such as the file's weights that were packed."""
+    """Drop arrays that no step reads, such as the file's weights once they are packed."""
     used = set[str]().union(*map(names_in, steps))
     for name in [name for name in memory if name not in used]:
         del memory[name]

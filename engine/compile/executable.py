@@ -1,4 +1,4 @@
-"""What runs a step: a graph on its devices."""
+"""The interface of whatever runs a step: a graph on its devices."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +16,9 @@ from reference.op import Array
 
 
 class Executable(Protocol):
-    """A step is: write its tokens and what belongs to them to `inputs`, set its sizes, run, and
-    read `logits` float32 [outputs, vocab]; or `hidden` float32 [outputs, hidden], from which they
-    are computed, where that is kept. `steps` are the nodes with kernels, in the order in which they
-    run."""
+    """A step: write its tokens and their metadata to `inputs`, set its sizes, run, and read
+    `logits` float32 [outputs, vocab]; or `hidden` float32 [outputs, hidden], the input of the
+    output layer, where that is kept. `steps` are the nodes with kernels, in execution order."""
 
     @property
     def steps(self) -> Sequence[CpuStep | GpuStep]: ...
@@ -37,23 +36,23 @@ class Executable(Protocol):
         """Set the named sizes of the next step."""
 
     def set(self, label: str, name: str, value: float) -> None:
-        """Give a node's scalar another value from the next step on."""
+        """Set a node's scalar from the next step on."""
 
     @property
     def greedy(self) -> Greedy | None:
-        """What has the tokens that are found in the logits, where a device has these; a step has
-        the size CHOICES then."""
+        """The device's node that finds the argmax of the logits, if it has one; a step then has the
+        size CHOICES."""
 
     def plan_for(self, tokens: int) -> Plan | None:
-        """What a step of so many tokens runs, where that is the CPU's alone."""
+        """The plan that runs a step of so many tokens, if it runs on the CPU alone."""
 
     def run(self) -> None:
-        """One step, of the sizes and inputs as they are."""
+        """Run one step with the current sizes and inputs."""
 
 
 class ByTokens:
-    """Steps of few tokens and of PROMPT and more, each planned with the kernels that are for them.
-    Both plans have the same inputs."""
+    """Plans for decoding and for prompts (PROMPT tokens or more), each with the kernels for that
+    case. Both have the same inputs."""
 
     def __init__(self, few: Plan, many: Plan) -> None:
         self.few, self.many = few, many
@@ -93,8 +92,8 @@ def stepped(
     wanted: Sequence[int],
     argmax: bool = False,
 ) -> Iterator[None]:
-    """A step that has run, or on a device has begun to; its tokens are held if nothing goes wrong
-    until its end. Of what is wanted the `argmax` is, if it is found on a device."""
+    """Run a step, or start it on a device; its tokens enter the cache if nothing fails until its
+    end. Of the outputs only the `argmax` is wanted if the device finds it."""
     count, outputs = len(tokens), len(wanted)
     cells.method.before()
     chosen = cells.place(positions, sequences)
@@ -115,7 +114,7 @@ def stepped(
             given |= {"sources": sources, "targets": targets}
             wanted = np.argsort(order)[list(wanted)].tolist()
         of_blocks = [name for name in ready.inputs if name.startswith("tokens.")]
-        for i, name in enumerate(of_blocks):  # rows of embeddings that blocks have of their own
+        for i, name in enumerate(of_blocks):  # rows of blocks' own embeddings
             given[name] = np.asarray(given["tokens"]) * len(of_blocks) + i
         for name, values in given.items():
             ready.inputs[name][: len(values)] = values
@@ -125,7 +124,7 @@ def stepped(
         ready.run()
         cells.method.ran()
         yield
-    except BaseException:  # Ctrl-C too: what was not computed to its end is not held
+    except BaseException:  # Ctrl-C too: a step that did not finish leaves nothing in the cache
         cells.method.undo()
         cells.take_back(positions, sequences)
         raise

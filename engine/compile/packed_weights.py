@@ -36,17 +36,17 @@ from kernels.cpu.formats.packing import Packing, aligned
 from kernels.cpu.runtime.team import Program, Team
 from reference.op import Array
 
-PIECE = 2**26  # bytes of the model's file that are packed at a time
+PIECE = 2**26  # bytes of the model's file packed at a time
 SMALL_PIECE = 2**23  # where memory is scarce
 PAGE = 4096
 UNFINISHED = ".part"
-ABANDONED = 3600  # seconds without a write after which an unfinished file is nobody's
+ABANDONED = 3600  # seconds without a write after which an unfinished file is abandoned
 
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """What packs: threads, `memory(begin, size)` for bytes of a packed weight, and how many bytes
-    of the file to take at a time."""
+    """How to pack: threads, `memory(begin, size)` for a packed weight's bytes, and how many bytes
+    of the file to process at a time."""
 
     team: Team
     memory: Callable[[int, int], Array]
@@ -58,22 +58,22 @@ class Job(Protocol):
 
     @property
     def layout(self) -> str:
-        """What decides about the packed bytes, apart from the file's."""
+        """Everything that determines the packed bytes, besides the file's."""
 
     def source_bytes(self, file: GGUFFile) -> int:
-        """Bytes of the file."""
+        """Bytes in the model's file."""
 
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
-        """Of the uint8 array that they become."""
+        """Shape of the packed uint8 array."""
 
     def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
-        """Pack one piece after the other: where it begins in the packed weight, it, and how many
-        bytes of the file it was."""
+        """Pack piece by piece: yields the offset in the packed weight, the piece, and the number of
+        the file's bytes it came from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tensor of the model's file, as a kernel wants it."""
+    """A tensor of the model's file in a kernel's layout."""
 
     tensor: str
     packing: Packing
@@ -105,7 +105,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A tensor's rows as the file has them, for kernels that take them so."""
+    """A tensor's rows as in the file, for kernels that take them so."""
 
     tensor: str
 
@@ -165,10 +165,11 @@ def packed_weights(
 
 
 class Places:
-    """Where the packed weights lie in one memory, so that it can be of huge pages, or one file.
+    """Layout of the packed weights in one allocation, so that it can use huge pages, or in one
+    file.
 
-    begins, sizes   in bytes, by name; a weight begins on a page of its own
-    end             of the last page
+    begins, sizes   in bytes, by name; each weight begins on a page boundary end             of the
+    last page
     """
 
     def __init__(self, jobs: Jobs, file: GGUFFile) -> None:
@@ -188,22 +189,22 @@ class Places:
         }
 
     def shaped(self, name: str, packed: Array) -> Array:
-        """A weight's packed bytes as kernels take them."""
+        """A weight's packed bytes in the shape that kernels take."""
         return packed.reshape(self._jobs[name].shape(self._file))
 
 
 def paged(size: int) -> int:
-    """Bytes up to the end of the last page."""
+    """Size rounded up to whole pages."""
     return -(-size // PAGE) * PAGE
 
 
 def pack(
     jobs: Jobs, file: GGUFFile, places: Places, team: Team, progress: ProgressCallback | None = None
 ) -> dict[str, Array]:
-    """The weights, one after the other by all threads.
+    """The packed weights, one after the other by all threads.
 
-    A piece of the file is let go as soon as it is packed, so that beside the packed weights no more
-    than a piece of the file is in memory.
+    Each piece of the file is released once it is packed, so that besides the packed weights at most
+    one piece of the file is in memory.
     """
     weights = places.views(aligned(places.end))
 
@@ -223,8 +224,8 @@ def pieces(
     memory: Callable[[str, int, int], Array],
     piece: int,
 ) -> Iterator[tuple[str, int, Array]]:
-    """The weights piece by piece, each packed into what memory(name, begin, size) gives: the
-    weight's name, where the piece begins in it, and its bytes."""
+    """Yield the weights piece by piece, each packed into memory(name, begin, size): the weight's
+    name, the offset of the piece in it, and its bytes."""
     done, total = 0, _total(jobs, file)
     for name, job in jobs.items():
         packer = Packer(team, partial(memory, name), piece)
@@ -242,8 +243,8 @@ def _total(jobs: Jobs, file: GGUFFile) -> int:
 def packed_file(
     jobs: Jobs, file: GGUFFile, places: Places, team: Team, progress: ProgressCallback | None
 ) -> tuple[Path, tuple[int, ...]]:
-    """The file on disk that holds the packed weights, made if it is not there, and its stamp; no
-    more than a piece of it is ever in memory.
+    """The file of packed weights on disk, created if it is missing, and its stamp; at most one
+    piece of it is in memory at a time.
 
     Raises `ModelError` if it cannot be written.
     """
@@ -268,7 +269,7 @@ def packed_file(
 
 
 class Kept:
-    """The file of these jobs on disk, as it would have to be, at a `path` for each model's."""
+    """The file of these jobs on disk, at a `path` that belongs to the model's."""
 
     def __init__(self, jobs: Jobs, file: GGUFFile, places: Places) -> None:
         model = os.path.realpath(file.path)
@@ -286,7 +287,7 @@ class Kept:
         self.index = json.dumps(index).encode()
 
     def open(self) -> BinaryIO | None:
-        """The file on disk, if it is the one wanted, and nobody else's."""
+        """Open the file if it is the one wanted and writable only by us."""
         if not ours(self.path.parent):
             return None
         try:
@@ -301,7 +302,7 @@ class Kept:
         return None
 
     def load(self) -> dict[str, Array] | None:
-        """The weights, read-only, as views of the mapped file; None if it is not the one wanted."""
+        """The weights as read-only views of the mapped file; None if it is not the one wanted."""
         if (file := self.open()) is None:
             return None
         with file:
@@ -311,10 +312,10 @@ class Kept:
         return self.places.views(np.frombuffer(data, np.uint8))
 
     def save(self, packed: Iterable[tuple[str, int, Array]]) -> str:
-        """Write pieces of weights (name, where in it, bytes) to a file aside and let it take the
-        place of an older one; why not, if that fails.
+        """Write pieces of weights (name, offset, bytes) to a temporary file and replace the old one
+        atomically; returns the reason if that fails.
 
-        A failure is none of the model's, which runs without.
+        A failure is not the model's, which runs without the file.
         """
         folder = self.path.parent
         try:
@@ -339,7 +340,7 @@ class Kept:
 
 
 def _clear_abandoned(folder: Path) -> None:
-    """What loads that were killed have left; others may be clearing too."""
+    """Remove files of loads that were killed; others may be doing the same."""
     for unfinished in folder.glob(f"*{UNFINISHED}"):
         with suppress(FileNotFoundError):
             if time.time() - unfinished.stat().st_mtime > ABANDONED:

@@ -1,7 +1,7 @@
-"""A graph made ready: kernels chosen, calls put into stages, buffers placed in one arena, argument
-blocks laid.
+"""A graph made ready to run: calls grouped into stages, buffers placed in one arena, argument
+blocks laid out.
 
-First allocate, then compute: after planning, a step writes its inputs and sizes and runs.
+Allocate first, compute later: after planning, a step only writes its inputs and sizes and runs.
 """
 
 import mmap
@@ -27,14 +27,15 @@ from kernels.tuning import shape_text, starting
 from reference.op import DTYPES, Argument, Array
 from reference.table import OPS
 
-SCRATCH = "scratch"  # the argument that is a kernel's own memory
-TUNING = "tuning"  # and the one that has its knobs' values
-# How the knobs of a kernel begin at a node's sizes.
+SCRATCH = "scratch"  # the argument that is a kernel's scratch memory
+TUNING = "tuning"  # and the one with its knobs' values
+# Initial values of a kernel's knobs at a node's sizes.
 Tuned = Callable[[Kernel, Mapping[str, int]], Values]
 
 
 def spec_of(node: Node) -> KernelSpec:
-    """What the node asks of the kernels; of sizes that change between steps, multiples alone."""
+    """What the node requires of a kernel; of sizes that change between steps only their
+    multiples."""
     times = {
         axis: factors(dim)[1]
         for axis, dim in axes_of(node)
@@ -46,8 +47,8 @@ def spec_of(node: Node) -> KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchTask:
-    """What has to be done for a step that is no op, such as reading its weights: shares, each run
-    once every thread is done with the one before. `writes` names arguments."""
+    """Work of a step that is no op, such as reading its weights: shares, each run once every thread
+    has finished the previous one. `writes` names arguments."""
 
     shares: tuple[Share, ...]
     arguments: Mapping[str, Value | float]
@@ -56,10 +57,10 @@ class PrefetchTask:
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[K]):
-    """A node with its kernel, of whatever device, and its arguments as that kernel wants them.
+    """A node with its kernel, on any device, and its arguments as that kernel takes them.
 
-    `weight` names the file's tensor that the kernel streams in a packed layout, if it does;
-    `before` is done before the kernel runs.
+    `weight` names the file's tensor that the kernel streams in a packed layout, if any; `before`
+    runs before the kernel.
     """
 
     node: Node
@@ -73,7 +74,7 @@ class Step(Generic[K]):
         return {n: v for n, v in self.node.arguments.items() if isinstance(v, Value)}
 
     def reads(self) -> list[Value]:
-        """The arrays its inputs are, as the kernel wants them."""
+        """The arrays of its inputs, as the kernel takes them."""
         outputs = {argument.name for argument in self.kernel.spec.outputs} | {SCRATCH}
         return [value for name, value in self.arrays.items() if name not in outputs]
 
@@ -86,7 +87,7 @@ CpuStep = Step[Kernel]
 
 
 def with_kernels(graph: Graph, chosen: Mapping[KernelSpec, K]) -> list[Step[K]]:
-    """The graph's nodes with kernels, and with weights as these stream them."""
+    """The graph's nodes with kernels, and with weights in the layouts that these stream."""
     found = []
     for node in graph.nodes:
         kernel, tensor = kernel_of(node, chosen), ""
@@ -101,26 +102,26 @@ def with_kernels(graph: Graph, chosen: Mapping[KernelSpec, K]) -> list[Step[K]]:
 
 
 def kernel_of(node: Node, chosen: Mapping[KernelSpec, K]) -> K:
-    """What was chosen for a node, or for its op whatever the sizes."""
+    """The kernel chosen for a node, or for its op regardless of sizes."""
     return chosen.get(spec_of(node)) or chosen[KernelSpec(node.op)]
 
 
 def packed_name(weight: str, kernel: AnyKernel) -> str:
-    """What a tensor is called in the layout that a kernel streams."""
+    """The name of a tensor in a kernel's layout."""
     pack = kernel.pack
     assert pack is not None
     return f"{weight}@{pack.share.key if isinstance(pack, Packing) else 'packed'}"
 
 
 def names_in(step: CpuStep) -> set[str]:
-    """Of all values that it touches, those of its service among them."""
+    """Names of all values that the step touches, including its prefetch task's."""
     service = step.before.arguments.values() if step.before else ()
     own = {value.name for value in step.arrays.values()}
     return own | {value.name for value in service if isinstance(value, Value)}
 
 
 def axes_of(node: Node) -> list[tuple[str, Dim]]:
-    """The dimensions of a node's arrays, each with what the op calls it."""
+    """The dimensions of a node's arrays, each with the op's name for it."""
     spec = OPS[node.op]
     return [
         (axis, dim)
@@ -131,8 +132,8 @@ def axes_of(node: Node) -> list[tuple[str, Dim]]:
 
 
 def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The op's named sizes in a step of these sizes, factors of products such as
-    kv_heads*head_dim among them; without those of which nothing is said."""
+    """The op's named sizes in a step of these sizes, including factors of products such as
+    kv_heads*head_dim, where they are known."""
     dims = [
         (axis, size_of(dim, sizes))
         for axis, dim in axes_of(node)
@@ -151,13 +152,13 @@ def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def with_own(step: CpuStep, limits: Mapping[str, int]) -> CpuStep:
-    """The step with what its kernel wants beside the op's arguments: memory for itself, enough for
-    the largest sizes, and the values of its knobs."""
+    """The step with its kernel's private arguments: scratch, large enough for the largest sizes,
+    and the values of its knobs."""
     return with_tuning(with_scratch(step, limits))
 
 
 def with_scratch(step: Step[K], limits: Mapping[str, int]) -> Step[K]:
-    """The step with memory for its kernel itself."""
+    """The step with scratch memory for its kernel."""
     if step.kernel.scratch is None:
         return step
     node = step.node
@@ -167,8 +168,8 @@ def with_scratch(step: Step[K], limits: Mapping[str, int]) -> Step[K]:
 
 
 def calls_of(steps: Sequence[CpuStep]) -> list[Call]:
-    """What a team runs: each step's share, and the second share where its kernel has one; before
-    them the step's service."""
+    """The calls that a team runs: each step's share, its second share if the kernel has one, and
+    before them the step's prefetch task."""
     found = []
     for i, step in enumerate(steps):
         if service := step.before:
@@ -187,8 +188,8 @@ def calls_of(steps: Sequence[CpuStep]) -> list[Call]:
 
 
 def with_tuning(step: CpuStep) -> CpuStep:
-    """The step with the values of its kernel's knobs, which nodes of the same kernel and sizes have
-    in common."""
+    """The step with the values of its kernel's knobs, shared by nodes of the same kernel and
+    sizes."""
     if not step.kernel.knobs:
         return step
     name = f"{TUNING} of {step.kernel.name} {shape_text(shape_of(step.node, {}))}"
@@ -197,21 +198,22 @@ def with_tuning(step: CpuStep) -> CpuStep:
 
 
 class Stream(Protocol):
-    """Weights that come from disk while steps run (engine/offload/stream.py)."""
+    """Weights read from disk while steps run (engine/offload/stream.py)."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Their names, in the order of a step."""
+        """The weights' names, in the order of a step."""
 
     def turn(self, used: int, wanted: int) -> Entry:
-        """Of a step's weights, so many were used; wait until so many have come."""
+        """The wait of one stage: so many of the step's weights have been used; wait until so many
+        have arrived."""
 
 
 def stages_of(
     steps: Sequence[CpuStep], streamed: Sequence[str] = (), pauses: Sequence[int] = ()
 ) -> list[list[Call]]:
-    """The calls of steps with barriers between; a stage uses at most one streamed weight, and the
-    steps that `pauses` number begin stages of their own."""
+    """The calls of steps grouped by barriers; a stage uses at most one streamed weight, and the
+    steps numbered in `pauses` begin new stages."""
     calls, bounds = calls_of(steps), pairwise([0, *pauses, len(steps)])
     parts = [stages(c for c in calls if first <= c.step < end) for first, end in bounds]
     return apart(chain(*parts), streamed)
@@ -220,7 +222,7 @@ def stages_of(
 def turns(
     stages: Sequence[Sequence[Call]], stream: Stream | None
 ) -> tuple[list[list[Entry]], list[Entry]]:
-    """For each stage, what waits for its streamed weight; and what ends a step."""
+    """For each stage, the wait for its streamed weight; and the call that ends a step."""
     if not stream or not stream.names:
         return [[] for _ in stages], []
     found: list[list[Entry]] = []
@@ -235,7 +237,7 @@ def turns(
 def _in_stages(
     stages: Sequence[Sequence[Call]], entries: Iterable[Entry], stream: Stream | None
 ) -> Program:
-    """One entry for each stage, of one for each call and what waits for its weight."""
+    """The program's entries: for each stage, one for each call and one for the wait."""
     waiting, found, tables, by_all = iter(entries), list[Entry](), list[Words](), list[bool]()
     before, end = turns(stages, stream)
     for stage, turn in zip(stages, before, strict=True):
@@ -253,13 +255,14 @@ class Plan:
     """Steps laid out in memory, ready for a team to run.
 
     `arrays` holds weights, caches and inputs by name; `limits` the largest `tokens` and `outputs`.
-    What is in `logits` and `hidden` stays until the next step.
+    The contents of `logits` and `hidden` stay valid until the next step.
+
     `stages` are the `calls` of all steps with barriers between, and `program` runs them; `entries`
-    are the same calls, each for itself. Weights of a `stream` are waited for before the stage that
-    needs them. Between `pauses` (places in `steps`) other devices may run: as one of several, a
-    plan is a Side (engine/gpu/hybrid.py), whose values that cross are memory of the host.
-    `tuned` says how the knobs of a kernel begin at a node's sizes; `knobs` has their values, which
-    may be changed between steps.
+    are the same calls separately. Weights of a `stream` are waited for before the stage that needs
+    them. Between `pauses` (indices into `steps`) other devices may run: as one of several, a plan
+    is a Side (engine/gpu/hybrid.py), whose boundary values are host memory. `tuned` gives initial
+    values of a kernel's knobs at a node's sizes; `knobs` holds the values, which may be changed
+    between steps.
     """
 
     def __init__(
@@ -300,7 +303,8 @@ class Plan:
         self.hidden = self.array(hidden) if hidden else None
 
     def touch(self) -> None:
-        """Take all the memory that steps will: activations, caches, pages of the mapped file."""
+        """Fault in all memory that steps will use: activations, caches, pages of the mapped
+        file."""
         for array in (self.arena, *self.inputs.values()):
             pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
             if array.flags.writeable:
@@ -309,28 +313,28 @@ class Plan:
                 pages.max(initial=0)
 
     def idle(self) -> Program:
-        """The program with shares that do nothing: what waking a team and its barriers cost."""
+        """The program with empty shares: the cost of waking a team and of its barriers."""
         return _in_stages(self.stages, ((nothing, block) for _, block in self.entries), None)
 
     def plan_for(self, tokens: int) -> "Plan":  # noqa: ARG002  of an Executable
         return self
 
     def _between(self, first: int, end: int) -> Program:
-        """The program of the steps from one pause to another."""
+        """The program of the steps from one pause to the next."""
         own = range(first, end)
         calls = zip(self.calls, self.entries, strict=True)
         entries = [entry for call, entry in calls if call.step in own]
         return _in_stages([s for s in self.stages if s[0].step in own], entries, None)
 
     def run(self, part: int | None = None) -> None:
-        """One step, of the sizes and inputs as they are; or of it what is between two pauses."""
+        """Run one step with the current sizes and inputs; or the part of it between two pauses."""
         self._team.run(self.program if part is None else self._parts[part])
 
     def write(self, value: Value, array: Array) -> None:
-        """It is there."""
+        """Nothing to copy: it is host memory."""
 
     def read(self, value: Value, array: Array) -> None:
-        """It is there."""
+        """Nothing to copy: it is host memory."""
 
     def array(self, value: Value) -> Array:
         """The memory of a value at its largest size."""
@@ -341,8 +345,8 @@ class Plan:
         return memory.view(DTYPES[value.dtype]).reshape(value.sizes(self.limits))
 
     def _blocks(self) -> tuple[Array, dict[str, Array], list[int]]:
-        """All argument buffers in one array, where named sizes stand in it and how many times each
-        counts, where blocks start."""
+        """All argument blocks in one array, the positions and factors of named sizes in it, and
+        where each block begins."""
         words: list[int] = []
         slots: dict[str, list[tuple[int, int]]] = {name: [] for name in self.limits}
         starts = [0]
@@ -356,7 +360,7 @@ class Plan:
                     continue
                 array = self.array(value)
                 words.append(array.ctypes.data)
-                # a packed weight's are its own
+                # a packed weight's sizes are its own
                 sizes = array.shape if value.kind == "weight" else value.sizes(self.limits)
                 for dim, size in zip(value.dims, sizes, strict=False):
                     if isinstance(dim, str):
@@ -374,7 +378,7 @@ class Plan:
             self._words[where] = size * times
 
     def set(self, label: str, name: str, value: float) -> None:
-        """Give the scalar of a node, if it is here, another value from the next step on."""
+        """Set a scalar of a node, if it is here, from the next step on."""
         if (label, name) in self._scalars:
             at, argument = self._scalars[label, name]
             self._words[at] = scalar_word(argument, value)

@@ -1,8 +1,8 @@
 """Which calls need no barrier between them.
 
-A barrier stands where a thread reads what another has written, or overwrites what another still
-reads. Two calls do without one if neither touches what the other writes, or if both are split by
-tokens and all they have in common is of each thread's own tokens.
+A barrier is needed where a thread reads what another has written, or overwrites what another still
+reads. Two calls need none if neither touches what the other writes, or if both are split by tokens
+and share only memory of each thread's own tokens.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ Memory = tuple[str, str]
 
 
 def memory(value: Value) -> Memory:
-    """What two values have in common if they are views of the same memory."""
+    """The key that two values have in common if they are views of the same memory."""
     return value.kind, value.name
 
 
@@ -23,9 +23,9 @@ def memory(value: Value) -> Memory:
 class Call:
     """One share of a step, with the arguments of its signature.
 
-    `step` is the step's place in the plan, `writes` is the memory the step writes, and `splits` is
-    the axis that threads divide by `part`, if the kernel says so. Of one that is `by_all` every
-    thread has to do its own part: it waits for something, say.
+    `step` is the step's index in the plan, `writes` is the memory that the step writes, and
+    `splits` is the axis that threads divide by `part`, if the kernel declares one. A call `by_all`
+    must be run by every thread: it waits for something, for example.
     """
 
     step: int
@@ -60,15 +60,15 @@ def in_common(first: Call, second: Call) -> frozenset[Memory]:
 
 
 def may_share_a_stage(first: Call, second: Call) -> bool:
-    """Whether threads may go from one to the other without meeting."""
+    """Whether threads may proceed from one to the other without a barrier."""
     common = in_common(first, second)
     one, other = first.own(), second.own()
     return all(name in one and one[name] == other.get(name) for name in common)
 
 
 def stages(calls: Iterable[Call]) -> list[list[Call]]:
-    """The calls with barriers between: each in the first stage that it can be in, so that it stays
-    behind all that it has anything in common with."""
+    """The calls with barriers between: each goes into the earliest stage possible, after all calls
+    with which it shares memory."""
     found: list[list[Call]] = []
     for call in calls:
         where = len(found)
@@ -89,7 +89,7 @@ def touched(stages: Iterable[Iterable[Call]]) -> list[list[Value]]:
 
 
 def apart(stages: Iterable[list[Call]], names: Collection[str]) -> list[list[Call]]:
-    """The stages, cut so that none touches two values of these names."""
+    """The stages, split so that none touches two values of these names."""
     found: list[list[Call]] = []
     for stage in stages:
         found.append([])

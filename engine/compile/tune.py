@@ -1,11 +1,11 @@
-"""The knobs of a model's kernels, measured where they run: on its own weights, by all of its
-threads, as cold as a step finds them.
+"""Tunes the knobs of a model's kernels where they run: on its own weights, by all of its threads,
+with caches as cold as in a step.
 
-A turn goes through the model's weights once for each value of a knob, so that none of them is still
-in a cache when it comes to them again; in steps of more tokens, where weights are little of the
-time, through fewer of them. A crossover has two ways, which are measured in steps of each number of
-tokens that it may have. A value is kept if it was faster than the one before it by more than turns
-differ. Whatever is chosen, a step gives the same bits.
+A round goes through the model's weights once for each value of a knob, so that no weight is still
+in a cache when it is read again; in steps of more tokens, where weights are little of the time,
+through fewer of them. A crossover chooses between two ways, measured in steps of each number of
+tokens that it may take. A value is kept if it was faster than its predecessor by more than the
+rounds' spread. Whatever is chosen, a step gives the same bits.
 """
 
 import time
@@ -28,17 +28,17 @@ from kernels.tuning import Key, Tuned, key_of, load
 from reference.op import Array
 
 AT_LOAD = 8.0  # seconds that measuring may take while a model loads
-LEAST = 2**25  # bytes of weights: fewer lie in a cache, and there is nothing to gain
+LEAST = 2**25  # bytes of weights: fewer stay in a cache, and there is nothing to gain
 SAMPLE, TOKENS = 2**29, 4  # bytes of weights that a pass goes through, in steps of so many tokens
-FEWEST, MOST = 5, 11  # turns
-BUSY = 1.3  # times that the same may take longer than it did, or there is nothing to learn
-CLEARLY = 1.01  # times as fast, or the values it began with stay
+FEWEST, MOST = 5, 11  # rounds
+BUSY = 1.3  # spread of repeated times beyond which nothing can be learnt
+CLEARLY = 1.01  # times as fast, or the initial values stay
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The nodes of a step with one kernel and the same sizes: `values` of their knobs, which is the
-    memory that the kernel reads, and what runs some of the nodes, by how many tokens there are."""
+    """The nodes of a step with one kernel and the same sizes: `values` of their knobs, the memory
+    that the kernel reads, and the programs of some of the nodes, by number of tokens."""
 
     kernel: Kernel
     shape: Mapping[str, int]
@@ -54,20 +54,20 @@ class Group:
 
 
 def quantiles(gains: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The median, and the least and the most."""
+    """The median, the minimum and the maximum."""
     low, middle, high = (round(float(g), 3) for g in np.quantile(gains, (0, 0.5, 1)))
     return middle, (low, high)
 
 
 def steps_of(knobs: Iterable[Knob], most: int) -> dict[Knob, list[int]]:
-    """Of how many tokens the steps are that show each knob, none more than the plan is for."""
+    """Numbers of tokens at which to measure each knob, none above the plan's limit."""
     return {knob: sorted({min(tokens, most) for tokens in knob.tokens}) for knob in knobs}
 
 
 def groups_of(plan: Plan, known: Mapping[Key, Tuned], threads: int) -> list[Group]:
-    """Those of which nothing is known; of all weights, as many as make a sample. Who reads what the
-    step before it found, such as lists of neurons, cannot be run by itself: its knobs are of no
-    number of tokens."""
+    """Groups without measurements; with all weights, or as many as make a sample. A node that reads
+    the previous node's findings, such as lists of neurons, cannot be run alone: its knobs are
+    measured at no number of tokens."""
     found: dict[str, tuple[Kernel, Mapping[str, int], list[Entry]]] = {}
     total = 0
     for call, entry in zip(plan.calls, plan.entries, strict=True):
@@ -98,7 +98,7 @@ def groups_of(plan: Plan, known: Mapping[Key, Tuned], threads: int) -> list[Grou
 
 
 class Tuner:
-    """Measures what nothing is known of in a plan, in about so many seconds."""
+    """Measures a plan's untuned groups in about so many seconds."""
 
     def __init__(
         self, plan: Plan, team: Team, seconds: float, progress: ProgressCallback | None = None
@@ -107,8 +107,8 @@ class Tuner:
         self.done = self.total = 0
 
     def tuned(self, again: bool = False) -> list[Tuned]:
-        """What was found for each kernel and size; the plan runs with it from now on. Nothing, if
-        the machine is too busy to tell."""
+        """The values found for each kernel and size, with which the plan runs from now on; nothing
+        if the machine is too busy to tell."""
         threads = self.team.n_threads
         groups = groups_of(self.plan, {} if again else load(), threads)
         if not groups:
@@ -141,8 +141,8 @@ class Tuner:
         ]
 
     def _turns(self, groups: Sequence[Group], steps: dict[Knob, list[int]]) -> int:
-        """How many turns fit into the time; 0 if the same takes too different times. Knobs for
-        which there is no time, the costliest first, are left out."""
+        """How many rounds fit into the time; 0 if repeated times differ too much. Knobs for which
+        there is no time, the costliest first, are left out."""
         self._pass(groups, 1)
         alike = [sum(self._pass(groups, 1)) for _ in range(5)]
         if max(alike) > BUSY * min(alike):
@@ -179,8 +179,8 @@ class Tuner:
     def _choose(
         self, groups: Sequence[Group], knob: Knob, steps: Sequence[int], turns: int
     ) -> list[float]:
-        """The best value of this knob for each group, if it is better indeed when only it and the
-        value before it are compared; how many times as fast it is. Steps count by the token."""
+        """The best value of this knob for each group, if it still wins when compared with its
+        predecessor alone, and its speedup. Steps are weighed by their tokens."""
         before = [group.now() for group in groups]
         seconds = np.zeros((len(knob.values), turns, len(groups)))
         for turn, tokens in product(range(turns), steps):
@@ -192,7 +192,7 @@ class Tuner:
                 seconds[same, turn] += np.divide(self._pass(groups, tokens), tokens)
         after = []
         for values, middle in zip(before, np.median(seconds, axis=1).T, strict=True):
-            own = knob.values.index(values[knob.name])  # which stays if no step told it apart
+            own = knob.values.index(values[knob.name])  # stays if no step told them apart
             best = own if middle[own] == middle.min() else middle.argmin()
             chosen = knob.values[best]
             after.append({**values, knob.name: chosen})
@@ -212,7 +212,7 @@ class Tuner:
         steps: Sequence[int],
         turns: int,
     ) -> list[list[float]]:
-        """For each group, by turns, how many times as fast it is with what was chosen."""
+        """For each group and round, the speedup with the chosen values."""
         found: list[list[float]] = [[] for _ in groups]
         for turn in range(turns):
             times = np.zeros((2, len(groups)))

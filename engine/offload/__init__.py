@@ -1,1 +1,1 @@
-"""Models that are larger than memory: what of them is read from disk, and when."""
+"""Models larger than memory: which weights are read from disk, and when."""

@@ -1,6 +1,7 @@
-"""What a model may use of memory, and what that leaves for its weights.
+"""A model's memory budget, and how much of it is left for weights.
 
-A budget is of the whole process: the interpreter and compiled kernels, about 200 MiB, are in it.
+The budget is for the whole process: the interpreter and compiled kernels, about 200 MiB, are
+included.
 """
 
 import re
@@ -18,12 +19,12 @@ UNITS = {
 }
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 MIB = 2**20
-# By so much a program differs from one start to the next: a refusal names what will do then.
+# Process sizes differ by this much between starts: a refusal names a budget that will do.
 VARIES = 8 * MIB
 
 
 def parse_bytes(size: str | int) -> int:
-    """Bytes of a size such as 600MiB, 1.5GB or 1000000000."""
+    """Parse a size such as 600MiB, 1.5GB or 1000000000."""
     found = SIZE.fullmatch(str(size))
     units = {name.lower(): factor for name, factor in UNITS.items()}
     if not found or found[2].lower() not in units:
@@ -33,9 +34,9 @@ def parse_bytes(size: str | int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes of memory: the `total` that was asked for, and what of it has another use than weights:
-    the `program` as it is now, the model's `cache`, activations and inputs (`step`), and weights
-    that have to stay, of what foretells tokens (`drafts`)."""
+    """Bytes of memory: the requested `total`, and the parts with other uses than weights: the
+    `program` as it is now, the model's `cache`, activations and inputs (`step`), and weights of
+    drafters that must stay resident (`drafts`)."""
 
     total: int
     program: int
@@ -45,16 +46,16 @@ class Budget:
 
     @classmethod
     def now(cls, total: int, cache: int, step: int, drafts: int) -> "Budget":
-        """With what the process takes at this moment."""
+        """The budget with the process's current size."""
         return cls(total, psutil.Process().memory_info().rss, cache, step, drafts)
 
     @property
     def room(self) -> int:
-        """For weights; less than nothing if the budget is too small even without any."""
+        """Bytes left for weights; negative if the budget is too small even without any."""
         return self.total - self.program - self.cache - self.step - self.drafts
 
     def refuse(self, least: int) -> ModelError:
-        """The error for weights of which at least so many bytes have to be in memory."""
+        """The error for weights of which at least so many bytes must be in memory."""
         parts = {"the program": self.program + VARIES, "the cache": self.cache, "a step": self.step}
         parts |= {"what foretells tokens": self.drafts} if self.drafts else {}
         needed = sum(parts.values()) + least

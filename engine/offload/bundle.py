@@ -27,25 +27,24 @@ from engine.gguf.cursor import shown
 from engine.gguf.file import GGUFFile, TensorInfo, ValueType
 from engine.gguf.writer import NewTensor
 
-PARTS = ("gate", "up", "down_t")  # in the order of a row
+PARTS = ("gate", "up", "down_t")  # in row order
 UNGATED = PARTS[1:]
 FORMATS_KEY = "assay.bundle.formats"
 ALIGNMENT_BEFORE = "assay.bundle.alignment"
-PAGE = 4096  # bundles begin at multiples of it: no disk has larger sectors
+PAGE = 4096  # alignment of bundles: no disk has larger sectors
 SECTOR = 512
 SUFFIX = ".ffn_bundle.weight"
 UNDO_FIRST = "its neurons are bundled: `assay bundle --undo` gives back the tensors"
 
 
 class BundleError(EngineError):
-    """A model whose neurons cannot be bundled, or a file whose bundles make no sense: one plain
+    """A model whose neurons cannot be bundled, or a file with inconsistent bundles, in one plain
     line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A neuron's row of one matrix: its format, the byte of the bundle's row at which it begins,
-    and its bytes."""
+    """A neuron's row of one matrix: its format, its offset in the bundle's row, and its bytes."""
 
     format: str
     begin: int
@@ -54,8 +53,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The bundle of a block: from byte `offset` of the file on, a row of `stride` bytes for each of
-    its `neurons`. `parts` by name, in their order, are rows of `hidden` elements."""
+    """A block's bundle: from byte `offset` of the file, a row of `stride` bytes for each of its
+    `neurons`. `parts` by name, in order, are rows of `hidden` elements."""
 
     block: int
     offset: int
@@ -70,7 +69,7 @@ class Bundle:
 
     @property
     def tensors(self) -> Mapping[str, NewTensor]:
-        """What the bundle holds, by part, as tensors of their own."""
+        """The bundled tensors by part, as tensors of their own."""
         dims = (self.neurons, self.hidden)
         return {
             part: NewTensor(part_name(self.block, part), found.format, dims)
@@ -87,12 +86,12 @@ def part_name(block: int, part: str) -> str:
 
 
 def is_bundled(file: GGUFFile) -> bool:
-    """Whether a file means to have bundles; `bundles` says whether they make sense."""
+    """Whether a file claims to have bundles; `bundles` checks that they are consistent."""
     return FORMATS_KEY in file.metadata or any(name.endswith(SUFFIX) for name in file.tensors)
 
 
 def bundles(file: GGUFFile) -> dict[int, Bundle]:
-    """By block; none of a file without bundles. Raises `BundleError`."""
+    """The bundles by block; empty for a file without. Raises `BundleError`."""
     if not is_bundled(file):
         return {}
     where = shown_path(file.path)
@@ -110,7 +109,7 @@ def bundles(file: GGUFFile) -> dict[int, Bundle]:
 
 
 def unbundled(found: Mapping[int, Bundle]) -> dict[str, TensorInfo]:
-    """The tensors that bundles hold, by name, where they lie in the file."""
+    """The bundled tensors by name, at their places in the file."""
     return {
         part_name(bundle.block, part): TensorInfo(
             part_name(bundle.block, part),
@@ -126,8 +125,8 @@ def unbundled(found: Mapping[int, Bundle]) -> dict[str, TensorInfo]:
 
 
 def neurons_of(file: GGUFFile, block: int) -> tuple[int, int]:
-    """A block's neurons and the elements of their rows, as its predictor has them: fc1 is
-    [rank, hidden], fc2 [neurons, rank]. Raises `BundleError`."""
+    """A block's number of neurons and their row length, from its predictor: fc1 is [rank, hidden],
+    fc2 [neurons, rank]. Raises `BundleError`."""
     where = shown_path(file.path)
     dims = []
     for name in (f"blk.{block}.fc1.weight", f"blk.{block}.fc2.weight"):
@@ -143,7 +142,7 @@ def neurons_of(file: GGUFFile, block: int) -> tuple[int, int]:
 
 
 def laid_out(formats: Mapping[str, str], hidden: int) -> tuple[dict[str, Part], int]:
-    """Where the parts of these formats begin in a row, and the stride of rows."""
+    """Offsets of parts of these formats in a row, and the rows' stride."""
     parts, begin = {}, 0
     for part, name in formats.items():
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
@@ -180,7 +179,7 @@ def _bundle(file: GGUFFile, block: int, text: str) -> Bundle:
 
 
 def _formats(text: str, hidden: int, where: str) -> Iterator[tuple[str, str]]:
-    """Parts and their formats, of a text such as "up:F16 down_t:Q4_0"."""
+    """Parts and their formats, parsed from a text such as "up:F16 down_t:Q4_0"."""
     pairs = [word.partition(":")[::2] for word in text.split(" ")]
     if tuple(part for part, _ in pairs) not in (PARTS, UNGATED):
         raise BundleError(f"{where}: {shown(text)} does not name {', '.join(PARTS)} in this order")

@@ -1,4 +1,4 @@
-"""Writing files with bundles of neurons (layout: bundle.py), and files without them again."""
+"""Writes files with bundled neurons (layout: bundle.py), and the original files from them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,11 +34,11 @@ Sources = Mapping[str, TensorInfo]  # of a bundle, by part
 
 
 def bundle(file: GGUFFile, out: Path, progress: ProgressCallback | None = None) -> None:
-    """Write `out`: the neurons of each block that has a predictor become a bundle, where the first
-    of their tensors stood; all else stays.
+    """Write `out`: the neurons of each block with a predictor become a bundle in the place of the
+    first of their tensors; everything else is copied.
 
-    `progress` gets bytes written and their total. Raises `BundleError`, `OutputError` or
-    `GGUFError`, and leaves nothing of `out` then.
+    `progress` receives bytes written and in total. Raises `BundleError`, `OutputError` or
+    `GGUFError` and then leaves nothing of `out`.
     """
     blocks = _blocks(file)
     block_of = {tensor.name: i for i, found in enumerate(blocks) for tensor in found.values()}
@@ -75,8 +75,8 @@ def bundle(file: GGUFFile, out: Path, progress: ProgressCallback | None = None) 
 
 
 def unbundle(file: GGUFFile, out: Path, progress: ProgressCallback | None = None) -> None:
-    """Write `out` as it was before `bundle`: keys, and tensors bit for bit, those of a bundle where
-    it stands. `progress` and errors as there."""
+    """Write `out` as it was before `bundle`: keys, and tensors bit for bit, a bundle's in its
+    place. `progress` and errors as there."""
     found = {bundle.name: bundle for bundle in bundles(file).values()}
     if not is_bundled(file):
         raise BundleError(f"{shown_path(file.path)}: its neurons are not bundled")
@@ -95,8 +95,8 @@ def unbundle(file: GGUFFile, out: Path, progress: ProgressCallback | None = None
 
 
 def _blocks(file: GGUFFile) -> list[Sources]:
-    """What becomes the bundle of each block, in the order of a row; nothing where there is no
-    predictor. Raises `BundleError`."""
+    """The parts of each block's bundle, in row order; none where there is no predictor. Raises
+    `BundleError`."""
     where = shown_path(file.path)
     if is_bundled(file):
         raise BundleError(f"{where}: its neurons are bundled already")

@@ -1,4 +1,4 @@
-"""A file of weights, opened so that reading it takes no memory for the page cache (O_DIRECT)."""
+"""A weights file opened for reads that bypass the page cache (O_DIRECT)."""
 
 import os
 from contextlib import suppress
@@ -11,20 +11,21 @@ from engine.gguf.file import is_unchanged, stamp_of
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.io_pool import File
 
-ALIGNMENTS = (512, 4096)  # a disk's sectors
+ALIGNMENTS = (512, 4096)  # disk sector sizes
 PAGE = 4096
 O_DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class DirectFile(Closing):
-    """A file that an `IOPool` reads past the page cache, or through it where that must be.
+    """A file that an `IOPool` reads with O_DIRECT, or through the page cache where that is not
+    possible.
 
-    file     for an `IOPool`: its descriptor, and what reads must be aligned to
-    stamp    size, dates of change and inode when it was opened
-    note     why it is read through the page cache after all, or None; what was read is dropped then
+    file     for an `IOPool`: its descriptor and the alignment of reads stamp    size, modification
+    times and inode when it was opened note     why the page cache is used after all, or None; pages
+    are dropped after reading then
 
-    With the stamp of somebody who opened the path before, it must be the same file still. Raises
-    OSError where it cannot be read or is not that file.
+    Given an earlier stamp of the path, the file must still be the same. Raises OSError where it
+    cannot be read or is another file.
     """
 
     def __init__(self, path: str | os.PathLike[str], stamp: tuple[int, ...] | None = None) -> None:
@@ -45,21 +46,21 @@ class DirectFile(Closing):
             raise
 
     def check(self) -> None:
-        """Raise OSError if the file has changed since it was opened: others wrote into it, and what
-        was read may be of both."""
+        """Raise OSError if the file has changed since it was opened: reads may mix both
+        contents."""
         if not is_unchanged(self._source, self.stamp):
             raise OSError(f"{self.file.name}: it changed while it was read")
 
     def close(self) -> None:
-        """Nobody may be reading any more: another file may get the descriptor."""
+        """Close it; nobody may be reading any more, since the descriptor may be reused."""
         self._source.close()
 
 
 def _open(path: Path) -> tuple[FileIO, int]:
-    """The file, and what reads must be aligned to past the page cache; 0 where that cannot be."""
+    """The file, and the alignment of direct reads; 0 where they are not possible."""
     if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
         raise OSError("this is not a file")
-    with suppress(OSError):  # some refuse when it is opened, some when it is read
+    with suppress(OSError):  # some refuse on open, some on read
         source = FileIO(path, opener=lambda p, flags: os.open(p, flags | O_DIRECT))
         for alignment in ALIGNMENTS if O_DIRECT else ():
             if _accepts(source, alignment):
@@ -67,12 +68,12 @@ def _open(path: Path) -> tuple[FileIO, int]:
         source.close()
     source = FileIO(path)
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing read ahead
+        os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no readahead
     return source, 0
 
 
 def _accepts(source: FileIO, alignment: int) -> bool:
-    """Whether places in the file and in memory may be odd multiples of so many bytes."""
+    """Whether file offsets and addresses may be odd multiples of so many bytes."""
     memory = aligned(2 * PAGE, PAGE)[alignment % PAGE :][:alignment]
     try:
         for offset in (0, alignment):

@@ -1,4 +1,4 @@
-"""Where everything is that may be read while a model runs: the packed file, and bundles."""
+"""Locations of all weights that may be read while a model runs: the packed file, and bundles."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,16 +19,15 @@ from reference.op import Array
 
 
 class OffloadError(ModelError):
-    """Weights could not be read while the model ran: what was computed with them is void."""
+    """Weights could not be read while the model ran: the step's results are void."""
 
 
 class Disk:
-    """Where everything is that may be read while the model runs.
+    """Locations of all weights that may be read while the model runs.
 
-    stored     weights in the packed file, by the names of their values
-    sources    neurons of sparse blocks: in the packed file or, of a bundled model, in its own; and
-               experts of mixtures
-    files      once open: the packed file, and the model's where neurons are read from it
+    stored     weights in the packed file, by the names of their values sources    neurons of sparse
+    blocks, in the packed file or in a bundled model's own; and experts of mixtures files      once
+    open: the packed file, and the model's where neurons are read from it
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Disk:
             self.files.append(DirectFile(self._model.path, self._model.stamp))
 
     def check(self) -> None:
-        """Raise `OffloadError` if others have written into a file since."""
+        """Raise `OffloadError` if a file was written to since."""
         for file in self.files:
             try:
                 file.check()
@@ -82,7 +81,7 @@ class Disk:
         return [file.note for file in self.files if file.note]
 
     def shaped(self, weights: Mapping[str, Array]) -> dict[str, Array]:
-        """Packed weights as kernels want them shaped."""
+        """Packed weights in the shape that kernels take."""
         return {name: self._places.shaped(name, weight) for name, weight in weights.items()}
 
     def close(self) -> None:
@@ -104,7 +103,7 @@ def sparse_tensors(steps: Sequence[CpuStep], config: ModelConfig) -> dict[int, l
 
 
 def jobs_of(steps: Sequence[CpuStep], file: GGUFFile, left: set[str]) -> dict[str, Job]:
-    """How the matrices that steps meet are packed, without those `left` for the pool."""
+    """Packing jobs of the matrices in a step, without those `left` for the pool."""
     return {
         weight.name: Packed(tensor_of(step), how)
         if (how := step.kernel.pack)
@@ -118,6 +117,6 @@ def jobs_of(steps: Sequence[CpuStep], file: GGUFFile, left: set[str]) -> dict[st
 
 
 def tensor_of(step: CpuStep) -> str:
-    """The file's tensor that a step meets, "" if it meets none."""
+    """The file's tensor that a step multiplies by, "" if there is none."""
     weight = step.node.arguments.get("weight")
     return step.weight or (weight.name if isinstance(weight, Value) else "")

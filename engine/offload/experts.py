@@ -1,5 +1,5 @@
-"""Experts of mixtures as the packed file has them: each in a place of its own, so that a step reads
-those that its routers name and no other."""
+"""Experts of mixtures in the packed file: each separate, so that a step reads only those that its
+routers choose."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ from reference.op import Array
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A tensor of experts: each packed as its kernel streams it, in `size` bytes, and padded to
-    whole sectors of the disk, a job (packed_weights.py)."""
+    """A tensor of experts: each packed as its kernel streams it, in `size` bytes, padded to whole
+    disk sectors; a job (packed_weights.py)."""
 
     packed: Packed
     size: int
@@ -50,8 +50,8 @@ class Stack:
 
 
 def stacks_of(steps: Sequence[CpuStep], file: GGUFFile) -> dict[int, list[Stack]]:
-    """The matrices of each mixture's experts, in the order in which a step meets them. Kernels that
-    take rows as the file has them meet whole tensors, which stream as others do."""
+    """The matrices of each mixture's experts, in the order of a step. Tensors of kernels that take
+    unpacked rows are read whole, and stream as others do."""
     sorted_ = {step.arrays["ends"].name for step in steps if step.node.op == "sort_by_expert"}
     found: dict[int, list[Stack]] = {}
     for step in steps:

@@ -1,5 +1,5 @@
-"""Blocks that foretell tokens, of a model under a budget of memory: their weights stay in memory,
-but for tables of embeddings, whose rows are read before each step."""
+"""MTP blocks of a model under a memory budget: their weights are resident, except for embedding
+tables, whose rows are read before each step."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -16,8 +16,8 @@ from reference.op import Array
 
 
 class Foretelling:
-    """One of them: its `steps` with kernels, as they meet the rows of embeddings, and these rows'
-    memory in `arrays`."""
+    """An MTP block: its `steps` with kernels, reading gathered embedding rows, and the memory of
+    these rows in `arrays`."""
 
     def __init__(self, built: Built, steps: Sequence[CpuStep], file: GGUFFile) -> None:
         self._built, self.rows = built, Rows(file, built.limits["tokens"])
@@ -26,12 +26,12 @@ class Foretelling:
         self._named = set[str]().union(*map(names_in, gathered))
 
     def weights(self, stored: Collection[str]) -> set[str]:
-        """Those that are stored, by name."""
+        """Its packed weights by name."""
         return self._named.intersection(stored)
 
     @property
     def caches(self) -> dict[int, int]:
-        """Bytes of what it reads and writes by cells, by the arrays' addresses."""
+        """Bytes of the arrays with one row for each cell, by address."""
         values = (value for step in self.steps for value in step.arrays.values())
         names = {value.name for value in values if value.kind == "cache"}
         arrays = [self._built.memory[name] for name in names]
@@ -39,20 +39,20 @@ class Foretelling:
 
     @property
     def step_bytes(self) -> int:
-        """What a step takes beside that."""
+        """Bytes of a step besides those."""
         stages = stages_of(self.steps)
         _, arena = place(touched(stages), self._built.limits, [self._built.logits])
         return arena + sum(array.nbytes for array in self.arrays.values())
 
     def plan(self, weights: Mapping[str, Array], team: Team, tuned: Tuned) -> "ForetellingPlan":
-        """What runs it, with these weights by name."""
+        """The executable plan with these weights by name."""
         memory = {**self._built.memory, **weights, **self.arrays}
         memory = {name: array for name, array in memory.items() if name in self._named}
         return ForetellingPlan(self, self._built, memory, team, tuned)
 
 
 class ForetellingPlan(Plan):
-    """Its plan: a step of it begins with the rows of embeddings that its tokens need."""
+    """Its plan: a step begins by reading the embedding rows that its tokens need."""
 
     def __init__(
         self, block: Foretelling, built: Built, memory: Memory, team: Team, tuned: Tuned

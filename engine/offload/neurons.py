@@ -1,5 +1,5 @@
-"""Neurons of sparse blocks in a pool of slots, fetched when predictors name them; and experts of
-mixtures, which are to a router what neurons are to a predictor."""
+"""Neurons of sparse blocks in a pool of slots, fetched when predictors select them; and experts of
+mixtures, which routers select."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +21,17 @@ from kernels.cpu.runtime.neuron_window import FOREVER, NeuronWindow, slots_neede
 from kernels.cpu.runtime.streaming import READS, TOGETHER, arrive, fetch
 from reference.op import Array
 
-# Bytes that nobody needs, between two neurons that are needed, that are read sooner than a read
-# more is begun: what a disk brings in the time that each read costs.
+# Unneeded bytes between two needed neurons that are cheaper to read along than to start another
+# read: what a disk delivers in the time that each read costs.
 READ_THROUGH = 2**14
 WORDS = {"int32": "i32", "int64": "i64", "uint8": "u8"}
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of one neuron that are side by side in the packed file, padded to `stride` bytes: a job
-    (packed_weights.py). All matrices of a block in one group are a bundle; each in a group of its
-    own are read one by one."""
+    """One neuron's rows that are adjacent in the packed file, padded to `stride` bytes: a job
+    (packed_weights.py). All matrices of a block in one group are a bundle; with one group each they
+    are read separately."""
 
     tensors: tuple[str, ...]
     stride: int
@@ -63,15 +63,15 @@ class Group:
             yield first * self.stride, target, read
 
     def begins(self, file: GGUFFile) -> dict[str, int]:
-        """Where each tensor's row begins."""
+        """Offset of each tensor's row."""
         sizes = [file.tensors[name].row_bytes for name in self.tensors]
         return dict(zip(self.tensors, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Where rows of a block's neurons are on disk: neuron i's `size` bytes from offset + i * size
-    on in a file (its place among the readers'), which go to byte `at` of its slot."""
+    """Location of one group of a block's neurons on disk: neuron i's `size` bytes begin at offset +
+    i * size in a file (its index among the readers'), and go to byte `at` of its slot."""
 
     file: int
     offset: int
@@ -81,8 +81,8 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The neurons of a block on disk, and where in a slot the rows of each tensor begin; `named`
-    says if they are experts."""
+    """A block's neurons on disk, and the offset of each tensor's rows in a slot; `named` tells
+    whether they are experts."""
 
     neurons: int
     sections: tuple[Section, ...]
@@ -95,18 +95,18 @@ class Source:
         return sum(section.size for section in self.sections)
 
     def section_of(self, tensor: str) -> int:
-        """The one that has the tensor's rows."""
+        """The section with the tensor's rows."""
         return bisect_right(self.sections, self.begins[tensor], key=lambda s: s.at) - 1
 
 
 def of_bundle(bundle: Bundle, file: int) -> Source:
-    """A block of a model file that `assay bundle` made."""
+    """The source of a block in a model file made by `assay bundle`."""
     begins = {part_name(bundle.block, part): row.begin for part, row in bundle.parts.items()}
     return Source(bundle.neurons, (Section(file, bundle.offset, bundle.stride, 0),), begins)
 
 
 def groups_of(file: GGUFFile, tensors: Sequence[str], bundled: bool) -> list[Group]:
-    """How the packed file has the neurons of a block: side by side, or each matrix by itself."""
+    """How the packed file stores a block's neurons: bundled, or each matrix by itself."""
     groups = [tuple(tensors)] if bundled else [(name,) for name in tensors]
     return [
         Group(names, stride_of(sum(file.tensors[name].row_bytes for name in names)))
@@ -115,7 +115,7 @@ def groups_of(file: GGUFFile, tensors: Sequence[str], bundled: bool) -> list[Gro
 
 
 def of_groups(file: GGUFFile, groups: Sequence[Group | Stack], offsets: Sequence[int]) -> Source:
-    """A block of the packed file, the readers' file 0."""
+    """The source of a block in the packed file, the readers' file 0."""
     sections: list[Section] = []
     begins: dict[str, int] = {}
     at = 0
@@ -128,14 +128,14 @@ def of_groups(file: GGUFFile, groups: Sequence[Group | Stack], offsets: Sequence
 
 
 class Neurons:
-    """A pool of slots for the neurons of these blocks, in at most `room` bytes, and what of a step
-    fills it (kernels/cpu/runtime/streaming.py).
+    """A pool of slots for the neurons of these blocks, in at most `room` bytes, and the shares that
+    fill it during a step (kernels/cpu/runtime/streaming.py).
 
-    There is always room for all of any one block, and each of the others is sure to keep an equal
-    share of the rest; those used last stay, as many as fit. `steps`: how many steps an unused
-    neuron may stay; None: as long as there is room. With `counts` by block, int64 [neurons], of
-    how often each fires, the most active are pinned (engine/offload/pinning.py). The readers'
-    counters from `counter` on are the sections', block after block.
+    It always has room for all neurons of any one block, and each other block is guaranteed an equal
+    share of the rest; the most recently used stay. `steps`: how many steps an unused neuron may
+    stay; None: as long as there is room. With `counts` by block, int64 [neurons], of how often each
+    fires, the most active are pinned (engine/offload/pinning.py). The readers' counters from
+    `counter` on belong to the sections, block by block.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Neurons:
         window = FOREVER if steps is None else steps
         self.window = NeuronWindow(sizes, [quota] * len(sizes), capacity, window)
         self._loads = [self.window.pin(n, several) for n, several in enumerate(rows)]
-        # one row more, for views that begin within a row
+        # one extra row, for views that begin within a row
         self.pool = aligned((capacity + 1) * stride, PAGE).reshape(capacity + 1, stride)
         most = max(0, READ_THROUGH // stride)
         vectors = max(sizes) * max(len(s.sections) for s in sources.values()) * (1 + most)
@@ -185,27 +185,27 @@ class Neurons:
 
     @property
     def named(self) -> str:
-        """What they are, neurons or experts."""
+        """What they are: neurons or experts."""
         return next(iter(self.sources.values())).named
 
     @property
     def kept_share(self) -> float:
-        """Of all neurons, those that may be in memory at a time."""
+        """Share of all neurons that fit in memory at a time."""
         return float(self.window.capacity / self.window.neurons.sum())
 
     @property
     def pinned(self) -> dict[str, int]:
-        """How many neurons of each block are in memory for good."""
+        """Number of pinned neurons by block."""
         counts = self.window.state.pinned.tolist()
         return {f"blk.{i}": count for i, count in zip(self.blocks, counts, strict=True)}
 
     @property
     def reads(self) -> int:
-        """How many reads may be under way."""
+        """Largest number of reads in flight."""
         return max(s.neurons * len(s.sections) for s in self.sources.values())
 
     def read_pinned(self, readers: IOPool) -> None:
-        """Bring them, with what lies between two that are not far apart, before any step."""
+        """Read pinned neurons before any step, including small gaps between them."""
         for source, loads in zip(self.sources.values(), self._loads, strict=True):
             for first in range(0, source.neurons, TOGETHER):
                 near = loads[loads[:, 0] // TOGETHER == first // TOGETHER]
@@ -213,7 +213,7 @@ class Neurons:
                     self._read(source, dict(near.tolist()), readers)
 
     def _read(self, source: Source, slots: Mapping[int, int], readers: IOPool) -> None:
-        """From the first of these neurons to the last, each of them to its slot."""
+        """Read from the first of these neurons to the last, each into its slot."""
         stretch, gap = range(min(slots), max(slots) + 1), self.arrays["neurons.gap"]
         for section in source.sections:
             begin, end = section.at, section.at + section.size
@@ -227,7 +227,7 @@ class Neurons:
         return self._value(f"blk.{i}.slots")
 
     def waits(self, i: int, section: int, readers: IOPool) -> PrefetchTask:
-        """What waits for a section of the neurons that were asked for."""
+        """The wait for one section of the requested neurons."""
         values: dict[str, Value | float] = {
             "readers": readers.address,
             "counter": self._counters[i],
@@ -239,7 +239,7 @@ class Neurons:
     def service(
         self, i: int, section: int, rows: Value, count: Value, readers: IOPool
     ) -> PrefetchTask:
-        """What asks for the neurons that `rows` and `count` name, and waits for a section."""
+        """The task that requests the neurons in `rows` and `count` and waits for a section."""
         waits = self.waits(i, section, readers)
         values: dict[str, Value | float] = {
             **waits.arguments,
@@ -258,8 +258,8 @@ class Neurons:
         return Value(name, "cache", WORDS[array.dtype.name], array.shape)
 
     def restart(self) -> None:
-        """What was being fetched is not to be trusted; readers are idle. Nothing was fetched into
-        the slots of pinned neurons."""
+        """Forget everything that was being fetched; readers are idle. Pinned neurons' slots are
+        never fetched into."""
         self.window.forget()
         self._asked[:, READS:] = 0
 
@@ -270,28 +270,28 @@ class Neurons:
 
 
 def least(sources: Mapping[int, Source]) -> int:
-    """Bytes of a pool that has room for all neurons of any one block."""
+    """Bytes of a pool with room for all neurons of any one block."""
     stride = max(source.slot for source in sources.values())
     return (max(source.neurons for source in sources.values()) + 1) * stride
 
 
 def pooled(tensor: str) -> str:
-    """What a tensor's rows in the pool are called."""
+    """The name of a tensor's rows in the pool."""
     return f"{tensor}@pool"
 
 
 def rows_from(pool: Array, begin: int) -> Array:
-    """What slots hold from byte `begin` on, for kernels that take rows a stride apart.
+    """The slots' contents from byte `begin` on, for kernels that take strided rows.
 
     pool uint8 [slots + 1, stride], C-contiguous, -> uint8 [slots, stride], a view of it that is
-    C-contiguous too, and ends within the pool's last row, which is no slot.
+    C-contiguous too and ends within the pool's last row, which is no slot.
     """
     rows, stride = pool.shape
     return pool.reshape(-1)[begin : begin + (rows - 1) * stride].reshape(rows - 1, stride)
 
 
 def _quota(sizes: Sequence[int], pinned: Sequence[int], capacity: int) -> int:
-    """The most neurons that each block can be sure to keep beside those that are pinned."""
+    """The number of neurons that each block is guaranteed to keep besides pinned ones."""
     zeros = np.zeros(len(sizes), np.int32)
     counts = range(max(sizes) + 1)
     return bisect_right(counts, capacity, key=lambda q: slots_needed(sizes, zeros + q, pinned)) - 1

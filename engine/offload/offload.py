@@ -1,5 +1,5 @@
-"""A model under a budget of memory: which of its weights are resident, which stream, and the steps
-as they meet them."""
+"""A model under a memory budget: which weights are resident, which stream, and the steps that read
+them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -30,8 +30,8 @@ from kernels.cpu.runtime.team import Team
 from reference.op import Array
 
 READERS = 32
-AT_ONCE = 2**26  # bytes of a resident weight that one read brings
-INPUTS = 2**23  # bytes that inputs of a step and requests to the readers take, at most
+AT_ONCE = 2**26  # bytes of a resident weight in one read
+INPUTS = 2**23  # upper bound on bytes of a step's inputs and of requests to the readers
 REQUESTS = 2**10  # in the readers' ring, at least
 
 
@@ -83,7 +83,7 @@ class Offload:
             self._disk = self._resources.enter_context(closing(disk))
             stages = stages_of(self.steps)
             for call in (call for stage in stages for call in stage):
-                call.share.compile()  # what that takes is not left for weights
+                call.share.compile()  # its bytes are not available for weights
             drafts = sorted(set[str]().union(*(one.weights(disk.stored) for one in foretelling)))
             order = in_order(stages, disk.stored)
             order = {name: size for name, size in order.items() if name not in drafts}
@@ -102,14 +102,14 @@ class Offload:
                 counter = len(split.ring.names)
                 self.neurons = Neurons(disk.sources, room, counter, options.neuron_window, counts)
             self._fill([*split.resident, *drafts], team.n_threads)
-            self._void = False  # whether what was read may be no good
+            self._void = False  # whether reads in flight may be invalid
             self.notes = [*disk.notes, self._residency_note(pins=counts is not None)]
         except BaseException:
             self._resources.close()
             raise
 
     def _fill(self, resident: Sequence[str], threads: int) -> None:
-        """Start the readers, and let them read what stays in memory."""
+        """Start the readers and read the resident weights."""
         disk, stream, neurons = self._disk, self.stream, self.neurons
         counters = len(stream.names) + (neurons.counters if neurons else 0)
         requests = max(REQUESTS, stream.reads, neurons.reads if neurons else 0)
@@ -129,7 +129,7 @@ class Offload:
             self.steps, self.arrays = fetch(neurons, self.readers)(self.steps, self.arrays)
 
     def _read(self, names: Sequence[str], stored: Mapping[str, Stored]) -> dict[str, Array]:
-        """Weights that stay in memory."""
+        """Read resident weights."""
         sizes = [paged(stored[name].size) for name in names]
         memory, found, begin = aligned(sum(sizes), PAGE), {}, 0
         for name, size in zip(names, sizes, strict=True):
@@ -154,10 +154,8 @@ class Offload:
         return text
 
     def begin(self, inputs: Mapping[str, Array], tokens: int) -> None:
-        """Before a step of so many tokens: read the rows of embeddings that its inputs choose.
-
-        If the step before did not come to a good end, nothing that was being read is trusted.
-        """
+        """Before a step of so many tokens: read the embedding rows that its inputs choose. If the
+        previous step failed, everything in flight is discarded."""
         if self._void:
             self._restart()
         self.readers.patient = False
@@ -165,13 +163,13 @@ class Offload:
         self._void = True
 
     def came(self) -> bool:
-        """Whether all that the step just run has waited for was read; if a signal came between, the
-        step has to be run again. Raises `OffloadError` where reading failed."""
+        """Whether everything the last step waited for has arrived; if a signal interrupted it, the
+        step must be run again. Raises `OffloadError` where reading failed."""
         if fault := self.readers.fault:
             raise OffloadError(fault)
         if self.readers.interrupted:
             self._restart()
-            self.readers.patient = True  # the signal's handler has raised nothing
+            self.readers.patient = True  # the signal's handler has not raised
             return False
         if self.stream.names or self.neurons:
             self._disk.check()
@@ -185,12 +183,12 @@ class Offload:
             self.neurons.restart()
 
     def close(self) -> None:
-        """End the readers and close their files."""
+        """Stop the readers and close their files."""
         self._resources.close()
 
 
 def in_order(stages: Sequence[Sequence[Call]], stored: Mapping[str, Stored]) -> dict[str, int]:
-    """Bytes of the stored weights, in the order in which a step meets them."""
+    """Bytes of the stored weights, in the order of a step."""
     values = (value for stage in stages for call in stage for value in call.values())
     return {value.name: stored[value.name].size for value in values if value.name in stored}
 
@@ -198,8 +196,8 @@ def in_order(stages: Sequence[Sequence[Call]], stored: Mapping[str, Stored]) -> 
 def shared(
     budget: Budget, order: Mapping[str, int], sources: Mapping[int, Source]
 ) -> tuple[Residency, int]:
-    """The budget's room between weights, which come first, and the pool of neurons: who of
-    the weights is resident, and the pool's bytes. All of any one block must fit the pool."""
+    """Divide the budget between weights, which come first, and the pool of neurons: the resident
+    weights, and the pool's bytes. The pool must hold all neurons of any one block."""
     least = pools.least(sources) if sources else 0
     split = residency.divide(order, budget.room - least)
     if split is None:
@@ -209,8 +207,8 @@ def shared(
 
 
 class StreamedPlan(Plan):
-    """A plan whose weights are read from disk while it runs: a step of it begins with the rows of
-    embeddings that its tokens need, and runs until all that it waited for has come. Raises
+    """A plan whose weights are read from disk while it runs: a step begins by reading the embedding
+    rows that its tokens need, and is repeated until all it waited for has arrived. Raises
     `OffloadError` where reading failed."""
 
     def __init__(self, offload: Offload, built: Built, team: Team, tuned: Tuned) -> None:

@@ -1,15 +1,13 @@
-"""Neurons that stay in memory for good, by how often a text has made them fire.
+"""Neurons that are pinned in memory, by how often they fire in a sample text.
 
-A pinned neuron saves a read whenever a step needs it, and takes a slot that the window of the
-neurons used last would have. All that the window can find is what steps need, so on average a slot
-of it saves at most (neurons a step needs) / (slots) reads, and its last slot, which holds what was
-unused for longest, saves less than that. A neuron is pinned if it is needed more often, the most
-active first; each that is pinned leaves the window less to find, and one slot less to find it in.
-
-Nothing is assumed of how one token's neurons are like the next one's, which counts do not tell: the
-more alike they are, the more a window finds of itself, and this bound is for one that finds all.
-Where neurons are all as active, or more are needed than there are slots, none is pinned. Counts are
-compared with counts, so of how many tokens they are does not matter.
+A pinned neuron saves a read whenever a step needs it, and takes a slot from the window of recently
+used neurons. The window can at most find everything that steps need, so a slot of it saves on
+average at most (neurons a step needs) / (slots) reads, and its last slot, which holds the least
+recently used neuron, saves less than that. A neuron is pinned if it is needed more often than this,
+the most active first; each pinned neuron leaves less for the window to find, and one slot less.
+Counts say nothing about how similar consecutive tokens are; this bound holds for a window that
+finds everything. Where all neurons are equally active, or more are needed than there are slots,
+none is pinned. Only ratios of counts matter, so their number of tokens does not.
 """
 
 from bisect import bisect_right
@@ -29,11 +27,9 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def activations(path: Path, file: GGUFFile, config: ModelConfig) -> dict[int, Ints]:
-    """How often each neuron of the blocks that skip neurons fired, by block int64 [neurons].
-
-    Raises `StatisticsError` where that cannot be read or is of another model, `ModelError` where no
-    block skips neurons.
-    """
+    """How often each neuron of the sparse blocks fired, by block int64 [neurons]. Raises
+    `StatisticsError` where the file cannot be read or belongs to another model, `ModelError` where
+    no block skips neurons."""
     if not config.sparsity:
         raise ModelError(f"{shown_path(file.path)}: no block skips neurons, so none can be pinned")
     found = statistics.read(path)
@@ -43,9 +39,8 @@ def activations(path: Path, file: GGUFFile, config: ModelConfig) -> dict[int, In
 
 
 def hottest(counts: Sequence[Ints], capacity: int) -> list[list[int]]:
-    """The neurons of each block that get a slot of `capacity` for good, ascending; of equally
-    active ones those that come first. The rest of the slots hold all other neurons of any one
-    block."""
+    """The neurons of each block that are pinned in a pool of `capacity` slots, ascending; ties go
+    to the lower index. The remaining slots must hold all other neurons of any one block."""
     sizes = [len(block) for block in counts]
     every = np.concatenate(counts)
     owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -64,8 +59,8 @@ def hottest(counts: Sequence[Ints], capacity: int) -> list[list[int]]:
 
 
 def worthwhile(counts: Ints, capacity: int) -> int:
-    """How many of these, int64 [neurons], descending, are needed more often than a slot of the
-    window can be worth that they leave."""
+    """How many of these counts, int64 [neurons], descending, exceed the best possible worth of a
+    slot in the remaining window."""
     most = min(len(counts), capacity)
     rest = counts.sum() - (np.cumsum(counts) - counts)[:most]
     pays = counts[:most] > rest / np.arange(capacity, capacity - most, -1)

@@ -1,8 +1,8 @@
-"""Which weights stay in memory, and how the others take turns in a ring of it.
+"""Which weights are resident, and how the others rotate through a ring buffer.
 
-A step meets its weights in the same order every time, so what is not resident is one endless
+A step reads its weights in the same order every time, so the streamed ones form one endless
 sequence: read ahead as far as the ring has room, also from one step into the next. Every streamed
-weight has a place of its own in the ring, so that argument buffers never change.
+weight has a fixed place in the ring, so argument blocks never change.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from engine.compile.packed_weights import paged
 
-# The ring holds so many of the largest streamed weight: one that is computed with, and others that
-# are read meanwhile.
+# The ring holds this many of the largest streamed weight: one in use, and others being
+# read meanwhile.
 HELD = 3
 
-Sizes = Mapping[str, int]  # bytes of each weight, in the order in which a step meets them
+Sizes = Mapping[str, int]  # bytes of each weight, in the order of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Ring:
     """Streamed weights in a ring of `size` bytes, in the order of a step.
 
     `offsets`: where each begins. `after`: how many weights must have been used before it may be
-    read, counted from the beginning of its own step; 0 or less: of the step before.
+    read, counted from the beginning of its own step; 0 or less: of the previous step.
     """
 
     names: tuple[str, ...]
@@ -40,17 +40,17 @@ class Residency:
 
 
 def least(sizes: Sizes) -> int:
-    """Bytes with which a step can be done at all: a ring for one weight at a time, and in memory
-    what is larger than that."""
+    """The least bytes with which a step can run: a ring for one weight at a time, and larger
+    weights resident."""
     return min((_above(sizes, most) + most for most in _steps(sizes)), default=0)
 
 
 def divide(sizes: Sizes, room: int) -> Residency | None:
-    """As few streamed bytes as fit into `room` bytes; None if nothing does.
+    """The division with the fewest streamed bytes in `room` bytes; None if nothing fits.
 
-    The largest weights are resident, where that makes the ring so much smaller that more of the
-    others are; of the others so many as fit, spread evenly, so that neither the disk waits long for
-    weights to be used nor the threads for weights to be read.
+    The largest weights are resident where that shrinks the ring enough to keep more of the others;
+    of the others as many as fit, spread evenly, so that neither the disk nor the threads wait long
+    for each other.
     """
     if sum(map(paged, sizes.values())) <= room:
         return Residency(tuple(sizes), ring({}, 0))
@@ -72,7 +72,7 @@ def divide(sizes: Sizes, room: int) -> Residency | None:
 
 
 def _steps(sizes: Sizes) -> list[int]:
-    """What the largest streamed weight may be, the largest first."""
+    """Candidate limits on the largest streamed weight, the largest first."""
     return sorted({paged(size) for size in sizes.values()}, reverse=True)
 
 
@@ -81,7 +81,7 @@ def _above(sizes: Sizes, most: int) -> int:
 
 
 def _spread(sizes: Sizes, room: int) -> set[str]:
-    """Weights of at most `room` bytes together, as evenly as their sizes allow."""
+    """Weights of at most `room` bytes in all, as evenly spaced as their sizes allow."""
     total = sum(map(paged, sizes.values()))
     chosen: set[str] = set()
     owed, left = 0.0, room
@@ -91,7 +91,7 @@ def _spread(sizes: Sizes, room: int) -> set[str]:
             chosen.add(name)
             owed -= paged(size)
             left -= paged(size)
-    for name, size in sizes.items():  # what rounding has left
+    for name, size in sizes.items():  # a rest from rounding
         if name not in chosen and paged(size) <= left:
             chosen.add(name)
             left -= paged(size)
@@ -99,7 +99,7 @@ def _spread(sizes: Sizes, room: int) -> set[str]:
 
 
 def ring(sizes: Sizes, size: int) -> Ring:
-    """Weights one behind the other, from the beginning again where the next would not fit."""
+    """Consecutive places for weights, from the beginning again where the next would not fit."""
     offsets: list[int] = []
     end = 0
     for weight in map(paged, sizes.values()):
@@ -111,8 +111,8 @@ def ring(sizes: Sizes, size: int) -> Ring:
 
 
 def _after(spans: list[tuple[int, int]]) -> list[int]:
-    """For each weight: one more than the last one before it that has the same memory; it has been
-    in its place itself a step ago."""
+    """For each weight: one more than the index of the last one before it in the same memory; its
+    own place was its own a step ago."""
     count, found = len(spans), []
     for j, (begin, end) in enumerate(spans):
         back = next(

@@ -1,4 +1,4 @@
-"""Rows of embeddings, read for each step: a table of which a token needs one row stays on disk."""
+"""Embedding tables on disk, of which each step reads the rows that its tokens need."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from reference.op import Array
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A tensor's rows, which the step's input `chooses` picks; those of this step are in `memory`,
-    uint8 [tokens, row_bytes]."""
+    """A tensor whose rows are chosen by the step's input `chooses`; this step's rows are in
+    `memory`, uint8 [tokens, row_bytes]."""
 
     tensor: TensorInfo
     chooses: str
@@ -28,8 +28,7 @@ class Rows:
         self.tables: list[Table] = []
 
     def of(self, tensor: str, chooses: str) -> tuple[Array, Array]:
-        """Memory for the rows of a table that an input chooses, and their numbers there, int32
-        [tokens]."""
+        """Memory for a table's rows chosen by an input, and their indices there, int32 [tokens]."""
         info = self._file.tensors[tensor]
         memory = np.zeros((self._most, info.row_bytes), np.uint8)
         self.tables.append(Table(info, chooses, memory))
@@ -37,11 +36,11 @@ class Rows:
 
     @property
     def choosing(self) -> set[str]:
-        """The names of inputs that choose rows."""
+        """Names of inputs that choose rows."""
         return {table.chooses for table in self.tables}
 
     def gather(self, inputs: Mapping[str, Sequence[int]]) -> None:
-        """Read what the tokens of a step need, given the step's inputs by name.
+        """Read the rows that a step's tokens need, given its inputs by name.
 
         Raises `GGUFError` if the file is no longer the one that was opened.
         """

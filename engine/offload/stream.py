@@ -1,4 +1,4 @@
-"""Weights that take turns in a ring of memory while steps run, read ahead from the packed file."""
+"""Weights that rotate through a ring buffer while steps run, read ahead from the packed file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.streaming import ASKED, LINE, STEP, TURN, turn
 from reference.op import Array
 
-PIECE = 2**20  # bytes of one read; several at once keep a disk busy
+PIECE = 2**20  # bytes of one read; several in flight keep a disk busy
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a weight is in the packed file."""
+    """Location of a weight in the packed file."""
 
     offset: int
     size: int
 
 
 class Stream:
-    """The ring's memory and the turns that steps take (kernels/cpu/runtime/streaming.py).
+    """The ring buffer and the waits of a step (kernels/cpu/runtime/streaming.py).
 
-    names      the weights in the order of a step
-    weights    they, by name, uint8 [packed]: what is in them is only right within their turn
+    names      the weights in the order of a step weights    by name, uint8 [packed]: contents are
+    valid only during their turn
     """
 
     def __init__(self, ring: Ring, stored: Mapping[str, Stored], threads: int) -> None:
@@ -69,18 +69,19 @@ class Stream:
 
     @property
     def reads(self) -> int:
-        """How many reads may be under way."""
+        """Largest number of reads in flight."""
         return len(self._values["pieces"])
 
     def turn(self, used: int, wanted: int) -> Entry:
-        """Of a step's weights, so many were used; wait until so many have come."""
+        """The wait of one stage: so many of the step's weights have been used; wait until so many
+        have arrived."""
         assert self._readers
         values = {"readers": self._readers.address, "used": used, "wanted": wanted}
         self._blocks.append(pack_words(TURN, self._values | values))
         return turn, self._blocks[-1]
 
     def restart(self) -> None:
-        """Nothing was asked for, and the next step is the first; readers are idle."""
+        """Forget all requests; the next step is the first, and readers are idle."""
         self._state[:] = -1
         self._state[ASKED] = 0
 

@@ -30,11 +30,11 @@ def limits_of(memory: Memory) -> dict[str, int]:
 
 
 def zeros(values: Iterable[Value], memory: Memory) -> Memory:
-    """Memory for values at the largest sizes of a step."""
+    """Memory for values at a step's largest sizes."""
     limits = limits_of(memory)
     return {v.name: np.zeros(v.sizes(limits), DTYPES[v.dtype]) for v in values}
 
 
 def spans(name: str) -> Value:
-    """An input that says what each token sees, as `spans` does."""
+    """An input that, like `spans`, holds the cells each token sees."""
     return Value(name, "input", "i32", ("tokens", 3))

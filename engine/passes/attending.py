@@ -1,4 +1,4 @@
-"""The nodes of a graph that attend, and what methods of the cache ask of them."""
+"""A graph's attention nodes, and the requirements that cache methods put on them."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from engine.passes import Memory
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A block's heads of queries and of keys, and how many elements each has."""
+    """A block's numbers of query and KV heads, and their dimension."""
 
     heads: int
     kv_heads: int
@@ -19,18 +19,18 @@ class Heads:
 
 
 def heads_of(node: Node) -> Heads:
-    """Those of a node that attends."""
+    """The heads of an attention node."""
     q, size = node.value("q"), node.value("q").fixed(2)
     return Heads(q.fixed(1), node.value("k").fixed(1) // size, size)
 
 
 def attending(graph: Graph) -> dict[str, Node]:
-    """The nodes that attend, by block."""
+    """The attention nodes by block."""
     return {node.block: node for node in graph.nodes if node.op == "attention"}
 
 
 def demand_attention(what: str, graph: Graph) -> dict[str, Node]:
-    """The nodes that attend, by block; ModelError about `what` needs blocks that all do."""
+    """The attention nodes by block; ModelError that `what` needs attention in every block."""
     blocks = attending(graph)
     values = (value for node in graph.nodes for value in node.arguments.values())
     if not blocks or any(isinstance(v, Value) and v.name == "sources" for v in values):
@@ -39,7 +39,7 @@ def demand_attention(what: str, graph: Graph) -> dict[str, Node]:
 
 
 def demand_own_cells(what: str, graph: Graph) -> dict[str, Node]:
-    """The same, if each sees all cells of its own text and these are its own."""
+    """The same, if each token sees all cells of its own text and blocks have their own cells."""
     blocks = demand_attention(what, graph)
     for block, node in blocks.items():
         names = node.value("k").name, node.value("v").name
@@ -51,8 +51,7 @@ def demand_own_cells(what: str, graph: Graph) -> dict[str, Node]:
 
 
 def demand_plain_scores(what: str, graph: Graph, memory: Memory, sinks: bool) -> dict[str, Node]:
-    """The same, if scores do not go by distance either, and have no part of a sink unless `sinks`
-    may be."""
+    """The same, if scores also have no distance bias, and no sinks unless `sinks` allows them."""
     blocks = demand_own_cells(what, graph)
     for block, node in blocks.items():
         if memory[node.value("slopes").name].any():

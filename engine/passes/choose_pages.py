@@ -1,7 +1,8 @@
-"""A pass that has tokens of answers read the pages that they choose (engine/cache/pages.py).
+"""A pass in which generated tokens attend only to the pages that they choose
+(engine/cache/pages.py).
 
-Attention reads lists of these in which heads stand as rows (docs/decisions/039): a head of a cell
-is a cell of its own. Tokens of a prompt read all, by the node that they have without a policy.
+Attention reads cell lists in which heads are rows (docs/decisions/039): one head of a cell is a
+cell of its own. Tokens of a prompt attend to all pages, by the node they have without a policy.
 """
 
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ from reference.cache.pages import FORMATS_OF_PAGES
 
 
 def choosing_pages(policy: Quest, sequences: int, context: int) -> Pass:
-    """Behind the policy's dense blocks attention is divided between tokens that read all and those
-    that read the pages they choose; checks that it goes with the model."""
+    """After the policy's dense blocks, divide attention between tokens that see all pages and those
+    that see chosen ones; checks that the policy suits the model."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         choosing = _choosing(policy, graph, memory, context)
@@ -45,7 +46,7 @@ def choosing_pages(policy: Quest, sequences: int, context: int) -> Pass:
 
 
 def _choosing(policy: Quest, graph: Graph, memory: Memory, context: int) -> dict[str, Node]:
-    """The nodes that attend to chosen pages, by block; ModelError where the policy does not go with
+    """The attention nodes with chosen pages, by block; ModelError where the policy does not suit
     the model."""
     if policy.chosen * policy.page >= context:
         raise ModelError(
@@ -65,7 +66,7 @@ def _choosing(policy: Quest, graph: Graph, memory: Memory, context: int) -> dict
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block whose attention is divided, in a step of at most `tokens`."""
+    """A block with divided attention, in a step of at most `tokens`."""
 
     name: str
     attention: Node
@@ -76,12 +77,14 @@ class _Block:
 
     @property
     def _choosers(self) -> int:
-        """Heads that choose: each, or those of keys for theirs."""
+        """The number of heads that choose: query heads each for itself, or KV heads for their
+        group."""
         heads = heads_of(self.attention)
         return heads.heads if self.policy.apart else heads.kv_heads
 
     def values(self) -> Iterator[Value]:
-        """Its memory: extremes of its own, and what blocks with as many heads have in common."""
+        """Its memory: page extremes of its own, and buffers shared by blocks with the same
+        heads."""
         own, choosers = heads_of(self.attention), self._choosers
         pages, wide = self.context // self.policy.page, self.context * own.kv_heads
         room = min(self.policy.chosen * self.policy.page, wide)
@@ -101,8 +104,8 @@ class _Block:
             yield Value(name, kind, dtype, dims)
 
     def nodes(self) -> list[Node]:
-        """Extremes of whole pages, scores, lists of cells; attention over all for some tokens, over
-        these for the others, and their sum, of which one is zero."""
+        """The nodes: extremes of whole pages, scores, cell lists; attention over all cells for some
+        tokens, over these lists for the others, and the sum of both, one of which is zero."""
         extremes, dense, choosing, stale, *shared = self.values()
         scores, lists, positions, cell_positions, slopes, sinks = shared
         given, graph, name = self.attention.arguments, Graph(), self.name
@@ -136,5 +139,5 @@ class _Block:
         return graph.nodes
 
     def _as_rows(self, cache: Value, kv_heads: int) -> Value:
-        """A cache where each head of a cell is a row."""
+        """View a cache with each head of a cell as a row."""
         return cache.view(cache.fixed(0) * kv_heads, cache.fixed(1) // kv_heads)

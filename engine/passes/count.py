@@ -1,4 +1,4 @@
-"""Nodes that count the neurons of sparse feed-forward networks."""
+"""A pass that counts active neurons of sparse feed-forward networks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """For how many tokens each neuron of a block was active so far, int64 [ffn] each: `predicted`,
-    by the predictor's mask; `fired`, where relu leaves something; `hits`, both."""
+    """For how many tokens each neuron of a block was active so far, int64 [ffn] each: `predicted`
+    by the predictor's mask; `fired`, where relu's output is positive; `hits`, both."""
 
     predicted: Counts
     fired: Counts
@@ -28,16 +28,16 @@ class Counted:
 
     @property
     def recall(self) -> float:
-        """Of the neurons that fire, the share that was predicted; NaN if none fires."""
+        """Share of firing neurons that were predicted; NaN if none fires."""
         return _share(self.hits, self.fired)
 
     @property
     def precision(self) -> float:
-        """Of the neurons that were predicted, the share that fires; NaN if none was."""
+        """Share of predicted neurons that fire; NaN if none was predicted."""
         return _share(self.hits, self.predicted)
 
     def active_share(self, tokens: int) -> float:
-        """Of all neurons, the share that was predicted."""
+        """Share of all neurons that were predicted."""
         return float(self.predicted.sum()) / (tokens * len(self.predicted))
 
 
@@ -50,10 +50,8 @@ def _share(some: Counts, all_: Counts) -> float:
 
 
 def count_neurons(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-    """The graph with nodes that count the neurons of every sparse block: `neuron_counts` tells.
-
-    Which neurons fire is found by running them all.
-    """
+    """The graph with counting nodes in every sparse block, read by `neuron_counts`. All neurons
+    run, to find out which fire."""
     found, counts, seen = Graph(), Memory(), set[str]()
     for node, block in _with_blocks(graph):
         found.nodes.append(node)
@@ -84,7 +82,7 @@ def count_neurons(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
 
 
 def count_predicted(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-    """The graph with nodes that count only what predictors name, as blk.{i}.predicted."""
+    """The graph with nodes that count only predicted neurons, as blk.{i}.predicted."""
     found, counts = Graph(), Memory()
     for node, block in _with_blocks(graph):
         found.nodes.append(node)
@@ -96,14 +94,14 @@ def count_predicted(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
 
 
 def neuron_counts(memory: Memory) -> dict[str, Counted]:
-    """What `count_neurons` has counted so far, by block."""
+    """The counts of `count_neurons` so far, by block."""
     blocks = [name.removesuffix(f".{PREDICTED}") for name in memory if name.endswith(PREDICTED)]
     return {block: Counted(*(memory[f"{block}.{name}"] for name in COUNTED)) for block in blocks}
 
 
 def _with_blocks(graph: Graph) -> Iterator[tuple[Node, str]]:
-    """The nodes; with one that reads rows of a sparse block's first matrix, gate or else up, the
-    block. Where neurons are split there are several, each of its part."""
+    """The nodes, each with the block whose first sparse matrix (gate or else up) it reads. Where
+    neurons are split there are several, one for each part."""
     first: dict[str, str] = {}
     for node in graph.nodes:
         weight, block = node.arguments.get("weight"), ""
@@ -114,7 +112,7 @@ def _with_blocks(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 
 def _total(block: str, name: str, mask: Value, memory: Memory) -> Value:
-    """Counts of a block's neurons, which `memory` has from then on."""
+    """Counts of a block's neurons, kept in `memory` from now on."""
     neurons = mask.fixed(1)
     total = Value(f"{block}.{name}", "cache", "i64", (neurons,))
     memory.setdefault(total.name, np.zeros(neurons, np.int64))

@@ -1,4 +1,4 @@
-"""Steps of a device that stand in a row, where one kernel may do what theirs do."""
+"""A pass that groups consecutive steps of a device that one fused kernel can run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ GpuStep = Step[CudaKernel]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Steps that run one after the other, or at once by the `fused` kernel at sizes that it
+    """Steps that run one after the other, or in one launch by the `fused` kernel at sizes that it
     takes."""
 
     steps: tuple[GpuStep, ...]
@@ -26,7 +26,7 @@ class Group:
         return [value for step in self.steps for value in step.arrays.values()]
 
     def named(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What the steps have by names of their own, arguments or sizes, by the fused kernel's."""
+        """The steps' arguments or sizes by the fused kernel's names."""
         assert self.fused is not None
         return {
             member.called(name): value
@@ -36,7 +36,7 @@ class Group:
 
 
 def fuse(steps: Sequence[GpuStep], fusions: Iterable[Fused]) -> tuple[Group, ...]:
-    """The steps in their order, in groups as large as there are fused kernels for."""
+    """The steps in order, grouped as widely as fused kernels allow."""
     known, found, i = tuple(fusions), list[Group](), 0
     while i < len(steps):
         rows = ((f, steps[i : i + len(f.members)]) for f in known)
@@ -48,8 +48,7 @@ def fuse(steps: Sequence[GpuStep], fusions: Iterable[Fused]) -> tuple[Group, ...
 
 
 def _fit(fused: Fused, steps: Sequence[GpuStep]) -> bool:
-    """Whether they are the kernels that it does the work of, and what it has one name for is the
-    same."""
+    """Whether these are the kernels that it fuses, with the same value wherever it has one name."""
     if [step.kernel for step in steps] != [member.kernel for member in fused.members]:
         return False
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A pass that has the streaming heads of each block attend to caches of their own
+"""A pass in which a block's streaming heads attend to caches of their own
 (engine/cache/streaming.py)."""
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from kernels.cpu.formats.packing import aligned_zeros
 from reference.formats import FORMATS
 from reference.op import Array
 
-WHOLE = ".attention_whole"  # of the heads that keep all, as STREAMING of the others
+WHOLE = ".attention_whole"  # label of the heads that keep all cells, as STREAMING of the others
 Given = Mapping[str, Value | float]
 
 
 def heads_apart(method: Streaming) -> Pass:
-    """In blocks where some heads stream keys, values and queries are put apart, each kind of heads
-    attends to its own cache, and what they give is put together. Other blocks stay as they are.
-    Checks that the policy goes with the model."""
+    """In blocks with streaming heads, split keys, values and queries by kind of head, let each kind
+    attend to its own cache, and join the outputs. Other blocks are unchanged. Checks that the
+    policy suits the model."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         streams = dict(zip(_demand_heads(method, graph), method.streaming, strict=True))
@@ -49,8 +49,8 @@ def heads_apart(method: Streaming) -> Pass:
 
 
 def _demand_heads(method: Streaming, graph: Graph) -> list[str]:
-    """The blocks that attend, of whose heads the method knows from now on which stream; ModelError
-    where the policy does not go with a model."""
+    """The attention nodes; tells the method which heads stream. ModelError where the policy does
+    not suit the model."""
     seen, capacity = method.policy.seen, method.cells.capacity
     if seen >= capacity:
         raise ModelError(
@@ -75,8 +75,8 @@ def _demand_heads(method: Streaming, graph: Graph) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """Heads of keys of a block, `numbers`, that keep all or that stream: the label of what attends
-    for them, the cells that they are written to, and what attention is given of caches."""
+    """KV heads of a block, `numbers`, that keep all cells or that stream: the label of their
+    attention node, the cells that they are written to, and the attention node's cache inputs."""
 
     numbers: Array
     label: str
@@ -84,19 +84,19 @@ class _Heads:
     given: Given
 
     def cache(self, part: str) -> Value:
-        """Theirs of keys, or of values."""
+        """Their cache of keys or of values."""
         cache = self.given[part]
         assert isinstance(cache, Value)
         return cache
 
     @property
     def picked(self) -> Value:
-        """Where each token has them, if heads stand as rows."""
+        """Where each token has them, with heads as rows."""
         return Value(f"{self.label}.heads", "input", "i32", (f"tokens*{len(self.numbers)}",))
 
 
 class _Block:
-    """A block of which some heads stream."""
+    """A block with streaming heads."""
 
     def __init__(self, name: str, node: Node, streams: Array, method: Streaming) -> None:
         own, self._node, self._q = heads_of(node), node, node.value("q")
@@ -125,7 +125,7 @@ class _Block:
         return replace(whole, name=name, dims=(*(rows or whole.dims[:1]), heads * self._head_dim))
 
     def memory(self, memory: Memory) -> Memory:
-        """Caches, and what is a constant of each kind of heads."""
+        """Caches and constants of each kind of head."""
         added: Memory = {}
         for heads in self._kinds:
             tokens = np.arange(len(memory["tokens"]), dtype=np.int32)[:, None]
@@ -139,7 +139,7 @@ class _Block:
         return added
 
     def writes(self, node: Node) -> list[Node]:
-        """Instead of a write to the block's cache of keys or values one for each kind of heads."""
+        """Replace the write to the block's cache of keys or values by one for each kind of head."""
         graph, x = Graph(), node.value("x")
         part = "k" if node.value("before") == self._node.value("k") else "v"
         for heads in self._kinds:
@@ -155,7 +155,7 @@ class _Block:
         return graph.nodes
 
     def attends(self) -> list[Node]:
-        """Each kind of heads attends; what they give is written to their places among all."""
+        """Each kind of head attends; outputs are scattered to their heads."""
         graph, out, wide = Graph(), self._node.value("out"), self._group * self._head_dim
         rows = out.view(f"tokens*{self._kv_heads}", wide).as_weight()
         for heads in self._kinds:
@@ -177,6 +177,6 @@ class _Block:
         return graph.nodes
 
     def _picked(self, graph: Graph, heads: _Heads, name: str, x: Value, width: int) -> Value:
-        """Of what all heads of a token have those of one kind, as rows."""
+        """One kind's heads of every token, as rows."""
         rows = x.view(f"tokens*{self._kv_heads}", width).as_weight()
         return graph("embedding", name, tokens=heads.picked, weight=rows)

@@ -1,4 +1,4 @@
-"""A pass that keeps, for every cell, what the logits behind its token are computed from."""
+"""A pass that stores, for every cell, the input of the output layer after its token."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from reference.table import OPS
 
 
 def keep_hidden(graph: Graph, memory: Memory, name: str = HIDDEN) -> tuple[Graph, Memory]:
-    """The graph with the last norm over all tokens, not those alone whose logits are wanted, and
-    its results in a cache of float32 rows, so named."""
+    """The graph with the last norm over all tokens, not only those whose logits are wanted, and its
+    result in a cache of float32 rows of this name."""
     last, made = graph.hidden, Graph()
     (norm,) = (node for node in graph.nodes if node.label == last.name)
     capacity, width = len(memory["cell_positions"]), last.fixed(1)

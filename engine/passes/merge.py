@@ -1,4 +1,4 @@
-"""A pass that has pairs of blocks share keys and values, and read them so (cache/merged.py)."""
+"""A pass in which pairs of blocks share merged keys and values (engine/cache/merged.py)."""
 
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ NAME = "kv_policy MiniCache"
 
 
 def merging(method: Merged) -> Pass:
-    """Before attention of each pair of blocks the groups that are due are merged, and attention of
-    both is over pages and what is not merged yet; checks that the blocks have such cells."""
+    """Before attention in each pair of blocks, merge the groups that are due; both attend to merged
+    pages and to unmerged cells. Checks that the blocks have such cells."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         if not method.pages_seen(len(memory["cell_positions"]) - 1):
@@ -47,7 +47,7 @@ def merging(method: Merged) -> Pass:
 
 
 class _Inputs:
-    """What a step is told, and what it has beside caches."""
+    """The step's inputs, and its memory beside caches."""
 
     def __init__(self, method: Merged) -> None:
         self.sequences, slots = method.page_lists.shape
@@ -58,13 +58,13 @@ class _Inputs:
         self.page_lists = Value("page_lists", "input", "i32", (self.sequences, slots))
 
     def weights(self, kv_heads: int) -> Value:
-        """Those by which keys or values are merged, which pairs of so many heads have in turns."""
+        """Interpolation weights of keys or values, a buffer shared by pairs with as many heads."""
         dims = self.sequences, kv_heads, 5, self._places
         return Value(f"merging.{kv_heads}.weights", "cache", "f32", dims)
 
 
 class _Pair:
-    """Two adjacent blocks, the nodes that attend in them by name."""
+    """Two adjacent blocks and their attention nodes, by name."""
 
     def __init__(self, lower: tuple[str, Node], upper: tuple[str, Node], method: Merged) -> None:
         self._method, self._nodes, self._inputs = method, dict((lower, upper)), _Inputs(method)
@@ -91,7 +91,7 @@ class _Pair:
         return {**made, weights.name: np.zeros(weights.sizes({}), np.float32)}
 
     def merged(self) -> list[Node]:
-        """What merges keys, and then values."""
+        """The nodes that merge keys, then values."""
         nodes, own = list[Node](), self._inputs
         weights, towards = own.weights(self.kv_heads), self._method.policy.towards / 100
         lower, upper = (node.arguments for node in self._nodes.values())
@@ -106,7 +106,7 @@ class _Pair:
         return nodes
 
     def attention(self, node: Node) -> Node:
-        """The node over pages, and what is not merged yet."""
+        """The attention node over pages and unmerged cells."""
         own = self._inputs
         return replace(node, op="attention_minicache").given(
             spans=own.spans,

@@ -1,4 +1,4 @@
-"""Nodes that add up the squares of what matrices meet, for importance matrices."""
+"""A pass that sums squares of matrices' inputs, for importance matrices."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 Sums = np.ndarray[Any, np.dtype[np.float64]]
 Counts = np.ndarray[Any, np.dtype[np.int64]]
-OURS = ".squares", ".met"  # how names of sums and counts in a model's memory end
+OURS = ".squares", ".met"  # suffixes of sums and counts in a model's memory
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a matrix has met so far: sums of squares, float64 [hidden]; or of experts [experts,
-    hidden], with `counts`, int64 [experts], of the tokens that each has met. Heads, all of which
-    meet every token, have [heads * hidden]."""
+    """A matrix's inputs so far: sums of squares, float64 [hidden]; for experts [experts, hidden],
+    with `counts`, int64 [experts], of tokens each has received. Per-head matrices, which all
+    receive every token, have [heads * hidden]."""
 
     sums: Sums
     counts: Counts | None = None
@@ -34,11 +34,11 @@ class Observed:
 
 
 def observe(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-    """The graph with a node before each linear layer, also of experts, or the first of those that
-    read the same; its sums of squares over all tokens so far, float64, and the tokens that experts
-    have met are memory.
+    """The graph with a node before each linear layer (also of experts), or before the first of
+    those with the same input; sums of squares in float64 over all tokens so far and the experts'
+    token counts are memory.
 
-    Layers that only some tokens reach, the output's, are left out.
+    Layers that only some tokens reach, such as the output layer, are left out.
     """
     nodes: list[Node] = []
     sums: Memory = {}
@@ -60,7 +60,7 @@ def observe(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
 
 
 def observed(model: "Model") -> dict[str, Observed]:
-    """Of a model that was loaded with `observe`, what each matrix of its file has met."""
+    """For a model loaded with `observe`, the statistics of each matrix of its file."""
     rows, nodes = parts_of(model.config), model.graph.nodes
     routed = [node.arguments["ends"] for node in nodes if node.op == "sort_by_expert"]
     found: dict[str, Observed] = {}
@@ -76,15 +76,15 @@ def observed(model: "Model") -> dict[str, Observed]:
 
 
 def met(engine: "Engine", passage: "Passage") -> dict[str, Observed]:
-    """What a passage alone brings to each matrix. Passages are added up in their order, so that the
-    sums are the same bits whoever reads which."""
+    """The contribution of one passage alone to each matrix. Passages are added in order, so that
+    the sums have the same bits whoever reads which."""
     model = engine.model
     for name, array in model.memory.items():
         if name.endswith(OURS):
             array[...] = 0
     engine.reset()
     model.evaluate(passage.tokens, 0)
-    copies: dict[tuple[int, bool], Observed] = {}  # matrices that read the same share one
+    copies: dict[tuple[int, bool], Observed] = {}  # matrices with the same input share one
     found = {}
     for name, one in observed(model).items():
         where = int(one.sums.ctypes.data), one.counts is None
@@ -96,12 +96,12 @@ def met(engine: "Engine", passage: "Passage") -> dict[str, Observed]:
 
 
 def joined(before: dict[str, Observed], more: dict[str, Observed]) -> dict[str, Observed]:
-    """What was met before, and by one more passage."""
+    """Earlier statistics plus those of one more passage."""
     return {name: before[name] + one for name, one in more.items()} if before else more
 
 
 def _observed(node: Node) -> Value | None:
-    """What a linear layer reads of every token, or of every token for each of its experts."""
+    """The input of a linear layer over all tokens, or over the tokens of each of its experts."""
     x = node.arguments.get("x")
     if not isinstance(x, Value):
         return None

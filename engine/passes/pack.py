@@ -1,4 +1,4 @@
-"""A pass that has keys and values packed into two bits, and read so (engine/cache/two_bits.py)."""
+"""A pass in which attention reads keys and values packed to two bits (engine/cache/two_bits.py)."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ from reference.formats.kivi import GROUP, KIVI, PAGE_BYTES
 
 
 def packing(pages: TwoBits) -> Pass:
-    """Before attention of each block the groups that are due are packed, and attention is over
-    pages and what is not packed yet; checks that all blocks have such cells."""
+    """Before attention of each block, pack the groups that are due; attention is over pages and
+    unpacked cells. Checks that all blocks have such cells."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         blocks = demand_own_cells(f"kv_format {KIVI}", graph)

@@ -1,4 +1,4 @@
-"""Activations quantised to eight bits, once for all that read them so."""
+"""A pass that quantises activations to eight bits, once for all nodes that read them so."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,8 +11,8 @@ from reference.quantise_activations import BLOCK, QUANTISING
 
 
 def quantise(chosen: Mapping[KernelSpec, K]) -> Pass:
-    """The pass for nodes that will have these kernels: those whose kernel reads eight bits have q,
-    scale and total [tokens, ...] in place of x, which a node before the first of them makes."""
+    """The pass for nodes with these kernels: those whose kernel reads eight bits take q, scale and
+    total [tokens, ...] in place of x, made by a node before the first of them."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         found, made = Graph(), dict[str, dict[str, Value]]()

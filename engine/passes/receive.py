@@ -1,4 +1,4 @@
-"""A pass that has cells say how much attention they receive, for policies that evict by it
+"""A pass that sums the attention each cell receives, for eviction policies
 (engine/cache/eviction.py)."""
 
 from engine.errors import ModelError
@@ -7,14 +7,14 @@ from engine.passes import Memory, Pass, spans, zeros
 from engine.passes.attending import demand_plain_scores, heads_of
 from engine.policies.policy import Policy
 
-OBSERVED = "observed_spans"  # the input that says which tokens observe, and what each sees
-SPANS = "spans"  # and the one that says what each token sees; of a block's own, NAME.i
+OBSERVED = "observed_spans"  # the input with the observing tokens and the cells that each sees
+SPANS = "spans"  # the input with the cells that each token sees; for one block NAME.i
 
 
 def receiving(policy: Policy, sequences: int, context: int) -> Pass:
-    """Attention of each block has spans of its own, where blocks keep different numbers, and beside
-    it what cells receive of it is added up, where the policy has observers; checks that it goes
-    with the model."""
+    """Give each block's attention its own spans, where blocks keep different numbers of cells, and
+    add up received attention where the policy has observers; checks that the policy suits the
+    model."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         name = f"kv_policy {type(policy).__name__}"

@@ -1,4 +1,4 @@
-"""Feed-forward networks that run only the neurons that a predictor names (PowerInfer, arXiv
+"""A pass that runs only the feed-forward neurons that a predictor selects (PowerInfer, arXiv
 2312.12456)."""
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from engine.models.network import Network
 from engine.passes import Memory, Pass
 
 TARGETS = ("cpu", "cuda")  # of PLACES
-LEAST = float(np.finfo(np.float32).smallest_subnormal)  # of the numbers that relu leaves
+LEAST = float(np.finfo(np.float32).smallest_subnormal)  # of the numbers that relu lets through
 
 
 def sparse(net: Network) -> Pass:
-    """The pass that makes the networks of the config's sparse blocks so: what a predictor looks at
-    is what the network's input was normalised from."""
+    """The pass for the config's sparse blocks: the predictor reads the input of the norm before the
+    network."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         nodes, sparsity = graph.nodes, net.config.sparsity
@@ -36,7 +36,7 @@ def sparse(net: Network) -> Pass:
 
 
 def _dense(nodes: Sequence[Node], prefix: str) -> tuple[int, int]:
-    """Where a dense network begins and ends."""
+    """Begin and end of a dense network's nodes."""
     labels = [node.label for node in nodes]
     begin = next(i for i, n in enumerate(labels) if n in (f"{prefix}gate", f"{prefix}up"))
     end = max(i for i, n in enumerate(labels) if n.startswith(f"{prefix}down_t"))
@@ -45,17 +45,17 @@ def _dense(nodes: Sequence[Node], prefix: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _FeedForward:
-    """A block's feed-forward network, made of `x`, its normalised input [tokens hidden]. Neurons
-    that live at a place are named by that `part` of PLACES, all of them by ""."""
+    """A block's feed-forward network on `x`, its normalised input [tokens hidden]. Neurons placed
+    on a device are named by that `part` of PLACES, all of them by ""."""
 
     net: Network
     block: str
     x: Value
 
     def build(self, residual: Value) -> None:
-        """The neurons that the predictor names; of these, where there is a gate, up of those alone
-        whose gate relu leaves, since the others add nothing. Neurons that live apart are computed
-        apart and come together before down, so that its sum is the same."""
+        """The predicted neurons; of these, where there is a gate, up runs only for those with a
+        positive relu(gate), since the others contribute nothing. Neurons on different devices are
+        computed there and joined before down, so that its sum is the same."""
         net, graph, block, sparsity = self.net, self.net.graph, self.block, self.net.config.sparsity
         assert sparsity is not None
         inner = net.project(f"{block}.fc1", residual)
@@ -77,8 +77,8 @@ class _FeedForward:
         net.biased(f"{block}.ffn_down_t", whole)
 
     def _hot_and_cold(self, mask: Value) -> Value:
-        """The neurons of each place computed there, down included, the GPU's first, so that it is
-        at work while the CPU is."""
+        """Neurons of each place are computed there, down included, the GPU's first, so that both
+        work at the same time."""
         block, sums = self.block, []
         for part, target in reversed(list(zip(PLACES, TARGETS, strict=True))):
             if f"{block}.slots{part}" not in self.net.weights:
@@ -94,19 +94,19 @@ class _FeedForward:
         return self.net.add(f"{block}.sides", *sums) if sums[1:] else sums[0]
 
     def _resident(self, part: str, mask: Value) -> dict[str, Value]:
-        """The active neurons that live at a place."""
+        """The active neurons at a place."""
         places, place = self.net.weights[f"{self.block}.gpu_idx"], float(PLACES.index(part))
         label = f"{self.block}.mask{part}"
         own = self.net.graph("neuron_split", label, mask=mask, places=places, place=place)
         return self._active(f"active{part}", own)
 
     def _active(self, name: str, mask: Value) -> dict[str, Value]:
-        """The mask with the rows that it names."""
+        """The mask and the list of rows that it selects."""
         rows, count = self.net.graph.several("active_rows", f"{self.block}.{name}_rows", mask=mask)
         return {"mask": mask, "rows": rows, "count": count}
 
     def _activations(self, part: str, active: Mapping[str, Value]) -> Value:
-        """The activations of the active neurons [tokens ffn], zero for the others."""
+        """Activations of the active neurons [tokens ffn], zero for the others."""
         graph, block, activation = self.net.graph, self.block, self.net.config.activation
         label = f"{block}.{activation}{part}"
         if activation not in GATED:
@@ -117,7 +117,7 @@ class _FeedForward:
         return graph(activation, label, gate=gate, up=up)
 
     def _rows(self, name: str, part: str, active: Mapping[str, Value]) -> Value:
-        """The products of the tensor's active rows with the input."""
+        """Products of the tensor's active rows with the input."""
         label = f"{self.block}.{name}"
         weight, slots = self.net.weights[f"{label}.weight"], self.net.weights["ffn.rows"]
         out = self.net.graph(
@@ -125,7 +125,7 @@ class _FeedForward:
         )
         if f"{label}.bias" not in self.net.weights:
             return out
-        out = self.net.biased(label, out, part)  # of inactive neurons too
+        out = self.net.biased(label, out, part)  # inactive neurons included
         return self.net.graph("where_active", f"{label}_active{part}", x=out, mask=active["mask"])
 
     def _sum(self, part: str, fired: Value, active: Mapping[str, Value]) -> Value:

@@ -1,4 +1,4 @@
-"""Attention of prompts that sees what an estimate of each head's pattern says (MInference)."""
+"""A pass in which prompts attend by estimated per-head sparse patterns (MInference)."""
 
 import numpy as np
 
@@ -11,12 +11,15 @@ from reference.attention.pattern_attention import BLOCK
 from reference.attention.prompt_patterns import BLOCK_SPARSE, VERTICAL_SLASH
 from reference.op import Array
 
-PROMPT, DENSE = "prompt_spans", "dense_spans"  # what tokens see who are read so, and the others
+PROMPT, DENSE = (
+    "prompt_spans",
+    "dense_spans",
+)  # spans of tokens that attend by patterns, and of the others
 
 
 def sparse_prompts(method: MInference, context: int) -> Pass:
-    """A pass: behind attention of each block, which leaves them out, the tokens of a stretch of a
-    prompt see what their heads' patterns have; checks that it goes with the model."""
+    """After attention of each block, which skips them, tokens of a prompt's stretch attend by their
+    heads' patterns; checks that the policy suits the model."""
 
     def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         blocks = _demand_readable(graph, memory)
@@ -44,7 +47,7 @@ def sparse_prompts(method: MInference, context: int) -> Pass:
 
 
 class _Block:
-    """What follows the attention of a block; `memory` has its heads' patterns."""
+    """The nodes after a block's attention; `memory` has its heads' patterns."""
 
     def __init__(
         self, node: Node, spans: Value, held: dict[str, Value], kinds: Array, sizes: Array
@@ -82,7 +85,7 @@ class _Block:
     def _onto(
         self, op: str, name: str, given: dict[str, Value | float], format: str | None = None
     ) -> Node:
-        """A node that changes what is held of this name."""
+        """A node that updates the value of this name in place."""
         held = self._held[name]
         arguments = {**given, "spans": self._spans, "before": held, "out": held}
         own = self._node.format if format is None else None
@@ -90,7 +93,7 @@ class _Block:
 
 
 def _demand_readable(graph: Graph, memory: Memory) -> dict[str, Node]:
-    """The nodes that attend, by block; ModelError where prompts of a model cannot be read so."""
+    """The attention nodes by block; ModelError where the model's prompts cannot be read so."""
     blocks = demand_attention("prompt_attention", graph)
     first = heads_of(next(iter(blocks.values())))
     for block, node in blocks.items():

@@ -1,5 +1,5 @@
-"""Steps of which some weights are not in memory for good: tables give the rows that a step's tokens
-choose, and neurons and experts come to a pool when a predictor or a router names them."""
+"""Passes for weights that are not resident: embedding rows are gathered before a step, and neurons
+and experts enter a pool when a predictor or a router selects them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +13,12 @@ from engine.offload.rows import Rows
 from engine.passes import Memory
 from kernels.cpu.runtime.io_pool import IOPool
 
-# As a Pass, when kernels are chosen: what is read depends on how they have weights packed.
+# As a Pass, once kernels are chosen: what is read depends on how they have weights packed.
 StepPass = Callable[[Sequence[CpuStep], Memory], tuple[list[CpuStep], Memory]]
 
 
 def gather(rows: Rows) -> StepPass:
-    """The pass after which embeddings of a step's inputs read the rows that `rows` gather before
-    it."""
+    """The pass after which a step's embeddings read rows that `rows` gathers before the step."""
 
     def apply(steps: Sequence[CpuStep], memory: Memory) -> tuple[list[CpuStep], Memory]:
         found, memory = list[CpuStep](), dict(memory)
@@ -43,8 +42,8 @@ def gather(rows: Rows) -> StepPass:
 
 
 def fetch(neurons: Neurons, readers: IOPool) -> StepPass:
-    """The pass after which sparse blocks and mixtures read their rows from the pool. They are asked
-    for before a block's first matrix, and each matrix is waited for where it is met."""
+    """The pass after which sparse blocks and mixtures read their rows from the pool. Rows are
+    requested before a block's first matrix, and each matrix waits for its own."""
 
     def apply(steps: Sequence[CpuStep], memory: Memory) -> tuple[list[CpuStep], Memory]:
         found, served = list[CpuStep](), dict[int, set[int]]()
@@ -71,7 +70,7 @@ def fetch(neurons: Neurons, readers: IOPool) -> StepPass:
 
 
 def _rows(arrays: Mapping[str, Value]) -> tuple[Value, Value]:
-    """Those of a predictor's neurons that a sparse op names."""
+    """The selected neurons that a sparse op names."""
     return arrays["rows"], arrays["count"]
 
 
