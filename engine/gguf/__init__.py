@@ -1,1 +1,1 @@
-"""GGUF files: read, written, edited."""
+"""Reads, writes and edits GGUF files."""

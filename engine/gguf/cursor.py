@@ -1,8 +1,8 @@
 """The elements of GGUF: numbers, names, values and counts, none read past the file's end.
 
 Little-endian throughout; a string is a u64 length and its bytes. Lengths and counts are compared
-with the bytes that are left before anything is allocated, so memory stays in proportion to the
-file's size whatever the file claims.
+with the remaining bytes before anything is allocated, so memory stays in proportion to the file's
+size whatever the file claims.
 """
 
 import mmap
@@ -34,20 +34,20 @@ U64 = struct.Struct("<Q")
 
 
 class GGUFError(EngineError):
-    """A file that cannot be used; the message is one plain line: file, place, fault, byte."""
+    """A file that cannot be used, in one plain line: file, place, fault, byte."""
 
 
 class ValueType(NamedTuple):
-    """The type of a key's value; `element` is that of an array's elements, otherwise None."""
+    """The type of a key's value; `element` is the type of an array's elements, otherwise None."""
 
     kind: GGUFValueType
     element: GGUFValueType | None
 
 
 class Cursor:
-    """Reads a file from its beginning; whatever it cannot read raises `GGUFError`.
+    """Reads a file from its beginning; raises `GGUFError` for whatever it cannot read.
 
-    `at` is the next byte and `place` the part of the file that it belongs to, for messages.
+    `at` is the next byte's offset and `place` the part of the file it belongs to, for messages.
     """
 
     def __init__(self, data: mmap.mmap, file: str) -> None:
@@ -58,13 +58,13 @@ class Cursor:
         self.place = "header"
 
     def error(self, fault: str, at: int | None = None) -> GGUFError:
-        """A fault at byte `at`, without which it is where the cursor stands."""
+        """A fault at byte `at`, by default the cursor's position."""
         return GGUFError(
             f"{self.file}: {self.place}: {fault} (byte {self.at if at is None else at})"
         )
 
     def skip(self, n_bytes: int, what: str) -> int:
-        """Move past `n_bytes` and return where they begin."""
+        """Advance by `n_bytes`; returns the old position."""
         start, left = self.at, self.size - self.at
         if n_bytes > left:
             raise self.error(f"the file ends within {what}: {n_bytes} bytes long, {left} are left")
@@ -78,7 +78,7 @@ class Cursor:
         return int(U64.unpack_from(self.data, self.skip(8, what))[0])
 
     def count(self, what: str, least_bytes: int) -> int:
-        """A count of things that take `least_bytes` or more each, so that many can be there."""
+        """Read a count of things of at least `least_bytes` each; GGUFError if they cannot fit."""
         count = self.u64(f"the number of {what}")
         left = self.size - self.at
         if count > left // least_bytes:
@@ -86,7 +86,7 @@ class Cursor:
         return count
 
     def name(self) -> str:
-        """A name, which unlike other strings must be UTF-8."""
+        """Read a name, which unlike other strings must be UTF-8."""
         start = self.skip(self.u64("the length of the name"), "the name")
         try:
             return str(self.data[start : self.at], "utf-8")
@@ -101,7 +101,7 @@ class Cursor:
             raise self.error(f"there is no value type {number}", self.at - 4) from None
 
     def value(self) -> tuple[ValueType, Any]:
-        """A type and a value of it, as native Python."""
+        """Read a type and a value of it, as native Python."""
         kind = self.value_type()
         if kind != GGUFValueType.ARRAY:
             return ValueType(kind, None), self.elements(kind, 1)[0]
@@ -113,7 +113,7 @@ class Cursor:
         return ValueType(kind, element), self.elements(element, count)
 
     def elements(self, kind: GGUFValueType, count: int) -> list[Any]:
-        """So many values of one type, which is not an array."""
+        """Read so many values of one type, which is not an array."""
         if kind == GGUFValueType.STRING:
             return self.strings(count)
         dtype = NUMBERS[kind]
@@ -127,8 +127,8 @@ class Cursor:
         return list(numbers.tolist())
 
     def strings(self, count: int) -> list[str]:
-        """Texts; bytes that are not UTF-8 become lone surrogates."""
-        # This loop decides how long a vocabulary takes: 300 000 turns for a large one.
+        """Read strings; bytes that are not UTF-8 become lone surrogates."""
+        # This loop dominates loading a large vocabulary: 300 000 iterations.
         data, size, at = self.data, self.size, self.at
         texts = []
         for i in range(count):
@@ -144,5 +144,5 @@ class Cursor:
 
 
 def shown(name: str) -> str:
-    """A name from a file, quoted and short enough for a message of one line."""
+    """A name from a file, quoted and shortened for a one-line message."""
     return repr(name if len(name) <= SHOWN else name[:SHOWN] + "…")

@@ -1,4 +1,4 @@
-"""Changing a GGUF file's keys: a new file with other metadata and the same tensors."""
+"""Edits a GGUF file's keys: writes a new file with other metadata and the same tensors."""
 
 import difflib
 import json
@@ -17,15 +17,15 @@ from engine.progress import ProgressCallback
 
 
 def keys_of(file: GGUFFile) -> dict[str, tuple[ValueType, Any]]:
-    """The file's keys as they are written."""
+    """The file's keys with their types, ready to be written."""
     return {key: (file.value_types[key], value) for key, value in file.metadata.items()}
 
 
 def edited(keys: Keys, settings: Sequence[str], removed: Sequence[str]) -> Keys:
     """The keys after `KEY=VALUE` settings, then removals.
 
-    A key that is there keeps its type, and its place; `KEY:TYPE=VALUE` gives a type, without which
-    a key cannot be added. Arrays are written as JSON. Raises `GGUFError`.
+    An existing key keeps its type and its place; `KEY:TYPE=VALUE` gives a type, which a new key
+    requires. Arrays are written as JSON. Raises `GGUFError`.
     """
     result = dict(keys)
     for setting in settings:
@@ -52,7 +52,7 @@ def rewrite(
 
 
 def copied(tensor: TensorInfo) -> NewTensor:
-    """The same tensor in another file."""
+    """The same tensor for another file."""
     return NewTensor(tensor.name, tensor.type_name, tensor.dims)
 
 
@@ -65,11 +65,11 @@ def write_from(
     progress: ProgressCallback | None = None,
     magic: str = "",
 ) -> None:
-    """Write a file of the same version, whose tensors' bytes are made of the file's; of the same
-    magic, if no other is named.
+    """Write a file of the same version, and of the same magic unless another is given, whose
+    tensors' bytes derive from this file's.
 
-    `pieces` are as for `write_gguf`, `progress` gets bytes written and their total. Raises
-    `OutputError`, and `GGUFError` where the file changes meanwhile; nothing is left then.
+    `pieces` are as for `write_gguf`, `progress` receives bytes written and in total. Raises
+    `OutputError`, and `GGUFError` where the file changes meanwhile, and then leaves nothing.
     """
 
     def checked() -> Iterator[Bytes]:
@@ -97,7 +97,7 @@ def _parsed(setting: str, keys: Keys) -> tuple[str, ValueType, str]:
 
 
 def _type(name: str) -> ValueType:
-    """Of "uint32", "string" or, for an array, "[string]"."""
+    """The type named "uint32", "string" or, for an array, "[string]"."""
     array = name.startswith("[") and name.endswith("]")
     try:
         kind = GGUFValueType[name.strip("[]").upper()]
@@ -110,7 +110,7 @@ def _type(name: str) -> ValueType:
 
 
 def _value(key: str, kind: ValueType, text: str) -> Any:
-    """A value of that type. Raises `GGUFError`."""
+    """Parse a value of that type. Raises `GGUFError`."""
     if kind.element is None:
         return text if kind.kind == GGUFValueType.STRING else _number(key, kind.kind, _json(text))
     values = _json(text)
@@ -131,7 +131,7 @@ def _json(text: str) -> Any:
 
 
 def _number(key: str, kind: GGUFValueType, value: Any) -> Any:
-    """A number or truth value that the type can hold."""
+    """A number or truth value in the type's range."""
     dtype = NUMBERS[kind]
     if kind == GGUFValueType.BOOL:
         fits = isinstance(value, bool)

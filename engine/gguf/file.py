@@ -41,15 +41,15 @@ from reference.formats import FORMATS
 __all__ = ["GGUFError", "GGUFFile", "TensorInfo", "ValueType"]
 
 MAGICS = (b"GGUF", b"PWRI")
-VERSIONS = (2, 3)  # the same layout: 3 only allows for big-endian files, which we refuse
+VERSIONS = (2, 3)  # the same layout: 3 only adds big-endian files, which are refused
 ALIGNMENT = "general.alignment"
-MAX_NAME_BYTES = 64  # of a tensor
+MAX_NAME_BYTES = 64  # dimensions of a tensor
 MAX_DIMS = 4
 MAX_ELEMENTS = 2**60  # exclusive, so that 8 bytes each still have a signed 64-bit count
-KEY_BYTES = STRING_BYTES + 4 + 1  # the least that a key can take
-TENSOR_BYTES = STRING_BYTES + 4 + 8 + 4 + 8  # and a tensor's entry
+KEY_BYTES = STRING_BYTES + 4 + 1  # the fewest bytes of a key
+TENSOR_BYTES = STRING_BYTES + 4 + 8 + 4 + 8  # and of a tensor's entry
 
-# What is opened by mistake, by its first bytes.
+# Other files that users open by mistake, by their first bytes.
 LOOKALIKES = (
     (b"PK\x03\x04", "a zip archive, such as a PyTorch checkpoint"),
     (b"tjgg", "a GGJT file, from before GGUF"),
@@ -66,7 +66,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def bytes_of(type_name: str, elements: int) -> int:
-    """Bytes of so many elements, whole blocks of a tensor's type."""
+    """Bytes of so many elements, in whole blocks of a tensor's type."""
     block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]]
     return int(elements // block * block_bytes)
 
@@ -99,7 +99,7 @@ class TensorInfo:
         return bytes_of(self.type_name, self.dims[-1])
 
     def rows(self, name: str, first: int, count: int) -> "TensorInfo":
-        """Some rows of a matrix, or elements of a vector, as a tensor of its own."""
+        """A range of rows of a matrix, or elements of a vector, as a tensor of its own."""
         each = bytes_of(self.type_name, math.prod(self.dims[1:]))
         return TensorInfo(
             name,
@@ -111,7 +111,7 @@ class TensorInfo:
         )
 
     def of_each(self, name: str, first: int, count: int) -> "TensorInfo":
-        """Some rows of each matrix, as a tensor of its own."""
+        """A range of rows of each matrix, as a tensor of its own."""
         matrices, rows, elements = self.dims
         return replace(
             self,
@@ -123,15 +123,15 @@ class TensorInfo:
         )
 
     def only(self, name: str, numbers: Iterable[int], matrices: int = 0) -> "TensorInfo":
-        """Some rows of a matrix, at least one, wherever they are, as a tensor of its own: a matrix,
-        or so many `matrices`."""
+        """Selected rows of a matrix, at least one, as a tensor of its own: a matrix, or so many
+        `matrices`."""
         picked = tuple(map(int, numbers))
         count = (matrices, len(picked) // matrices) if matrices else (len(picked),)
         dims, size = (*count, *self.dims[1:]), len(picked) * self.row_bytes
         return replace(self, name=name, dims=dims, n_bytes=size, picked=picked)
 
     def turned_round(self) -> "TensorInfo":
-        """The same matrices, whose rows are columns."""
+        """The same matrices transposed."""
         *matrices, rows, elements = self.dims
         return replace(
             self,
@@ -209,7 +209,7 @@ class GGUFFile(Closing):
 
     def tensor(self, name: str) -> Bytes:
         """The stored bytes, uint8 [..., row_bytes], as a read-only view of the file; where rows are
-        picked, or matrices turned, a copy.
+        picked, or matrices transposed, a copy.
 
         Raises `GGUFError` if the file has no such tensor or was closed.
         """
@@ -222,19 +222,19 @@ class GGUFFile(Closing):
         return _stored(mapping, info)
 
     def release(self, name: str) -> None:
-        """Let the tensor's pages go, where the system can: until it is read again, and then from
-        the file, it takes no memory of this process. Views of it stay valid."""
+        """Drop the tensor's pages from memory, where the system can: they are read from the file
+        again when touched. Views stay valid."""
         if self._mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
         info = self.tensors[name]
-        first = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # pages it has for itself
+        first = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # private pages
         last = min(info.offset + info.span, self.size) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
             self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     @property
     def header(self) -> str:
-        """sha256 of the metadata and the table of tensors as they are stored."""
+        """sha256 of the stored metadata and table of tensors."""
         return hashlib.sha256(self._open()[: self._header_bytes]).hexdigest()
 
     def _open(self) -> mmap.mmap:
@@ -243,7 +243,7 @@ class GGUFFile(Closing):
         return self._mapping
 
     def close(self) -> None:
-        """Release the mapping; views that are still in use keep it until the last one is gone."""
+        """Release the mapping; views still in use keep it until the last one is gone."""
         if self._mapping is not None:
             with suppress(BufferError):
                 self._mapping.close()
@@ -251,7 +251,7 @@ class GGUFFile(Closing):
 
 
 def map_file(path: Path) -> tuple[mmap.mmap, tuple[int, ...]]:
-    """The whole file, read-only, and its stamp."""
+    """Map the whole file read-only; returns the mapping and its stamp."""
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
             raise GGUFError(f"{shown_path(path)}: this is not a file")
@@ -270,8 +270,8 @@ def stamp_of(file: IO[bytes]) -> tuple[int, ...]:
 
 
 def is_unchanged(file: IO[bytes], stamp: tuple[int, ...]) -> bool:
-    """Whether an open file is what it was when it had this stamp. One that has lost its name since,
-    because another took its place, is: that changes the date of its inode and no more."""
+    """Whether an open file still has this stamp. A file that was merely unlinked, since another
+    took its name, is unchanged: only its inode's date differs."""
     size, written, changed, inode = stamp_of(file)
     if not os.fstat(file.fileno()).st_nlink:
         changed = stamp[2]
@@ -287,7 +287,7 @@ def read_magic(cursor: Cursor) -> str:
     if any(known.startswith(magic) for known in MAGICS):
         raise cursor.error("the file ends within the magic")
     like = next((what for first, what in LOOKALIKES if start.startswith(first)), None)
-    if start[8:9] == b"{":  # after the length of that JSON
+    if start[8:9] == b"{":  # after the length of safetensors' JSON
         like = "a safetensors file"
     found = f"it looks like {like}" if like else f"it begins with {magic!r}"
     raise cursor.error(f"this is not a GGUF file, {found}")
@@ -319,7 +319,7 @@ def read_keys(cursor: Cursor, count: int) -> tuple[dict[str, Any], dict[str, Val
 def read_alignment(
     cursor: Cursor, metadata: dict[str, Any], value_types: dict[str, ValueType]
 ) -> int:
-    """Bytes that every tensor's offset is a multiple of."""
+    """The alignment of every tensor's offset, in bytes."""
     if ALIGNMENT not in metadata:
         return int(GGUF_DEFAULT_ALIGNMENT)
     cursor.place = f"key {shown(ALIGNMENT)}"
@@ -332,7 +332,7 @@ def read_alignment(
 
 
 def read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, TensorInfo]:
-    """Tensors by name, each wholly within the file and apart from the others."""
+    """Tensors by name, each entirely within the file and without overlap."""
     listed = []
     for i in range(count):
         cursor.place = f"tensor {i}"
@@ -365,7 +365,7 @@ def read_tensor(cursor: Cursor, alignment: int) -> TensorInfo:
     if not 1 <= n_dims <= MAX_DIMS:
         raise cursor.error(f"it has {n_dims} dimensions, not 1 to {MAX_DIMS}", cursor.at - 4)
     dims = tuple(cursor.u64("the dimensions") for _ in range(n_dims))[::-1]
-    # An empty dimension must not hide that the others are beyond all bounds.
+    # An empty dimension must not hide that the others are too large.
     if math.prod(max(dim, 1) for dim in dims) >= MAX_ELEMENTS:
         shape = " x ".join(map(str, dims))
         raise cursor.error(f"{shape} is 2^60 elements or more", cursor.at - 8 * n_dims)

@@ -1,5 +1,5 @@
-"""Tensors' bytes by plain reads: what `GGUFFile` maps may be cut short by others, and touching what
-is gone ends the process; tools that read a whole file would rather say so."""
+"""Reads tensors with plain reads. A mapped file that others truncate kills the process with SIGBUS;
+tools that read a whole file report an error instead."""
 
 import os
 from collections.abc import Iterator
@@ -14,10 +14,8 @@ PIECE = 2**26  # bytes read at a time
 
 
 class TensorReader:
-    """Reads the tensors of an open `GGUFFile`.
-
-    Raises `GGUFError` where the file is no longer the one that was opened.
-    """
+    """Reads the tensors of an open `GGUFFile`. Raises `GGUFError` where the file is no longer the
+    one that was opened."""
 
     def __init__(self, file: GGUFFile) -> None:
         self.file = file
@@ -32,7 +30,7 @@ class TensorReader:
             raise GGUFError(f"{shown_path(self.file.path)}: it changed while it was read")
 
     def read(self, offset: int, n_bytes: int) -> Bytes:
-        """uint8 [n_bytes] from a byte of the file on."""
+        """uint8 [n_bytes] from an offset in the file."""
         data = np.empty(n_bytes, np.uint8)
         done = 0
         while done < n_bytes:
@@ -47,8 +45,8 @@ class TensorReader:
         return data
 
     def rows(self, tensor: TensorInfo, at_least: int = PIECE) -> Iterator[Bytes]:
-        """The tensor from its first row to its last, uint8 [rows, row_bytes], in pieces of so many
-        bytes or a row more."""
+        """The tensor's rows, uint8 [rows, row_bytes], in pieces of so many bytes or one row
+        more."""
         n_rows = tensor.n_bytes // tensor.row_bytes if tensor.row_bytes else 0
         step = -(-at_least // tensor.row_bytes) if n_rows else 1
         for first in range(0, n_rows, step):

@@ -24,7 +24,7 @@ Keys = Mapping[str, tuple[ValueType, Any]]
 
 @dataclass(frozen=True, slots=True)
 class NewTensor:
-    """A tensor to be written: `type_name` and `dims` as `TensorInfo` has them."""
+    """A tensor to be written: `type_name` and `dims` as in `TensorInfo`."""
 
     name: str
     type_name: str
@@ -46,12 +46,12 @@ def write_gguf(
     reads: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Write a file; it is there when complete, and not at all after an error.
+    """Write a file atomically: it exists when complete, and not at all after an error.
 
     `pieces` are C-contiguous uint8 arrays that together are the tensors' bytes, in order. `reads`
-    is the file that they come from, if they do, so that it is not written over. `progress` gets
-    bytes of tensors written and their total. Raises `OutputError`, and `ValueError` if the pieces
-    are not the tensors.
+    is the file that they come from, if any, so that it is not overwritten. `progress` receives
+    bytes of tensors written and in total. Raises `OutputError`, and `ValueError` if the pieces are
+    not the tensors.
     """
     alignment = keys[ALIGNMENT][1] if ALIGNMENT in keys else GGUF_DEFAULT_ALIGNMENT
     with atomic_write(out, reads=reads) as file:
@@ -130,7 +130,7 @@ def _array(kind: GGUFValueType) -> Any:
     return lambda values: (ValueType(GGUFValueType.ARRAY, kind), list(values))
 
 
-# A value with its type, as `Keys` has them.
+# A value with its type, as `Keys` holds them.
 _T = GGUFValueType
 text, boolean, f32 = map(_scalar, (_T.STRING, _T.BOOL, _T.FLOAT32))
 u32, u64, i32 = map(_scalar, (_T.UINT32, _T.UINT64, _T.INT32))

@@ -1,4 +1,4 @@
-"""A step that is begun and not waited for."""
+"""A step that is launched before the host knows its input token."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,19 +11,19 @@ from engine.sampling.sampler import Argmax
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ahead:
-    """Of one token of sequence 0, whose cell at `position` is taken."""
+    """A launched step of one token of sequence 0, whose cell at `position` is reserved."""
 
     position: int
     cells: Cells
     wait: Callable[[], Sequence[Argmax]]
 
     def row(self) -> Argmax:
-        """What follows its token; NumericalError where that is no number."""
+        """The logits after its token; NumericalError if they are not finite."""
         (found,) = self.wait()
         if not math.isfinite(found.logprob):
             raise not_finite(self.position)
         return found
 
     def drop(self) -> None:
-        """Its token is not the text's."""
+        """Discard the step: its token is not the text's."""
         self.cells.remove(0, self.position, self.position + 1)

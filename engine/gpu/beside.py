@@ -1,4 +1,4 @@
-"""What is done between steps to the caches of blocks, each on the side where they are."""
+"""Graphs that run between steps on blocks' caches, each part on the device that holds them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ def caches_of(nodes: Iterable[Node]) -> set[str]:
 
 
 class DeviceSide:
-    """Parts on a device, of which each leaves the value `last` for the host."""
+    """Parts on a device, each of which leaves the value `last` for the host."""
 
     def __init__(self, plan: DevicePlan, last: Value) -> None:
         self._plan, self._last, self.inputs = plan, last, plan.inputs.host
@@ -32,8 +32,8 @@ class DeviceSide:
 
 
 class Beside:
-    """Parts of a graph, of which some are `on_gpu`, the others the CPU's; `inputs` are written to
-    before a part is run, and read afterwards."""
+    """Parts of a graph, some `on_gpu`, the others on the CPU; `inputs` are written before a part
+    runs, and read afterwards."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class Beside:
         self._places = [(sides[there], on_gpu[:i].count(there)) for i, there in enumerate(on_gpu)]
 
     def run(self, part: int, sizes: Mapping[str, int], label: str, name: str) -> None:
-        """A part, of these sizes, one of which the scalar `name` of its node of this label is."""
+        """Run a part at these sizes; one of them is also the scalar `name` of its node with this
+        label."""
         side, number = self._places[part]
         assert side
         side.resize(**sizes)

@@ -1,5 +1,5 @@
-"""A step's parts on a device. At sizes that come again they are recorded, and from then on a part
-is one call; but for those that its library multiplies, which nobody can record."""
+"""A step's parts on a device. Sizes that recur are captured as a CUDA graph, after which a part is
+one launch; except for parts that call cuBLAS, which cannot be captured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from kernels.cuda.runtime.device import Buffer, Device
 from kernels.cuda.runtime.product import Product
 from reference.op import Array
 
-MOST_KEPT = 64  # parts at sizes, recorded or not
+MOST_KEPT = 64  # parts at sizes, captured or not
 
 Sizes = Mapping[str, int]
 Call = Callable[[], None]
@@ -26,8 +26,8 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A step with the addresses of its arrays and its scalars, and with the sizes that follow from
-    how its weights lie there."""
+    """A step with the addresses of its arrays, its scalars, and the sizes that its weights' layout
+    implies."""
 
     step: GpuStep
     arguments: dict[str, Any]
@@ -36,8 +36,7 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class _WorkedOut:
-    """What a part has the device do at some sizes, and whether its library is asked for any of
-    it."""
+    """The launches of a part at some sizes, and whether it calls the library."""
 
     calls: list[Call]
     multiplies: bool
@@ -48,11 +47,11 @@ class _WorkedOut:
 
 
 class DevicePlan:
-    """The parts of a layout, with `inputs` of the host, and `caches` and `weights` for themselves,
-    but for those that are `there` or `known` already: a Side (hybrid.py). Weights are put there,
-    and everything is compiled, by the time it is made.
+    """The parts of a layout, with the host's `inputs`, and with `caches` and `weights` of its own,
+    except those that are `there` or `known` already: a Side (hybrid.py). Construction uploads
+    weights and compiles everything.
 
-    `arena` is the activations' memory, `recorded` the parts that were, by number and sizes.
+    `arena` is the activations' memory, `recorded` the captured parts by index and sizes.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class DevicePlan:
             [(group, [self._bound(step) for step in group.steps]) for group in part.groups]
             for part in layout.parts
         ]
-        self._kept: dict[tuple[int, ...], _WorkedOut] = {}  # what is not recorded, or not yet
+        self._kept: dict[tuple[int, ...], _WorkedOut] = {}  # not captured, or not yet
         self.recorded: dict[tuple[int, ...], Call] = {}
         for kernel in (*(step.kernel for step in layout.steps()), *layout.fused()):
             for stage in kernel.stages:
@@ -111,7 +110,7 @@ class DevicePlan:
         self._device.read(self.buffer(value), array)
 
     def run(self, part: int) -> None:
-        """Have a part done; this does not wait for it."""
+        """Launch a part without waiting for it."""
         sizes = self._sizes
         key = (part, *sizes.values())
         if key in self.recorded:

@@ -1,5 +1,5 @@
-"""Greedy text where the logits are: a node finds a step's tokens and leaves them where the next
-step reads its own, and a few bytes come back in place of the whole vocabulary."""
+"""Greedy decoding on the device: a node finds a step's tokens and leaves them where the next step
+reads its own, and a few bytes come back instead of the whole vocabulary."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,11 +8,11 @@ from engine.graph import Node, Value
 from engine.sampling.sampler import Argmax
 from kernels.cuda.runtime.device import Device
 
-CHOICES = "choices"  # a size: how many rows of logits a token is wanted of, all of a step's or none
+CHOICES = "choices"  # a size: rows of logits for which a token is wanted, all of a step's or none
 
 
 def node(logits: Value) -> Node:
-    """What finds them, in `logits` float32 [outputs, vocab]."""
+    """The node that finds the tokens in `logits` float32 [outputs, vocab]."""
     given = {
         "logits": logits.view(CHOICES, logits.fixed(1)),
         "token": Value(TOKENS, "input", "i32", (CHOICES,)),
@@ -22,15 +22,15 @@ def node(logits: Value) -> Node:
 
 
 class Greedy:
-    """Of steps of such a device's `inputs`. `feeds`: whether nothing but the device reads a step's
-    tokens, so that one can begin before they are known here."""
+    """Greedy tokens of a device's steps with these `inputs`. `feeds`: only the device reads a
+    step's tokens, so that a step can be launched before the host knows them."""
 
     def __init__(self, device: Device, inputs: Inputs, feeds: bool) -> None:
         self._device, self._inputs, self.feeds = device, inputs, feeds
 
     def of(self, rows: int) -> Callable[[], Sequence[Argmax]]:
-        """Ask for what the step that was begun last finds in its first rows; what is given waits
-        for that, whatever was begun since."""
+        """Request the tokens that the last launched step finds in its first rows; the returned
+        object waits for that step, whatever was launched since."""
         answer = self._device.ask(self._inputs.found(rows))
 
         def wait() -> Sequence[Argmax]:

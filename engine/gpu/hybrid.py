@@ -1,4 +1,4 @@
-"""A step whose parts run on a GPU and on the CPU's threads, one after the other or side by side."""
+"""A step whose parts run on a GPU and on the CPU's threads, in sequence or in parallel."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,27 +21,27 @@ class Side(Protocol):
     """A device that runs parts of a step: memory for values, and a program for each part."""
 
     def resize(self, **sizes: int) -> None:
-        """A step of these sizes is next, whose inputs are there."""
+        """Set the sizes of the next step, whose inputs are written."""
 
     def write(self, value: Value, array: Array) -> None:
-        """Have a value that another side made."""
+        """Copy in a value that another side made."""
 
     def run(self, part: int) -> None:
-        """The side's part of this number, which need not be over then."""
+        """Start the side's part of this index, which need not be finished on return."""
 
     def read(self, value: Value, array: Array) -> None:
         """Wait for a value that was made here."""
 
     def set(self, label: str, name: str, value: float) -> None:
-        """Give the scalar of a node, if it is here, another value from the next step on."""
+        """Set a scalar of a node, if it is here, from the next step on."""
 
 
 class Hybrid:
     """The parts of a step in order, each on its side: the CPU's with the kernels of `steps`, their
     weights and caches in `arrays`.
 
-    `inputs` are written to before a step. Where the result is the device's, it stays there until
-    `logits` are asked for, and `greedy` has the tokens that were found in it; `hidden` is not kept.
+    `inputs` are written before a step. A result on the device stays there until `logits` are read,
+    and `greedy` has the tokens found in it; `hidden` is not kept.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Hybrid:
         self.partition, self.device_plan, self.hidden = partition, device_plan, None
         limits = partition.layout.limits
         self.inputs = device_plan.inputs.host
-        # the host's memory, at its largest size, of values that one side makes and the other reads
+        # host memory, at its largest size, of values that cross between sides
         self._crossing: dict[str, Array] = {
             crossed(value).name: np.zeros(value.sizes(limits), DTYPES[value.dtype])
             for part in partition.parts
@@ -82,18 +82,18 @@ class Hybrid:
         """None for any step."""
 
     def resize(self, **sizes: int) -> None:
-        """Set the named sizes of the next step, whose inputs are there."""
+        """Set the named sizes of the next step, whose inputs are written."""
         self._sizes = sizes
         for side in self._sides.values():
             side.resize(**sizes)
 
     def set(self, label: str, name: str, value: float) -> None:
-        """Give a node's scalar another value from the next step on."""
+        """Set a node's scalar from the next step on."""
         for side in self._sides.values():
             side.set(label, name, value)
 
     def run(self) -> None:
-        """One step, of the sizes and inputs as they are; the result is there at the end."""
+        """Run one step with the current sizes and inputs; the result is complete on return."""
         numbers = {on_gpu: count() for on_gpu in self._sides}
         for part in self.partition.parts:
             side = self._sides[part.on_gpu]
@@ -108,7 +108,7 @@ class Hybrid:
 
     @property
     def logits(self) -> Array:
-        """The result of the last step, float32 [outputs, vocab], and room for more outputs."""
+        """The result of the last step, float32 [outputs, vocab], with capacity for more outputs."""
         if self._stayed:
             self._read(self.partition.result, on_gpu=True)
             self._stayed = False
@@ -119,6 +119,6 @@ class Hybrid:
             self._sides[on_gpu].read(value, held)
 
     def _held(self, value: Value) -> Array:
-        """What a step of these sizes has of a value that crosses."""
+        """The part of a crossing value that a step of these sizes uses."""
         rows = math.prod(value.sizes(self._sizes))
         return self._crossing[crossed(value).name].reshape(-1)[:rows]

@@ -1,5 +1,5 @@
-"""A GPU's parts of a step with kernels, and where everything lies in its memory: worked out before
-any memory is taken."""
+"""A GPU's parts of a step with kernels, and their memory layout, computed before any memory is
+allocated."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from kernels.cuda.fusion.fused import Fused
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.dispatch import KernelSpec
 
-MULTIPLE = 256  # bytes at which memory of a device begins: what kernels may count on
+MULTIPLE = 256  # alignment of device memory that kernels may rely on
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """A part's nodes with kernels; what has to be there before, what is read when it is done."""
+    """A part's nodes with kernels, the values it requires, and the values read after it."""
 
     groups: tuple[Group, ...]
     takes: tuple[Value, ...]
@@ -44,12 +44,12 @@ class Layout:
         return (step for part in self.parts for step in part.steps)
 
     def fused(self) -> list[Fused]:
-        """The kernels that do several steps at once."""
+        """The fused kernels in use."""
         groups = (group for part in self.parts for group in part.groups)
         return list({g.fused.name: g.fused for g in groups if g.fused}.values())
 
     def values(self, kind: str) -> dict[str, Value]:
-        """The arrays of a kind that its steps touch, by name, as large as any step has them."""
+        """The arrays of a kind that its steps touch, by name, at their largest size in any step."""
         found = (value for step in self.steps() for value in step.arrays.values())
         own = [value for value in found if value.kind == kind]
         return {v.name: v for v in sorted(own, key=lambda value: value.bytes(self.limits))}
@@ -61,7 +61,7 @@ def laid_out(
     fusions: Sequence[Fused],
     limits: Mapping[str, int],
 ) -> Layout:
-    """The parts that are the GPU's."""
+    """The layout of the GPU's parts."""
     own = [_with_kernels(part, chosen, fusions, limits) for part in parts if part.on_gpu]
     moments: list[Iterable[Value]] = []
     for part in own:

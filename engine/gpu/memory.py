@@ -1,4 +1,4 @@
-"""What a GPU's memory has to hold of a model: counted before anything is loaded, and put there."""
+"""A model's GPU memory: counted before anything is loaded, then filled."""
 
 import math
 from collections.abc import Container, Iterable, Mapping
@@ -13,13 +13,14 @@ from kernels.cuda.runtime.device import Buffer, Device, upload
 from kernels.cuda.runtime.kernel import CudaKernel
 from reference.op import Array
 
-SPARE = 2**26  # bytes for the kernels themselves, recorded steps and what finds tokens
-LIBRARY = 2**28  # for cuBLAS, its kernels and what it works in
+SPARE = 2**26  # bytes for kernels, captured graphs and greedy tokens
+LIBRARY = 2**28  # for cuBLAS, its kernels and workspace
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of `weights`, of the `cache`, and of a `step`: activations, inputs and what runs it."""
+    """Bytes of `weights`, of the `cache`, and of a `step`: activations, inputs and captured
+    graphs."""
 
     weights: int
     cache: int
@@ -37,8 +38,8 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A weight that steps read: a tensor of the `file`, as the kernel `packs` it if there is one,
-    or one of the model's `arrays`."""
+    """A weight that steps read: a tensor of the `file`, packed by its kernel's `pack` if there is
+    one, or one of the model's `arrays`."""
 
     name: str
     packs: CudaKernel | None
@@ -47,7 +48,7 @@ class Weight:
 
     @property
     def bytes(self) -> int:
-        """On the device."""
+        """Bytes on the device."""
         if self.packs:
             assert self.packs.pack is not None
             info = self.file.tensors[self.name]
@@ -56,12 +57,12 @@ class Weight:
 
     @property
     def stored(self) -> int:
-        """Bytes of the file."""
+        """Bytes in the file."""
         known = self.file.tensors.get(self.name)
         return known.n_bytes if known else 0
 
     def array(self) -> Array:
-        """As it lies there."""
+        """The array as it is laid out on the device."""
         if self.packs:
             assert self.packs.pack is not None
             return self.packs.pack(self.file.tensor(self.name))
@@ -70,7 +71,7 @@ class Weight:
 
 
 def weights_of(layout: Layout, arrays: Mapping[str, Array], file: GGUFFile) -> dict[str, Weight]:
-    """Those that the steps read, by name."""
+    """The weights that the steps read, by name."""
     return {
         value.name: Weight(step.weight, step.kernel, arrays, file)
         if step.weight and argument == "weight"
@@ -84,7 +85,7 @@ def weights_of(layout: Layout, arrays: Mapping[str, Array], file: GGUFFile) -> d
 def footprint(
     layout: Layout, weights: Mapping[str, Weight], there: Container[str] = ()
 ) -> Footprint:
-    """Of the steps that are laid out, and the weights that they read, without what is `there`."""
+    """The footprint of the laid-out steps and their weights, without those already `there`."""
     cache, inputs = (
         [v.bytes(layout.limits) for n, v in layout.values(kind).items() if n not in there]
         for kind in ("cache", "input")
@@ -95,7 +96,7 @@ def footprint(
 
 
 def _sum(sizes: Iterable[int]) -> int:
-    """Each from a multiple of bytes on."""
+    """The sum of sizes, each aligned."""
     return sum(-(-size // MULTIPLE) * MULTIPLE for size in sizes)
 
 
@@ -106,7 +107,7 @@ def gb(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """An array in a device's memory, and its shape there."""
+    """An array in device memory, with its shape."""
 
     buffer: Buffer
     shape: tuple[int, ...]
@@ -115,8 +116,7 @@ class Uploaded:
 def uploaded(
     device: Device, weights: Mapping[str, Weight], progress: ProgressCallback | None
 ) -> dict[str, Uploaded]:
-    """The weights, one by one, so that no more than one of them is in memory here as its kernel
-    wants it."""
+    """Upload the weights one by one, so that at most one packed weight is in host memory."""
     done, total = 0, sum(weight.stored for weight in weights.values())
     found = {}
     for name, weight in weights.items():
@@ -131,8 +131,8 @@ def uploaded(
 
 
 class DeviceRows:
-    """uint8 [capacity, row_bytes] in a device's memory, zero at first; rows are taken and put by
-    their numbers, as of an array, or one by its number."""
+    """uint8 [capacity, row_bytes] in device memory, initially zero; rows are read and written by
+    index, singly or by an array of indices."""
 
     def __init__(self, device: Device, shape: tuple[int, int]) -> None:
         self._device, self.shape = device, shape
@@ -168,7 +168,7 @@ class DeviceRows:
 def caches(
     device: Device, layout: Layout, there: Mapping[str, DeviceRows]
 ) -> dict[str, DeviceRows]:
-    """Those of all blocks that run there, by name: some are `there`, others empty."""
+    """The caches of all blocks on the device, by name: those `there` already, others empty."""
     found = {}
     for name, value in layout.values("cache").items():
         if name in there:

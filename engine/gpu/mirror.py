@@ -1,5 +1,6 @@
-"""A step's inputs on a device: what is new in every step goes over as one piece, of what lasts only
-what has changed. A step may leave the next one's tokens there, which then do not go over."""
+"""A step's inputs on a device: what changes in every step is sent as one transfer, lasting inputs
+only where they changed. A step may leave the next one's tokens on the device, which are then not
+sent."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,15 +13,15 @@ from kernels.cuda.runtime.device import Buffer, Device, upload
 BY_SEQUENCE = ("lists", "page_lists")
 LASTING = (*BY_SEQUENCE, "cell_positions")
 TOKENS, LOGPROBS = "tokens", "logprobs"
-FOUND = (LOGPROBS, TOKENS)  # what a step may leave, side by side at the end of the piece
-LEFT = -1  # a token that the step before has left on the device
+FOUND = (LOGPROBS, TOKENS)  # what a step may leave, adjacent at the end of the transfer
+LEFT = -1  # a token that the previous step has left on the device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Inputs:
-    """`host` has the inputs by name, to be written to before a step; those of LASTING are the
-    arrays that were given. `buffers` is where the device has them."""
+    """`host` has the inputs by name, written before a step; those in LASTING are the arrays that
+    were passed in. `buffers` are the device's copies."""
 
     def __init__(self, device: Device, inputs: Mapping[str, Array]) -> None:
         names = [name for name in inputs if name not in (*LASTING, *FOUND)]
@@ -43,7 +44,8 @@ class Inputs:
             self.host[name], self.buffers[name] = inputs[name], mirrored.buffer
 
     def send(self, tokens: int) -> None:
-        """Those of a step of so many tokens; of tokens that are LEFT what else there is."""
+        """Send the inputs of a step of so many tokens; where tokens are LEFT on the device,
+        everything else."""
         left = TOKENS in self._begins and tokens > 0 and self.host[TOKENS][0] == LEFT
         end = self._begins[LOGPROBS] if left else len(self._fresh)
         self._device.write(self._memory, self._fresh[:end])
@@ -52,19 +54,19 @@ class Inputs:
             lasting.send(set(sequences))
 
     def found(self, rows: int) -> Buffer:
-        """Where the device has what the last step left of its first rows."""
+        """Where the device has the last step's results for its first rows."""
         begin, tokens = (self._begins[name] for name in FOUND)
         return self._memory.at(begin, tokens - begin + 4 * rows)
 
     def read(self, found: Array, rows: int) -> tuple[list[float], list[int]]:
-        """Log-probabilities and tokens, of those bytes."""
+        """Log-probabilities and tokens from those bytes."""
         begin, tokens = (self._begins[name] for name in FOUND)
         logprobs = found[: 8 * rows].view(np.float64)
         return logprobs.tolist(), found[tokens - begin :].view(np.int32).tolist()
 
 
 class _Mirrored:
-    """Rows of an array of the host, which the device has as they were last sent."""
+    """Rows of a host array, of which the device has the last sent state."""
 
     def __init__(self, device: Device, array: Array) -> None:
         self._device, self._rows = device, np.atleast_2d(array)

@@ -1,5 +1,5 @@
-"""A model's step divided between a GPU and the CPU, the GPU's parts with kernels and with places in
-its memory."""
+"""Partition of a model's step between a GPU and the CPU, with the GPU's kernels and memory
+layout."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ from kernels.dispatch import Dispatcher, KernelSpec
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A step's `parts` on both sides, the GPU's laid out, the weights that they read and what all
-    of it needs; `notes` say what stays on the CPU although it was meant for the GPU."""
+    """A step's `parts` on both sides, the GPU's laid out, the weights that they read and their
+    footprint; `notes` name what stays on the CPU although it was meant for the GPU."""
 
     device: Device
     parts: tuple[Part, ...]
@@ -44,24 +44,24 @@ class Partition:
 
     @property
     def chooses(self) -> bool:
-        """Whether greedy text's tokens are found on the device."""
+        """Whether greedy tokens are found on the device."""
         return greedy.CHOICES in {d for v in self.layout.values("input").values() for d in v.dims}
 
     @property
     def feeds(self) -> bool:
-        """Whether nothing but the device reads a step's tokens, in one place."""
+        """Whether only the device reads a step's tokens, in one place."""
         own = self.layout.values("input")
         return len(self.parts) == 1 and not any(name.startswith("tokens.") for name in own)
 
     def on_cpu(self) -> list[Graph]:
-        """The CPU's parts; values that cross are inputs there."""
+        """The CPU's parts; crossing values are their inputs."""
         crossing = {value.name for part in self.parts for value in part.gives}
         own = [part for part in self.parts if not part.on_gpu]
         return [Graph([_crossed(node, crossing) for node in part.nodes]) for part in own]
 
 
 class _SplitError(ModelError):
-    """A cut between blocks that have keys and values in common."""
+    """A cut between blocks that share keys and values."""
 
 
 def partition_step(
@@ -75,12 +75,12 @@ def partition_step(
     there: Collection[str] = (),
     chooses: bool = True,
 ) -> Partition:
-    """The last `gpu_layers` blocks, as parts.py counts them, for the device, without the experts of
-    the first `cpu_experts` blocks; what comes before all blocks stays on the CPU if neurons are
-    apart. Weights and caches that are `there` already serve another step, too. It `chooses` the
-    tokens of greedy text where it has the logits.
+    """Assign the last `gpu_layers` blocks, as parts.py counts them, to the device, without the
+    experts of the first `cpu_experts` blocks; everything before the blocks stays on the CPU if
+    neurons are split. Weights and caches that are `there` already serve another step, too. It
+    `chooses` the tokens of greedy decoding if it has the logits.
 
-    Raises `ModelError` where the device has not enough memory, before anything is put there.
+    Raises `ModelError` where the device has too little memory, before anything is uploaded.
     """
     blocks, nodes = built.config.blocks, built.graph.nodes
     if built.apart:
@@ -138,8 +138,8 @@ def partition_step(
 
 
 def _split_cache(nodes: Sequence[Node], there: Sequence[bool]) -> str:
-    """A cache that blocks on both sides read, if there is one; of what each block writes anew
-    before it reads it, either side has its own."""
+    """A cache that blocks on both sides read, if any; a cache that each block rewrites before
+    reading may be on both sides."""
     sides: dict[str, bool] = {}
     for node, on_gpu in zip(nodes, there, strict=True):
         values = (v for v in node.arguments.values() if isinstance(v, Value))
@@ -158,8 +158,8 @@ def _fusions(
     certified: Certified | None,
     limits: Mapping[str, int],
 ) -> list[Fused]:
-    """Those that the parts have use for, of which all have passed their trials, in the table's
-    order; where one fails, shorter ones may serve."""
+    """The fused kernels that the parts can use and that are certified, in the table's order; where
+    one fails, shorter ones may serve."""
     known = [fused for fused in FUSED if not fused.lacks(device)]
     while True:
         used = laid_out(parts, chosen, known, limits).fused()
@@ -170,7 +170,7 @@ def _fusions(
 
 
 def crossed(value: Value) -> Value:
-    """What the CPU's plan has for a value that crosses."""
+    """The CPU plan's memory for a crossing value."""
     return replace(value, name=f"{value.name}@crossing", kind="input")
 
 

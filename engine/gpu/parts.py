@@ -1,6 +1,7 @@
-"""Which nodes of a model run on the GPU, and the parts of a step: what one side runs in a row.
+"""Assignment of a model's nodes to the GPU, and the parts of a step: consecutive nodes on one side.
 
-Blocks are counted as llama.cpp's `-ngl` does: the last N, and with N beyond their number all else.
+Blocks are counted like llama.cpp's `-ngl`: the last N, and with N beyond their number everything
+else.
 """
 
 import re
@@ -11,8 +12,8 @@ from itertools import groupby
 from engine.graph import Node, Value
 from reference.table import OPS
 
-ALL = -1  # gpu_layers: every block and all else
-PICKED = "rows"  # the node that leaves of the last block what the output wants
+ALL = -1  # gpu_layers: every block and everything else
+PICKED = "rows"  # the node that selects the last block's rows for the output
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 
 Can = Callable[[Node], bool]
@@ -20,10 +21,10 @@ Can = Callable[[Node], bool]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Nodes that one side runs in a row.
+    """Consecutive nodes of one side.
 
-    takes   values of the other side that have to be there before
-    gives   of the values it makes those that the other side reads, and the step's result
+    takes   values of the other side that it requires gives   those of its values that the other
+    side reads, and the step's result
     """
 
     on_gpu: bool
@@ -33,7 +34,7 @@ class Part:
 
 
 def layers_of(nodes: Sequence[Node], blocks: int) -> list[int]:
-    """The block of each node; -1 of what comes before them, `blocks` of what comes after."""
+    """The block of each node; -1 before the blocks, `blocks` after them."""
     layers: list[int] = []
     for node in nodes:
         if match := _BLOCK.match(node.label):
@@ -46,7 +47,7 @@ def layers_of(nodes: Sequence[Node], blocks: int) -> list[int]:
 
 
 def input_on_cpu(nodes: Sequence[Node], blocks: int) -> list[Node]:
-    """The nodes, those that come before all blocks for the CPU."""
+    """The nodes, with those before the blocks marked for the CPU."""
     layers = layers_of(nodes, blocks)
     return [
         replace(node, target="cpu") if layer < 0 else node
@@ -55,8 +56,8 @@ def input_on_cpu(nodes: Sequence[Node], blocks: int) -> list[Node]:
 
 
 def experts_on_cpu(nodes: Sequence[Node], blocks: int, count: int) -> list[Node]:
-    """The nodes, those of experts of the first `count` blocks for the CPU: the choice of a token's
-    experts, and what is made of that up to their sum."""
+    """The nodes, with experts of the first `count` blocks marked for the CPU: from a token's
+    routing to the weighted sum."""
     layers, after = layers_of(nodes, blocks), set[str]()
     found = []
     for node, layer in zip(nodes, layers, strict=True):
@@ -69,7 +70,7 @@ def experts_on_cpu(nodes: Sequence[Node], blocks: int, count: int) -> list[Node]
 
 
 def asked_of_gpu(nodes: Sequence[Node], blocks: int, gpu_layers: int) -> list[bool]:
-    """Whether each node is meant for the GPU."""
+    """Whether each node is requested on the GPU."""
     layers = layers_of(nodes, blocks)
     wanted = [gpu_layers > blocks or blocks - gpu_layers <= i < blocks for i in layers]
     return [want and node.target != "cpu" for want, node in zip(wanted, nodes, strict=True)]
@@ -80,7 +81,7 @@ def assigned(
 ) -> tuple[list[bool], list[str]]:
     """Whether each node runs on the GPU, and notes.
 
-    A block of which the GPU `can` not run every node stays on the CPU.
+    A block with a node that the GPU cannot run (`can`) stays on the CPU.
     """
     layers = layers_of(nodes, blocks)
     wanted = asked_of_gpu(nodes, blocks, gpu_layers)
@@ -109,8 +110,8 @@ def _notes(stay: Mapping[int, str], blocks: int) -> list[str]:
 def split_at_devices(nodes: Sequence[Node], on_gpu: Sequence[bool], result: Value) -> list[Part]:
     """The parts of a step, in order; `result` is read on the CPU's side at the end.
 
-    What the GPU does not have to have done for the CPU's next part is a part of its own, which runs
-    beside that.
+    GPU work that the CPU's next part does not need becomes a part of its own, which runs in
+    parallel.
     """
     runs = [
         (there, [node for node, _ in run])
@@ -139,7 +140,7 @@ def split_at_devices(nodes: Sequence[Node], on_gpu: Sequence[bool], result: Valu
 
 
 def _last_read(run: Sequence[Node], after: Sequence[Node]) -> int:
-    """How many nodes of a run have to be done before those that come after it."""
+    """How many nodes of a run must be done before the nodes after it."""
     wanted = _read(after).keys()
     return max((i for i, node in enumerate(run, 1) if _written([node]).keys() & wanted), default=0)
 
@@ -153,6 +154,6 @@ def _read(nodes: Iterable[Node]) -> dict[str, Value]:
 
 
 def _activations(arguments: Iterable[tuple[Node, str]]) -> dict[str, Value]:
-    """Of these arguments of nodes the arrays that are activations, by name."""
+    """The activations among these arguments of nodes, by name."""
     values = (node.arguments.get(name) for node, name in arguments)
     return {v.name: v for v in values if isinstance(v, Value) and v.kind == "activation"}

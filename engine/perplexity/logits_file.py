@@ -26,7 +26,7 @@ HEADER = struct.Struct("<8s3i")
 
 
 def row_of(vocab: int) -> np.dtype[np.void]:
-    """A row as NumPy has it."""
+    """A row as a NumPy dtype."""
     return np.dtype(
         {
             "names": ["line", "codes"],
@@ -38,7 +38,7 @@ def row_of(vocab: int) -> np.dtype[np.void]:
 
 @dataclass(frozen=True, slots=True)
 class LogitsWriter:
-    """Where the rows of chunk after chunk go."""
+    """Writes the rows of one chunk after another."""
 
     file: BinaryIO
     row: np.dtype[np.void]
@@ -51,7 +51,7 @@ class LogitsWriter:
 
 @contextmanager
 def writing(path: Path, text: Text, vocab: int) -> Iterator[LogitsWriter]:
-    """A file that is there when all chunks of the text were added; after an error nothing is."""
+    """A file that exists once all chunks of the text were added; after an error nothing remains."""
     with atomic_write(path) as file:
         file.write(HEADER.pack(MAGIC, text.context, vocab, len(text.chunks)))
         file.write(text.chunks.astype("<i4").tobytes())
@@ -59,7 +59,7 @@ def writing(path: Path, text: Text, vocab: int) -> Iterator[LogitsWriter]:
 
 
 class LogitsFile(Closing):
-    """A base to compare with, of which one chunk at a time is in memory."""
+    """A base run to compare with, read one chunk at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,11 +113,11 @@ class LogitsFile(Closing):
             )
 
     def coded(self) -> Iterator[Coded]:
-        """What the base said of each chunk, in order."""
+        """The base's log-probabilities of each chunk, in order."""
         return map(self.of_chunk, range(self.count))
 
     def of_chunk(self, number: int) -> Coded:
-        """What it said of one, counted from 0."""
+        """The base's log-probabilities of one chunk, counted from 0."""
         row, scored = row_of(self.vocab), scored_of(self.context)
         size = scored * row.itemsize
         self._file.seek(HEADER.size + self.chunks.nbytes + number * size)

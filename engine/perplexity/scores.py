@@ -1,4 +1,4 @@
-"""What each token of a passage costs a model, and how far its distribution is from a base's."""
+"""Negative log-likelihood of each token of a passage, and divergence from a base model."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ OPS = ("log_sum_exp", "quantise_log_probabilities", "kl_divergence")
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Log-probabilities of the whole vocabulary behind each token that counts, in 16 bits: codes
-    uint16 [scored, vocab] and lines float32 [scored, 2] (reference/log_probabilities.py)."""
+    """Log-probabilities of the whole vocabulary after each scored token, in 16 bits: codes uint16
+    [scored, vocab] and lines float32 [scored, 2] (reference/log_probabilities.py)."""
 
     codes: Array
     lines: Array
@@ -28,15 +28,15 @@ class Coded:
         return cls(np.empty((scored, vocab), np.uint16), np.empty((scored, 2), np.float32))
 
     def of(self, tokens: Array) -> Array:
-        """Of the token that came, float64 [scored] in nats."""
+        """NLL of the actual tokens, float64 [scored] in nats."""
         scale, least = self.lines.astype(np.float64).T
         return np.asarray(scale * self.codes[np.arange(len(tokens)), tokens] + least)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Beside a base, of each token that counts: its -ln p there in nats, the KL divergence from it
-    in nats (float64 [scored]), and whether both hold the same token for the likeliest."""
+    """Against a base, for each scored token: its base NLL in nats, the KL divergence from the base
+    in nats (float64 [scored]), and whether both have the same argmax."""
 
     nll: Array
     divergence: Array
@@ -45,14 +45,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """-ln p in nats, float64 [scored], of the tokens of a passage that count."""
+    """NLL in nats, float64 [scored], of a passage's scored tokens."""
 
     nll: Array
     base: Compared | None = None
 
 
 class Scorer:
-    """Reads passages with an engine, whose cache forgets what it held."""
+    """Scores passages with an engine, whose cache is cleared."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, model = engine, engine.model
@@ -60,7 +60,7 @@ class Scorer:
         needs = {op: over(op, vocab) for op in OPS}
         kernels = model.dispatcher.choose(list(needs.values()), model.options.progress.certified)
         for kernel in kernels.values():
-            kernel.share.compile()  # now, not while the first passage waits
+            kernel.share.compile()  # certified now, not while the first passage waits
         self._row, self._out = np.empty(vocab, np.float32), np.empty(1)
         self._codes, self._line = np.empty(vocab, np.uint16), np.empty(2, np.float32)
         logits: Arguments = {"logits": self._row}
@@ -77,8 +77,8 @@ class Scorer:
     def read(
         self, passage: Passage, base: Coded | None = None, keep: Coded | None = None
     ) -> Scores:
-        """Foretell each token from those before it; compare with what a base said of the passage,
-        or fill `keep` with what others may be compared with."""
+        """Predict each token from those before it; compare with a base's log-probabilities of the
+        passage, or fill `keep` for later comparisons."""
         tokens = np.array(passage.foretold)
         nll, divergence = np.empty(len(tokens)), np.empty(len(tokens))
         same = np.empty(len(tokens), bool)
@@ -98,8 +98,8 @@ class Scorer:
         return Scores(nll, Compared(-base.of(tokens), divergence, same) if base else None)
 
     def _logits(self, passage: Passage) -> Iterator[tuple[int, Array]]:
-        """Logits [n, vocab] that count, valid until the next ones are asked for, with the number of
-        those before; in steps as large as the model takes."""
+        """Scored logits [n, vocab], valid until the next are requested, with the number of those
+        before; in steps as large as the model takes."""
         model, tokens, first = self.engine.model, passage.tokens, passage.first
         last = len(tokens) - 1  # nothing follows the last token
         if not 0 <= first < last:

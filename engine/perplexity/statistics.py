@@ -1,4 +1,4 @@
-"""From what each token cost to the figures that llama.cpp prints: means, errors, percentiles."""
+"""From tokens' NLL to the figures that llama.cpp prints: means, errors, percentiles."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,19 +21,19 @@ class Estimate:
 
     @classmethod
     def mean(cls, samples: Array) -> "Estimate":
-        """Of samples that are independent of each other, as far as that goes for tokens; the error
-        is sqrt((mean x^2 - (mean x)^2) / (n - 1))."""
+        """The mean of independent samples, as far as tokens are; the error is sqrt((mean x^2 -
+        (mean x)^2) / (n - 1))."""
         return cls(float(samples.mean()), float(samples.std() / np.sqrt(len(samples) - 1)))
 
     def exp(self) -> "Estimate":
-        """Its exponential, by the slope there."""
+        """The exponential, with the error by its slope."""
         value = float(np.exp(self.value))
         return Estimate(value, value * self.error)
 
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """Of so many tokens: mean -ln p in nats, and its exponential, the perplexity."""
+    """Over so many tokens: the mean NLL in nats, and its exponential, the perplexity."""
 
     tokens: int
     nll: Estimate
@@ -99,7 +99,7 @@ def _correlation(a: Array, b: Array) -> float:
 
 
 def _difference(a: Estimate, b: Estimate, nll: Array, base_nll: Array) -> Estimate:
-    """a - b, of means that vary together."""
+    """a - b, of correlated means."""
     shared = _correlation(nll, base_nll) * a.error * b.error
     return Estimate(a.value - b.value, float(np.sqrt(a.error**2 + b.error**2 - 2 * shared)))
 
@@ -110,7 +110,7 @@ def _root(square: Estimate) -> Estimate:
 
 
 def percentiles(samples: Array, shares: tuple[float, ...]) -> dict[str, float]:
-    """By name, from the maximum down to the minimum, between samples on a straight line."""
+    """By name, from the maximum down to the minimum, linearly interpolated between samples."""
     found = np.quantile(samples, shares).tolist()
     named = {f"{100 * share:g}%": value for share, value in zip(shares, found, strict=True)}
     ends = float(samples.max()), float(samples.min())
@@ -119,7 +119,7 @@ def percentiles(samples: Array, shares: tuple[float, ...]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Tally:
-    """The scores of passages so far, and after each passage the perplexity until then."""
+    """Accumulates passages' scores, with the running perplexity after each."""
 
     scores: list[Scores] = field(default_factory=list)
     running: list[float] = field(default_factory=list)
@@ -140,7 +140,7 @@ class Tally:
         return Perplexity.of(self.nll)
 
     def comparison(self, exact: "Tally | None" = None) -> Comparison | None:
-        """With the base, if there was one; `exact` has its own -ln p, not rounded to 16 bits."""
+        """With the base, if there was one; `exact` has its unrounded NLL."""
         bases = [s.base for s in self.scores if s.base]
         if not bases:
             return None

@@ -1,4 +1,4 @@
-"""A text as perplexity is measured on it: cut into chunks, of which the second half counts."""
+"""Texts for measuring perplexity: cut into chunks, of which the second half is scored."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ LEAST_CHUNKS = 2
 
 
 class PerplexityError(EngineError):
-    """A text or base of which no perplexity can be measured: one line that says why."""
+    """A text or base of which no perplexity can be measured, in one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Tokens to be read on their own, from position 0; those behind `tokens[first]` are foretold,
-    each from all before it."""
+    """Tokens read on their own from position 0; those after `tokens[first]` are scored, each
+    predicted from all before it."""
 
     tokens: Sequence[int]
     first: int = 0
@@ -32,8 +32,8 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Chunks of a text, int32 [chunks, context], and the token that takes the place of the first
-    one of each, if the model wants a text to begin with one."""
+    """Chunks of a text, int32 [chunks, context], and the token (BOS) that replaces each chunk's
+    first, if the model wants one."""
 
     chunks: Tokens
     bos: int | None
@@ -44,12 +44,13 @@ class Text:
 
     @property
     def first(self) -> int:
-        """The first token of a chunk whose successor counts: those before have seen too little."""
+        """The first token of a chunk whose successor is scored: earlier ones have too little
+        context."""
         return self.context // 2
 
     @property
     def scored(self) -> int:
-        """Tokens of a chunk that count."""
+        """Scored tokens per chunk."""
         return scored_of(self.context)
 
     def passages(self) -> Iterator[Passage]:
@@ -63,8 +64,8 @@ def scored_of(context: int) -> int:
 
 
 def cut(tokens: Sequence[int], context: int, bos: int | None, most: int | None = None) -> Text:
-    """A text's tokens, BOS in front where the model wants it, in at most `most` chunks of `context`
-    tokens; what is left over counts for nothing. Raises `PerplexityError`."""
+    """A text's tokens, with BOS in front where the model wants it, in at most `most` chunks of
+    `context` tokens; the remainder is ignored. Raises `PerplexityError`."""
     if context < LEAST_CONTEXT:
         raise PerplexityError(f"a chunk has at least {LEAST_CONTEXT} tokens, got {context}")
     if most is not None and most < 1:

@@ -1,4 +1,4 @@
-"""A placement taken up by a model that is being loaded."""
+"""Applies a placement to a model that is being loaded."""
 
 from dataclasses import replace
 
@@ -15,9 +15,9 @@ from kernels.cuda.runtime.device import Device
 def placed(
     config: ModelConfig, file: GGUFFile, options: Options, context: int, device: Device | None
 ) -> tuple[ModelConfig, list[str]]:
-    """The config with neurons on either side of the budget, as the index beside the model has them,
-    and notes. With a device each is computed where it lives, and the file has tensors of the rows
-    of either side."""
+    """The config with neurons on both sides of the budget, by the index beside the model, and
+    notes. With a device each is computed where it is placed, and the file has tensors of either
+    side's rows."""
     if not config.sparsity:
         raise ModelError(f"{file.path}: no predictors, so no neurons to split by a budget")
     found = find(

@@ -25,8 +25,8 @@ from engine.offload.bundle import UNDO_FIRST, is_bundled
 from kernels.cuda.runtime.device import Device
 
 GIB = 2**30
-FREE = -1.0  # a budget of what is free
-RESERVE = 2**28  # of what is free, bytes that are left
+FREE = -1.0  # a budget of all free memory
+RESERVE = 2**28  # bytes of free memory that are left unused
 LEVELS = (
     re.compile(r"blk\.(\d+)\.attn_|rope_freqs\."),
     re.compile(r"blk\.(\d+)\.fc[12]\."),
@@ -39,7 +39,7 @@ QUERY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits
 
 
 class PlacementError(EngineError):
-    """A model or a budget that nothing can be placed for: one plain line."""
+    """A model or a budget for which nothing can be placed, in one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What fits: tensors, K and V by name, bytes that are left for neurons; and what did not."""
+    """What fits: tensors, K and V by name, bytes left for neurons; and what did not fit."""
 
     dense: tuple[str, ...]
     cache: tuple[str, ...]
@@ -69,10 +69,8 @@ class Room:
 
 
 def budget_bytes(gib: float, device: Device | None = None) -> int:
-    """A budget in bytes; -1 is what the GPU, or the `device`, has free, but for 256 MiB.
-
-    Raises `PlacementError`.
-    """
+    """A budget in bytes; -1 stands for the free memory of the GPU, or of the `device`, less 256
+    MiB. Raises `PlacementError`."""
     if gib == FREE:
         free = device.memory()[0] if device else free_memory()
         if free is None:
@@ -84,7 +82,7 @@ def budget_bytes(gib: float, device: Device | None = None) -> int:
 
 
 def free_memory() -> int | None:
-    """Free bytes of the first GPU; None where there is none."""
+    """Free bytes of the first GPU; None without one."""
     try:
         said = subprocess.run(QUERY, capture_output=True, text=True, timeout=20, check=True).stdout
         return int(said.split()[0]) * 2**20
@@ -93,10 +91,8 @@ def free_memory() -> int | None:
 
 
 def parts(file: GGUFFile, context: int = 0, kv_format: str = "F16") -> Parts:
-    """The parts of a sparse model, with a cache of `context` tokens; 0: the model's own.
-
-    Raises `PlacementError`.
-    """
+    """The parts of a sparse model, with a cache of `context` tokens; 0: the model's own. Raises
+    `PlacementError`."""
     where = shown_path(file.path)
     if is_bundled(file):
         raise PlacementError(f"{where}: {UNDO_FIRST}")

@@ -35,13 +35,13 @@ Ints = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class GpuIndexError(EngineError):
-    """A file that is no index of neurons: one plain line."""
+    """A file that is no index of neurons, in one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuIndex:
-    """int32 [ffn] of 0 and 1 for each block, bytes that it was made for, and what it was made of,
-    which only our own files say."""
+    """int32 [ffn] of 0 and 1 for each block, the bytes it was made for, and, in our own files, its
+    provenance."""
 
     gpu_idx: tuple[Ints, ...]
     capacity: int
@@ -49,12 +49,12 @@ class GpuIndex:
 
 
 def path_of(model: Path) -> Path:
-    """Where the index of a model is kept."""
+    """The path of a model's index."""
     return model.with_name(model.name + SUFFIX)
 
 
 def write(path: Path, index: GpuIndex) -> None:
-    """Raises `OutputError`."""
+    """Write the index. Raises `OutputError`."""
     keys = {
         "general.architecture": text(ARCHITECTURE),
         BLOCKS: u32(len(index.gpu_idx)),
@@ -72,7 +72,7 @@ def write(path: Path, index: GpuIndex) -> None:
 
 
 def read(path: Path) -> GpuIndex:
-    """An index of ours or PowerInfer's. Raises `GpuIndexError` and `GGUFError`."""
+    """Read an index of ours or PowerInfer's. Raises `GpuIndexError` and `GGUFError`."""
     with GGUFFile(path) as file:
         where = f"{shown_path(path)}: "
         if file.metadata.get("general.architecture") != ARCHITECTURE:

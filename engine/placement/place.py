@@ -1,4 +1,4 @@
-"""Neurons placed within a budget, and the index beside the model that keeps the answer."""
+"""Places neurons within a budget, and keeps the result in the index beside the model."""
 
 import hashlib
 import math
@@ -73,7 +73,7 @@ class Placement:
 
     @property
     def buckets(self) -> tuple[Ints, ...]:
-        """The numbers of the neurons on the GPU, for each block int32, ascending."""
+        """Indices of the neurons on the GPU, for each block int32, ascending."""
         return tuple(np.flatnonzero(idx).astype(np.int32) for idx in self.gpu_idx)
 
     @property
@@ -82,7 +82,7 @@ class Placement:
         return _needed(self.gpu_idx, self.neuron)
 
     def covered(self, activations: Activations) -> tuple[float, ...]:
-        """The share of each block's activations that is of neurons on the GPU."""
+        """Share of each block's activations that belongs to neurons on the GPU."""
         return tuple(
             float(counts[idx == 1].sum() / max(1, counts.sum()))
             for counts, idx in zip(activations.counts, self.gpu_idx, strict=True)
@@ -91,8 +91,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A placement, the file that keeps it, and whether that was "reused", "written", "not kept"
-    or, with no index wanted, "ignored"."""
+    """A placement, its file, and whether that was "reused", "written", "not kept" or, with no index
+    wanted, "ignored"."""
 
     placement: Placement
     path: Path
@@ -108,10 +108,8 @@ def place(
     kv_format: str = "F16",
     speeds: Speeds = DEFAULT_SPEEDS,
 ) -> Placement:
-    """The neurons that save most within `budget` bytes, after what comes first.
-
-    Raises `PlacementError`, and `StatisticsError` where the statistics are of another model.
-    """
+    """The neurons that save most within `budget` bytes, after the parts that come first. Raises
+    `PlacementError`, and `StatisticsError` where the statistics are of another model."""
     empty, _ = _empty(model, activations, budget, context, kv_format)
     return _filled(empty, activations, speeds)
 
@@ -127,12 +125,12 @@ def find(
     reset: bool = False,
     disable: bool = False,
 ) -> Found:
-    """The placement that is kept beside the model where it fits, otherwise a new one, then kept.
+    """The placement kept beside the model if it fits, otherwise a new one, which is then kept.
 
-    A kept one fits if it was made of this model, these statistics (where some are given), budget,
-    cache and speeds; PowerInfer's own, which does not say, if its shape and size do. `reset` looks
-    at no file, and `disable` neither reads nor writes one: no neuron is on the GPU. Raises as
-    `place` does, and where there are no statistics to make a placement of.
+    A kept one fits if it was made of this model, these statistics (where given), budget, cache and
+    speeds; PowerInfer's own files, which do not say, if shape and size match. `reset` ignores any
+    file, and `disable` neither reads nor writes one: no neuron is on the GPU. Raises as `place`
+    does, and where there are no statistics for a placement.
     """
     path = path_of(model.path)
     empty, cache = _empty(model, activations, budget, context, kv_format)
@@ -165,8 +163,8 @@ def find(
 def _empty(
     model: GGUFFile, activations: Activations | None, budget: int, context: int, kv_format: str
 ) -> tuple[Placement, dict[str, int]]:
-    """Make a placement without neurons; beside it are the bytes of the cache. Raises where the
-    statistics are of another model."""
+    """A placement without neurons, beside which the cache is counted. Raises where the statistics
+    are of another model."""
     sizes = parts(model, context, kv_format)
     if activations:
         activations.check(model, sizes.ffn)
@@ -179,7 +177,7 @@ def _empty(
 
 
 def _filled(empty: Placement, activations: Activations, speeds: Speeds) -> Placement:
-    """Fill a placement with the neurons that save most in what is left for them."""
+    """Fill a placement with the neurons that save most in the remaining bytes."""
     if not empty.capacity:
         return empty
     notes, tokens = list(empty.notes), activations.tokens
@@ -206,7 +204,7 @@ def _filled(empty: Placement, activations: Activations, speeds: Speeds) -> Place
 
 
 def _hottest(counts: Ints, many: int) -> Ints:
-    """Which are the most active; of equally active ones, those with the lower numbers."""
+    """The most active neurons; ties go to the lower index."""
     gpu_idx = np.zeros(len(counts), np.int32)
     gpu_idx[np.argsort(-counts, kind="stable")[:many]] = 1
     return gpu_idx
@@ -219,7 +217,7 @@ def _made_of(
     cache: dict[str, int],
     speeds: Speeds,
 ) -> dict[str, str]:
-    """What decides about a placement."""
+    """Everything that determines a placement."""
     weights = hashlib.sha256(f"{model.size} {model.header} {identity(model)}".encode())
     return {
         "model": weights.hexdigest(),

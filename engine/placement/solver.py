@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 GROUP = 256
-NODES = 200  # of the search, so that it ends, and ends at the same answer anywhere
+NODES = 200  # of the search's nodes, so that it ends, and with the same answer anywhere
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -29,30 +29,29 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Its groups, most active neurons first.
+    """A layer's groups, most active neurons first.
 
-    saves    float64 [groups], what each saves, in any unit
-    sizes    int64 [groups], bytes of each
+    saves    float64 [groups], what each saves, in any unit sizes    int64 [groups], bytes of each
     """
 
     saves: Floats
     sizes: Ints
 
     def worth(self, cost: float) -> Floats:
-        """float64 [groups + 1] of its first 0, 1, ... groups, less the cost of being split."""
+        """float64 [groups + 1] of its first 0, 1, ... groups, less the cost of a split."""
         worth = np.concatenate([[0.0], np.cumsum(self.saves)])
         worth[1:-1] -= cost
         return worth
 
     def taken(self) -> Ints:
-        """int64 [groups + 1], bytes of the same."""
+        """int64 [groups + 1], their bytes."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes)])
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Groups of each layer on the GPU, what they are worth, and by how much more the best answer
-    could be worth at most: 0 but where the search was ended."""
+    """Groups of each layer on the GPU, their worth, and an upper bound on how much more the optimum
+    could be worth: 0 unless the search was cut off."""
 
     groups: tuple[int, ...]
     worth: float
@@ -60,7 +59,7 @@ class Solution:
 
 
 def grouped(counts: Ints, neuron_bytes: int, unit: float) -> Layer:
-    """The layer of neurons with these counts [ffn], where an activation saves `unit` a byte."""
+    """The layer of neurons with these counts [ffn], where an activation saves `unit` per byte."""
     ordered = -np.sort(-counts)
     edges = [*range(0, len(ordered), GROUP), len(ordered)]
     sums = [int(ordered[a:b].sum()) for a, b in pairwise(edges)]
@@ -69,8 +68,8 @@ def grouped(counts: Ints, neuron_bytes: int, unit: float) -> Layer:
 
 
 def solve(layers: Sequence[Layer], capacity: int, cost: float = 0.0) -> Solution:
-    """What is worth most in `capacity` bytes; among answers that are worth the same, always the
-    same one. `cost` is in the unit of what groups save."""
+    """The most valuable choice in `capacity` bytes; among equals always the same one. `cost` is in
+    the unit of what groups save."""
     sizes = np.unique(np.concatenate([layer.sizes for layer in layers]))
     everything = tuple(len(layer.sizes) for layer in layers)
     if sum(int(layer.sizes.sum()) for layer in layers) <= capacity:
@@ -83,7 +82,7 @@ def solve(layers: Sequence[Layer], capacity: int, cost: float = 0.0) -> Solution
 
 
 def densest(layers: Sequence[Layer], capacity: int) -> tuple[int, ...]:
-    """Groups in the order of what they save a byte, as long as they fit."""
+    """Greedy choice: groups by savings per byte, while they fit."""
     saves = np.concatenate([layer.saves / layer.sizes for layer in layers])
     owners = np.repeat(np.arange(len(layers)), [len(layer.sizes) for layer in layers])
     numbers = np.concatenate([np.arange(len(layer.sizes)) for layer in layers])
@@ -98,7 +97,7 @@ def densest(layers: Sequence[Layer], capacity: int) -> tuple[int, ...]:
 
 
 def searched(layers: Sequence[Layer], capacity: int, cost: float) -> Solution:
-    """The answer of the integer programme, or of `densest` where that is worth as much."""
+    """The integer programme's answer, or `densest`'s if that is worth as much."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -106,7 +105,9 @@ def searched(layers: Sequence[Layer], capacity: int, cost: float) -> Solution:
     worth = np.concatenate(worths)
     taken = np.concatenate([layer.taken() for layer in layers])
     unit = math.gcd(*taken.tolist())
-    scale = float(np.abs(worth).max()) or 1.0  # near 1 the search's tolerances mean something
+    scale = (
+        float(np.abs(worth).max()) or 1.0
+    )  # scaled to about 1, where the solver's tolerances make sense
     owners = np.repeat(np.arange(len(layers)), [len(w) for w in worths])
     one_each = csr_array((np.ones(len(worth)), (owners, np.arange(len(worth)))))
     fits = csr_array(taken[None, :] / unit)
@@ -140,7 +141,7 @@ def _solution(layers: Sequence[Layer], groups: Sequence[int], cost: float) -> So
 
 
 def _left(layers: Sequence[Layer], groups: Sequence[int], capacity: int) -> int:
-    """Bytes that these groups leave; below 0 if they are too many."""
+    """Bytes that these groups leave; negative if they are too many."""
     taken = (int(layer.taken()[count]) for layer, count in zip(layers, groups, strict=True))
     return capacity - sum(taken)
 
@@ -148,7 +149,8 @@ def _left(layers: Sequence[Layer], groups: Sequence[int], capacity: int) -> int:
 def _trimmed(
     layers: Sequence[Layer], groups: Sequence[int], capacity: int, cost: float
 ) -> list[int]:
-    """Fewer groups where they are too many: the search keeps to a capacity only nearly."""
+    """Remove groups that exceed the capacity, which the search respects only within its
+    tolerance."""
     trimmed = list(groups)
     while _left(layers, trimmed, capacity) < 0:
         losses = {}
@@ -163,7 +165,7 @@ def _trimmed(
 def _filled(
     layers: Sequence[Layer], groups: Sequence[int], capacity: int, cost: float
 ) -> list[int]:
-    """More groups where there is room and they cost nothing, though they save nothing either."""
+    """Add groups that fit at no cost, though they save nothing either."""
     filled = list(groups)
     left = _left(layers, filled, capacity)
     for i, layer in enumerate(layers):

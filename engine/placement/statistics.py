@@ -29,29 +29,28 @@ from reference.op import Array
 MAX_COUNT = 2**40  # so that a sum over any model's neurons stays exact in int64
 MAX_FFN = 2**24
 MAX_BLOCKS = 2**12
-HEADER = 2**12  # bytes that an array's member may have beside its elements
+HEADER = 2**12  # bytes that an array's member may have besides its elements
 FILE = re.compile(r"activation_(\d+)\.pt")
 COUNTS = re.compile(r"blk\.(\d+)\.counts")
 ADVICE = "install torch, or write a .npz"
 
 
 class StatisticsError(EngineError):
-    """Statistics that cannot be read, or are of another model: one plain line."""
+    """Statistics that cannot be read, or are of another model, in one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
     """Counts int64 [ffn] of each block: on how many of `tokens` tokens a neuron was active.
-
-    `tokens` is 0 and `model`, the `identity` of the model, is "" where nobody knows.
-    """
+    `tokens` is 0 and `model`, the `identity` of the model, is "" where unknown."""
 
     counts: tuple[Array, ...]
     tokens: int = 0
     model: str = ""
 
     def check(self, file: GGUFFile, ffn: tuple[int, ...]) -> None:
-        """Raise `StatisticsError` unless these are of this model, with so many neurons a block."""
+        """Raise `StatisticsError` unless these are of this model, with so many neurons per
+        block."""
         name = shown_path(file.path)
         if len(self.counts) != len(ffn):
             raise StatisticsError(
@@ -79,8 +78,8 @@ class Activations:
 
 
 def identity(file: GGUFFile) -> str:
-    """sha256 of the norms' weights, by name: neither another format of the matrices, nor other
-    keys, nor predictors beside them make another model of it."""
+    """sha256 of the norms' weights, by name: unchanged by another format of the matrices, other
+    keys, or predictors."""
     digest = hashlib.sha256()
     for name in sorted(file.tensors):
         if name.endswith("_norm.weight"):
@@ -105,10 +104,8 @@ def read(path: Path) -> Activations:
 
 
 def write(path: Path, activations: Activations) -> None:
-    """As .npz if that is the name's end, otherwise as a folder, for which torch has to be there.
-
-    What was there is replaced when all is written. Raises `OutputError` and `StatisticsError`.
-    """
+    """Write as .npz if the name ends so, otherwise as a folder, which requires torch. Replaces
+    earlier files when all is written. Raises `OutputError` and `StatisticsError`."""
     if path.suffix == ".npz":
         arrays = {f"blk.{i}.counts": counts for i, counts in enumerate(activations.counts)}
         arrays |= {"tokens": np.array(activations.tokens), "model": np.array(activations.model)}
@@ -174,7 +171,7 @@ def _read_npz(path: Path, archive: zipfile.ZipFile) -> Activations:
         try:
             with archive.open(members[name]) as member:
                 return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
-        except Exception:  # the header's parser and the archive have errors of many types
+        except Exception:  # the header's parser and the archive raise errors of many types
             raise StatisticsError(f"{where}{name} is no array, or it was cut short") from None
 
     counts = tuple(_counts(array(name), f"{where}{name}: ") for name in names)
@@ -190,7 +187,7 @@ def _read_npz(path: Path, archive: zipfile.ZipFile) -> Activations:
 
 
 def _numbered(names: dict[str, re.Match[str] | None], path: Path) -> list[str]:
-    """The names that match, by their number; a block that is missing or there twice is an error."""
+    """The matching names by their number; a missing or duplicate block is an error."""
     found = sorted((int(match[1]), name) for name, match in names.items() if match)
     if len(found) > MAX_BLOCKS:
         raise StatisticsError(f"{shown_path(path)}: there are more than {MAX_BLOCKS} blocks")

@@ -34,13 +34,13 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class ImportanceError(EngineError):
-    """A file that is no importance matrix, or not of this model: one plain line."""
+    """A file that is no importance matrix, or not of this model, in one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """float32 [hidden] by weight, or [experts * hidden], means of squares; the text it comes from,
-    in chunks of tokens."""
+    """float32 [hidden] by weight, or [experts * hidden], means of squares; the name of the text,
+    and its number of chunks of tokens."""
 
     columns: Mapping[str, Floats]
     source: str
@@ -48,11 +48,11 @@ class Importance:
     chunks: int = 0
 
     def of(self, name: str, hidden: int, experts: int = 1) -> Floats | None:
-        """How much a weight's columns matter, from LEAST to 1, float32 [experts, hidden]; None if
-        nothing was gathered for it. Raises `ImportanceError`.
+        """The importance of a weight's columns, from LEAST to 1, float32 [experts, hidden]; None
+        without statistics for it. Raises `ImportanceError`.
 
-        What met nothing in the text may meet something in another, so no column counts for
-        nothing; and scaled by a power of two, no product of weights overflows in a fit.
+        A column whose inputs were zero may matter in another text, so none counts for nothing; and
+        since values are scaled by a power of two, no product of weights overflows in a fit.
         """
         found = self.columns.get(name)
         if found is None:
@@ -85,7 +85,8 @@ def write(
     chunks: int,
     chunk_tokens: int,
 ) -> None:
-    """What weights have met, by name, of so many tokens but for experts, as a GGUF file."""
+    """Write the statistics of weights, by name, over so many tokens (experts have their own
+    counts), as a GGUF file."""
     keys = {
         "general.type": text("imatrix"),
         "imatrix.datasets": texts(texts_read),
@@ -104,7 +105,7 @@ def write(
 
 
 def unmet(found: Mapping[str, Observed]) -> str:
-    """Of which weights some experts met no token, in words; "" if there are none."""
+    """Weights of which some experts received no token, in words; "" if there are none."""
     lacking = [
         f"{int((met.counts == 0).sum())} of {len(met.counts)} in {name}"
         for name, met in sorted(found.items())
@@ -121,7 +122,7 @@ def unmet(found: Mapping[str, Observed]) -> str:
 
 
 def read(path: Path) -> Importance:
-    """Either format. Raises `ImportanceError` or `GGUFError`."""
+    """Read either format. Raises `ImportanceError` or `GGUFError`."""
     try:
         with path.open("rb") as file:
             is_gguf = file.read(4) == b"GGUF"

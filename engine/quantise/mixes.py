@@ -15,22 +15,21 @@ from reference.formats import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a matrix stands: its layer of so many, and how many heads share one of K and V; of how
-    many experts the model's networks are, whether it has rows of all of them, and the
-    architecture."""
+    """The position of a matrix: its layer of so many, query heads per KV head, the model's number
+    of experts, whether the tensor holds all of them, and the architecture."""
 
     layer: int
     layers: int
     grouped: int
-    weighed: bool  # by an importance matrix
+    weighed: bool  # with an importance matrix
     experts: int = 0
     of_experts: bool = False
     architecture: str = "llama"
 
     @property
     def is_70b(self) -> bool:
-        """80 layers whose heads share V, as in Llama 2 70B: it is small, and worth another bit.
-        Of Qwen 2 all that have as many layers count as such."""
+        """80 layers whose heads share V, as in Llama 2 70B: it is small, and worth another bit. Any
+        Qwen 2 of as many layers counts as such."""
         shared = self.grouped > 1 if self.architecture == "llama" else self.architecture == "qwen2"
         return self.layers == 80 and shared
 
@@ -65,7 +64,7 @@ def where_more_matters(name: str) -> Rule:
 
 
 def if_grouped(name: str, other: str | None = None) -> Rule:
-    """Four heads or more share one of K and V, which are small then."""
+    """Four query heads or more share a KV head: K and V are small then."""
     return lambda p: name if p.grouped >= 4 else other
 
 
@@ -85,7 +84,7 @@ class Mix:
 
     @property
     def file_type(self) -> LlamaFileType:
-        """The number that llama.cpp has for the mix."""
+        """llama.cpp's number of the mix."""
         other = {"F32": "ALL_F32", "MXFP4": "MOSTLY_MXFP4_MOE"}
         return LlamaFileType[other.get(self.name, f"MOSTLY_{self.name}")]
 
@@ -110,7 +109,7 @@ class Mix:
 
 
 FINER_OF_EIGHT = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS")
-# Mixtral of eight experts: beside those, attention's matrices are small.
+# Mixtral with eight experts: attention's matrices are small in comparison.
 OF_EIGHT: Mapping[str, Callable[[Mix], str]] = {
     "attn_k": lambda _: "Q8_0",
     "attn_v": lambda _: "Q8_0",
@@ -118,7 +117,7 @@ OF_EIGHT: Mapping[str, Callable[[Mix], str]] = {
 }
 SHARED = {"attn_v": if_grouped("Q5_K"), "ffn_down": if_weighed(False, in_first(8, "Q5_K"))}
 LARGER = {role: where_more_matters("Q6_K") for role in ("attn_v", "ffn_down")}
-# Falcon has less for what attention and networks give, and more for what the head reads.
+# Falcon has fewer bits for the outputs of attention and networks, and more for the output head.
 OF_FALCON: Mapping[str, Mapping[str, Rule]] = {
     "Q2_K": {"attn_output": always(None)},
     "Q3_K_M": {
@@ -166,7 +165,7 @@ MIXES = {
 }  # fmt: skip
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
-# What serves where rows are no multiple of a block of 256.
+# Substitutes where rows are no multiple of a block of 256.
 NARROWER = {
     "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0",
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
@@ -174,7 +173,7 @@ NARROWER = {
 
 
 def fitting(name: str, elements: int) -> str:
-    """The format itself, or the one that takes rows of so many elements in its stead."""
+    """The format itself, or its substitute for rows of so many elements."""
     if elements % FORMATS[name].block:
         name = NARROWER.get(name, "F16")
     return "F16" if elements % FORMATS[name].block else name

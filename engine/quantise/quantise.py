@@ -1,4 +1,4 @@
-"""Quantising a GGUF file: what each tensor becomes, and the new file, piece by piece."""
+"""Quantises a GGUF file: chooses each tensor's format and writes the new file, piece by piece."""
 
 import math
 import re
@@ -28,11 +28,15 @@ from reference.formats import FORMATS
 
 PIECE = 2**22  # elements at a time
 FLOATS = ("F32", "F16", "BF16")
-VALUES = (".attn_v.weight", ".attn_qkv.weight", ".attn_kv_b.weight")  # whole, or rows of them
+VALUES = (
+    ".attn_v.weight",
+    ".attn_qkv.weight",
+    ".attn_kv_b.weight",
+)  # whole tensors, or rows of them
 
 
 class QuantiseError(EngineError):
-    """A model that cannot be quantised so; the message is one plain line."""
+    """A model that cannot be quantised so, in one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Recipe:
 
     @property
     def mix(self) -> Mix:
-        """Raises `QuantiseError` if there is none of that name."""
+        """The mix. Raises `QuantiseError` if there is none of that name."""
         name = self.type.upper()
         mix = MIXES.get(ALIASES.get(name, name))
         if mix is None:
@@ -65,7 +69,7 @@ class Recipe:
 
     @property
     def rules(self) -> list[tuple[re.Pattern[str], str]]:
-        """The overrides. Raises `QuantiseError` if a format or a pattern is none."""
+        """The overrides. Raises `QuantiseError` for an unknown format or a bad pattern."""
         formats = (self.output, self.embedding, *(name for _, name in self.overrides))
         for name in filter(None, formats):
             _check_format(name)
@@ -77,9 +81,8 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A tensor and the format it gets, if another one; `note` says why it is not the one asked
-    for, `importance` float32 [experts or 1, hidden] how much its columns matter, where that decides
-    anything."""
+    """A tensor and its new format, if it changes; `note` tells why it is not the requested one, and
+    `importance` float32 [experts or 1, hidden] is its columns' importance, where that matters."""
 
     tensor: TensorInfo
     format: str
@@ -101,7 +104,7 @@ class Choice:
 
 
 def choices(file: GGUFFile, recipe: Recipe) -> list[Choice]:
-    """What becomes of every tensor, in the file's order. Raises `QuantiseError`."""
+    """The choice for every tensor, in the file's order. Raises `QuantiseError`."""
     mix, overrides = recipe.mix, recipe.rules
     if is_bundled(file):
         raise QuantiseError(f"{shown_path(file.path)}: {UNDO_FIRST}")
@@ -162,8 +165,8 @@ def _choice(
 
 
 def _is_matrix(tensor: TensorInfo) -> bool:
-    """Whether a tensor is quantised at all: norms, biases, routers, positions that were learned,
-    a single row and a recurrent block's convolution stay as they are."""
+    """Whether a tensor is quantised at all: norms, biases, routers, learned positions, single rows
+    and a recurrent block's convolution are copied."""
     stay = (
         "_norm.weight",
         "ffn_gate_inp.weight",
@@ -176,13 +179,13 @@ def _is_matrix(tensor: TensorInfo) -> bool:
 
 
 def _experts(tensor: TensorInfo) -> int:
-    """How many experts' rows a tensor has, one after another; 1: it is no mixture's."""
+    """How many experts' matrices a tensor holds; 1 if it is no mixture's."""
     return tensor.dims[0] if len(tensor.dims) == 3 else 1
 
 
 def _role(file: GGUFFile, name: str) -> str:
-    """`output`, also of an embedding that is both, `token_embd`, or as in blk.0.ROLE.weight, where
-    what experts have counts as what a network has that is alone, and values have rows of others."""
+    """`output`, also of tied embeddings, `token_embd`, or the ROLE in blk.0.ROLE.weight, where
+    experts have the role of the dense network's matrix, and fused tensors that of values."""
     if name.endswith(VALUES):
         return "attn_v"
     role = name.removesuffix(".weight").rpartition(".")[2]
@@ -191,15 +194,15 @@ def _role(file: GGUFFile, name: str) -> str:
 
 
 def _named(recipe: Recipe, name: str, role: str) -> str | None:
-    """The recipe's own format of the output or the embedding; that of one which is both may be
-    named as either."""
+    """The recipe's format for the output or the embedding; tied embeddings take either."""
     if name.removeprefix("per_layer_") == "token_embd.weight" and recipe.embedding:
         return recipe.embedding
     return recipe.output if role == "output" else None
 
 
 def _place(file: GGUFFile, tensor: TensorInfo, recipe: Recipe) -> Place:
-    """As llama.cpp counts: values by the blocks that attend, and heads by the first block."""
+    """The position as llama.cpp counts it: values by the blocks with attention, and heads by the
+    first block."""
     name = tensor.name
     block, kin = re.match(r"blk\.(\d+)\.", name), [name]
     if name.endswith(VALUES):
@@ -233,10 +236,10 @@ def quantise(
     progress: ProgressCallback | None = None,
     certified: Certified | None = None,
 ) -> list[Choice]:
-    """Write `out`; what became of each tensor.
+    """Write `out`; returns the choice for each tensor.
 
-    `progress` gets bytes written and their total. Raises `QuantiseError`, `OutputError` or
-    `GGUFError`, and leaves nothing of `out` then.
+    `progress` receives bytes written and in total. Raises `QuantiseError`, `OutputError` or
+    `GGUFError` and then leaves nothing of `out`.
     """
     plan = choices(file, recipe)
     keys = keys_of(file) | {

@@ -1,4 +1,4 @@
-"""Values on their way into a weight format, and the kernels that take them there."""
+"""Conversion of values into and out of weight formats by certified kernels."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +13,7 @@ from kernels.dispatch import Dispatcher, KernelSpec
 from reference.formats import FORMATS
 from reference.formats.format import Bytes
 
-LARGEST = 65504.0  # of float16, which most formats keep their scales in
+LARGEST = 65504.0  # of float16, in which most formats store their scales
 LARGEST_F32 = float(np.finfo(np.float32).max)
 LARGEST_OF = {"F32": LARGEST_F32, "MXFP4": LARGEST_F32, "BF16": 255 * 2.0**120}
 
@@ -21,8 +21,8 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def misfit(x: Floats, format: str, first_row: int = 0) -> str:
-    """What of x [rows, ...] has no place in the format, if anything: NaN, infinity, and what
-    float16 cannot hold in a scale."""
+    """What in x [rows, ...] the format cannot hold, if anything: NaN, infinity, or values whose
+    scale overflows float16."""
     limit = LARGEST_OF.get(format, LARGEST)
     if float(x.max(initial=0)) <= limit and -float(x.min(initial=0)) <= limit:
         return ""
@@ -34,24 +34,24 @@ def misfit(x: Floats, format: str, first_row: int = 0) -> str:
 
 
 def decoding(format: str, elements: int) -> KernelSpec:
-    """The kernel that reads a format, in rows of so many elements."""
+    """The kernel that decodes a format, in rows of so many elements."""
     return KernelSpec("dequantise", format, (("hidden", elements),))
 
 
 def encoding(format: str, elements: int, weighted: bool = False) -> KernelSpec:
-    """The kernel that writes a format; `weighted`: where columns differ in how much they matter."""
+    """The kernel that encodes a format; `weighted`: columns differ in importance."""
     op = "quantise_weighted" if weighted else "quantise"
     return KernelSpec(op, format, (("hidden", elements),))
 
 
 class Formats:
-    """Rows out of and into weight formats, by certified kernels on all threads of a team."""
+    """Encodes and decodes rows by certified kernels on all threads of a team."""
 
     def __init__(
         self, team: Team, needs: Iterable[KernelSpec], certified: Certified | None = None
     ) -> None:
         self._team = team
-        unique = dict.fromkeys(needs)  # what becomes F32 is only moved
+        unique = dict.fromkeys(needs)  # F32 is only copied
         wanted = [need for need in unique if (need.op, need.format) != ("quantise", "F32")]
         self._kernels = Dispatcher(Store()).choose(wanted, certified)
 

@@ -1,4 +1,5 @@
-"""Making sparse models: what the neurons do over a text, predictors of it, the file with both.
+"""Makes sparse models: activation statistics over a text, predictors trained on them, and the new
+file.
 
 `engine.sparsify.sparsify` and `engine.sparsify.train` want PyTorch and are imported by name.
 """

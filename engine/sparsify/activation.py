@@ -1,4 +1,5 @@
-"""The activation of a model is not in its file: here it is ReLU, and a text tells how that fits."""
+"""Tests whether a model's gates are ReLU, which its file does not say, by the perplexity of a
+text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +16,21 @@ ENOUGH = 8  # passages
 
 @dataclass(frozen=True, slots=True)
 class Perplexities:
-    """Of one text and one model, by the activation of its gates."""
+    """One text's perplexities under one model, by the activation of its gates."""
 
     relu: float
     silu: float
 
 
 def with_relu(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-    """The graph with ReLU for SiLU."""
+    """The graph with ReLU in place of SiLU."""
     nodes = [replace(node, op="reglu") if node.op == "swiglu" else node for node in graph.nodes]
     return Graph(nodes), memory
 
 
 def perplexities(path: Path, passages: Sequence[Sequence[int]], options: Options) -> Perplexities:
-    """Of the first passages, of 2 tokens or more, each read on its own; all but the first count."""
+    """Over the first passages, of 2 tokens or more, each read on its own; all tokens but the first
+    count."""
     texts = [Passage(tokens) for tokens in passages[:ENOUGH]]
     longest = max(len(text.tokens) for text in texts)
     options = replace(options, context=longest, sequences=1, outputs=longest)

@@ -1,4 +1,4 @@
-"""The sparse file of a dense model: the same tensors, down transposed, predictors beside them."""
+"""Writes the sparse file of a dense model: the same tensors, down transposed, plus predictors."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,14 +23,18 @@ from kernels.cpu.runtime.team import Team
 from reference.formats import FORMATS
 from reference.op import Array
 
-WORDS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}  # an element each: only moved
+WORDS = {
+    "F32": np.uint32,
+    "F16": np.uint16,
+    "BF16": np.uint16,
+}  # formats of one element each: only moved
 DOWN = "ffn_down.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """What foretells a block's active neurons from its input p: those with fc2 . relu(fc1 . p) at
-    the threshold or above. fc1 float32 [rank, hidden], fc2 float32 [ffn, rank]."""
+    """Predicts a block's active neurons from its input p: those with fc2 . relu(fc1 . p) at or
+    above the threshold. fc1 float32 [rank, hidden], fc2 float32 [ffn, rank]."""
 
     fc1: Array
     fc2: Array
@@ -40,7 +44,7 @@ class Predictor:
         return len(self.fc1)
 
     def rounded(self) -> "Predictor":
-        """As the file holds it."""
+        """The predictor as the file will hold it."""
         return Predictor(*(m.astype(np.float16).astype(np.float32) for m in (self.fc1, self.fc2)))
 
     def logits(self, inputs: Array) -> Array:
@@ -49,7 +53,7 @@ class Predictor:
 
 
 def check(file: GGUFFile) -> int:
-    """The blocks of a dense model of which a sparse one can be made. Raises `SparsifyError`."""
+    """The blocks of a dense model that can be made sparse. Raises `SparsifyError`."""
     where = shown_path(file.path)
     if file.magic == MAGIC or "blk.0.fc1.weight" in file.tensors:
         raise SparsifyError(f"{where}: this model is sparse already")
@@ -69,7 +73,7 @@ def check(file: GGUFFile) -> int:
 
 
 def layout(file: GGUFFile, ranks: Sequence[int]) -> list[NewTensor]:
-    """The sparse file's tensors, with predictors of these ranks behind each block's down."""
+    """The sparse file's tensors, with predictors of these ranks after each block's down."""
     found: list[NewTensor] = []
     for tensor in file.tensors.values():
         if not tensor.name.endswith(DOWN):
@@ -99,11 +103,11 @@ def export(
     progress: ProgressCallback | None = None,
     certified: Certified | None = None,
 ) -> None:
-    """Write the sparse model, with a predictor for each block and the threshold of all of them.
+    """Write the sparse model, with a predictor for each block and one threshold for all.
 
     Down is transposed in its own format; quantised rows are dequantised for that and quantised
-    again. `progress` gets bytes written and their total. Raises `SparsifyError`, `OutputError` or
-    `GGUFError`, and leaves nothing of `out` then.
+    again. `progress` receives bytes written and in total. Raises `SparsifyError`, `OutputError` or
+    `GGUFError` and then leaves nothing of `out`.
     """
     blocks = check(file)
     if len(predictors) != blocks:
@@ -129,7 +133,7 @@ def export(
 
 
 def _matrices(predictor: Predictor, block: str) -> Iterator[Bytes]:
-    """The bytes of fc1 and fc2; `block` is what their names begin with."""
+    """The bytes of fc1 and fc2; their names begin with `block`."""
     for name, matrix in (("fc1", predictor.fc1), ("fc2", predictor.fc2)):
         if fault := misfit(matrix, "F16"):
             raise SparsifyError(f"tensor {block}{name}.weight: {fault}")
@@ -137,7 +141,7 @@ def _matrices(predictor: Predictor, block: str) -> Iterator[Bytes]:
 
 
 def transposed(stored: Bytes, tensor: TensorInfo, formats: Formats) -> Bytes:
-    """A tensor's rows uint8 [rows, row_bytes] as those of its transpose, flat."""
+    """The rows of a tensor's transpose, from its rows uint8 [rows, row_bytes], flat."""
     if word := WORDS.get(tensor.type_name):
         return np.ascontiguousarray(stored.view(word).T).view(np.uint8).reshape(-1)
     rows, elements = tensor.dims

@@ -1,8 +1,8 @@
-"""What the feed-forward networks of a ReLU model do over a text: the engine with an eye on them.
+"""Collects a ReLU model's feed-forward inputs and active neurons over a text.
 
-A file does not say which activation its model has. Here it is ReLU, and the engine runs it as such:
-relu(gate) * up. What is gathered of each token, block by block: the residual before ffn_norm, from
-which PowerInfer's predictors foretell, and which neurons have gate > 0.
+A file does not say which activation its model has. Here it is taken to be ReLU, and the engine runs
+relu(gate) * up. For each token and block this collects the residual before ffn_norm, from which
+PowerInfer's predictors predict, and which neurons have gate > 0.
 """
 
 import re
@@ -34,12 +34,12 @@ HELD_OUT_EVERY = 10  # passages
 
 
 class SparsifyError(EngineError):
-    """A model or a text of which no sparse model can be made: one line that says why."""
+    """A model or a text from which no sparse model can be made, in one plain line."""
 
 
 def keep_inputs_and_gates(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-    """The graph in which inputs and gates of the networks are memory, float32 [tokens, width] by
-    their names, until the next step."""
+    """The graph in which the networks' inputs and gates are memory, float32 [tokens, width] by
+    name, valid until the next step."""
     kept, limits = Memory(), limits_of(memory)
     nodes = [
         replace(node, arguments={k: _kept(v, kept, limits) for k, v in node.arguments.items()})
@@ -60,7 +60,7 @@ def _kept(value: Value | float, kept: dict[str, Array], limits: Mapping[str, int
 
 @contextmanager
 def relu_model(path: Path, options: Options) -> Iterator[tuple[Model, dict[str, Array]]]:
-    """The model with ReLU, and what a step leaves of each block's input and gate, by name."""
+    """The model with ReLU, and each block's input and gate in a step, by name."""
     model = Model(path, replace(options, passes=(with_relu, keep_inputs_and_gates)))
     try:
         yield model, model.memory
@@ -70,22 +70,21 @@ def relu_model(path: Path, options: Options) -> Iterator[tuple[Model, dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Of one block and all tokens: `inputs` float32 [tokens, hidden], and `bits` uint8, which has
-    a bit for each neuron: whether it was active."""
+    """One block over all tokens: `inputs` float32 [tokens, hidden], and `bits` uint8 with one bit
+    per neuron: whether it was active."""
 
     inputs: Array
     bits: Array
     ffn: int
 
     def active(self, tokens: Array) -> Array:
-        """bool [tokens, ffn] of the tokens asked for."""
+        """bool [tokens, ffn] of these tokens."""
         return np.unpackbits(self.bits[tokens], axis=1, count=self.ffn).astype(bool)
 
 
 class Gathered:
-    """What `gather` found: counts int64 [blocks, ffn] of active tokens, and each block's pairs in
-    files that are gone at its end. `held_out` bool [tokens] marks what no predictor may learn from.
-    """
+    """The result of `gather`: counts int64 [blocks, ffn] of active tokens, and each block's pairs
+    in temporary files. `held_out` bool [tokens] marks tokens that no predictor may train on."""
 
     def __init__(self, config: ModelConfig, inputs: list[IO[bytes]], bits: list[IO[bytes]]) -> None:
         self.config, self._inputs, self._bits = config, inputs, bits
@@ -93,7 +92,7 @@ class Gathered:
         self._held_out: list[Array] = []
 
     def add(self, kept: Mapping[str, Array], tokens: int, held_out: bool) -> None:
-        """The first `tokens` rows of what a step left."""
+        """Append the first `tokens` rows of a step's values."""
         for i, counts in enumerate(self.counts):
             active = kept[f"blk.{i}.ffn_gate"][:tokens] > 0
             counts += active.sum(axis=0)
@@ -133,9 +132,9 @@ def gather(
 ) -> Iterator[Gathered]:
     """Run a model over passages, each read on its own from position 0.
 
-    The pairs take 4 * hidden + ffn / 8 bytes of `folder` for each token and block. `progress` gets
-    passages done and their total. Raises `SparsifyError`, `OutputError` and what loading a model
-    does.
+    The pairs take 4 * hidden + ffn / 8 bytes of `folder` per token and block. `progress` receives
+    passages done and in total. Raises `SparsifyError`, `OutputError` and the errors of loading a
+    model.
     """
     if len(passages) < 2:
         raise SparsifyError(f"predictors need at least 2 passages of text, got {len(passages)}")

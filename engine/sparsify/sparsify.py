@@ -1,4 +1,4 @@
-"""From a dense model and a text to a sparse model: gather, train, write. Wants PyTorch."""
+"""From a dense model and a text to a sparse model: gather, train, export. Wants PyTorch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +21,8 @@ from kernels.cpu.runtime.cores import physical_cores
 
 @dataclass(frozen=True, slots=True)
 class Watchers:
-    """Who is told: of kernels certified, of passages read (done and total), of training (block,
-    rank and steps done), and of bytes written (done and total)."""
+    """Progress callbacks: kernels certified, passages read (done and total), training (block, rank
+    and steps done), and bytes written (done and total)."""
 
     certified: Certified | None = None
     read: Callable[[int, int], None] | None = None
@@ -32,8 +32,8 @@ class Watchers:
 
 @dataclass(frozen=True, slots=True)
 class BlockMade:
-    """The rank of its predictor, the share of neurons active on all tokens that were read, and what
-    the predictor does on the tokens held out."""
+    """The predictor's rank, the share of neurons active over all tokens read, and the predictor's
+    quality on held-out tokens."""
 
     rank: int
     active_share: float
@@ -42,7 +42,7 @@ class BlockMade:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The blocks, and the dense model's perplexities on a part of the text held out."""
+    """The blocks, and the dense model's perplexities on held-out text."""
 
     blocks: Sequence[BlockMade]
     perplexities: Perplexities
@@ -60,9 +60,9 @@ def sparsify(
 ) -> Made:
     """Write the sparse model `out` of the dense model at `path`, whose gates are ReLU's.
 
-    Predictors learn from `passages`, lists of tokens each read on its own; how often each neuron
-    was active goes to `keep_statistics`, a folder or .npz. Raises `SparsifyError`, `OutputError`
-    and what loading a model does; `out` is not there then.
+    Predictors train on `passages`, lists of tokens each read on its own; activation counts go to
+    `keep_statistics`, a folder or .npz. Raises `SparsifyError`, `OutputError` and the errors of
+    loading a model, and then leaves nothing of `out`.
     """
     watchers = watchers or Watchers()
     with GGUFFile(path) as file:

@@ -1,7 +1,7 @@
-"""Predictors of a ReLU model's active neurons, trained with PyTorch.
+"""Trains predictors of a ReLU model's active neurons with PyTorch.
 
-A predictor has no bias and a file has one threshold, so the border is put where scaling can move
-it: logits are trained against 1, and fc2 is divided by the border that gives the wanted recall.
+A predictor has no bias and a file has one threshold, so the decision border is moved by scaling:
+logits are trained against 1, and fc2 is divided by the border that gives the wanted recall.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,16 @@ from engine.sparsify.gather import Block
 from reference.op import Array
 
 THRESHOLD = 1.0
-SHARPNESS = 4.0  # log-odds that a logit of 1 is: so nearly all borders stay above 0
+SHARPNESS = 4.0  # log-odds of a logit of 1: nearly all borders stay above 0
 LEAST_BORDER = 1 / 16
-LEAST_RANK = 32  # of the ladder, whose steps double: blocks of every plain format fit into rows
+LEAST_RANK = 32  # of the ladder, whose steps double: rows are whole blocks in every plain format
 MOST_HELD_OUT = 2**14  # tokens
 CHUNK = 512  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How predictors are trained: `rank` 0 climbs the ladder until `recall` is reached."""
+    """Training parameters: `rank` 0 climbs the ladder until `recall` is reached."""
 
     recall: float = 0.95
     rank: int = 0
@@ -39,8 +39,8 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Pairs of a token and a neuron that no training saw, counted: `pairs` in all, those that are
-    `active`, those `predicted` to be, and those that are both, `right`."""
+    """Counts of held-out (token, neuron) pairs: `pairs` in all, those that are `active`, those
+    `predicted`, and those that are both, `right`."""
 
     pairs: int
     active: int
@@ -57,12 +57,12 @@ class Judged:
 
     @property
     def recall(self) -> float:
-        """Of what is active; 1 where nothing is."""
+        """Share of active pairs that are predicted; 1 where nothing is active."""
         return self.right / self.active if self.active else 1.0
 
     @property
     def precision(self) -> float:
-        """Of what is predicted; 1 where nothing is."""
+        """Share of predicted pairs that are active; 1 where nothing is predicted."""
         return self.right / self.predicted if self.predicted else 1.0
 
 
@@ -78,11 +78,11 @@ def train(
     training: Training,
     progress: ProgressCallback | None = None,
 ) -> tuple[Predictor, Judged]:
-    """The block's predictor and what it does on the tokens of `held_out`, bool [tokens].
+    """The block's predictor and its quality on the tokens of `held_out`, bool [tokens].
 
-    The rank is the smallest of the ladder whose predictor reaches the recall at the border it was
-    trained for; then the border moves so that the recall is the wanted one. `progress` gets the
-    rank and the steps done.
+    The rank is the smallest of the ladder whose predictor reaches the recall at its training
+    border; then the border moves to give the wanted recall. `progress` receives the rank and the
+    steps done.
     """
     learned, judged = np.flatnonzero(~held_out), _spread(np.flatnonzero(held_out), MOST_HELD_OUT)
     predictor = None
@@ -98,7 +98,7 @@ def train(
 
 
 def _spread(tokens: Array, most: int) -> Array:
-    """At most so many of them, evenly."""
+    """At most so many of them, evenly spaced."""
     return tokens if len(tokens) <= most else tokens[:: -(-len(tokens) // most)]
 
 
@@ -109,7 +109,7 @@ def _fit(
     training: Training,
     progress: ProgressCallback | None,
 ) -> Predictor:
-    """AdamW on the cross entropy, in which active neurons weigh as much as all others together."""
+    """AdamW on the cross entropy, with active neurons weighted to balance the others."""
     rng = np.random.default_rng([training.seed, rank])
     sample = rng.choice(tokens, size=min(len(tokens), 4096), replace=False)
     sample.sort()
@@ -141,8 +141,8 @@ def _fit(
 
 
 def _border(block: Block, tokens: Array, predictor: Predictor, recall: float) -> float:
-    """The logit that a share `recall` of the active pairs reaches, or the least border that
-    scaling can move to the threshold."""
+    """The logit that a share `recall` of the active pairs reaches, or the least border that scaling
+    can move to the threshold."""
     found = [logits[active] for logits, active in _logits(block, tokens, predictor)]
     reached = np.sort(np.concatenate([np.zeros(0, np.float32), *found]))
     if not len(reached):
@@ -151,7 +151,7 @@ def _border(block: Block, tokens: Array, predictor: Predictor, recall: float) ->
 
 
 def judge(block: Block, tokens: Array, predictor: Predictor, threshold: float) -> Judged:
-    """Active and predicted pairs of these tokens."""
+    """Count active and predicted pairs of these tokens."""
     counts = np.zeros(4, np.int64)
     for logits, active in _logits(block, tokens, predictor):
         predicted = logits >= threshold
