@@ -1,1 +1,1 @@
-"""A duration: how long every kernel and the engine take, against the machine's limits and peers."""
+"""Benchmarks: how long every kernel and the engine take, against the machine's limits and peers."""

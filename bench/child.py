@@ -1,7 +1,7 @@
-"""A child process that answers questions.
+"""A child process that answers requests.
 
-What may crash, hang or keep threads busy is asked from afar: its death is found and told in one
-line, its threads and memory never meet the parent's, and it does not outlive the parent.
+It isolates what may crash, hang or keep threads busy: its death is reported in one line, its
+threads and memory are separate from the parent's, and it does not outlive the parent.
 """
 
 import os
@@ -24,16 +24,15 @@ from typing import Any
 from engine.closing import Closing
 from kernels.child import environment
 
-LINES = 50  # that the child prints, the last that are kept
-PROGRAM = 600.0  # seconds that a program may take
-FAREWELL = 10.0  # seconds a child has to end by itself once nobody asks any more
-QUIET = 0.02  # seconds over which a process at rest is looked for
-PATIENCE = 2.0  # seconds within which it must come to rest
+LINES = 50  # last lines of the child's output that are kept
+PROGRAM = 600.0  # seconds for a program
+FAREWELL = 10.0  # seconds for a child to end by itself once the pipe is closed
+QUIET = 0.02  # seconds over which a process must be idle
+PATIENCE = 2.0  # seconds within which it must become idle
 
 
 class ChildError(RuntimeError):
-    """A question that got no answer: one line that says why, and `reason`, which does not say what
-    was asked."""
+    """A request without an answer: one line with the reason; `reason` leaves out the request."""
 
     def __init__(self, reason: str, told: str = "") -> None:
         super().__init__(f"{told}: {reason}" if told else reason)
@@ -44,8 +43,8 @@ class ChildError(RuntimeError):
 def started(
     words: Sequence[str], env: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A program whose output is caught; it ends with the block, and so does all that it started.
-    `env` is added to this process's environment."""
+    """Context of a running program whose output is captured; it ends with the block, with all
+    processes that it started. `env` is added to this process's environment."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace",
@@ -62,8 +61,8 @@ def started(
 def output(
     program: str, options: Mapping[str, object | None], env: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
-    """What a program prints, on stdout and on stderr, that ends by itself; ChildError where it
-    cannot be run, takes too long, or fails. Options without a value are None."""
+    """Run a program to its end; returns its stdout and stderr. ChildError where it cannot be run,
+    takes too long, or fails. Options without a value are None."""
     words = [program, *(str(w) for pair in options.items() for w in pair if w is not None)]
     try:
         with started(words, env) as process:
@@ -79,12 +78,12 @@ def output(
 
 
 class Child(Closing):
-    """A process that has `home`, a function or a class as `module:name`, imported when it is first
-    asked; a context manager that ends it. A class is made once, of `arguments`.
+    """A process that imports `home`, a function or a class as `module:name`, at the first request;
+    a context manager that ends it. A class is instantiated once, with `arguments`.
 
-    `env` is added to this process's environment. Modules are looked for where this process looks
-    for them, unless `env` has a PYTHONPATH. A child that takes longer than `patience` seconds over
-    an answer counts as hung and is killed. What it has started ends with it.
+    `env` is added to this process's environment. Modules are found where this process finds them,
+    unless `env` has a PYTHONPATH. A child that takes longer than `patience` seconds for an answer
+    counts as hung and is killed, with all processes that it started.
     """
 
     def __init__(
@@ -122,12 +121,12 @@ class Child(Closing):
 
     @property
     def ended(self) -> bool:
-        """Whether it died, hung or was closed, so that it can be asked no more."""
+        """Whether it died, hung or was closed, and takes no more requests."""
         return self._talk.closed
 
     def ask(self, method: str = "", /, **arguments: Any) -> Any:
-        """What its function gives for these arguments, or a method of its class. A child that
-        reports an error lives on; one that died or hung is gone."""
+        """Call its function, or a method of its class, with these arguments. A child that reports
+        an error lives on; one that died or hung is gone."""
         told = f"{self.home}, asked {str([method, arguments])[:200]}"
         if self.ended:
             raise ChildError("it has ended before", told)
@@ -146,7 +145,7 @@ class Child(Closing):
         return answer
 
     def close(self) -> None:
-        """End the child: it is told that nobody asks any more, and killed if that does not do."""
+        """Tell the child that there are no more requests, and kill it if it does not end."""
         if self.ended:
             return
         self._talk.close()
@@ -160,7 +159,7 @@ class Child(Closing):
             self._process.stdout.close()
 
     def _tell(self, words: Any) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: its status says how
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: its status tells how
             self._talk.send(words)
 
     def _death(self) -> str:
@@ -175,15 +174,15 @@ class Child(Closing):
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
-    """A process with all that it started, where it leads a group of its own."""
+    """Kill a process, and its group if it leads one."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
 
 
 class Revived(ExitStack):
-    """A child that comes back: the question after one that it died or hung over, or after `close`,
-    goes to another. A context manager that ends the last."""
+    """A child that is restarted for the request after one that it died or hung on, or after
+    `close`. A context manager that ends the last one."""
 
     def __init__(self, home: str) -> None:
         super().__init__()
@@ -191,7 +190,7 @@ class Revived(ExitStack):
         self._child: Child | None = None
 
     def ask(self, patience: float, method: str = "", /, **arguments: Any) -> Any:
-        """The answer, within so many seconds, a new child's start included; or ChildError."""
+        """The answer within so many seconds, including the start of a new child; or ChildError."""
         if self._child is None or self._child.ended:
             self._child = self.enter_context(Child(self._home))
         self._child.patience = patience
@@ -199,8 +198,8 @@ class Revived(ExitStack):
 
 
 def settle() -> None:
-    """Wait until this process's threads are at rest, so that the next contender has the machine
-    to itself: thread pools look out for more work for a while after the last."""
+    """Wait until this process's threads are idle, so that the next contender has the machine to
+    itself: thread pools spin for a while after their last work."""
     deadline = time.perf_counter() + PATIENCE
     while time.perf_counter() < deadline:
         used = time.process_time()
@@ -213,10 +212,10 @@ def settle() -> None:
 
 
 def serve() -> None:
-    """The child's side: answer the questions that come until nobody asks any more.
+    """The child's side: answer requests until the parent closes the pipe.
 
-    What an answer raises is told in a line. When the parent goes while an answer is in the making,
-    the process ends at once.
+    An exception is reported in one line. If the parent ends during a request, the process ends at
+    once.
     """
     talk, home = Connection(int(sys.argv[1])), sys.argv[2]
     questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -247,14 +246,14 @@ def serve() -> None:
 
 
 def _found(home: str, arguments: Sequence[Any]) -> Any:
-    """The function, or an object of the class."""
+    """The function, or an instance of the class."""
     module, _, name = home.partition(":")
     found = getattr(import_module(module), name)
     return found(*arguments) if isinstance(found, type) else found
 
 
 def _one_line(error: Exception) -> str:
-    """Our own errors read as they are; a stranger's is named."""
+    """An error in one line: our own as they are, others with their type."""
     text = " ".join(str(error).split())
     plain = text and isinstance(error, ValueError | RuntimeError | OSError)
     return text if plain else f"{type(error).__name__}: {text}"

@@ -1,7 +1,7 @@
-"""Is B slower than A? Two commits or variants measured in turns, or two stored runs.
+"""Is B slower than A? Compares two commits or variants measured in turns, or two stored runs.
 
-Where both sides can run now, each runs in processes of its own, and A twice: what A differs by from
-itself is the noise floor. B is slower only where the interval of the ratio lies above 1, the ratio
+Where both sides can run now, each runs in processes of its own, and A twice: A's difference from
+itself is the noise floor. B is slower only if the interval of the ratio lies above 1, the ratio
 lies above the floor, and both still hold when that case is measured once more from the start.
 """
 
@@ -31,23 +31,25 @@ from kernels.cpu.runtime.team import Team
 from kernels.kernel import Kernel
 from kernels.table import KERNELS, find
 
-BLOCKS = 8  # in which each side begins anew, with fresh memory and inputs
+BLOCKS = 8  # blocks, each with fresh memory and inputs
 MOST_BLOCKS = 24
-NOISY = 1.1  # a factor between A and itself that asks for more blocks
-ROUNDS = 5  # of every block
+NOISY = 1.1  # a factor between A and itself above which more blocks are taken
+ROUNDS = 5  # rounds of every block
 RULE = Rule(least=ROUNDS, most=ROUNDS)
 LEVEL = 0.99
-FEWEST = 3  # samples that say anything
-MANY = 8  # cases whose scatter says anything
+FEWEST = 3  # samples needed for a verdict
+MANY = 8  # cases needed for a scatter
 UNKNOWN = 1.1  # the factor between two runs where nothing tells how the machine changed
-OUTLIER = 7.0  # median deviations, almost five standard ones, that no case of many is off by chance
+OUTLIER = (
+    7.0  # median deviations, almost five standard ones, that no case of many exceeds by chance
+)
 A, B, AGAIN = "a", "b", "a again"
 MINE = (OURS, FAST)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One case: median seconds of both sides, b / a, and the factor that noise alone makes."""
+    """One case: median seconds of both sides, b / a, and the factor that noise alone causes."""
 
     title: str
     a: float
@@ -57,7 +59,7 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """What B is: "slower", "faster", or "same" as A."""
+        """B is "slower", "faster", or the "same" as A."""
         if not self.ratio.significant or max(self.ratio.value, 1 / self.ratio.value) <= self.floor:
             return "same"
         return "slower" if self.ratio.value > 1 else "faster"
@@ -83,8 +85,8 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was compared; `unmatched` names what only one side has, `same_code` counts kernels not
-    measured because both sides have the same."""
+    """A comparison; `unmatched` names cases that only one side has, `same_code` counts kernels not
+    measured because both sides have the same code."""
 
     a: str
     b: str
@@ -109,22 +111,22 @@ class Comparison:
 
 
 class Worker:
-    """What a child has: samples of kernels of its source tree, one case at a time."""
+    """The object in a child: samples kernels of its source tree, one case at a time."""
 
     def __init__(self, threads: int) -> None:
         self._lab = Lab(Team(threads), Limits.unprobed())
         self._run: OpRun | None = None
 
     def kernels(self, names: Sequence[str]) -> dict[str, str]:
-        """Of each that runs here, a digest of all that its machine code is made of; not of what
-        judges it."""
+        """For each kernel that runs here, a digest of everything its machine code is made of; the
+        judge's sources do not count."""
         here = [k for k in KERNELS if k.name in set(names) and not k.missing()]
         keys = {kernel.name: Key.of(kernel) for kernel in here}
         return {name: f"{key.source} {key.row}" for name, key in keys.items()}
 
     def prepare(self, kernel: str, shape: dict[str, int], cache: str) -> None:
-        """Be ready for this case, in fresh memory."""
-        self._run = None  # its memory goes before the next is asked for
+        """Prepare this case in fresh memory."""
+        self._run = None  # its memory goes before the next is allocated
         work = Workload.of(BenchCase(find(kernel), shape, ()))
         self._run = OpRun(self._lab, work, cache)
 
@@ -137,7 +139,7 @@ class Worker:
 
 
 class Workers:
-    """Processes that sample kernels, which end with the stack: two of side A, one of side B."""
+    """Processes that sample kernels, ended with the stack: two of side A, one of side B."""
 
     def __init__(
         self, a: Side, b: Side, kernels: Iterable[Kernel], threads: int, stack: ExitStack
@@ -159,8 +161,8 @@ class Workers:
                 raise TreeError(f"{side.name} does not run: {reason}") from None
 
     def sample(self, case: BenchCase, cache: str) -> dict[str, list[float]]:
-        """Blocks of rounds: every block in fresh memory, every round with sides in turns; more of
-        them while A is far from itself."""
+        """Take blocks of rounds: every block in fresh memory, every round with the sides in turns;
+        more blocks while A differs much from itself."""
         samples: dict[str, list[float]] = {role: [] for role in self.sides}
         samplers = {role: partial(child.ask, "sample") for role, child in self._children.items()}
         for block in range(MOST_BLOCKS):
@@ -182,7 +184,7 @@ def measured(
     everything: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Measure both sides now, in turns; kernels whose sources are the same only if `everything`."""
+    """Measure both sides now, in turns; kernels with the same sources only if `everything`."""
     with ExitStack() as stack:
         running = Workers(a, b, (case.kernel for case, _ in cases), threads, stack)
         wanted, unmatched, same = [], [], set()
@@ -197,7 +199,7 @@ def measured(
                 wanted.append((case, cache))
         rows = _rows(wanted, running, progress)
     doubtful = [i for i, row in enumerate(rows) if row.verdict != "same"]
-    if doubtful:  # chance may have done it: other processes, other memory, other minutes
+    if doubtful:  # it may have been chance: other processes, other memory, other minutes
         with ExitStack() as stack:
             running = Workers(a, b, (wanted[i][0].kernel for i in doubtful), threads, stack)
             second = _rows([wanted[i] for i in doubtful], running, progress)
@@ -210,7 +212,8 @@ def measured(
 def _rows(
     cases: Sequence[tuple[BenchCase, str]], running: Workers, progress: ProgressCallback | None
 ) -> list[Compared]:
-    """A case's floor is how far A is from itself there, but no less than in the median case."""
+    """The cases' rows; a case's floor is how far A is from itself there, but at least the median
+    case's."""
     samples = []
     for case, cache in cases:
         samples.append(running.sample(case, cache))
@@ -231,17 +234,17 @@ def _rows(
 
 
 def _noise(samples: Mapping[str, Sequence[float]]) -> float:
-    """The factor that A may be away from itself."""
+    """The factor by which A may differ from itself."""
     return ratio(samples[AGAIN], samples[A], level=LEVEL, together=ROUNDS).farthest
 
 
 def stored(a: Run, b: Run, again: Run | None = None) -> Comparison:
-    """Two runs of another time, by what both have measured.
+    """Compare two stored runs by the cases that both measured.
 
-    They were not interleaved, so what changed on the machine in between counts as well. The floor
-    is what shows of that: how far the halves of each run's samples are apart; how far peers, which
-    did not change, are; how far apart most cases are, since most did not change either; and how far
-    a second run of A is from A (`again`).
+    They did not take turns, so changes of the machine in between count as well. The floor is
+    estimated from how far the halves of each run's samples differ; how far peers, which did not
+    change, differ; how far most cases differ, since most did not change either; and how far a
+    second run of A differs from A (`again`).
     """
     ours, theirs = _ours(a), _ours(b)
     third = _ours(again) if again else {}
@@ -261,7 +264,7 @@ def stored(a: Run, b: Run, again: Run | None = None) -> Comparison:
 
 
 def _ours(run: Run) -> dict[tuple[Any, ...], Measurement]:
-    """What took us seconds; a stream's are those of a node's rows once more."""
+    """Our own times; a stream's repeat those of a node's rows."""
     return {
         m.key: m
         for m in run.measurements
@@ -278,7 +281,7 @@ def _halves(m: Measurement) -> float:
 
 
 def _drift(a: Run, b: Run) -> float:
-    """How far the median peer is from itself."""
+    """The median peer's difference from itself."""
     before, after = (
         {m.key: m.median for m in run.measurements if m.contender not in MINE and m.samples}
         for run in (a, b)
@@ -288,7 +291,7 @@ def _drift(a: Run, b: Run) -> float:
 
 
 def _scatter(ratios: Sequence[float]) -> float:
-    """The median case's ratio, and OUTLIER times how far the median case is from that."""
+    """The median case's ratio, and OUTLIER times the median deviation from it."""
     if len(ratios) < MANY:
         return UNKNOWN
     logs = np.log(ratios)

@@ -1,4 +1,5 @@
-"""`pytest bench/ --benchmark` measures; without that flag every benchmark runs once and is checked.
+"""`pytest bench/ --benchmark` measures; without that flag every benchmark runs once and its output
+is checked.
 
 Each measurement is on disk as soon as it is made: see bench/race/results.py.
 """
@@ -41,17 +42,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--peers", help="names with commas between, or none; all by default")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark looks at its options
+@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its options
 def pytest_configure(config: pytest.Config) -> None:
     plan = config.stash[PLAN] = Plan.of(config)
     if not plan.measuring:
         config.option.benchmark_disable = True
-    now = conditions()  # before this run makes itself felt
+    now = conditions()  # before this run adds its own load
     config.stash[RECORDER] = Recorder(plan.folder, now, Limits.unprobed(), plan.measuring)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --benchmark the lab's own tests stay out: they would only disturb."""
+    """With --benchmark the lab's own tests are deselected: they would only disturb."""
     benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
     for item in benchmarks:
         item.add_marker(pytest.mark.benchmark(timer=CLOCK))
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """A run that measures wants the machine's limits, which takes a while the first time."""
+    """Probe the machine's limits before a measuring run, which takes a while the first time."""
     plan = session.config.stash[PLAN]
     if plan.measuring and session.items and not session.config.option.collectonly:
         with progress_bar() as bar:
@@ -70,7 +71,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Benchmarks get what the plan has of what they ask for."""
+    """Parametrize benchmarks with the plan's cases."""
     plan = metafunc.config.stash[PLAN]
     if {"case", "cache"} <= set(metafunc.fixturenames):
         found = [(case, cache) for case in plan.cases() for cache in CACHES]
@@ -82,7 +83,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("packed", plan.packings(), ids=lambda p: f"{p[0].name} {p[1]}x{p[2]}")
     if "engine_path" in metafunc.fixturenames:
         metafunc.parametrize("engine_path", plan.engine_models, ids=lambda path: path.stem)
-    # What is opened for one test stays open for the next: pytest puts those side by side.
+    # Tests with the same model are adjacent, so that it stays open between them.
     if "figure_race" in metafunc.fixturenames:
         races = [(path, name) for path in plan.engine_models for name in plan.card.races]
         names = [f"{path.stem} {name}" for path, name in races]
@@ -117,14 +118,14 @@ def lab(plan: Plan, recorder: Recorder) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def engine_field(request: pytest.FixtureRequest, plan: Plan) -> Iterator[Field]:
-    """Our engine and its peers, each with the model open in a process of its own."""
+    """Our engine and its peers, each with the model open in its own process."""
     model, setup = request.param
     with field_of(model, setup, plan.peers) as opened:
         yield opened
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where the results are, and what to make of them."""
+    """Print where the results are, and how to view them."""
     config = terminalreporter.config
     recorder = config.stash[RECORDER]
     if recorder.results is None:

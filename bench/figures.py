@@ -1,7 +1,7 @@
-"""The speed card: which tests give the figures of bench/targets.py, and those that no race gives.
+"""The speed card: which tests give the figures of bench/targets.py, and figures that no race gives.
 
 `pytest bench/test_figures.py --benchmark` measures them and prints the card; bench/report/card.py
-makes it of a run's rows.
+computes it from a run's rows.
 """
 
 import secrets
@@ -28,14 +28,14 @@ from kernels.cpu.runtime.share import Share, pack_words
 from kernels.cpu.runtime.team import Program
 
 Array = np.ndarray[Any, np.dtype[Any]]
-STEP_STREAM, LINEAR_STREAM = "step", "linear nodes"  # of which a decode streams its weights
-READING = "reading"  # who reads the weights and nothing else, in turns with a step
+STEP_STREAM, LINEAR_STREAM = "step", "linear nodes"  # the format whose weights a decode streams
+READING = "reading"  # the contender that just reads the weights, in turns with a step
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
     """The tests whose ratios are figures: `shallow` and `deep` generate as many tokens; `one` and
-    `many` differ in their sequences."""
+    `many` differ in the number of sequences."""
 
     prompt: EngineTest
     generation: EngineTest
@@ -56,7 +56,8 @@ class Card:
         }
 
     def setup(self, threads: int) -> Setup:
-        """For all of its races. A depth beyond what a model was made for costs what any does."""
+        """One setup for all its races. A depth beyond the model's training context costs what any
+        does."""
         tests = [test for tests in self.races.values() for test in tests]
         return Setup(
             threads,
@@ -74,7 +75,7 @@ def _card(prompt: int, generate: int, some: int, depths: tuple[int, int], parall
     )
 
 
-TRIES = 5  # of each way to read
+TRIES = 5  # samples of each way to read
 FULL = _card(512, 128, 32, (128, 4096), 8)
 QUICK = _card(24, 4, 3, (8, 40), 3)
 
@@ -88,8 +89,8 @@ def streamed(model: Model) -> list[Array]:
 
 
 def reading(model: Model) -> Sampler:
-    """All threads read the weights that a decode step streams, in whatever way is fastest here, and
-    do nothing else: seconds."""
+    """Seconds in which all threads just read the weights of a decode step, in the fastest way
+    here."""
     weights = streamed(model)
     sums = np.zeros(STEP * model.team.n_threads, np.int32)
     blocks = [
@@ -113,9 +114,9 @@ def reading(model: Model) -> Sampler:
 def streams(
     model: Model, found: Profile, limits: Limits, turns: Mapping[str, Sequence[float]]
 ) -> list[Measurement]:
-    """Bytes of weights over the time of a decode step, over that of reading them alone, which took
-    turns with it, and over that of the step's linear nodes; and the fastest that the machine was
-    ever seen to read as many."""
+    """Bandwidths: bytes of weights over the time of a decode step, over that of reading them alone
+    (in turns with it), and over that of the step's linear nodes; and the fastest that the machine
+    has ever been seen to read as many."""
     sizes = {"tokens": found.step.tokens, "outputs": 1}
     depth, threads = found.context - found.step.tokens, found.step.threads
     weights = sum(

@@ -48,9 +48,9 @@ def options() -> argparse.ArgumentParser:
 
 
 def settle() -> None:
-    """The environment of this process and of those that it starts, before NumPy and CuPy are
-    imported: caches where they can be written, since CuPy cannot be imported without its own, and
-    one thread for each reference, since eight of them are computed at a time."""
+    """Prepare the environment of this process and its children, before NumPy and CuPy are imported:
+    writable caches, since CuPy cannot be imported without its own, and one thread for each
+    reference, since eight of them are computed at a time."""
     cache = Path(os.environ.setdefault("ASSAY_CACHE", str(Path("gpu-check-cache").absolute())))
     try:
         (Path.home() / ".cupy").mkdir(exist_ok=True)
@@ -61,14 +61,14 @@ def settle() -> None:
 
 
 def gpu_here() -> "Device | str":
-    """The GPU, or in a line why there is none."""
+    """The GPU, or one line why there is none."""
     if missing := lacking(NEEDED):
         return f"no GPU can be used without {' and '.join(missing)}"
     settle()
     try:
         from kernels.cuda.runtime.current import current
         from kernels.cuda.runtime.device import DeviceError
-    except ImportError as error:  # versions that do not go together
+    except ImportError as error:  # incompatible versions
         return f"no GPU can be used: {str(error).strip().splitlines()[0]}"
     try:
         return current()

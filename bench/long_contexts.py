@@ -53,16 +53,16 @@ from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, KIVI, page_of_keys
 
 OPS = ("page_extremes", "page_scores", "choose_pages")
-APART = (".q", ".put", "_new")  # how labels end of what puts heads apart and together
-ROWS = 1024  # that are drawn; the others repeat them
-STAMPED = 30  # steps with a time stamp behind each call
+APART = (".q", ".put", "_new")  # suffixes of labels of nodes that split and join heads
+ROWS = 1024  # cells that are drawn; the others repeat them
+STAMPED = 30  # steps with a time stamp after each call
 BUDGETS, FEW = (0.05, 0.125, 0.25, 0.5), (0.3,)
 RULE, QUICKLY = Rule(least=9, error=0.005, cap_seconds=60), Rule(least=3, most=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A method that keeps or reads so much of a text, and the engine's options for it."""
+    """A method with its budget, and the engine's options for it."""
 
     name: str
     budget: float = 1.0
@@ -79,7 +79,7 @@ def _chosen(text: str, held: int) -> Way:
 
 
 def groups(asked: Namespace, heads: Heads) -> Iterator[list[Way]]:
-    """Who takes turns, beside all cells and llama.cpp."""
+    """The ways that take turns, each group beside all cells and llama.cpp."""
     held = asked.held
     if asked.kv_policy:
         yield [
@@ -95,7 +95,7 @@ def groups(asked: Namespace, heads: Heads) -> Iterator[list[Way]]:
 
 
 def fill(model: Model, held: int) -> float:
-    """Let sequence 0 hold a text; the seconds that a policy took to evict from it."""
+    """Fill sequence 0 with a text; returns the seconds that a policy took to evict from it."""
     rng = np.random.default_rng(0)
     cells, method = model.cells, model.method
     if isinstance(method, TwoBits):
@@ -112,7 +112,7 @@ def fill(model: Model, held: int) -> float:
         rows = layout.quantise(rng.standard_normal((ROWS, width), np.float32))
         cache[:] = np.resize(rows, cache.shape)
     placed = cells.place(range(held), [(0,)] * held)
-    if isinstance(method, Streaming):  # as behind a session
+    if isinstance(method, Streaming):  # as after restoring a session
         method.restore(placed, {})
     if isinstance(method, TwoBits):  # the latest tokens have rows, all others pages
         unpacked = model.options.kv_residual + 2 * GROUP
@@ -124,9 +124,8 @@ def fill(model: Model, held: int) -> float:
 
 
 def bookkeeping(model: Model, held: int) -> float:
-    """The share of a step in nodes that only a policy has, but for the attention over what it
-    chose."""
-    timed_step(model, [1], held)  # whose inputs are still in place
+    """The share of a step in the policy's own nodes, without attention over the chosen cells."""
+    timed_step(model, [1], held)  # its inputs are still in place
     plan, team = model.plan, model.team
     stamped = Stamped(plan.entries)
     bare = float(np.median([stamped.bare(team) for _ in range(STAMPED)]))
@@ -141,7 +140,7 @@ def _is_bookkeeping(node: Node) -> bool:
 
 
 def bytes_read(model: Model, held: int) -> tuple[float, float]:
-    """What a step reads of weights and cache, and of the cache alone."""
+    """Bytes that a step reads of weights and cache, and of the cache alone."""
     timed_step(model, [1], held)
     sizes, seen, parts = {"tokens": 1, "outputs": 1}, cells_seen(model, 1), [0.0, 0.0]
     for i, one in enumerate(model.plan.steps):
@@ -151,10 +150,8 @@ def bytes_read(model: Model, held: int) -> tuple[float, float]:
 
 
 class Race:
-    """Ways behind the same text, each an engine of this process, and llama.cpp in one of its own.
-
-    `base` is what their rows have in common.
-    """
+    """Ways after the same text, each an engine of this process, and llama.cpp in a process of its
+    own. `base` is what their rows have in common."""
 
     def __init__(self, asked: Namespace, tell: Tell, stack: ExitStack) -> None:
         self._held, self._path, self._threads = asked.held, resolve(asked.model), asked.threads
@@ -175,7 +172,7 @@ class Race:
         self._full = self._opened(Way(told.FULL), stack)
 
     def _opened(self, way: Way, stack: ExitStack) -> tuple[Way, Model, list[Measurement]]:
-        """A model that holds the text, and what is known of its steps beforehand."""
+        """A model with the text in its cache, and the known facts of its steps."""
         self._racing.say(f"{way.name}, {way.budget:.3g}")
         options = {"batch": 64, "sequences": 1, "threads": self._threads, **way.options}
         context = self._held + 64
@@ -198,7 +195,7 @@ class Race:
         return way, model, known
 
     def of(self, ways: list[Way]) -> list[Measurement]:
-        """Rows of these, of all cells and of llama.cpp, of one race."""
+        """Rows of these ways, of all cells and of llama.cpp, of one race."""
         with ExitStack() as stack:
             opened = [self._full, *(self._opened(way, stack) for way in ways)]
             entries = {
@@ -213,7 +210,7 @@ class Race:
             return rows + [row for _, _, known in opened[1:] for row in known[1:]]
 
     def heads(self, folder: Path) -> Heads:
-        """A file by which heads keep all at random, since no speed depends on which."""
+        """A file with random full-attention heads, since no speed depends on which."""
         config, path = self._full[1].config, folder / "heads.tsv"
         found = np.random.default_rng(0).random((config.blocks, config.kv_heads))
         write(path, found)
@@ -221,11 +218,11 @@ class Race:
 
     @property
     def full(self) -> list[Measurement]:
-        """What is known of all cells, which every race has."""
+        """The known facts of all cells, which every race includes."""
         return self._full[2][1:]
 
     def _beside(self) -> Sample:
-        """A step of llama.cpp, once our threads rest."""
+        """A step of llama.cpp, once our threads are idle."""
         assert self._peer
         settle()
         return self._peer.sample(self._test)
@@ -243,7 +240,7 @@ def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None,
 
 
 def answers() -> pd.DataFrame:
-    """What `bench.needle` found last on this machine; nothing where it never ran."""
+    """The last results of `bench.needle` on this machine; nothing if it never ran."""
     try:
         runs, _ = read_folder(results_folder())
     except ResultsError:

@@ -34,19 +34,19 @@ from engine.tokenizer import Tokenizer
 from reference.formats.kivi import KIVI
 
 MODEL = "story-long"
-SEED = 25_001  # of tales that no training drew
+SEED = 25_001  # of tales outside the training set
 ANSWER = 4  # tokens at the end of an answer, which look for it
 STORIES = 0.1  # of a tale's parts
 RECENT = 0.5  # of what H2O keeps, as in its paper
-SINKS = 1 / 3  # of what streaming heads see, as in theirs,
-SEEN = 0.02  # which is so much of a text at least
-OTHER_SEED = SEED + 1  # of tales by which heads are told apart
+SINKS = 1 / 3  # of the cells that streaming heads see, as in their paper,
+SEEN = 0.02  # the smallest part of a text
+OTHER_SEED = SEED + 1  # tales by which heads are told apart
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """So many `tales` of `tokens` tokens, each asked at so many `depths`; and of how many tokens
-    more, at least, there is a perplexity."""
+    """So many `tales` of `tokens` tokens, each asked at so many `depths`; and at least how many
+    more tokens are scored for perplexity."""
 
     tales: int
     tokens: int
@@ -61,7 +61,7 @@ QUICK = Effort(1, 300, 2, 30, (0.3,))
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A prompt that ends with the question for a fact, and the number of its depth, 0 the
+    """A prompt that ends with the question for a fact, and the index of its depth, 0 the
     earliest."""
 
     prompt: Sequence[int]
@@ -71,7 +71,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """What follows a prompt, and its log probability (nats) by the grammar."""
+    """A prompt's continuation, and its log probability (nats) under the grammar."""
 
     prompt: Sequence[int]
     following: Sequence[int]
@@ -80,8 +80,7 @@ class Continued:
 
 @dataclass(slots=True)
 class Foretold:
-    """A logits processor that lets no tokens be drawn but these, and notes what each costs: -ln p
-    in nats."""
+    """A logits processor that forces these tokens and records the NLL of each in nats."""
 
     tokens: Sequence[int]
     nll: list[float] = field(default_factory=list)
@@ -97,8 +96,8 @@ class Foretold:
 def cases(
     tokenizer: Tokenizer, effort: Effort, seed: int = SEED
 ) -> tuple[list[Asked], list[Continued]]:
-    """Questions for the facts nearest to the middle of each stretch of a tale, and what the tale
-    itself goes on to ask."""
+    """Questions for the facts nearest to the middle of each stretch of a tale, and the tale's own
+    continuation."""
     asked, continued = list[Asked](), list[Continued]()
     for number in range(effort.tales):
         tale = Tale(np.random.default_rng([seed, number]), STORIES)
@@ -123,25 +122,25 @@ def cases(
 
 
 def _encoded(tokenizer: Tokenizer, text: str, begins: bool = False) -> list[int]:
-    """A part's tokens, behind BOS or behind a space."""
+    """A part's tokens, after BOS or after a space."""
     return tokenizer.encode(text if begins else f" {text}", add_special=begins)
 
 
 def looked_up(tokenizer: Tokenizer, effort: Effort, seed: int = OTHER_SEED) -> list[list[int]]:
-    """Texts that end with a question and its answer, by which heads that look back are found."""
+    """Texts that end with a question and its answer, from which retrieval heads are found."""
     asked = cases(tokenizer, effort, seed)[0]
     return [[*one.prompt, *_encoded(tokenizer, one.fact.told)] for one in asked]
 
 
 def answers(engine: Engine, asked: Asked) -> bool:
-    """Whether the engine goes on with the fact."""
+    """Whether the engine continues with the fact."""
     right = _encoded(engine.tokenizer, asked.fact.told)
     params = SamplingParams(temperature=0, max_tokens=len(right))
     return engine.generate(asked.prompt, params).text.strip() == asked.fact.told
 
 
 def nats(engine: Engine, continued: Continued) -> list[float]:
-    """What each token that follows costs, -ln p, behind what a policy has kept of the prompt."""
+    """NLL of each token of a continuation, after the policy's eviction of the prompt."""
     foretold = Foretold(continued.following)
     most = len(continued.following)
     params = SamplingParams(temperature=0, max_tokens=most, logits_processors=[foretold])
@@ -151,14 +150,14 @@ def nats(engine: Engine, continued: Continued) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A file of numbers by which `count` heads of keys are told apart."""
+    """A file of per-head scores by which `count` KV heads are told apart."""
 
     file: Path
     count: int
 
     def text(self, budget: float, longest: int) -> str:
-        """DuoAttention that keeps this part of so many cells in the mean of heads: as many heads
-        keep all as leave the others SEEN of them, and these see what is left."""
+        """DuoAttention that keeps this part of so many cells on average over heads: as many heads
+        keep all cells as the streaming ones, which see SEEN of them, allow."""
         kept = max(k for k in range(self.count) if self._seen(budget, k) >= min(SEEN, budget))
         cells, streaming = self._seen(budget, kept) * longest, 1 - kept / self.count
         sinks, recent = round(SINKS * cells), round((1 - SINKS) * cells)
@@ -172,8 +171,8 @@ class Heads:
 
 
 def text_of(name: str, budget: float, longest: int, heads: Heads) -> str:
-    """A policy that keeps, or has each token read, this part of so many cells, in the shell's
-    words; or one that keeps all, but merges all but this part of them."""
+    """A policy that keeps, or lets each token read, this part of so many cells, as a command-line
+    option; or one that keeps all, but merges all but this part."""
     cells = round(budget * longest)
     if name == "duoattention":
         return heads.text(budget, longest)
@@ -195,7 +194,7 @@ def ways(effort: Effort, longest: int, heads: Heads) -> Iterator[tuple[str, floa
 
 
 def heads_of(path: Path, tokenizer: Tokenizer, effort: Effort, folder: Path, threads: int) -> Heads:
-    """Which heads of a model look back to facts; what streams sees a twentieth of a text."""
+    """Retrieval heads of a model; streaming heads see a twentieth of a text."""
     texts = looked_up(tokenizer, replace(effort, tales=1))
     seen = min(map(len, texts)) // 20
     found = alphas(path, texts, int(SINKS * seen), int((1 - SINKS) * seen), ANSWER, threads)

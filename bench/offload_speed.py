@@ -31,9 +31,9 @@ FULL, QUICK = Rule(least=5, most=60, error=0.01, cap_seconds=240), Rule(least=3,
 
 
 def races(path: Path, options: Namespace, kept: Folders, tell: Tell) -> Iterator[list[Measurement]]:
-    """One after the other; `tell` is told which, and how many rounds are done."""
+    """One race after the other; `tell` receives its name, and how many rounds are done."""
     racing = Racing(options.rule, tell, path.stem)
-    # tokens of a sample that count, of a model larger than a process and of a smaller one
+    # counted tokens of a sample, for a model larger than a process and for a smaller one
     large, small = (1, 8) if options.quick else (4, 48)
     shares = (0.6, 1.0) if options.quick else ways.SHARES  # the budgets of a curve
     subject, share = Subject.of(path, options.threads, large, small), options.budget

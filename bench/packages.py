@@ -1,4 +1,5 @@
-"""Which packages are here, asked without importing them: where one is missing much else may be."""
+"""Which packages are installed, found without importing them: where one is missing much else may
+be."""
 
 import importlib.util
 from collections.abc import Iterable
@@ -6,12 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def lacking(names: Iterable[str]) -> list[str]:
-    """Those of these packages, by what they are imported as, that are not installed."""
+    """Those of these import names that are not installed."""
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """Of those of these packages, by what they are called where they are installed, that are."""
+    """Versions of those of these distributions that are installed."""
     found = {}
     for name in names:
         try:

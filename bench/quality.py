@@ -1,8 +1,8 @@
-"""What each weight format leaves of a model: the embedded story model in every one of them, its
-perplexity on stories beside the grammar's own, and how far it is from F16.
+"""Quality by weight format: the embedded story model in every format, its perplexity on stories
+beside the grammar's own, and its divergence from F16.
 
-Each story is read on its own, from its first token to its end, as the model was trained to; so the
-floor, which no model can beat, is exact: the probability with which the grammar writes each story.
+Each story is read on its own, from its first token to its end, as in training; so the floor, which
+no model can beat, is exact: the probability with which the grammar writes each story.
 """
 
 import math
@@ -29,9 +29,9 @@ from engine.tokenizer import Tokenizer
 MODEL, BASE = "story", "F16"
 HELD_OUT = GOLDEN.parent / "story" / "held_out.txt"
 STORIES = 200
-ROWS = 256  # of logits at once; no story is much longer
-# From what keeps most of a model to what keeps least: as llama.cpp's mixes of the same formats do,
-# and by bits a weight where there are no figures.
+ROWS = 256  # logits at once; no story is much longer
+# From the formats that keep most of a model to those that keep least: by llama.cpp's figures of
+# mixes of the same formats, and by bits per weight where there are none.
 EXPECTED = (
     "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "IQ4_NL", "IQ4_XS",
     "Q4_1", "Q4_0", "MXFP4", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS",
@@ -52,7 +52,7 @@ ERROR = ", standard error"
 
 
 def row_of(name: str, kind: str, threads: int) -> Measurement:
-    """Of a format, or of the mix of that name (`kind` is PURE or MIXED)."""
+    """The row of a format, or of the mix of that name (`kind` is PURE or MIXED)."""
     model = resolve(MODEL).name
     return Measurement(BENCH, "", variant=kind, format=name, model=model, threads=threads)
 
@@ -64,43 +64,43 @@ def figure(row: Measurement, test: str, value: float, unit: str) -> Measurement:
 def estimates(
     row: Measurement, perplexity: Estimate, divergence: Estimate, same_top: Estimate
 ) -> Iterator[Measurement]:
-    """A row like this for each figure of a model beside another, and for its standard error: the
-    perplexity, the KL divergence in nats, and the share of same likeliest tokens."""
+    """A row like this for each figure of a comparison, and for its standard error: perplexity, KL
+    divergence in nats, and the share of equal argmax tokens."""
     for test, estimate, unit in (
         (LOSS, perplexity, "perplexity"),
         (DIVERGENCE, divergence, "nats"),
         (SAME, same_top, "share"),
     ):
-        # a divergence below zero is the rounding of the base's 16 bits
+        # a negative divergence is the rounding of the base's 16 bits
         yield figure(row, test, max(0.0, estimate.value), unit)
         yield figure(row, test + ERROR, estimate.error, unit)
 
 
 def pure(formats: Sequence[str] = EXPECTED) -> dict[str, Recipe]:
-    """All matrices in one format, for those of the formats that can be written."""
+    """All matrices in one format, for the formats that can be written."""
     named = {mix.base: name for name, mix in reversed(MIXES.items())}
     return {name: Recipe(named[name], pure=True) for name in formats if name in named}
 
 
 def mixed() -> dict[str, Recipe]:
-    """As llama.cpp mixes them."""
+    """llama.cpp's mixes."""
     return {name: Recipe(name) for name in LLAMA_3}
 
 
 def floor(told: Sequence[str], threads: int) -> Measurement:
-    """The perplexity of the grammar that wrote the stories, of the tokens that count."""
+    """The perplexity of the grammar that wrote the stories, over scored tokens."""
     tokens = sum(len(passage.foretold) for passage in passages(resolve(MODEL), told))
     nats = -sum(map(log_probability, told))
     return figure(row_of("", "", threads), FLOOR, math.exp(nats / tokens), "perplexity")
 
 
 def stories(count: int = STORIES) -> list[str]:
-    """Held-out ones, which no training drew."""
+    """Held-out stories, outside the training set."""
     return HELD_OUT.read_text().splitlines()[:count]
 
 
 def passages(model: Path, told: Sequence[str]) -> list[Passage]:
-    """Each story's tokens, BOS in front and EOS behind."""
+    """Each story's tokens, with BOS and EOS."""
     with GGUFFile(model) as file:
         tokenizer = Tokenizer.from_metadata(file.metadata)
     assert tokenizer.eos_id is not None
@@ -108,8 +108,8 @@ def passages(model: Path, told: Sequence[str]) -> list[Passage]:
 
 
 def opening(model: Path, vocab: int, length: int, number: int) -> list[int]:
-    """So many tokens: for an embedded model of stories, from the beginning of one on, else random
-    ones. Another number, other tokens."""
+    """So many tokens: for an embedded story model, from the beginning of a story, else random.
+    Another number gives other tokens."""
     if model in embedded_models().values():
         told = _told(model)
         number %= len(told)
@@ -125,7 +125,7 @@ def _told(model: Path) -> list[Sequence[int]]:
 def qualities(
     kinds: Mapping[str, Mapping[str, Recipe]], told: Sequence[str], threads: int
 ) -> Iterator[list[Measurement]]:
-    """Rows of each recipe: quantise the model, read the stories, compare with what F16 said."""
+    """Rows of each recipe: quantise the model, read the stories, compare with F16."""
     source = resolve(MODEL)
     texts = passages(source, told)
     base, coded = _read(source, texts, threads, keep=True)
@@ -168,7 +168,7 @@ def scores(
     coded: Sequence[Coded] | None = None,
     keep: bool = False,
 ) -> tuple[Tally, list[Coded]]:
-    """A model's scores, beside a base's log-probabilities or with those to be a base."""
+    """A model's scores against a base's log-probabilities, or recorded as a base."""
     kept: list[Coded] = []
     scorer, tally, vocab = Scorer(engine), Tally(), engine.model.config.vocab
     for i, text in enumerate(texts):
@@ -179,7 +179,7 @@ def scores(
 
 
 def bits(path: Path) -> float:
-    """Of a file's weights, norms and all, on average."""
+    """Mean bits per weight of a file, norms included."""
     with GGUFFile(path) as file:
         sizes = [(tensor.n_bytes, math.prod(tensor.dims)) for tensor in file.tensors.values()]
     stored, weights = np.sum(sizes, axis=0)

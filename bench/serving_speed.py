@@ -33,13 +33,13 @@ from engine.schedule.scheduler import Scheduler
 
 RULE, QUICKLY = Rule(least=5, most=40, error=0.01, cap_seconds=60), Rule(least=2, most=2)
 TRIES = 5  # llama-batched-bench may end before its logging thread has printed the result
-UNTIMED = 3  # steps at the beginning of answers, which read their prompts
+UNTIMED = 3  # first steps of answers, which read their prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many prompts at once, of so many tokens, and the tokens of each answer; of the mixed load
-    also the tokens of a long prompt and how many of those come."""
+    """So many prompts at once, of so many tokens, and the tokens of each answer; for the mixed load
+    also the tokens of a long prompt and how many of those arrive."""
 
     sequences: int
     prompt: int
@@ -73,8 +73,8 @@ QUICK = Effort(Load(4, 16, 6), Load(3, 4, 8), Load(2, 4, 24, 32, 2), Load(4, 24,
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Seconds of a scheduler's step, of them those in which the model ran, and in which tokens were
-    drawn; `answers` and `read`: tokens of answers that go on, and of prompts."""
+    """Seconds of a scheduler's step, those in which the model ran, and those in which tokens were
+    sampled; `answers` and `read`: tokens of continued answers, and of prompts."""
 
     seconds: float
     model: float
@@ -101,7 +101,7 @@ class Watched:
 
 
 class Served:
-    """An engine that serves random prompts, all of one seed."""
+    """An engine that serves random prompts, all from one seed."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self._random = engine, np.random.default_rng(0)
@@ -111,7 +111,7 @@ class Served:
         return cast(list[int], drawn.tolist())
 
     def row(self, test: str, load: Load, contender: str = OURS, **more: Any) -> Measurement:
-        """What is known of a part before it is measured."""
+        """A part's row before it is measured."""
         model = self.engine.model
         return Measurement(
             serving.BENCH, test, contender, model=model.file.path.name,
@@ -125,7 +125,8 @@ class Served:
         ]
 
     def steps(self, arriving: Mapping[int, Sequence[Request]]) -> tuple[list[Step], int]:
-        """Of a scheduler to whom requests come at these steps, and the tokens that it evaluated."""
+        """Steps of a scheduler to which requests arrive at these steps, and the number of evaluated
+        tokens."""
         own, watched = self.engine.serving(), Watched(self.engine.model)
         scheduler, timings = Scheduler(replace(own, model=watched)), own.timings  # type: ignore[arg-type]
         found: list[Step] = []
@@ -152,15 +153,14 @@ class Served:
         return Sample(seconds, check=written == load.sequences * load.answer)
 
     def step(self, load: Load, kept: list[float]) -> float:
-        """The median of steps that go on with answers; what of each was neither the model's nor
-        spent on drawing is kept, as a share."""
+        """The median step that continues answers; the share outside model and sampling is kept."""
         steps, _ = self.steps({0: self.requests(load)})
         going = [s for s in steps[UNTIMED:] if s.answers == load.sequences and not s.read]
         kept += [1 - (s.model + s.drawing) / s.seconds for s in going]
         return float(np.median([s.seconds for s in going]))
 
     def mixed(self, load: Load) -> list[Step]:
-        """Steps with answers under way, among which long prompts come, evenly spread."""
+        """Steps with answers in progress, among which long prompts arrive, evenly spread."""
         arriving = {0: self.requests(load)}
         for k in range(load.count):
             long = Request(f"long {k}", self.prompt(load.long), answer(1))
@@ -168,7 +168,7 @@ class Served:
         return [s for s in self.steps(arriving)[0][UNTIMED:] if s.answers]
 
     def prefix(self, load: Load) -> tuple[int, int]:
-        """Tokens evaluated of prompts that begin alike, and how few can be."""
+        """Tokens evaluated for prompts with a common prefix, and the smallest possible number."""
         shared, own = self.prompt(load.prompt), 8
         asked = [
             Request(str(i), shared + self.prompt(own), answer(load.answer))
@@ -198,12 +198,12 @@ class Served:
 
 
 def answer(tokens: int) -> SamplingParams:
-    """The likeliest tokens, exactly so many."""
+    """Greedy tokens, exactly so many."""
     return SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
 
 
 def batched_bench(program: str, model: Path, load: Load, threads: int, context: int) -> Sample:
-    """What llama-batched-bench says of the same load, its loading not counted."""
+    """llama-batched-bench's result for the same load, without loading."""
     options = {
         "-m": model, "-c": context, "-b": 2048, "-ub": 512, "-t": threads, "-tb": threads,
         "-npp": load.prompt, "-ntg": load.answer, "-npl": load.sequences,
@@ -217,7 +217,7 @@ def batched_bench(program: str, model: Path, load: Load, threads: int, context: 
 
 
 def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
-    """Rows, one part after the other; `tell` is told which, and how many rounds are done."""
+    """Rows, one part after the other; `tell` receives the part, and how many rounds are done."""
     path, effort = resolve(asked.model), QUICK if asked.quick else FULL
     tell(f"{path.stem}: opening")
     racing = Racing(asked.rule, tell, path.stem)
@@ -235,7 +235,7 @@ def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None,
 
 
 def arriving(racing: Racing, served: Served, effort: Effort, program: str) -> list[Measurement]:
-    """All prompts at once, in turns with llama.cpp's program where it is."""
+    """All prompts at once, in turns with llama.cpp's program if there is one."""
     load, test, model = effort.arriving, serving.ARRIVING, served.engine.model
     about = model.file.path, load, model.team.n_threads, effort.context
     ours = served.row(test, load, tokens=load.tokens)

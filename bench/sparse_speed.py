@@ -39,13 +39,13 @@ from engine.sparsity import pays
 
 BENCH = "sparse speed"
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-TOKENS = 16  # by which shares are found
+TOKENS = 16  # tokens by which shares are found
 DEPTH = 32  # tokens in the cache
 RULE = Rule(least=15, most=60, error=0.01, cap_seconds=12)
 QUICK = Rule(least=3, most=3)
-TOGETHER = 3  # rounds that are drawn as one
+TOGETHER = 3  # rounds that are resampled together
 SPARSE, DENSE, POWERINFER = "sparse", "dense", "PowerInfer"
-TOLD = re.compile(r" eval time = +([\d.]+) ms / +(\d+) runs")  # by PowerInfer, when it ends
+TOLD = re.compile(r" eval time = +([\d.]+) ms / +(\d+) runs")  # printed by PowerInfer at its end
 LEAD = (
     "Steps of one token, in turns, at thresholds by which these shares of the neurons are active."
     " PowerInfer's program loads the model for each sample and tells what its own steps took."
@@ -56,8 +56,8 @@ LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Of weights that a token's step reads: those that it always reads, predictors, and all of the
-    neurons' gates, and ups and downs."""
+    """Bytes of weights in a token's step: those always read, predictors, all neurons' gates, and
+    ups and downs."""
 
     always: int
     predictors: int
@@ -80,18 +80,18 @@ class Bytes:
         return self.always + self.gates + self.rest
 
     def sparse(self, active: float, firing: float) -> float:
-        """With such shares of active neurons and of those whose gate is open."""
+        """Bytes with these shares of active neurons and of open gates."""
         return self.always + self.predictors + active * self.gates + firing * self.rest
 
 
 def decoding(model: Model) -> Sampler:
-    """A step of one token, forgotten again; each time of another one."""
+    """A step of one token, undone afterwards; another token each time."""
     tokens = np.random.default_rng(2)
     return lambda: timed_step(model, [int(tokens.integers(model.config.vocab))], DEPTH)
 
 
 def shares_of(model: Model, threshold: float) -> tuple[float, float]:
-    """The mean share of active neurons at a threshold, and of those that fire."""
+    """The mean shares of active and of firing neurons at a threshold."""
     for counted in neuron_counts(model.memory).values():
         counted.clear()
     model.set_threshold(threshold)
@@ -104,7 +104,7 @@ def shares_of(model: Model, threshold: float) -> tuple[float, float]:
 
 
 def threshold_for(model: Model, share: float) -> tuple[float, float, float]:
-    """A threshold at which about this share is active, and the shares that are active and fire."""
+    """A threshold at which about this share is active, with the shares that are active and fire."""
     low, high = -1.0, 1.0
     while shares_of(model, low)[0] < min(share, 0.999) and low > -1e6:
         low *= 4
@@ -120,7 +120,8 @@ def threshold_for(model: Model, share: float) -> tuple[float, float, float]:
 
 
 def powerinfer(program: str, model: Path, threads: int, threshold: float) -> Sample:
-    """A step of PowerInfer's, the mean over some behind a short prompt, as it tells itself."""
+    """Seconds of PowerInfer's step, the mean over some after a short prompt, as its program
+    reports."""
     options = {
         "-m": model, "-p": "a", "-n": DEPTH, "-c": 256, "-t": threads, "--temp": 0,
         "--log-disable": None,
@@ -141,7 +142,7 @@ def curve(
     tell: Tell = print,
     program: str = "",
 ) -> Iterator[list[Measurement]]:
-    """Rows for each share; the model is loaded to count its neurons, then to be timed."""
+    """Rows for each share; the model is loaded once to count its neurons, then to be timed."""
     options = partial(Options, context=256, threads=threads)
     counting = Model(path, options(sparse="on", passes=(count_neurons,), batch=TOKENS))
     try:
@@ -184,7 +185,7 @@ def curve(
 
 
 def section(rows: pd.DataFrame) -> Section:
-    """A row for each share, and their curve; shares are kept in millionths of all neurons."""
+    """A row for each share, and their curve; shares are stored in millionths of all neurons."""
     points = []
     for _, race in rows[rows["bench"] == BENCH].groupby("rivals", sort=False):
         ways = {way.test: way for way in race.itertuples()}

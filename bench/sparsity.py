@@ -1,8 +1,8 @@
-"""What skipping neurons leaves of a model: the embedded ReLU story model with all its neurons, with
-those that fire, and with those that predictors name, threshold by threshold.
+"""Quality of sparse inference: the embedded ReLU story model with all its neurons, with those that
+fire, and with predicted ones, threshold by threshold.
 
-The model is read as in `bench.quality`, on the same stories; what it is compared with is itself
-with all its neurons.
+The model is read as in `bench.quality`, on the same stories, and compared with itself with all its
+neurons.
 """
 
 import math
@@ -31,9 +31,9 @@ ZERO, ONE = Estimate(0.0, 0.0), Estimate(1.0, 0.0)
 def rows_of(
     kind: str, threshold: float, threads: int, shares: Mapping[str, float], *figures: Estimate
 ) -> list[Measurement]:
-    """Of a way to choose neurons (ALL, FIRING or PREDICTED, and then the threshold): the share that
-    was active and the share that would fire, recall and precision; then what quality.estimates are
-    of, beside all neurons."""
+    """Rows of a way to choose neurons (ALL, FIRING, or PREDICTED with its threshold): the active
+    share, the share that would fire, recall and precision; then quality.estimates against all
+    neurons."""
     shape = f"{THRESHOLD}={threshold:g}" if kind == PREDICTED else ""
     model = resolve(MODEL).name
     row = Measurement(BENCH, "", variant=kind, shape=shape, model=model, threads=threads)
@@ -59,7 +59,7 @@ def sparse(
         assert comparison is not None
         predicted, fired, hits, pairs = _pairs(counted, sum(len(t.tokens) - 1 for t in texts))
         shares = {FIRED: fired / pairs}
-        if kind == FIRING:  # what is predicted is all; the engine skips what does not fire
+        if kind == FIRING:  # all are predicted; the engine skips what does not fire
             every = {SHARE: 1.0, RECALL: 1.0, PRECISION: fired / pairs} | shares
             yield rows_of(ALL, threshold, threads, every, base.perplexity().perplexity, ZERO, ONE)
             predicted = fired
@@ -72,7 +72,7 @@ def sparse(
 
 
 def _pairs(counted: Iterable[Counted], tokens: int) -> tuple[int, int, int, int]:
-    """Pairs of a token and a neuron that were predicted, that fired, that did both; and all."""
+    """Counts of (token, neuron) pairs: predicted, firing, both, and all."""
     blocks = joined(counted)
     predicted, fired, hits = (int(c.sum()) for c in (blocks.predicted, blocks.fired, blocks.hits))
     return predicted, fired, hits, tokens * len(blocks.fired)

@@ -34,10 +34,9 @@ SPARSE_DRAFTS = Synthetic(0.8, 4, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """A sample is a stretch of `length` tokens, behind one of so many `prompts` where a draft model
-    guesses; steps of `counts` tokens are verified; `alphas`, `costs`
-    and `gammas` are a synthetic drafter's, `curve` the alphas of the curve; so many tokens are
-    `read` to count neurons."""
+    """A sample is a stretch of `length` tokens, after one of so many `prompts` where a draft model
+    guesses; steps of `counts` tokens are verified; `alphas`, `costs` and `gammas` are a synthetic
+    drafter's, `curve` the alphas of the curve; so many tokens are `read` to count neurons."""
 
     length: int
     prompts: int
@@ -58,7 +57,7 @@ QUICK = Effort(12, 2, (1, 3, 5), ALPHAS[-1:], COSTS, GAMMAS[:1], (0.0, 0.5, 1.0)
 
 
 def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
-    """Rows, one part after the other; `tell` is told which, and how many rounds are done."""
+    """Rows, one part after the other; `tell` receives the part, and how many rounds are done."""
     path = resolve(asked.target)
     draft = resolve(asked.draft) if asked.draft else None
     wanted, effort = chosen(path, draft, asked.part), QUICK if asked.quick else FULL
@@ -98,7 +97,7 @@ def _of_engine(
 
 
 def chosen(path: Path, draft: Path | None, asked: Sequence[str]) -> Sequence[str]:
-    """The parts that were asked for, or all that this target and draft model have."""
+    """The requested parts, or all that this target and draft model have."""
     if races.PAIR in asked and not draft:
         raise ValueError(f"the part {races.PAIR} wants a draft model: --draft MODEL")
     with GGUFFile(path) as file:

@@ -12,7 +12,7 @@ TINY, STORY = "tinyllama", "story"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The figure is to be at least `goal`, or, with `most`, at most; `format` "" is any."""
+    """The figure must be at least `goal`, or, with `most`, at most; `format` "" is any."""
 
     figure: str
     goal: float

@@ -1,4 +1,4 @@
-"""Source trees to compare: the working tree, or a commit's rooms in a folder of their own."""
+"""Source trees to compare: the working tree, or a commit checked out to a folder of its own."""
 
 import io
 import tarfile
@@ -18,19 +18,19 @@ RULER = ("bench", "data")  # the present ones, whatever is measured
 
 
 class TreeError(ValueError):
-    """A commit or variant that there is not."""
+    """A commit or variant that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: a tree, and the variant that takes the place of others there."""
+    """One side of a comparison: a tree, and the variant that replaces others there."""
 
     name: str
     folder: Path
     variant: str = ""
 
     def kernel(self, kernel: Kernel) -> str:
-        """What stands for this kernel on this side."""
+        """The kernel's counterpart on this side."""
         parts = (kernel.op, kernel.target, self.variant or kernel.variant, kernel.format)
         return "/".join(filter(None, parts))
 

@@ -1,1 +1,1 @@
-"""Anybody's kernels of an op, judged and timed in turns: who is right, and who is fastest."""
+"""Leaderboards: third-party kernels of an op, judged and timed in turns."""

@@ -1,5 +1,5 @@
-"""Our own kernel of an op on a board: the one that an engine would take, tried in this process as
-its certificate asks, laws and all, and timed on hot and on cold caches."""
+"""Our own kernel of an op on a leaderboard: the one that an engine would choose, tried in this
+process with all laws, and timed on hot and cold caches."""
 
 import math
 import secrets
@@ -22,23 +22,23 @@ from kernels.trial import CASES, Request, attempt, held, law_cases, laws_of
 from reference.op import Case, Op
 
 NAME = "assay"
-EXACT = {"float32": "exact"}  # what kernels call what a board calls so
+EXACT = {"float32": "exact"}  # our names of what a leaderboard calls otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """A kernel and what its trial showed."""
+    """A kernel and the result of its trial."""
 
     kernel: Kernel
     tried: Row
 
     def rows(self, shape: str) -> list[Row]:
-        """At a shape, for each cache."""
+        """Its rows at a shape, one for each cache state."""
         return [replace(self.tried, shape=shape, name=f"{self.tried.name}, {c}") for c in CACHES]
 
 
 def ours(op: Op, format: str | None, machine: str, threads: int) -> Ours | None:
-    """The first of our kernels that this machine can run in exact numerics, tried; None where the
+    """The first of our kernels with exact numerics that this machine can run, tried; None where the
     op has none."""
     exact = [k for k in variants(op.name, format) if k.numerics == "exact" and not k.missing()]
     known = serving(exact)
@@ -69,7 +69,7 @@ def ours(op: Op, format: str | None, machine: str, threads: int) -> Ours | None:
 def samplers(
     mine: Ours, case: Case, limits: Limits, threads: int
 ) -> Iterator[Mapping[str, Callable[[], float]]]:
-    """Of its time, by the names of its rows; none where it does not take the shape."""
+    """Samplers of its time, by the names of its rows; none if it does not take the shape."""
     if not mine.kernel.takes(case.shape):
         yield {}
         return

@@ -1,4 +1,4 @@
-"""The board as a report: a section for each op, a table for each shape and machine."""
+"""A leaderboard as a report: a section for each op, a table for each shape and machine."""
 
 import math
 import re
@@ -33,7 +33,7 @@ ALL = (
 
 
 def report(rows: Sequence[Row], complaints: Sequence[str] = ()) -> Report:
-    """Of sorted rows; `complaints` are about what could not be judged."""
+    """The report of sorted rows; `complaints` list what could not be judged."""
     sections = [summary(rows)]
     for title, some in groupby(rows, lambda row: f"{row.op} {row.format}".strip()):
         here = list(some)
@@ -48,7 +48,7 @@ def report(rows: Sequence[Row], complaints: Sequence[str] = ()) -> Report:
 
 
 def summary(rows: Sequence[Row]) -> Section:
-    """A row for each solution of an op, whatever formats, shapes and caches it is there for."""
+    """One row for each solution of an op, over all formats, shapes and cache states."""
     once = {(row.op, _apart(row.name), row.format): row for row in rows}
     groups: dict[tuple[str, str], list[Row]] = {}
     for (op, name, _), row in once.items():
@@ -86,7 +86,7 @@ def summary(rows: Sequence[Row]) -> Section:
         f"{_apart(row.name)}: {row.why}."
         for row in once.values()
         if row.verdict == "wrong" and row.ordinary <= 1 and row.why
-    ]  # right at ordinary values, so that the table alone would not say why
+    ]  # right at ordinary values, so the table alone would not tell why
     shown = [some for some in groups.values() if some[0].op in faulty or not faulty]
     caption = "Every solution" + (
         " of ops where somebody breaks something" if whole and faulty else ""
@@ -96,12 +96,13 @@ def summary(rows: Sequence[Row]) -> Section:
 
 
 def _apart(name: str) -> str:
-    """The name of our kernel without its caches, and of a function without its file's folder."""
+    """The name of our kernel without its cache state, and of a function without its file's
+    folder."""
     return name.removesuffix(", cold").removesuffix(", hot")
 
 
 def _whose(name: str) -> str:
-    """ggml of ggml_ops.c:relu, assay of assay generic."""
+    """The author: ggml of ggml_ops.c:relu, assay of assay generic."""
     return re.split(r"[_ ]", Path(name.partition(":")[0]).stem)[0]
 
 
@@ -118,7 +119,7 @@ def _rightness(some: Sequence[Row]) -> Cell:
 
 
 def _keeps(some: Sequence[Row], laws: Sequence[str]) -> Cell:
-    """Whether none of these laws is broken, in how many formats if not in all alike."""
+    """Whether it keeps these laws, and in how many formats if not in all."""
     asked = [row for row in some if {*laws} & {*row.held, *row.broken}]
     broken = [row.format for row in asked if {*laws} & {*row.broken}]
     if not asked:
@@ -175,7 +176,7 @@ def _ratio(row: Row) -> Cell:
 
 
 def _laws(rows: Sequence[Row]) -> Table:
-    """What each holds, whatever its speed."""
+    """The laws that each solution keeps, whatever its speed."""
     once = {row.name: row for row in rows}
     columns: dict[str, Column] = {
         "Solution": "name", "Error over bound": "worst", "NMSE": "nmse", "Numerics": "numerics",

@@ -1,4 +1,4 @@
-"""What a board has of each solution, as rows, as JSON and as a frame."""
+"""Leaderboard rows, as JSON and as a frame."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class BoardError(ValueError):
-    """JSON that is no board."""
+    """JSON that is no leaderboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,17 @@ class Row:
 
     @property
     def race(self) -> tuple[str, str, str, str, int]:
-        """Who is compared with whom."""
+        """The key of solutions that are compared with each other."""
         return self.op, self.format, self.shape, self.machine, self.threads
 
     def json(self) -> dict[str, Any]:
-        """Infinities are null."""
+        """As JSON; infinities become null."""
         said = asdict(self)
         return {k: None if v in (math.inf, -math.inf) else v for k, v in said.items()}
 
     @classmethod
     def of(cls, said: Any) -> "Row":
-        """What `json` gave; BoardError for anything else."""
+        """Parse the output of `json`; BoardError for anything else."""
         if not isinstance(said, dict) or set(said) != {f.name for f in fields(cls)}:
             raise BoardError("a row has other keys than a board's")
         values: dict[str, Any] = {
@@ -76,12 +76,12 @@ class Row:
 
 
 def sorted_rows(rows: Iterable[Row]) -> list[Row]:
-    """Race by race, the fastest first and whoever is not right last."""
+    """Race by race, the fastest first and wrong solutions last."""
     return sorted(rows, key=lambda r: (r.race, r.rank or math.inf, r.seconds, r.name))
 
 
 def frame(rows: Sequence[Row]) -> "DataFrame":
-    """One row each: `frame[frame["rank"] == 1]` are the winners, ties among them."""
+    """One row each: `frame[frame["rank"] == 1]` are the winners, ties included."""
     import pandas as pd
 
     return pd.DataFrame([asdict(row) for row in rows], columns=[f.name for f in fields(Row)])

@@ -1,4 +1,4 @@
-"""The solutions of a folder: found, judged with their op's laws, and timed in turns."""
+"""Finds the solutions in a folder, judges them with their op's laws, and times them in turns."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,19 +30,19 @@ from kernels.foreign.samples import CAUGHT, sampled
 from reference.op import Case, Op, Shape
 from reference.table import OPS, find_op
 
-MODEL = "tinyllama-1.1b"  # whose sizes are timed where nobody says others
+MODEL = "tinyllama-1.1b"  # whose sizes are timed by default
 TOKENS = (1, 512)
-LEVEL = 0.05  # of finding a difference, among all of a race, where there is none
-TOGETHER = 3  # consecutive rounds that are drawn as one
-STARTS = 3  # of the processes of a race
-MOST_CALLS = 512  # of a sample: letting a child run and seeing it stop takes some 50 microseconds
-RULE = Rule(least=7, error=0.01, cap_seconds=2.0, most=100)  # of each start
+LEVEL = 0.05  # of finding a false difference anywhere in a race
+TOGETHER = 3  # consecutive rounds that are resampled together
+STARTS = 3  # process starts in a race
+MOST_CALLS = 512  # seconds of a sample: resuming and stopping a child takes some 50 microseconds
+RULE = Rule(least=7, error=0.01, cap_seconds=2.0, most=100)  # rounds of each start
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A solution, its op, and what the judge says."""
+    """A solution, its op, and the judge's report."""
 
     candidate: Candidate
     op: Op
@@ -51,7 +51,7 @@ class Entry:
     name: str
 
     def row(self, machine: str, shape: str, threads: int) -> Row:
-        """Of a solution that is not timed, or not yet."""
+        """The row of a solution without a time."""
         report = self.report
         laws = {o: tuple(w.name for w in report.laws if w.outcome == o) for o in (HELD, BROKEN)}
         return Row(
@@ -63,9 +63,9 @@ class Entry:
 
 
 def solutions(folder: Path) -> Iterator[tuple[Candidate, str] | str]:
-    """Every file of a kind that can be judged and its op: what its manifest says, or what the
-    folder that it lies in is called, or else each function in it that is called as an op is; a line
-    for a file of which none of this holds. One that serves several formats is there in each."""
+    """Every judgeable file and its op, taken from its manifest, its folder's name, or each function
+    named like an op; a complaint for each other file. A file for several formats appears once for
+    each."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder")
     for path in sorted(folder.rglob("*")):
@@ -92,7 +92,8 @@ def solutions(folder: Path) -> Iterator[tuple[Candidate, str] | str]:
 
 
 def shapes_of(op: Op, format: str | None) -> list[Shape]:
-    """TinyLlama's for a token and for many; those of the op's cases where it has none of it."""
+    """TinyLlama's shapes for one token and for many; those of the op's cases if the model does not
+    have the op."""
     found: list[Shape] = []
     if op.name in OPS:
         for tokens in TOKENS:
@@ -114,8 +115,8 @@ def board(
     tell: Tell = lambda _: None,
     own: bool = False,
 ) -> list[Row]:
-    """Judge all, some at a time, and race those that are right, at these sizes or the usual ones of
-    their op; without a rule there is no race. `own`: our own kernels stand among them."""
+    """Judge all, some in parallel, and race the correct ones, at these sizes or the op's usual
+    ones; without a rule there is no race. `own`: include our own kernels."""
     files = Counter(candidate.file for candidate, _ in found)
 
     def judged(one: tuple[Candidate, str]) -> Entry:
@@ -155,8 +156,8 @@ def raced(
     entries: Sequence[Entry], case: Case, limits: Limits, threads: int, rule: Rule,
     mine: Ours | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Those that are right and take the shape, in turns; one that gives what is wrong while it is
-    timed, or is faster than the machine can be, is not right."""
+    """Race the correct solutions that take the shape; one that is wrong while it is timed, or
+    faster than the machine can be, becomes wrong."""
     machine = conditions().device
     shape = ",".join(f"{axis}={size}" for axis, size in case.shape.items())
     rows = {entry.name: entry.row(machine, shape, threads) for entry in entries}
@@ -193,8 +194,8 @@ def _started(
     entries: Sequence[Entry], case: Case, rows: dict[str, Row], threads: int, rule: Rule,
     own: Mapping[str, Callable[[], float]],
 ) -> dict[str, list[float]]:  # fmt: skip
-    """Samples of all that are right, each in a child of its own that was started for them, but for
-    our `own`; who goes wrong meanwhile is not."""
+    """Start samplers for all correct solutions, each in a new child, except our `own`; one that
+    fails becomes wrong."""
     clocks = {name: clock for name, clock in own.items() if _right(rows[name])}
     with ExitStack() as stack:
         for entry in entries:
@@ -226,7 +227,7 @@ def _not_right(row: Row, verdict: str, why: str) -> Row:
 def _timed(
     row: Row, op: Op, case: Case, samples: Sequence[float], limits: Limits, threads: int
 ) -> Row:
-    """With its share of the limit; refused where that is more than can be, whatever arithmetic."""
+    """Add the time and its share of the limit; refused if that exceeds any arithmetic's limit."""
     seconds, cost = float(np.median(samples)), op.cost(case.shape, case.format)
     row = replace(row, seconds=seconds, samples=len(samples))
     if not limits.rates:
@@ -243,12 +244,12 @@ def _timed(
 
 
 def ranked(rows: Mapping[str, Row], starts: Mapping[str, Sequence[Sequence[float]]]) -> list[Row]:
-    """Of a rank are the fastest that is left and who is not slower beyond the noise; the next
-    begins behind them all.
+    """Rank 1 has the fastest and all that are not slower beyond noise; the next rank begins after
+    them.
 
-    `starts` has samples of each, of several starts in turns with the others'. The interval of two
-    times' ratio is at a level that allows for all pairs, and wider by what it was apart in single
-    starts: processes that run the same code differ by where their memory lies.
+    `starts` has samples of each solution from several process starts, in turns with the others. The
+    interval of a ratio of two times is at a level corrected for all pairs, and widened by how much
+    single starts differ: processes that run the same code differ by where their memory lies.
     """
     samples = {name: [s for some in each for s in some] for name, each in starts.items()}
     level = 1 - LEVEL / max(1, len(samples) * (len(samples) - 1) // 2)
@@ -271,6 +272,6 @@ def ranked(rows: Mapping[str, Row], starts: Mapping[str, Sequence[Sequence[float
 
 
 def apart(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], all_: float) -> float:
-    """How far from the ratio of all is that of a single start at most, as a factor."""
+    """The largest factor between a single start's ratio and the overall one."""
     each = (float(np.median(a) / np.median(b)) for a, b in zip(ours, theirs, strict=True))
     return max(max(one / all_, all_ / one) for one in each)

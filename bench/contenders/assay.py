@@ -1,4 +1,4 @@
-"""Assay's own engine."""
+"""Assay's engine as a contender."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,12 +15,12 @@ from engine.sparsity import settings
 
 
 def loaded(model: Path, setup: Setup, **options: Any) -> Engine:
-    """The model as a set-up wants it."""
+    """Load the model as a setup requires."""
     return Engine.load(model, **{**asdict(setup), "outputs": setup.sequences, **options})
 
 
 class Assay:
-    """The model behind certified kernels, as `assay run` has it."""
+    """The engine with certified kernels, as in `assay run`."""
 
     options: ClassVar[Mapping[str, Any]] = {}
 
@@ -76,6 +76,6 @@ class Assay:
 
 
 class AssayFast(Assay):
-    """The same with weights and what they multiply rounded to bfloat16, where that is faster."""
+    """The same with weights and their inputs rounded to bfloat16, where that is faster."""
 
     options: ClassVar[Mapping[str, Any]] = {"numerics": "fast"}

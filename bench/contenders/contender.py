@@ -1,4 +1,4 @@
-"""The seam between what is timed and who runs it: contenders open a model and evaluate tokens."""
+"""The interface between timing and engines: contenders open a model and evaluate tokens."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,14 @@ import numpy as np
 from bench.packages import lacking
 
 Array = np.ndarray[Any, np.dtype[Any]]
-VALUES = 64  # of the last logits, those that a check keeps, spread over the vocabulary
+VALUES = 64  # logits that a check stores, spread over the vocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The same for all contenders: threads, tokens of context (shared by all sequences), most
-    tokens of one step, the format of the KV cache, most sequences at once. Only our engine knows
-    how to skip neurons of a sparse model, and how to stay within a budget
-    (engine.options.Options)."""
+    """The same for all contenders: threads, context in tokens (shared by all sequences), most
+    tokens in one step, KV cache format, most concurrent sequences. Sparse inference and memory
+    budgets are for our engine only (engine.options.Options)."""
 
     threads: int
     context: int
@@ -35,7 +34,7 @@ class Setup:
 
     @property
     def settings(self) -> str:
-        """What all contenders do in another way than usual, e.g. kv_format=Q8_0."""
+        """Settings of all contenders that differ from the defaults, e.g. kv_format=Q8_0."""
         usual = Setup(self.threads, self.context)
         names = ("batch", "kv_format", "ram_budget")
         changed = [name for name in names if getattr(self, name) != getattr(usual, name)]
@@ -44,14 +43,14 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Proof that work was done: of the last logits, where the largest is and some values."""
+    """Proof that work was done: the argmax of the last logits, and some of their values."""
 
     argmax: int
     values: tuple[float, ...]
 
     @classmethod
     def of(cls, logits: Array) -> "Check":
-        """Of logits [vocab], which must be finite and not all the same."""
+        """The check of logits [vocab], which must be finite and not all the same."""
         if not np.isfinite(logits).all():
             raise ArithmeticError("the last logits are not finite")
         if np.ptp(logits) == 0:
@@ -60,8 +59,8 @@ class Check:
         return cls(int(np.argmax(logits)), tuple(map(float, some)))
 
     def nmse(self, other: "Check") -> float:
-        """How far these values are from the other's: the squared error over their variance; NaN
-        where there is nothing to compare."""
+        """Squared error of these values over the other's variance; NaN where there is nothing to
+        compare."""
         ours, theirs = np.array(self.values), np.array(other.values)
         if not len(theirs) or len(ours) != len(theirs):
             return math.nan
@@ -69,10 +68,10 @@ class Check:
 
 
 class Contender(Protocol):
-    """An engine with a model open; it lives in a child process of its own.
+    """An engine with a model open, in its own child process.
 
     Sequences are numbered from 0. `vocab` is the number of token ids, `exact` whether it promises
-    the same logits, bit for bit, however a prompt is cut into steps.
+    the same logits, bit for bit, however a prompt is split into steps.
     """
 
     vocab: int
@@ -82,19 +81,19 @@ class Contender(Protocol):
         """Open the model, ready for use."""
 
     def hold(self, sequences: int, length: int) -> int:
-        """Be ready for so many sequences and forget all but at most the first `length` tokens of
-        sequence 0; gives how many it still holds."""
+        """Prepare for so many sequences and drop all but at most the first `length` tokens of
+        sequence 0; returns how many are still in the cache."""
 
     def evaluate(self, tokens: Array, start: int) -> Array:
-        """Take tokens [sequences, n] at positions from `start` into the cache, at most
-        `setup.batch` in one step; float32 [sequences, vocab], the logits after the last ones."""
+        """Evaluate tokens [sequences, n] at positions from `start`, at most `setup.batch` in one
+        step; returns the logits after the last ones, float32 [sequences, vocab]."""
 
     def first_token(self, tokens: Sequence[int]) -> int:
-        """The likeliest token after a prompt, in an empty cache."""
+        """The argmax after a prompt, from an empty cache."""
 
     @property
     def about(self) -> dict[str, str]:
-        """Versions, and how the model runs; `sparse`, where neurons of it may be skipped."""
+        """Versions, and how the model runs; `sparse`, where neurons may be skipped."""
 
     def close(self) -> None:
         """Free the model."""
@@ -102,11 +101,11 @@ class Contender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the table: where a contender's class is, the packages it cannot be without, and
-    what its process wants to find in its environment."""
+    """A contender in the table: its class, required packages, and environment variables for its
+    process."""
 
     home: str
-    packages: Mapping[str, str]  # import name: what it is called where it is installed
+    packages: Mapping[str, str]  # import name: distribution name
     environment: Mapping[str, str]
 
 
@@ -127,7 +126,7 @@ CONTENDERS = {
 
 
 def present(name: str) -> str:
-    """What is missing of the contender's packages, in one line; "" where all are installed."""
+    """The missing packages, in one line; "" where all are installed."""
     if name not in CONTENDERS:
         raise ValueError(f"there is no contender {name!r}: {', '.join(CONTENDERS)}")
     packages = CONTENDERS[name].packages

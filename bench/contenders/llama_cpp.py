@@ -1,4 +1,4 @@
-"""llama.cpp through llama-cpp-python's low-level API, set up as llama-bench does."""
+"""llama.cpp through llama-cpp-python's low-level API, configured as llama-bench does."""
 
 import ctypes
 import logging
@@ -19,11 +19,11 @@ CACHES = {
     "Q4_0": llama_cpp.GGML_TYPE_Q4_0,
 }
 CPU = 0  # ggml's GGML_BACKEND_DEVICE_TYPE_CPU
-POLL = 50  # llama-bench's: how long idle threads look out for work, of 100
+POLL = 50  # llama-bench's polling level of idle threads, of 100
 
 
 class LlamaCpp:
-    """A model mapped from its file, on the CPU alone, flash attention left to llama.cpp."""
+    """A model mapped from its file, on the CPU, with llama.cpp's default for flash attention."""
 
     exact = False
     repacked: ClassVar[bool] = True
@@ -33,7 +33,7 @@ class LlamaCpp:
         self._context, self._n_sequences, self._held = None, 0, 0
         if setup.kv_format not in CACHES:
             raise ValueError(f"kv_format is {setup.kv_format!r}: want {', '.join(CACHES)}")
-        logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)  # a log takes time
+        logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)  # logging takes time
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0
@@ -49,7 +49,7 @@ class LlamaCpp:
         self._new_context(1)
 
     def _new_context(self, n_sequences: int) -> None:
-        """A context has room for a fixed number of sequences, each with its share of the cells."""
+        """Create a context for a fixed number of sequences, each with its share of the cells."""
         setup, params = self._setup, llama_cpp.llama_context_default_params()
         self._free_context()
         params.n_ctx, params.n_seq_max = setup.context, n_sequences
@@ -80,8 +80,8 @@ class LlamaCpp:
         return self._held
 
     def repeat(self, length: int) -> None:
-        """Hold so many tokens of sequence 0, with the keys and values of those that it holds again
-        and again: what a cache holds changes no speed, and to read a long text takes minutes."""
+        """Fill sequence 0 with so many tokens by repeating the keys and values that it has:
+        contents do not affect speed, and reading a long text takes minutes."""
         size = llama_cpp.llama_state_seq_get_size(self._context, 0)
         state = np.empty(size, np.uint8)
         place = ctypes.POINTER(ctypes.c_uint8)
@@ -135,21 +135,21 @@ class LlamaCpp:
 
 
 class LlamaCppMapped(LlamaCpp):
-    """The same with all weights left in the file, as llama-bench's --no-repack has them: memory
-    that the system may take back and read again."""
+    """The same with all weights left in the mapped file (llama-bench's --no-repack), which the
+    system may evict and read again."""
 
     repacked = False
 
 
 def repeated(state: Array, blocks: int, length: int) -> Array:
-    """A sequence's state, bytes as llama_state_seq_get_data gives them, with so many cells, which
-    are its own again and again at positions from 0 on; RuntimeError where it has another layout."""
+    """A sequence's state, as llama_state_seq_get_data returns it, extended to so many cells by
+    repeating its own at positions from 0; RuntimeError for an unknown layout."""
 
     def word(at: int, dtype: type = np.int32) -> int:
         return int(np.frombuffer(state, dtype, 1, at)[0])
 
-    held = word(12)  # behind a magic number, the sequence, and how many streams there are
-    for entry in (12, 24):  # bytes of a cell's position and sequences, and of what some have beside
+    held = word(12)  # after a magic number, the sequence, and the number of streams
+    for entry in (12, 24):  # bytes of a cell's position and sequences, and of optional fields
         at = 16 + held * entry
         if at + 8 <= len(state) and (word(at), word(at + 4)) == (0, blocks):
             break
@@ -159,7 +159,7 @@ def repeated(state: Array, blocks: int, length: int) -> Array:
     cells[:, :4] = np.arange(length, dtype=np.int32)[:, None].view(np.uint8)
     pieces = [state[:12], np.array([length], np.int32).view(np.uint8), cells, state[at : at + 8]]
     at += 8
-    for _ in range(2 * blocks):  # keys of all, then values: type, bytes of a row, rows
+    for _ in range(2 * blocks):  # keys of all layers, then values: type, bytes of a row, rows
         row = word(at + 4, np.uint64)
         begin, at = at + 12, at + 12 + held * row
         pieces.append(state[begin - 12 : begin])
@@ -170,7 +170,7 @@ def repeated(state: Array, blocks: int, length: int) -> Array:
 
 
 class Batch:
-    """A llama_batch over arrays of ours, so that a step costs microseconds to describe."""
+    """A llama_batch over our arrays, so that describing a step takes microseconds."""
 
     def __init__(self, size: int) -> None:
         self._tokens, self._positions, self._sequences = np.zeros((3, size), np.int32)
@@ -211,9 +211,9 @@ class _Params(ctypes.Structure):
 
 
 class ThreadPool:
-    """Threads that llama.cpp keeps between steps, as llama-bench has them.
+    """Threads that llama.cpp keeps between steps, as in llama-bench.
 
-    llama-cpp-python does not wrap them. Without one, every step starts its threads anew.
+    llama-cpp-python does not wrap them. Without a pool, every step starts its threads anew.
     """
 
     def __init__(self, n_threads: int) -> None:
@@ -237,7 +237,7 @@ class ThreadPool:
 
 
 def _cpu_function(name: str, result: Any) -> Callable[..., Any]:
-    """A function of ggml's CPU backend, which may be a library of its own."""
+    """A function of ggml's CPU backend, which may be a separate library."""
     libggml.ggml_backend_dev_by_type.restype = ctypes.c_void_p
     libggml.ggml_backend_dev_backend_reg.restype = ctypes.c_void_p
     libggml.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p

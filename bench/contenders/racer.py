@@ -1,4 +1,4 @@
-"""The parent's side of a contender: it asks for samples, one at a time, and waits."""
+"""The parent's side of a contender: requests samples, one at a time, and waits."""
 
 import json
 import os
@@ -16,10 +16,8 @@ NANOSECONDS = 1e9
 
 
 class Racer(Closing):
-    """One contender with one model in a process of its own; between samples it uses no CPU.
-
-    `about` says which versions run, and how.
-    """
+    """One contender with one model in its own process; between samples it uses no CPU. `about`
+    lists versions and how it runs."""
 
     def __init__(self, name: str, model: Path, setup: Setup) -> None:
         if reason := present(name):
@@ -41,26 +39,24 @@ class Racer(Closing):
 
     @property
     def settings(self) -> str:
-        """What sets its measurements apart from those of another set-up."""
+        """Settings that distinguish its measurements from those of another setup."""
         return ",".join(filter(None, (self.setup.settings, self.about.get("sparse"))))
 
     def does(self, test: EngineTest) -> bool:  # noqa: ARG002 - as a program is asked
-        """Whatever the set-up has room for."""
+        """Whatever the setup has room for."""
         return True
 
     def sample(self, test: EngineTest, number: int = 0) -> Sample:
-        """Time the test once, on the random tokens of that number: racers given the same one have
-        the same tokens. 0: how many samples of this test it has been asked for, so that every
-        sample has fresh ones."""
+        """Time the test once, on the random tokens of that number: the same for all racers. 0: the
+        number of samples of this test so far, so that every sample has fresh tokens."""
         self._sampled[test] += 1
         number = number or self._sampled[test]
         found: Sample = self._child.ask("sampled", test=test, number=number)
         return found
 
     def fill(self, depth: int) -> int:
-        """How many tokens its cache holds now, of `depth` that a test begins behind: where it can
-        it has repeated the first ones, so that what is missing alone is read by the first
-        sample."""
+        """How many tokens of a test's `depth` its cache holds now: where it can, it has repeated
+        the first ones, so that the first sample reads only the rest."""
         return int(self._child.ask("filled", depth=depth))
 
     def close(self) -> None:
@@ -68,12 +64,12 @@ class Racer(Closing):
 
 
 class Program:
-    """A peer that is a program with llama-bench's options and its JSON, such as another build of
-    llama.cpp or what began as a copy of it (ik_llama.cpp), with one model: it times itself.
+    """A peer that is a program with llama-bench's options and JSON, such as another build of
+    llama.cpp or a fork (ik_llama.cpp), with one model: it times itself.
 
-    Each sample starts it anew: it loads the model and has a run that it does not count, as
-    llama-bench does. `name` is what tables call it; `about` says where it is and of which commit it
-    was built. Prompts and steps in an empty cache are all that every such program knows.
+    Each sample starts it anew: it loads the model and does an uncounted warm-up run, as llama-bench
+    does. `name` is its name in tables; `about` has its path and commit. Prompts and steps from an
+    empty cache are all that every such program supports.
     """
 
     settings = ""
@@ -87,7 +83,7 @@ class Program:
         return test.kind in ("pp", "tg") and not test.depth
 
     def sample(self, test: EngineTest) -> Sample:
-        """The time that it tells of one run, of random tokens of its own."""
+        """The time that the program reports for one run, on its own random tokens."""
         setup = self._setup
         options: dict[str, object] = {
             "-m": self.model,
@@ -107,7 +103,7 @@ class Program:
         return Sample(row["samples_ns"][0] / NANOSECONDS)
 
     def _row(self, text: str, test: EngineTest) -> dict[str, Any]:
-        """What it says of this test, whatever else it prints before and after."""
+        """Its result for this test, whatever else it prints."""
         try:
             rows = json.JSONDecoder().raw_decode(text[max(0, text.find("[")) :])[0]
             sizes = (test.prompt, test.generate)
@@ -123,8 +119,8 @@ class Program:
 
 
 def named(peer: str) -> tuple[str, str]:
-    """A peer's name and its program, which is "" where none is said. ValueError for a name that
-    nobody has, and for a program that cannot be run."""
+    """A peer's name and its program, "" if none is given. ValueError for an unknown name, or a
+    program that cannot be run."""
     name, equals, path = peer.partition("=")
     if not equals and name not in CONTENDERS:
         raise ValueError(
@@ -137,8 +133,8 @@ def named(peer: str) -> tuple[str, str]:
 
 
 def enter(name: str, model: Path, setup: Setup) -> Racer | Program | str:
-    """A racer; a program that times itself, for NAME=PROGRAM; or in one line why this peer cannot
-    take part: not installed, keeps to no budget of memory, does not take the file, crashed.
+    """A racer; for NAME=PROGRAM a program that times itself; or one line why this peer cannot take
+    part: not installed, no memory budgets, does not load the file, crashed.
 
     Our own engine is never absent: what it cannot open is an error.
     """

@@ -1,7 +1,7 @@
-"""A contender's process: opens a model and times what it is asked to, the same way for everyone.
+"""A contender's process: opens a model and times requests, in the same way for every contender.
 
-As in llama-bench: tokens are random, the logits of the last one alone are computed, nothing is
-sampled, and before its first sample every test has one run that is not counted.
+As in llama-bench: tokens are random, only the last one's logits are computed, nothing is sampled,
+and every test has one uncounted warm-up run.
 """
 
 import time
@@ -17,12 +17,12 @@ from bench.contenders.contender import CONTENDERS, Array, Check, Contender, Setu
 from bench.engine.engine_tests import EngineTest
 from bench.race.experiment import Sample
 
-REPEATED = 256  # tokens that are read, where others are copies of them
+REPEATED = 256  # tokens that are read, where the rest are copies
 
 
 class Session:
-    """One contender with one model. Between samples its cache holds at most the tokens before
-    which the last test began. It rests before it answers."""
+    """One contender with one model. Between samples its cache holds at most the tokens before the
+    last test. It waits until its threads are idle before it answers."""
 
     def __init__(self, name: str, model: Path, setup: Setup) -> None:
         home, _, kind = CONTENDERS[name].home.partition(":")
@@ -31,23 +31,24 @@ class Session:
             model, setup
         )
         self._contender: Contender = self._open()
-        self._warm: set[EngineTest] = set()  # those that had their uncounted run
+        self._warm: set[EngineTest] = set()  # tests that had their warm-up run
         self._proven = not self._contender.exact
         self._try()
 
     def _try(self) -> None:
-        """A short prompt and a step, so that an engine which crashes does so before any timing."""
+        """Run a short prompt and a step, so that an engine which crashes does so before any
+        timing."""
         test = EngineTest("tg", generate=1, depth=min(32, self._setup.context - 1))
         self._run(test, token_ids(test, 0, self._contender.vocab))
         self._contender.hold(1, 0)
 
     def opened(self) -> dict[str, str]:
-        """What the contender says of itself."""
+        """The contender's description of itself."""
         settle()
         return dict(self._contender.about)
 
     def sampled(self, test: EngineTest, number: int) -> Sample:
-        """As `sample` has it; then it rests."""
+        """As `sample`, then wait until idle."""
         found = self.sample(test, number)
         settle()
         return found
@@ -68,8 +69,8 @@ class Session:
         return self._run(test, tokens)
 
     def filled(self, depth: int) -> int:
-        """Hold so many tokens before a test, where this contender can repeat those that it has: how
-        many it holds."""
+        """Fill the cache to so many tokens before a test, where this contender can repeat what it
+        has; returns how many it holds."""
         few = min(REPEATED, depth)
         self._fill(EngineTest("tg", generate=1, depth=few))
         repeat = getattr(self._contender, "repeat", None)
@@ -114,7 +115,7 @@ class Session:
 
     def _fill(self, test: EngineTest) -> None:
         """Make the cache hold exactly the tokens before the test's own: always the same ones, so
-        that a deeper test only adds to them."""
+        that a deeper test only appends."""
         held = self._contender.hold(test.parallel, test.depth)
         if held < test.depth:
             filling = np.random.default_rng(0).integers(
@@ -123,7 +124,7 @@ class Session:
             self._contender.evaluate(filling[None, held : test.depth], held)
 
     def _prove(self, test: EngineTest, tokens: Array, logits: Array) -> None:
-        """The same prompt cut elsewhere gives the same logits, bit for bit."""
+        """Check that the same prompt split elsewhere gives the same logits, bit for bit."""
         cut = test.prompt // 3
         if not cut:
             return

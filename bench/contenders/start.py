@@ -1,5 +1,5 @@
-"""How long a process takes from its start to the first token, cold and warm, and how much memory
-one holds at most that loads a model and runs a prompt."""
+"""How long a process takes from its start to the first token, cold and warm, and its peak memory
+for loading a model and running a prompt."""
 
 import os
 import tempfile
@@ -14,18 +14,18 @@ from bench.contenders.contender import Setup
 from bench.race.experiment import Sample
 
 PROMPT = "Once upon a time"
-PATIENCE = 600.0  # seconds: with nothing cached every kernel is compiled and certified
+PATIENCE = 600.0  # seconds: with an empty cache every kernel is compiled and certified
 STATUS = Path("/proc/self/status")
-PEAK = "VmHWM:"  # of what was resident, since the program's own start
+PEAK = "VmHWM:"  # peak resident bytes since the program's own start
 PARTS = ("python", "imports", "certify", "load", "prompt")
 
 
 def start(model: Path, threads: int, cache: Path | None = None) -> Sample:
     """Start Assay once, with compiled kernels and certificates in `cache` (None: the user's).
 
-    Seconds are those from the spawn of an interpreter to the first token, and their parts: the
-    start of Python itself, imports, trials of kernels not yet certified, the rest of the load
-    (compile, pack), and the prompt to its first token.
+    Seconds are from spawning an interpreter to the first token, with their parts: Python's start,
+    imports, trials of uncertified kernels, the rest of the load (compile, pack), and the prompt to
+    its first token.
     """
     env = {"ASSAY_CACHE": str(cache)} if cache else {}
     started = time.perf_counter()
@@ -36,17 +36,15 @@ def start(model: Path, threads: int, cache: Path | None = None) -> Sample:
 
 
 def cold_start(model: Path, threads: int) -> Sample:
-    """Start Assay once with an empty cache and the model's file not in memory.
-
-    The files of Python and its libraries may well be.
-    """
+    """Start Assay once with an empty cache and the model's file evicted from memory. Files of
+    Python and its libraries may be cached."""
     with tempfile.TemporaryDirectory(prefix="assay-cold-") as cache:
         drop(model)
         return start(model, threads, Path(cache))
 
 
 def drop(path: Path) -> None:
-    """Ask the system to forget what it holds of a file in memory, where it can be asked."""
+    """Ask the system to evict a file from the page cache, where possible."""
     if hasattr(os, "posix_fadvise"):
         with path.open("rb") as file:
             os.fsync(file.fileno())  # pages not yet written would stay
@@ -54,7 +52,7 @@ def drop(path: Path) -> None:
 
 
 def first_token(model: Path, threads: int) -> dict[str, float]:
-    """What the child does: import, load, generate one token; the seconds of each."""
+    """The child's work: import, load, generate one token; the seconds of each."""
     started = time.perf_counter()
     from engine.engine import Engine
     from engine.options import Progress
@@ -82,7 +80,7 @@ def first_token(model: Path, threads: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes resident at the peak, loading included, and those of the file and of the KV cache."""
+    """Peak resident bytes, loading included, and those of the file and of the KV cache."""
 
     peak: int
     file: int
@@ -90,14 +88,14 @@ class Held:
 
 
 def held(model: Path, setup: Setup, prompt: int) -> Held:
-    """Load the model in a new process and run a prompt of so many tokens and one step more."""
+    """Load the model in a new process and run a prompt of so many tokens and one more step."""
     with Child("bench.contenders.start:held_here") as child:
         found: Held = child.ask(model=model, setup=setup, prompt=prompt)
         return found
 
 
 def peak(status: Path = STATUS) -> int:
-    """Bytes of this process; OSError or ValueError where the system does not tell."""
+    """Peak bytes of this process; OSError or ValueError where the system does not tell."""
     for line in status.read_text().splitlines():
         if line.startswith(PEAK):
             return int(line.split()[1]) * 1024
@@ -105,7 +103,7 @@ def peak(status: Path = STATUS) -> int:
 
 
 def held_here(model: Path, setup: Setup, prompt: int) -> Held:
-    """What the child does."""
+    """The child's work."""
     from bench.contenders.assay import loaded
 
     with loaded(model, setup) as engine:

@@ -15,7 +15,7 @@ from engine.gguf.file import GGUFFile
 
 
 class Transformers:
-    """The file's weights dequantised: float32, or bfloat16 where memory does not hold them."""
+    """The file's weights dequantised: float32, or bfloat16 where memory is too small."""
 
     exact = False
 
@@ -26,7 +26,7 @@ class Transformers:
         with GGUFFile(model) as file:
             formats = sorted({tensor.type_name for tensor in file.tensors.values()})
             weights = sum(int(np.prod(tensor.dims)) for tensor in file.tensors.values())
-        # the loader has every tensor twice for a while
+        # the loader briefly has every tensor twice
         fits = 2 * 4 * weights < psutil.virtual_memory().available
         self._dtype = torch.float32 if fits else torch.bfloat16
         self._from = ", ".join(formats)

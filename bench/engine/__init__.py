@@ -1,1 +1,1 @@
-"""An engine in turns with its peers, and where the time of a step goes."""
+"""Engine benchmarks in turns with peers, and profiles of a step."""

@@ -1,4 +1,4 @@
-"""An engine's tests run by several contenders in turns: our engine, and the peers that are here."""
+"""Engine tests run by several contenders in turns: our engine, and the available peers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ PATIENCE = 3.0  # seconds of a peer's sample
 
 @dataclass(slots=True)
 class Field:
-    """Those who take part with one model, our engine being the first, and why others do not."""
+    """The contenders of one model, our engine first, and why others are absent."""
 
     model: Path
     setup: Setup
@@ -26,8 +26,8 @@ class Field:
     last: Experiment = field(default_factory=lambda: Experiment({}))
 
     def experiment(self, *tests: EngineTest) -> Experiment:
-        """Every racer at every test that it knows, under names like `assay pp512`. A peer that
-        died at another test is absent from these."""
+        """Every racer at every test that it supports, named like `assay pp512`. A peer that died at
+        another test is absent."""
         before = self.last.contenders.values()
         self.absent |= {one.row.contender: one.absent for one in before if one.absent}
         self.racers = [one for one in self.racers if one.name not in self.absent]
@@ -86,8 +86,8 @@ def field_of(
 ) -> Iterator[Field]:
     """Open the model in every contender's own process; all end together.
 
-    Fast numerics of a model without fast kernels are the same engine once more: left out, and
-    absent where they were asked for by name instead of among all.
+    Fast numerics of a model without fast kernels would be the same engine again: left out, and
+    reported absent if requested by name.
     """
     ordered = [OURS, *(name for name in contenders if name != OURS)]
     with ExitStack() as stack:

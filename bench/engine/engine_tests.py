@@ -1,4 +1,4 @@
-"""What an engine is timed at, named as llama-bench names its tests."""
+"""Engine tests, named as llama-bench names its tests."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What each node of a step must do at least, and the machine's limit for it."""
+"""The minimum cost of each node of a step, and the machine's limit for it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from kernels.cpu.runtime.team import Program
 from reference.op import DTYPES, Array, Cost
 from reference.table import OPS
 
-# Ops that read no more of a weight than a step needs,
+# Ops that read only the part of a weight that a step needs,
 SPARSE, EXPERTS = ("sparse_linear", "sparse_axpy"), "linear_experts"
-# and of a cache no more than their tokens see, by the arguments that say what that is.
+# and only the cells that their tokens see, by the arguments that tell which.
 SEEING = {
     "attention": ("spans",),
     "attention_kivi": ("spans", "packed"),
@@ -26,16 +26,16 @@ SEEING = {
     "page_scores": ("spans",),
     "choose_pages": ("spans",),
 }
-Given = Mapping[str, Array]  # arguments of a node as it found them
+Given = Mapping[str, Array]  # arguments of a node at its run
 
 
 def cost_of(
     step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0, seen: Given | None = None
 ) -> Cost:
-    """What the step's node must do in one of these sizes that begins after `depth` cells, whose
-    tokens do not observe (engine/cache/eviction.py), or whose tokens have `seen` what is said; of a
-    sparse op, for so many `active` neurons; of experts for so many, or for all that tokens of these
-    sizes may have where that is 0."""
+    """The cost of a step's node at these sizes, after `depth` cells, whose tokens do not observe
+    (engine/cache/eviction.py), or whose tokens have `seen` these cells; of a sparse op for so many
+    `active` neurons; of experts for so many, or if 0 for all that tokens of these sizes may
+    have."""
     node, read = step.node, format_read(step.kernel)
     if seen:
         return _of_cells(node, shape_of(node, sizes), read, seen)
@@ -46,10 +46,10 @@ def cost_of(
     if node.op in SPARSE:
         return cost({**shape, "active": active}, read)
     if node.op == "attention_received":
-        return Cost(4 * 3 * shape["tokens"], 0)  # that their spans are empty
+        return Cost(4 * 3 * shape["tokens"], 0)  # their spans are empty
     if node.op != "attention":
         return cost(shape, read)
-    # not the whole cache: what is seen is read once, and the t-th token meets depth + t cells
+    # not the whole cache: shared cells are read once, and the t-th token sees depth + t cells
     tokens = shape["tokens"]
     once = {**shape, "capacity": depth + tokens}
     met = {**shape, "tokens": 1, "capacity": tokens * depth + tokens * (tokens + 1) // 2}
@@ -57,7 +57,7 @@ def cost_of(
 
 
 def _of_cells(node: Node, shape: dict[str, int], read: str | None, seen: Given) -> Cost:
-    """The cost of a node that reads of a cache what its tokens see."""
+    """The cost of a node that reads the cells its tokens see."""
     cost = OPS[node.op].cost
     for name in ("page", "chosen"):
         number = node.arguments.get(name)
@@ -78,7 +78,7 @@ def _of_cells(node: Node, shape: dict[str, int], read: str | None, seen: Given) 
 
 
 def _together(spans: Array) -> int:
-    """How many cells spans int32 [tokens, 3] see, those of more than one token once."""
+    """How many cells spans int32 [tokens, 3] see, with those shared by tokens counted once."""
     count = 0
     for sequence in np.unique(spans[:, 0]):
         own = spans[spans[:, 0] == sequence]
@@ -89,22 +89,22 @@ def _together(spans: Array) -> int:
 
 
 def active_neurons(model: Model, tokens: int) -> dict[int, int]:
-    """Of each sparse node, by its step's number, how many neurons or experts the last step needs,
-    which had so many tokens."""
+    """For each sparse node, by its index in the step, how many neurons or experts the last step
+    needs, which had so many tokens."""
     wanted = dict.fromkeys((*SPARSE, EXPERTS), ("a", "rows", "count", "ends"))
     found = _arguments(model, tokens, wanted)
     return {step: _active(arrays, tokens) for step, arrays in found.items()}
 
 
 def cells_seen(model: Model, tokens: int) -> dict[int, Given]:
-    """Of each node that reads no more of a cache than its tokens see, by its step's number, the
-    arguments that say what that is, of the last step, which had so many tokens."""
+    """For each node that reads only the cells its tokens see, by its index in the step, the
+    arguments that tell which, in the last step, which had so many tokens."""
     return _arguments(model, tokens, SEEING)
 
 
 def _arguments(model: Model, tokens: int, wanted: Mapping[str, Sequence[str]]) -> dict[int, Given]:
-    """Arguments of these names of nodes with these ops, in the last step, by number. It is run once
-    more, entry by entry: a node's inputs may be gone at the end."""
+    """Arguments of these names of nodes with these ops in the last step, by index. It is run again,
+    entry by entry: a node's inputs may be overwritten at the end."""
     plan = model.plan_for(tokens)
     if not any(step.node.op in wanted for step in plan.steps):
         return {}
@@ -122,7 +122,7 @@ def _arguments(model: Model, tokens: int, wanted: Mapping[str, Sequence[str]]) -
 
 
 def _active(arrays: Given, tokens: int) -> int:
-    if "ends" in arrays:  # which ascend: an expert with tokens has another than the one before
+    if "ends" in arrays:  # ascending: an expert with tokens differs from the one before
         return len(np.setdiff1d(arrays["ends"], 0))
     rows = arrays["rows"][: arrays["count"][0]]
     # sparse_axpy passes over neurons whose factors are all zero
@@ -130,8 +130,8 @@ def _active(arrays: Given, tokens: int) -> int:
 
 
 def stored_bytes(node: Node, sizes: Mapping[str, int], cost: Cost) -> float:
-    """Of a cost's bytes, those of weights and cache: all that are not of activations, such as x
-    where a kernel reads it quantised."""
+    """Bytes of weights and cache in a cost: all but those of activations, such as x where a kernel
+    reads it quantised."""
     spec, shape, activations = OPS[node.op], shape_of(node, sizes), 0
     for argument in (*spec.inputs, *spec.outputs):
         value = node.arguments.get(argument.name)
@@ -150,8 +150,8 @@ def bounds(
 ) -> list[Limit | None]:
     """The machine's limit of each node.
 
-    Weights and cache come from memory, unless all that a step reads of them stays in the last
-    level of cache; activations are where the node before has left them.
+    Weights and cache come from memory, unless everything a step reads of them fits the last-level
+    cache; activations are where the previous node has left them.
     """
     stored = [stored_bytes(s.node, sizes, c) for s, c in zip(steps, costs, strict=True)]
     total = sum(stored)

@@ -1,9 +1,9 @@
-"""Where the time of a step goes: seconds, GB/s and share of the machine's limit, node by node.
+"""Profile of a step: seconds, GB/s and share of the machine's limit, node by node.
 
 The plan's own entries run on the engine's own team, with a time stamp after each
-(bench/machine/clock.py), so each node is a stage of its own. Taking turns with it, the step runs
-as the engine runs it, without stamps: what its nodes leave of that is the remainder. It is Python
-before and after and waking the team, less the barriers that nodes of one stage save, so it may be
+(bench/machine/clock.py), so each node is a stage of its own. In turns with it, the step runs as in
+the engine, without stamps: the difference from the nodes' sum is the remainder. It holds Python
+before and after and waking the team, less the barriers that nodes of one stage share, so it may be
 negative.
 """
 
@@ -31,7 +31,7 @@ from reference.formats.minicache import GROUP
 
 RULE = Rule(least=5, error=0.01, cap_seconds=10)
 TICK = 1e-9  # seconds, the unit of the clock
-EMPTY = 9  # samples of a step in which no node does anything,
+EMPTY = 9  # samples of a step with empty nodes,
 STEPS = 200  # each the mean of so many,
 SECONDS = 0.05  # or of those that fit in here: threads that share a core are slow to meet
 
@@ -43,13 +43,13 @@ class ProfileError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A step of `tokens` tokens, the last of which sees `context` cells: the rows of the `step`
-    without stamps and of its `nodes`, whose seconds hold a barrier of their own, which in the
-    engine the nodes of a stage share. `kept` has the cells that blocks kept before the step, or
-    kinds of heads in them, where a policy chooses, or has blocks share the others.
+    without stamps and of its `nodes`, whose seconds include a barrier each, which in the engine the
+    nodes of a stage share. `kept` has the number of cells that blocks, or kinds of heads in them,
+    kept before the step, where a policy evicts or shares them.
 
-    `overhead_seconds` is what all stamps cost, which is in neither. `interruptions`: a node's
-    median leaves out what seldom strikes that node, though something strikes every step. It is
-    the median of the nodes together less the sum of their medians: what other programs took.
+    `overhead_seconds` is the cost of all stamps, included in neither. `interruptions`: a node's
+    median leaves out rare disturbances, though some node is disturbed in every step; this is the
+    median of the sum of nodes less the sum of their medians, the time that other programs took.
     """
 
     step: Measurement
@@ -61,11 +61,11 @@ class Profile:
 
     @property
     def remainder(self) -> float:
-        """Seconds of the step that are in no node, interruptions among them."""
+        """Seconds of the step outside all nodes, interruptions included."""
         return self.step.median - sum(node.median for node in self.nodes)
 
     def by_op(self) -> list[tuple[int, Measurement]]:
-        """The nodes that one kernel does, together, the longest first: how many, and their sum."""
+        """The nodes of each kernel together, the longest first: their number and sum."""
         groups: dict[str, list[Measurement]] = {}
         for node in self.nodes:
             groups.setdefault(node.kernel_name, []).append(node)
@@ -73,11 +73,11 @@ class Profile:
         return sorted(rows, key=lambda row: -row[1].median)
 
     def rejected(self) -> list[Measurement]:
-        """Nodes faster than the machine can."""
+        """Nodes faster than the machine can be."""
         return [node for node in self.nodes if node.impossible]
 
     def measurements(self) -> list[Measurement]:
-        """As results: the step, what is in no node, and each of its nodes."""
+        """As results: the step, the remainder, and each node."""
         rest = replace(
             self.step, test="remainder", samples=(max(0.0, self.remainder),), tokens=0, bytes=0.0,
             operations=0.0, limit="", limit_seconds=0.0, limit_spread=0.0,
@@ -86,7 +86,7 @@ class Profile:
 
 
 def together(nodes: Sequence[Measurement]) -> Measurement:
-    """One after the other, under the limit that binds longest."""
+    """The sum of rows, under the limit that binds longest."""
     seconds: dict[str, float] = {}
     for node in nodes:
         seconds[node.limit] = seconds.get(node.limit, 0.0) + node.limit_seconds
@@ -110,10 +110,10 @@ def profile(
     limits: Limits | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Profile:
-    """Time a step of `tokens` tokens of one sequence that has `depth` already, one output.
+    """Time a step of `tokens` tokens of one sequence that has `depth` already, with one output.
 
-    What a policy does not keep of these is evicted before. `progress` is told how many repeats are
-    done, at first none. The engine's cache is emptied.
+    A policy evicts from these first. `progress` receives the number of repeats done, beginning with
+    none. The engine's cache is cleared.
     """
     model, method, policy = engine.model, engine.model.method, engine.model.options.kv_policy
     check(engine, tokens, depth)
@@ -132,7 +132,7 @@ def profile(
         return time.perf_counter() - started
 
     def run_stamped() -> float:
-        """Its inputs are those of the last real step, whose cells are still in place."""
+        """Its inputs are the last real step's, whose cells are still in place."""
         started = time.perf_counter()
         laps.append(stamped.run(model.team))
         seconds = time.perf_counter() - started
@@ -149,7 +149,7 @@ def profile(
         attending = [step.node.label for step in plan.steps if step.node.op == "attention"]
         before = {label: method.seen(0, label, block_of(label)) for label in attending}
         run()
-        run()  # what the first one had to do once, such as merging pages, is no part of a step
+        run()  # one-time work of the first step, such as merging pages, is no part of a step
         before |= {node.label: depth - GROUP * _merged(plan, node) for node in shared}
         logits = plan.logits[:1].copy()
         plan.logits[:1] = np.nan
@@ -202,26 +202,27 @@ def profile(
 
 
 def _kept_by(label: str, method: Method) -> str:
-    """The block of a node that attends, or what kind of its heads does."""
+    """The block of an attention node, or its kind of heads."""
     apart = isinstance(method, Streaming)
     return label.removesuffix(".attention") if apart else label.rpartition(".")[0]
 
 
 def _merged(plan: Plan, node: Node) -> int:
-    """How many pages that blocks share the first token of the last step saw in one of them."""
+    """How many merged pages the last step's first token saw in one of the blocks that share
+    them."""
     packed = node.arguments["packed"]
     assert isinstance(packed, Value)
     return int(plan.array(packed)[0])
 
 
 def token_ids(engine: Engine, count: int) -> list[int]:
-    """The tokens that a profile is of: random, always the same."""
+    """A profile's tokens: random, always the same."""
     found = np.random.default_rng(0).integers(engine.model.config.vocab, size=count)
     return [int(token) for token in found]
 
 
 def check(engine: Engine, tokens: int, depth: int) -> None:
-    """ProfileError for a step that the engine has no room for."""
+    """Raise ProfileError for a step that the engine has no room for."""
     most, capacity = engine.model.limits["tokens"], engine.model.cells.capacity
     if tokens < 1 or depth < 0:
         raise ProfileError(f"want 1 token or more at depth 0 or more, got {tokens} at {depth}")
@@ -235,8 +236,8 @@ def check(engine: Engine, tokens: int, depth: int) -> None:
 
 
 def empty_steps(model: Model) -> list[Measurement]:
-    """Seconds of a step whose shares do nothing, on one thread and on all of the model's: waking
-    the threads, and their barriers."""
+    """Seconds of a step with empty shares, on one thread and on all of the model's: waking the
+    threads, and their barriers."""
     plan = model.plan
     program = plan.idle()
     return [
@@ -267,11 +268,11 @@ def _samples(program: Program, threads: int) -> tuple[float, ...]:
 
 
 def neurons(engine: Engine, tokens: int = 1, depth: int = 128) -> dict[str, Counted]:
-    """How many neurons each sparse block needs, and how good its predictors are, over the very
-    tokens of a profile's step and those before it.
+    """How many neurons each sparse block needs, and how good its predictors are, over the tokens of
+    a profile's step and those before it.
 
-    The engine was loaded with the pass `count_neurons`. What fires is looked for among all neurons,
-    so this is no run to be timed. The engine's cache and counts are emptied.
+    The engine was loaded with the pass `count_neurons`, which computes all neurons, so this run
+    must not be timed. The engine's cache and counts are cleared.
     """
     model = engine.model
     check(engine, tokens, depth)
@@ -283,7 +284,7 @@ def neurons(engine: Engine, tokens: int = 1, depth: int = 128) -> dict[str, Coun
     engine.reset()
     try:
         ids = token_ids(engine, depth + tokens)
-        if depth:  # on its own, since the step's tokens share neurons where there is a union
+        if depth:  # one by one, since the step's tokens share neurons where there is a union
             model.evaluate(ids[:depth], 0)
         model.evaluate(ids[depth:], depth)
         return {block: joined([counted]) for block, counted in blocks.items()}
@@ -294,6 +295,6 @@ def neurons(engine: Engine, tokens: int = 1, depth: int = 128) -> dict[str, Coun
 
 
 def joined(blocks: Iterable[Counted]) -> Counted:
-    """The neurons of all blocks, with counts of their own."""
+    """The counts of all blocks' neurons as one."""
     columns = zip(*((b.predicted, b.fired, b.hits) for b in blocks), strict=True)
     return Counted(*map(np.concatenate, columns))

@@ -1,4 +1,4 @@
-"""A step that is timed and forgotten again, so that the next one begins where it did."""
+"""Times a step and undoes it, so that the next one begins at the same state."""
 
 import time
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ def timed_step(
     model: Model, tokens: Sequence[int], depth: int, outputs: Sequence[int] = (0,)
 ) -> float:
     """Seconds of a step of these tokens of sequence 0, which has `depth` before them; logits are
-    of the tokens of these numbers."""
+    computed for the tokens at these indices."""
     places = range(depth, depth + len(tokens))
     started = time.perf_counter()
     model.step(tokens, places, [(0,)] * len(tokens), outputs)

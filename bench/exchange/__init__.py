@@ -1,1 +1,1 @@
-"""Definitions, solutions and traces as flashinfer-bench has them: read, judged, written."""
+"""flashinfer-bench's definitions, solutions and traces: read, judged, written."""

@@ -1,6 +1,6 @@
-"""A folder as flashinfer-bench lays it out, read and written by that package's own classes:
-definitions/ and solutions/ with a JSON file for each, workloads/ and traces/ with a line for each.
-"""
+"""A folder in flashinfer-bench's layout, read and written by that package's own classes:
+definitions/ and solutions/ with a JSON file for each, workloads/ and traces/ with a line for
+each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class ExchangeError(ValueError):
-    """JSON that is not what it should be; the message says where."""
+    """Invalid JSON; the message tells where."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What lies under `root`; ExchangeError, with the file, for what cannot be read."""
+    """The contents of `root`; ExchangeError, with the file, for what cannot be read."""
 
     root: Path
 
@@ -47,15 +47,15 @@ class Dataset:
         return found
 
     def workloads(self, definition: str) -> list[Workload]:
-        """Those of a definition, in the order of their file."""
+        """A definition's workloads, in the file's order."""
         return [t.workload for t in self._lines("workloads") if t.definition == definition]
 
     def traces(self) -> list[Trace]:
-        """What was evaluated."""
+        """Stored evaluations."""
         return [*self._lines("traces")]
 
     def add(self, traces: Sequence[Trace]) -> list[Path]:
-        """Append traces, a file for each definition; the files."""
+        """Append traces, in a file for each definition; returns the files."""
         paths = []
         for trace in traces:
             definition = self.definitions[trace.definition]
@@ -74,7 +74,7 @@ class Dataset:
 
 
 def parsed(kind: type[Kind], path: Path) -> Kind:
-    """The object of a file."""
+    """Parse an object from its JSON file."""
     return _valid(kind, path.read_text(encoding="utf-8"), str(path))
 
 

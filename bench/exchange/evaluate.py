@@ -1,4 +1,4 @@
-"""Solutions judged and timed, as traces: how far off, and how fast beside the reference."""
+"""Judges and times solutions; writes traces: errors, and speed against the reference."""
 
 import shlex
 import tempfile
@@ -31,13 +31,13 @@ from kernels.foreign.turns import Turns
 from reference.op import Case, Op
 
 STATUS = {"crashed": "RUNTIME_ERROR", "raised": "RUNTIME_ERROR", "hung": "TIMEOUT"}
-SMALLEST = 1e-8  # beside which a reference is nothing, as flashinfer-bench has it
+SMALLEST = 1e-8  # below which a reference counts as zero, as in flashinfer-bench
 RULE = Rule(least=5, cap_seconds=2.0, most=50)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A solution at the workloads of its definition: what the judge found, and a trace of each."""
+    """A solution at the workloads of its definition: the judge's report, and a trace of each."""
 
     solution: Solution
     report: Report
@@ -52,7 +52,8 @@ def evaluate(
     threads: int = 1,
     rule: Rule = RULE,
 ) -> Iterator[Evaluated | ExchangeError]:
-    """Each in turn; what cannot be judged here is told, and does not end the others."""
+    """Evaluate each in turn; one that cannot be judged here is reported, and the others
+    continue."""
     about = conditions()
     for solution in solutions:
         with tempfile.TemporaryDirectory(prefix="solution-") as folder:
@@ -88,8 +89,8 @@ def judged(
     path: Path, level: Level, limits: ChildLimits, secret: int | None = None,
     sizes: Mapping[str, int] | None = None, seed: int = 0, progress: Progress | None = None,
 ) -> Report:  # fmt: skip
-    """A solution's file alone, within its dataset: as `evaluate` judges it, or at one case of these
-    sizes. What tries a case again is that file, too."""
+    """Judge the file of one solution in its dataset, as `evaluate` does, or at one case of these
+    sizes. The replay command names that file, too."""
     root = next((p for p in path.absolute().parents if (p / "definitions").is_dir()), None)
     if root is None:
         raise ExchangeError(f"{path}: no folder above it has definitions/, which a solution needs")
@@ -120,7 +121,7 @@ def judged(
 
 
 def _reference(definition: Definition) -> Solution:
-    """The definition's own formula as a solution."""
+    """The definition's reference as a solution."""
     spec = BuildSpec(
         language="python", target_hardware=["cpu"], entry_point="reference.py::run",
         destination_passing_style=False,
@@ -132,10 +133,8 @@ def _reference(definition: Definition) -> Solution:
 
 
 def sol_score(seconds: float, base: float, light: float) -> float:
-    """1 / (1 + (t - t_sol) / (t_base - t_sol)): 1 at the speed of light, a half at the base's.
-
-    Where the base is there itself, only who is as fast scores.
-    """
+    """1 / (1 + (t - t_sol) / (t_base - t_sol)): 1 at the speed of light, a half at the baseline's
+    speed. If the baseline is at the speed of light itself, only equal speed scores."""
     if base <= light:
         return 1.0 if seconds <= light else 0.0
     return 1 / (1 + max(0.0, seconds - light) / (base - light))
@@ -143,7 +142,7 @@ def sol_score(seconds: float, base: float, light: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Times a solution and its reference in turns, and says what a trace says."""
+    """Times a solution and its reference in turns, and fills the trace."""
 
     op: Op
     candidate: Candidate
@@ -153,7 +152,8 @@ class _Clock:
     rule: Rule
 
     def evaluation(self, report: Report, workload: Workload, about: Conditions) -> dict[str, Any]:
-        """Of a workload, as a trace has it. A solution that failed anywhere has passed nowhere."""
+        """The evaluation of a workload for a trace. A solution that failed anywhere passed
+        nowhere."""
         found: dict[str, Any] = {
             "status": status(report),
             "environment": {"hardware": about.device, "libs": dict(about.versions)},
@@ -173,7 +173,7 @@ class _Clock:
         return found | {"correctness": errors}
 
     def _errors(self, case: Case) -> dict[str, Any]:
-        """The largest |out - reference|, and of it over |reference|."""
+        """The largest |out - reference|, absolute and relative to |reference|."""
         rng = np.random.default_rng()
         inputs = self.op.make(case)
         with Child(self.candidate, laid_out(self.candidate, self.op), ChildLimits()) as child:
@@ -211,7 +211,7 @@ class _Clock:
 
 
 def status(report: Report) -> str:
-    """A verdict in flashinfer-bench's words."""
+    """A verdict as flashinfer-bench's status."""
     if report.passed:
         return "PASSED"
     if report.verdict == "wrong":

@@ -1,8 +1,8 @@
-"""A definition as an op: its reference, which is PyTorch, is the formula; its bound is not derived.
+"""A definition as an op: its reference, in PyTorch, is the formula; its bound is not derived.
 
-Kernels of an op that Assay has are judged against that op. What is known of a definition is only
-what it computes: how far a right kernel may be off is flashinfer-bench's own tolerance, 0.01 and a
-hundredth of the value, and whoever is judged by it is told so.
+Kernels of an op that Assay has are judged against that op. Of other definitions only the
+computation is known: the error allowed is flashinfer-bench's own tolerance, 0.01 absolute and
+relative, and reports say so.
 """
 
 import math
@@ -19,20 +19,20 @@ from safetensors import SafetensorError
 from bench.exchange.dataset import ExchangeError
 from reference.op import DTYPES, Arguments, Array, Case, Cost, Op, Shape
 
-TOLERANCE = 1e-2  # absolute, and relative: rtol and atol of flashinfer-bench's BenchmarkConfig
+TOLERANCE = 1e-2  # absolute and relative: rtol and atol of flashinfer-bench's BenchmarkConfig
 NOT_DERIVED = (
     f"the bound is flashinfer-bench's tolerance, {TOLERANCE:g} + {TOLERANCE:g} |out|: not derived"
 )
-# What stands for a dtype in arrays that NumPy can hold: floats of few bits are their bits.
+# Dtypes of arrays that NumPy can hold: narrow floats are held as their bits.
 HELD = {
     "float32": "f32", "float16": "u16", "bfloat16": "u16", "float8_e4m3fn": "u8",
     "float8_e5m2": "u8", "int64": "i64", "int32": "i32", "int16": "u16", "int8": "i8", "bool": "u8",
 }  # fmt: skip
-USUAL = (1, 2, 5, 16, 33)  # sizes of an axis beside those of workloads
+USUAL = (1, 2, 5, 16, 33)  # sizes of an axis besides those of workloads
 
 
 def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> Op:
-    """The op: at the workloads' sizes, and, where all inputs may be anything, at others too."""
+    """The op: at the workloads' sizes, and, where inputs may have any values, at others too."""
     for name, tensor in (*definition.inputs.items(), *definition.outputs.items()):
         if (dtype := tensor.dtype.value) not in HELD:
             raise ExchangeError(f"{definition.name}, {name}: {dtype} is not judged here")
@@ -63,7 +63,7 @@ def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> 
         }
 
     def cost(shape: Shape, _: str | None) -> Cost:
-        """Each array moves once; what is computed is not known."""
+        """Each array moves once; the arithmetic is unknown."""
         tensors = [*definition.inputs.values(), *definition.outputs.values()]
         moved = [
             math.prod(shape[axis] for axis in t.shape)
@@ -89,7 +89,7 @@ def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> 
 
 
 def signature_of(definition: Definition) -> str:
-    """Its inputs and outputs in the words of an op; outputs that are floats come as float32."""
+    """Its inputs and outputs as an op's signature; floating-point outputs become float32."""
     inputs = ", ".join(_argument(n, t, HELD[t.dtype.value]) for n, t in definition.inputs.items())
     outputs = ", ".join(
         _argument(n, t, given_as(t.dtype.value), output=True) for n, t in definition.outputs.items()
@@ -98,7 +98,7 @@ def signature_of(definition: Definition) -> str:
 
 
 def given_as(dtype: str) -> str:
-    """As what outputs of a dtype are judged."""
+    """The dtype as which outputs are judged."""
     return "f32" if "float" in dtype else {"int64": "i64", "bool": "u8"}.get(dtype, "i32")
 
 
@@ -111,13 +111,13 @@ def _argument(name: str, tensor: TensorSpec, held: str, output: bool = False) ->
 
 
 def _anywhere(definition: Definition) -> bool:
-    """Whether any sizes and any numbers will do: integers may be indices or lengths."""
+    """Whether any sizes and values are legal: integers may be indices or lengths."""
     floats = all("float" in tensor.dtype for tensor in definition.inputs.values() if tensor.shape)
     return floats and not definition.constraints
 
 
 def _nearest(definition: Definition, workloads: Sequence[Workload], sizes: Shape) -> Shape:
-    """A workload's sizes: those that differ least, in octaves."""
+    """The workload sizes that differ least, in octaves."""
     if not workloads:
         raise ExchangeError(f"{definition.name} has constraints or integers, and no workload")
 
@@ -129,7 +129,7 @@ def _nearest(definition: Definition, workloads: Sequence[Workload], sizes: Shape
 
 
 def _workload(definition: Definition, workloads: Sequence[Workload], shape: Shape) -> Workload:
-    """That of these sizes, or else one of random inputs with the scalars of the first."""
+    """The workload of these sizes, or else random inputs with the scalars of the first."""
     for workload in workloads:
         if workload.axes.items() <= shape.items():
             return workload
@@ -140,18 +140,20 @@ def _workload(definition: Definition, workloads: Sequence[Workload], shape: Shap
 
 
 def _held(tensor: Any, dtype: str) -> Any:
-    """A tensor of PyTorch as NumPy holds it; a scalar is one in Python."""
+    """A PyTorch tensor as NumPy holds it; a scalar becomes Python's."""
     if not isinstance(tensor, torch.Tensor):
         return tensor
     wanted = DTYPES[HELD[dtype]]
-    if "float" in dtype and dtype != "float32":  # NumPy has none, or holds its bits all the same
+    if (
+        "float" in dtype and dtype != "float32"
+    ):  # NumPy has no such dtype, or holds its bits all the same
         tensor = tensor.view(torch.int16 if np.dtype(wanted).itemsize == 2 else torch.uint8)
     array: Array = tensor.numpy()
     return array.astype(wanted) if dtype == "bool" else array.view(wanted)
 
 
 def tensor_of(array: Any, dtype: str) -> Any:
-    """The tensor of PyTorch that an array holds; a scalar is one in Python."""
+    """The PyTorch tensor of an array; a scalar becomes Python's."""
     if not isinstance(array, np.ndarray):
         return array
     signed = array.view(np.int16) if array.dtype == np.uint16 else array
@@ -159,7 +161,7 @@ def tensor_of(array: Any, dtype: str) -> Any:
 
 
 def _run_of(definition: Definition) -> Any:
-    """Its reference's function: it runs in this process, so read it before."""
+    """The function of its reference, which runs in this process: read it before."""
     names: dict[str, Any] = {"__name__": definition.name}
     try:
         exec(compile(definition.reference, f"<{definition.name}>", "exec"), names)
@@ -190,7 +192,7 @@ def _computed(definition: Definition, run: Any, inputs: Mapping[str, Any]) -> An
 
 
 def _tolerated(definition: Definition, expected: Mapping[str, Array]) -> dict[str, Array]:
-    """Of whole numbers, equality."""
+    """The tolerance of each output; integers must be equal."""
     floats = {name for name, tensor in definition.outputs.items() if "float" in tensor.dtype}
     return {
         name: TOLERANCE + TOLERANCE * np.abs(want) if name in floats else np.zeros(want.shape)

@@ -1,5 +1,5 @@
-"""A solution as a candidate of the judge: its sources in a folder, and beside them a file with a
-function of the definition's inputs, which hands them on as tensors."""
+"""A solution as a candidate for the judge: its sources in a folder, and a generated file with a
+function of the definition's inputs that passes them on as tensors."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ TORCH = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8"}
 
 
 def candidate_of(solution: Solution, definition: Definition, folder: Path) -> Candidate:
-    """Write it to a new folder; ExchangeError for a language that is not run here."""
+    """Write it to a new folder; ExchangeError for a language that is not supported here."""
     if (language := solution.spec.language.value) not in HERE:
         raise ExchangeError(
             f"solution {solution.name}: {language} is not run here, {', '.join(HERE)} are"

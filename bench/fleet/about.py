@@ -1,4 +1,4 @@
-"""What a worker says of itself, and why one is refused."""
+"""A worker's description of itself, and reasons to refuse one."""
 
 import hashlib
 import socket
@@ -17,8 +17,9 @@ PACKAGES = ("assay", "numpy", "numba", "llvmlite", "dask", "distributed")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A process of Assay: `versions` of what results may depend on, sources among them; `machine`
-    is kernels.provenance's key, `device` the CPU's name, `cache` where it keeps certificates."""
+    """A process of Assay: `versions` of everything results may depend on, sources included;
+    `machine` is kernels.provenance's key, `device` the CPU's name, `cache` the folder of its
+    certificates."""
 
     versions: dict[str, str]
     machine: str
@@ -27,7 +28,7 @@ class About:
     cache: str
 
     def differs(self, other: "About") -> str:
-        """In words, what the other's versions are instead of these; "" if they are the same."""
+        """In words, which of the other's versions differ; "" if they are the same."""
         told = [
             f"{name} {other.versions.get(name, 'missing')} instead of {wanted}"
             for name, wanted in self.versions.items()
@@ -37,7 +38,7 @@ class About:
 
 
 def about() -> About:
-    """Of this process."""
+    """The description of this process."""
     from bench.machine.conditions import cpu_name
     from kernels.cache import cache_folder
     from kernels.provenance import machine

@@ -1,4 +1,4 @@
-"""A Dask cluster: reaching its scheduler, asking its workers, starting one here."""
+"""A Dask cluster: connect to its scheduler, call its workers, start a local one."""
 
 import asyncio
 import logging
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed import Client
 
-SOON = 5.0  # seconds that a scheduler has to answer, and a worker to hand over a result
-GOODBYE = 30.0  # seconds that workers of this machine have to end
+SOON = 5.0  # seconds for a scheduler to answer, and for a worker to deliver a result
+GOODBYE = 30.0  # seconds for local workers to end
 
 
 class FleetError(RuntimeError):
-    """What stops a fleet, in one plain line."""
+    """A reason that stops a fleet, in one plain line."""
 
 
 def reached(scheduler: str) -> "Client":
-    """A client of who answers there. Raises `FleetError`, at once if nobody listens, and soon if it
-    is somebody else: Dask's own client would wait for ever."""
+    """Connect to a scheduler. Raises `FleetError`, at once if nothing listens, and soon if it is no
+    scheduler: Dask's own client would wait forever."""
     from distributed import Client, rpc
     from distributed.comm.addressing import get_address_host_port
 
@@ -51,8 +51,8 @@ def ask(
     function: Callable[..., Any],
     *args: Any,
 ) -> dict[str, Any]:
-    """What each worker returns, or the exception that it raises: OSError if it has gone,
-    TimeoutError if it says nothing for so long, as one that hangs."""
+    """Call each worker; returns its result, or the exception that it raises: OSError if it has
+    gone, TimeoutError if it does not answer in time."""
 
     async def one(worker: str) -> Any:
         answer = client.run(function, *args, workers=[worker], on_error="return")
@@ -69,13 +69,13 @@ def ask(
 
 @contextmanager
 def local(workers: int) -> Iterator[Any]:
-    """A cluster of processes on this machine, which share its cores. Ctrl-C is this process's
-    alone: workers are started with the signal held back, and end with who started them."""
+    """A cluster of processes on this machine, which share its cores. Ctrl-C goes to this process
+    alone: workers are started with the signal blocked, and end with their parent."""
     from distributed import LocalCluster
 
     from kernels.cpu.runtime.cores import allowed_cores
 
-    resource_tracker.ensure_running()  # which would let the signal through, were it started later
+    resource_tracker.ensure_running()  # it would let the signal through, were it started later
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     cluster = None
     try:
@@ -85,7 +85,7 @@ def local(workers: int) -> Iterator[Any]:
                 threads_per_worker=max(1, len(allowed_cores()) // workers),
                 processes=True,
                 dashboard_address="127.0.0.1:0",
-                memory_limit=0,  # a model's pages would count
+                memory_limit=0,  # a model's mapped pages would count
                 silence_logs=logging.CRITICAL,
             )
             silence()
@@ -99,7 +99,8 @@ def local(workers: int) -> Iterator[Any]:
 
 
 def silence() -> None:
-    """What Dask says of workers that go, and of versions, is said here, in one line."""
+    """Silence Dask's own messages about departing workers and versions: they are reported here, in
+    one line."""
     from distributed.versions import VersionMismatchWarning
 
     warnings.simplefilter("ignore", VersionMismatchWarning)

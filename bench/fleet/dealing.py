@@ -1,7 +1,7 @@
-"""Shares dealt to the workers of a Dask cluster, and what becomes of them.
+"""Distributes shares to the workers of a Dask cluster.
 
-Dask places each share and does it again when its worker dies; here is which workers may have any,
-how many shares are under way, and what is said.
+Dask places each share and repeats it if its worker dies; this decides which workers are accepted,
+how many shares are in flight, and what is reported.
 """
 
 import queue
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 Job = Callable[[S, str], Any]
 
-PATIENCE = 60.0  # seconds without a worker before nothing more is waited for
-ANSWER = 30.0  # seconds that a worker has to say who it is, and what it has of a file
-SLOWEST = 2e7  # bytes a second of the slowest disk or line that a file is read or sent by
-TICK = 0.2  # seconds between two looks at who came and who went
-EACH = 2  # shares under way for each worker: one that it does, one that waits there
-AHEAD = 8  # shares for each worker beyond the oldest that is under way: results wait in memory
+PATIENCE = 60.0  # seconds without a worker before giving up
+ANSWER = 30.0  # seconds for a worker to describe itself, and its files
+SLOWEST = 2e7  # bytes a second of the slowest disk or network for a file
+TICK = 0.2  # seconds between two updates of the list of workers
+EACH = 2  # shares in flight per worker: one running, one queued there
+AHEAD = 8  # shares per worker beyond the oldest in flight: results wait in memory
 DEATHS = "KilledWorker", "FutureCancelledError", "CancelledError"
-TRIES = 10  # of a share whose workers die or send what is damaged
-STRIKES = 3  # damaged results after which a worker gets no share any more
+TRIES = 10  # attempts at a share whose workers die or send corrupt results
+STRIKES = 3  # corrupt results after which a worker is withdrawn
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A worker that was accepted."""
+    """An accepted worker."""
 
     address: str
     name: str
@@ -52,21 +52,20 @@ class Machine:
 
 @dataclass(slots=True)
 class _Share:
-    """One under way."""
+    """A share in flight."""
 
     number: int
     job: Job[Any]
     share: Any
-    machine: str = ""  # the address, if it is for one alone
+    machine: str = ""  # the address, if it is for one worker alone
     tries: int = 0
 
 
 class Fleet(Closing):
-    """A Dask cluster's workers, as far as they run what this process runs.
+    """A Dask cluster's workers that run the same code as this process.
 
-    `note` is told, in a line each, of workers that are refused, that go and that come, and of
-    shares that are done again. `files` have to be readable, or are sent. `close` ends what is under
-    way.
+    `note` receives one line for each worker that is refused, leaves or arrives, and for shares that
+    are repeated. `files` must be readable there, or are sent. `close` cancels what is in flight.
     """
 
     def __init__(
@@ -74,11 +73,11 @@ class Fleet(Closing):
     ) -> None:
         self.asked, self.note, self.files = secrets.token_hex(8), note, tuple(files)
         self.machines: dict[str, Machine] = {}
-        self.refused: dict[str, str] = {}  # address: why
+        self.refused: dict[str, str] = {}  # address: reason
         self._own = about()
-        self._kinds = set[str]()  # of CPUs that were compared; none: any may come
+        self._kinds = set[str]()  # CPUs that were compared; none: any is accepted
         self._strikes: dict[str, int] = {}
-        self._until = time.monotonic() + PATIENCE  # for a worker to come, where there is none
+        self._until = time.monotonic() + PATIENCE  # waiting for the first worker
         self._under_way: dict[Future, _Share] = {}
         self._done: queue.Queue[Future] = queue.Queue()
         self._events: queue.Queue[Mapping[str, Any]] = queue.Queue()
@@ -98,11 +97,10 @@ class Fleet(Closing):
     def _present(self) -> dict[str, Any]:
         return dict(self._client.scheduler_info(n_workers=-1)["workers"])
 
-    # Who may have a share.
+    # Workers that may have a share.
 
     def _vet(self, present: Mapping[str, Any]) -> None:
-        """Ask new workers who they are; accept those that run what this process runs and have the
-        files."""
+        """Query new workers; accept those that run the same code and have the files."""
         new = [a for a in present if a not in self.machines and a not in self.refused]
         if not new:
             return
@@ -119,7 +117,7 @@ class Fleet(Closing):
                     why = str(found)
                 case OSError():
                     continue  # it has gone meanwhile
-                case _ if "ModuleNotFoundError" in repr(found):  # as Dask hands it on
+                case _ if "ModuleNotFoundError" in repr(found):  # as Dask re-raises it
                     why = "it has no assay, or one without fleets"
                 case _:
                     why = f"{type(found).__name__}: {found}"
@@ -133,7 +131,7 @@ class Fleet(Closing):
     def _ask(
         self, addresses: Sequence[str], seconds: float, function: Callable[..., Any], *args: Any
     ) -> dict[str, Any]:
-        """What accepted workers return; one that raises something or says nothing is refused."""
+        """Results of accepted workers; one that raises or does not answer is refused."""
         told = ask(self._client, addresses, seconds, function, *args)
         for address, error in told.items():
             if isinstance(error, Exception):
@@ -146,14 +144,14 @@ class Fleet(Closing):
         self.note(f"{self.refused[address]}: it gets no share")
 
     def _withdraw(self, address: str, why: str) -> None:
-        """A worker that was accepted gets nothing any more."""
+        """Give a worker no more shares."""
         if machine := self.machines.get(address):
             self._refuse(address, machine.name, why)
             ask(self._client, [address], SOON, end, self.asked)
-            self._rescue()  # what waits there would wait for ever
+            self._rescue()  # what is queued there would wait forever
 
     def _supply(self, addresses: Sequence[str]) -> None:
-        """Send files to each place that lacks them, once."""
+        """Send files to each machine that lacks them, once."""
         for file in self.files:
             seconds = ANSWER + file.size / SLOWEST
             there = self._ask([a for a in addresses if a in self.machines], seconds, has, file)
@@ -167,7 +165,7 @@ class Fleet(Closing):
                     self._refuse(address, machine.name, why)
 
     def _send(self, file: Named, address: str) -> str:
-        """Why a worker cannot have it, or ""."""
+        """Send a file; returns why that failed, or ""."""
         with file.path.open("rb") as data:
             for offset in range(0, max(file.size, 1), PART):
                 told = ask(self._client, [address], ANSWER, keep, file, offset, data.read(PART))
@@ -176,9 +174,9 @@ class Fleet(Closing):
         return ""
 
     def agree(self, job: Job[S], share: S) -> None:
-        """Where there are several machines each does the same share first. One whose bits are not
-        those of most, or of this machine's kind where opinions are even, gets nothing more: its CPU
-        is of another kind, or refused a kernel."""
+        """If there are several machines, each does the same share first. One whose bits differ from
+        the majority's, or from this CPU's if the vote is even, gets no shares: its CPU is of
+        another kind, or refused a kernel."""
         self._kinds = {machine.about.machine for machine in self.machines.values()}
         places = {machine.place: machine for machine in self.machines.values()}
         if len(places) < 2:
@@ -193,7 +191,7 @@ class Fleet(Closing):
                 self._withdraw(machine.address, why)
         self._kinds = {machine.about.machine for machine in self.machines.values()}
 
-    # What is under way.
+    # Shares in flight.
 
     def _start(self, one: _Share) -> None:
         one.tries += 1
@@ -207,11 +205,11 @@ class Fleet(Closing):
         future.add_done_callback(self._done.put)
 
     def _finished(self) -> Iterator[tuple[_Share, Sealed, Any]]:
-        """What is done, after a moment at most; shares that came to nothing begin again."""
+        """Finished shares, after waiting a moment at most; failed shares start again."""
         try:
             self._look()
             future = self._done.get(timeout=TICK)
-        except (queue.Empty, OSError):  # a scheduler that hangs up is soon known to be gone
+        except (queue.Empty, OSError):  # a scheduler that hangs up is noticed soon
             return
         if (one := self._under_way.get(future)) is None:
             return
@@ -221,7 +219,7 @@ class Fleet(Closing):
             return
         try:
             sealed = future.result(timeout=SOON)
-        except OSError:  # who had it is gone, and it is done again
+        except OSError:  # its worker is gone, and it is repeated
             future.add_done_callback(self._done.put)
             return
         self._under_way.pop(future)
@@ -238,14 +236,14 @@ class Fleet(Closing):
         self._again(one, why)
 
     def _failed(self, one: _Share, error: BaseException | None) -> None:
-        """Of a share that took several workers down Dask says KilledWorker, of a lost one nothing;
-        what a share itself raises stops the fleet."""
+        """Handle a failed share: Dask reports KilledWorker if it took several workers down, and
+        nothing for a lost one; an exception of the share itself stops the fleet."""
         if isinstance(error, WorkerError):
             self._withdraw(error.address, error.reason)
             self._again(one, error.reason)
         elif error is None or type(error).__name__ in DEATHS:
             self._again(one, "its workers died")
-        elif one.machine:  # its own trouble
+        elif one.machine:  # the share's own exception
             self.note(f"{self._name(one.machine)}: {_line(error)}")
         else:
             raise FleetError(_line(error)) from None
@@ -261,7 +259,7 @@ class Fleet(Closing):
         return self.machines[address].name if address in self.machines else address
 
     def _look(self) -> None:
-        """Who came and who went since the last look."""
+        """Update the list of workers."""
         if self._client.status != "running":
             raise FleetError("the scheduler is gone")
         came = went = False
@@ -285,8 +283,8 @@ class Fleet(Closing):
             raise FleetError(f"{self._scheduler}: no worker is left: {why}")
 
     def _rescue(self) -> None:
-        """Dask leaves a share where it is if no worker could have it when it was placed, though one
-        can now, or if its worker gets nothing any more."""
+        """Resubmit shares that Dask leaves unassigned: no worker could take them when they were
+        placed, or their worker was withdrawn."""
         placed = self._client.processing().items()
         held = {key for address, keys in placed if address in self.machines for key in keys}
         for future, one in [*self._under_way.items()]:
@@ -312,10 +310,10 @@ class Fleet(Closing):
         self.note(f"{machine.name} is gone{told}")
 
     def deal(self, job: Job[S], shares: Iterable[S]) -> Iterator[tuple[int, Any]]:
-        """What a job finds for each share, with the share's number, in the order of the shares.
+        """The job's results for each share, with the share's index, in order.
 
-        Few are under way at a time, and few results wait for an earlier one. A share whose worker
-        dies is done again by another.
+        Few shares are in flight at a time, and few results wait for an earlier one. A share whose
+        worker dies is repeated by another.
         """
         coming, waiting = enumerate(shares), dict[int, Any]()
         following, oldest, more = 0, 0, True
@@ -334,7 +332,7 @@ class Fleet(Closing):
                 oldest += 1
 
     def everywhere(self, job: Job[S], share: S) -> Iterator[tuple[Machine, Any]]:
-        """What a job finds on each machine, on one worker of each and alone there: of workers on
+        """The job's result on each machine, on one worker of each and alone there: for workers on
         one host, in turns."""
         places = {machine.place: machine for machine in reversed([*self.machines.values()])}
         for machine, _, found in self._at([*places.values()], job, share):
@@ -358,7 +356,7 @@ class Fleet(Closing):
                 yield known[one.machine], sealed, found
 
     def close(self) -> None:
-        """End what is under way, here and on the workers."""
+        """Cancel what is in flight, here and on the workers."""
         with suppress(Exception):
             if self._client.status == "running":
                 self._client.cancel([*self._under_way])

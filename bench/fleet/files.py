@@ -1,4 +1,4 @@
-"""Files that shares read: by a path that a worker has, too, or sent once by digest."""
+"""Files that shares read: by a path shared with the worker, or sent once by digest."""
 
 import asyncio
 import hashlib
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from kernels.cache import cache_folder, made, ours
 
-PART = 2**24  # bytes that are sent at a time, and in memory
+PART = 2**24  # bytes sent at a time, and held in memory
 
-Stamp = tuple[int, int, int]  # of a file that nobody wrote meanwhile
+Stamp = tuple[int, int, int]  # for a file that was not modified meanwhile
 
 _places: dict[str, tuple[Path, Stamp]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A file by what is in it: `digest` is sha256; `path` where whoever asks has it."""
+    """A file by its content: `digest` is sha256; `path` is the sender's."""
 
     path: Path
     digest: str
@@ -30,13 +30,13 @@ class Named:
 
     @property
     def place(self) -> Path:
-        """Where this process reads it, once `has` found it."""
+        """The path in this process, once `has` found it."""
         return _places[self.digest][0]
 
     @property
     def kept(self) -> Path:
-        """Where it is kept on machines that do not share the path; its name stays, which results
-        tell."""
+        """The path on machines that do not share the original; the file's name stays, since results
+        mention it."""
         return cache_folder() / "fleet" / self.digest / self.path.name
 
 
@@ -46,8 +46,8 @@ def digest_of(path: Path) -> str:
 
 
 async def has(file: Named) -> bool:
-    """Whether this worker can read the file, by its path or because it was sent before; beside the
-    worker's loop, since large files take long."""
+    """Whether this worker can read the file, by its path or because it was sent before; off the
+    worker's event loop, since large files take long to hash."""
     return await asyncio.to_thread(_has, file)
 
 
@@ -60,7 +60,7 @@ def _has(file: Named) -> bool:
                 _places[file.digest] = path, stamp
                 return True
         except OSError:
-            continue  # another machine's path, or one that is not ours to read
+            continue  # another machine's path, or one that we may not read
     return False
 
 
@@ -70,7 +70,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 async def keep(file: Named, offset: int, data: bytes) -> str:
-    """Write a part of a file that is sent; return why that cannot be, or ""."""
+    """Write a received part of a file; returns why that failed, or ""."""
     return await asyncio.to_thread(_keep, file, offset, data)
 
 

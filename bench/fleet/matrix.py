@@ -1,11 +1,11 @@
-"""Which kernel is proved, fast or refused on which machine.
+"""The matrix of kernels and machines.
 
 - "refused": its trial failed there.
-- "fast": it passed, and is what an engine there takes first of its op, target, format and
+- "fast": it passed, and is an engine's first choice there for its op, target, format and
   numerics, in steps of few tokens or of many.
-- "proved": it passed, and another serves.
+- "proved": it passed, and another is chosen.
 
-A kernel that a machine lacks something for has no state there.
+A kernel whose requirements a machine lacks has no state there.
 """
 
 from collections import Counter
@@ -25,13 +25,13 @@ ORDER: tuple[State, ...] = ("refused", "proved", "fast")  # the first counts whe
 
 
 def states(certificates: Iterable[Certificate]) -> dict[str, State]:
-    """Of a machine's kernels by name."""
+    """States of a machine's kernels by name."""
     found: dict[str, State] = {}
     first: dict[tuple[object, ...], str] = {}
     by_name = {certificate.kernel: certificate for certificate in certificates}
     for name, certificate in by_name.items():
         found[name] = "proved" if certificate.passed else "refused"
-    for kernel in (*EVERY, *of_packages()):  # in the order in which engines look
+    for kernel in (*EVERY, *of_packages()):  # in the order of engines' preference
         if found.get(kernel.name) == "proved":
             serves = kernel.op, kernel.target, kernel.format, kernel.numerics
             first.setdefault((*serves, "many"), kernel.name)
@@ -42,26 +42,26 @@ def states(certificates: Iterable[Certificate]) -> dict[str, State]:
 
 @dataclass(slots=True)
 class Matrix:
-    """Kernels by kinds of machine, however many machines there are of each: in memory is a count
-    for each state that a kernel has on a kind."""
+    """Kernels by kinds of machine, however many machines there are of each: memory holds a count
+    for each state of a kernel on a kind."""
 
     counts: dict[tuple[str, str], Counter[State]] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)  # of a kind, for people
+    names: dict[str, str] = field(default_factory=dict)  # of a kind, for display
 
     def add(self, kind: str, device: str, found: Mapping[str, State]) -> None:
-        """What one more machine of a kind said; `device` is what people call it."""
+        """Add the states of one more machine of a kind; `device` is its common name."""
         self.names.setdefault(kind, device)
         for kernel, state in found.items():
             self.counts.setdefault((kernel, kind), Counter())[state] += 1
 
     def state(self, kernel: str, kind: str) -> State | None:
-        """That of the kernel there; the worst where machines of a kind differ."""
+        """The kernel's state there; the worst where machines of a kind differ."""
         counts = self.counts.get((kernel, kind), Counter())
         return next((state for state in ORDER if counts[state]), None)
 
     def differing(self) -> list[tuple[str, str, dict[State, int]]]:
-        """Kernels that machines of one kind do not agree on, with how many say what: a broken
-        machine, or a trial that depends on chance."""
+        """Kernels on which machines of one kind disagree, with counts: a broken machine, or a trial
+        that depends on chance."""
         refused = ((key, c) for key, c in self.counts.items() if c["refused"] < c.total())
         return [(*key, dict(c)) for key, c in sorted(refused, key=str) if c["refused"]]
 
@@ -76,7 +76,7 @@ class Matrix:
         return pd.DataFrame(columns, index=pd.Index(kernels, name="kernel"), dtype=object)
 
     def summary(self) -> list[dict[str, Any]]:
-        """Of each kind, how many kernels are in which state."""
+        """For each kind, the number of kernels in each state."""
         found: list[dict[str, Any]] = []
         for kind, device in self.names.items():
             told = Counter(self.state(kernel, own) for kernel, own in self.counts if own == kind)

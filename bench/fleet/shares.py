@@ -1,6 +1,6 @@
-"""What a worker finds for a share of a text or of prompts, with a model that it holds.
+"""A worker's computation for a share of a text or of prompts, with a model that it keeps loaded.
 
-Each calls what the local command calls, so the answers are the same bits.
+Each calls what the local command calls, so results have the same bits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ Failed = str  # why a prompt has no answer
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How workers hold a model; `more` are options that are none of the user's."""
+    """How workers load a model; `more` are internal options."""
 
     file: Named
     loading: Loading
@@ -38,8 +38,8 @@ class Model:
     sampling: SamplingParams | None = None
 
     def engine(self) -> Engine:
-        """This worker's, loaded with the first share and held for the next; another that it held
-        goes."""
+        """This worker's engine, loaded for the first share and kept for the next; another model's
+        is dropped."""
         if (key := repr(self)) not in _held:
             for held in _held.values():
                 held.close()
@@ -65,7 +65,7 @@ Chunk = tuple[int, Passage]  # of a text, with its number
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """-ln p of the tokens of chunks, beside a base's if there is one."""
+    """NLL of the tokens of chunks, compared with a base's if there is one."""
 
     model: Model
     base: Named | None = None
@@ -81,7 +81,7 @@ class Perplexity:
 
 @dataclass(frozen=True, slots=True)
 class Imatrix:
-    """What each matrix meets in chunks, each by itself."""
+    """Importance statistics of chunks, each by itself."""
 
     model: Model
 
@@ -92,7 +92,7 @@ class Imatrix:
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """Texts as vectors, each with the number of its tokens."""
+    """Embeddings of texts, each with its number of tokens."""
 
     model: Model
     pooling: str
@@ -117,7 +117,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Answers, or why there is none, by the prompts' ids."""
+    """Completions, or errors, by the prompts' ids."""
 
     model: Model
     template: str | None = None
@@ -144,7 +144,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What continuations cost behind their prompts."""
+    """Log-likelihoods of continuations after their prompts."""
 
     model: Model
 

@@ -21,18 +21,19 @@ from kernels.certificates import Certificate
 from kernels.kernel import Kernel
 from kernels.table import KERNELS
 
-REFUSED = 0.01  # of kernels by kind
-FLAKY = 0.001  # of results that a machine says otherwise than its kind
-DAMAGED = 0.001  # of messages
+REFUSED = 0.01  # share of kernels refused by a kind
+FLAKY = 0.001  # share of results in which a machine differs from its kind
+DAMAGED = 0.001  # share of corrupt messages
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of so many machines: results merged and damaged messages found, seconds of merging, the
-    most bytes that merging took, bytes by way of the scheduler, and the largest message's.
+    """Results merged and corrupt messages found over so many machines, seconds of merging, peak
+    bytes of merging, bytes through the scheduler, and the largest message's.
 
-    `peak_tenth` is the memory after a tenth of the results: merging is bounded if it has not
-    grown."""
+    `peak_tenth` is the memory after a tenth of the results: merging is bounded if it has not grown
+    since.
+    """
 
     machines: int
     kinds: int
@@ -47,8 +48,8 @@ class Figures:
 
 
 def machines(count: int, kinds: int, seed: int) -> Iterator[Proved]:
-    """What machines say one after the other, without end: each kind has the kernels that its
-    features allow, and refuses some."""
+    """Endless messages of simulated machines: each kind has the kernels that its features allow,
+    and refuses some."""
     chance = random.Random(seed)
     features = sorted({word for kernel in KERNELS for word in kernel.requires})
     able: list[list[Kernel]] = []
@@ -71,12 +72,12 @@ def machines(count: int, kinds: int, seed: int) -> Iterator[Proved]:
 
 
 def simulated(count: int, kinds: int, results: int, seed: int = 0) -> Figures:
-    """Merge at least so many results of a made-up fleet."""
+    """Merge at least so many results of a simulated fleet."""
     chance, matrix = random.Random(seed + 1), Matrix()
     merged = damaged = carried = largest = peak_tenth = 0
     spent = 0.0
     coming = machines(count, kinds, seed)
-    next(coming)  # what making them up takes once is not the merge's
+    next(coming)  # one-time work of simulating is not the merge's
     tracemalloc.start()
     try:
         for proved in coming:

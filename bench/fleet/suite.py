@@ -1,6 +1,6 @@
-"""The suite's cases dealt out: which there are, and what became of a share of them.
+"""The conformance suite on a fleet: lists the cases and runs a share of them.
 
-This module is also the plugin that tells, a line of JSON for each test in the file that
+This module is also the pytest plugin that writes a line of JSON for each test to the file that
 ASSAY_FLEET_TOLD names.
 """
 
@@ -28,8 +28,8 @@ MOST = 20_000  # characters of a failure
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What became of a test: "passed", "failed", "skipped" or "error"; `text` is what pytest says
-    of a failure."""
+    """The outcome of a test: "passed", "failed", "skipped" or "error"; `text` is pytest's
+    message."""
 
     test: str
     outcome: str
@@ -37,13 +37,13 @@ class Case:
 
     @property
     def replay(self) -> str:
-        """The command that shows it again: what the failure says, or the test by itself."""
+        """The command that repeats it: the failure's own, or the test by itself."""
         said = REPLAY.search(self.text)
         return said[1] if said else f"python -m pytest '{self.test}'"
 
 
 def root() -> Path:
-    """The folder that conformance/ lies in. ValueError if it is not installed."""
+    """The folder that contains conformance/. ValueError if it is not installed."""
     spec = importlib.util.find_spec("conformance")
     if spec is None or not spec.submodule_search_locations:
         raise ValueError("there is no folder conformance/ here: it is not installed")
@@ -51,7 +51,7 @@ def root() -> Path:
 
 
 def cases(chosen: Sequence[str]) -> list[str]:
-    """The ids of the tests that pytest would run with these words."""
+    """Ids of the tests that pytest would run with these arguments."""
     with tempfile.TemporaryDirectory(prefix="assay-") as folder:
         done = _pytest(("--collect-only", *chosen), Path(folder) / "told", "")
         if done.returncode:
@@ -60,7 +60,7 @@ def cases(chosen: Sequence[str]) -> list[str]:
 
 
 def shares(tests: Sequence[str], most: int) -> Iterator[list[str]]:
-    """Tests of one file together, whose fixtures they share, at most so many."""
+    """Groups of tests of one file, which share fixtures, at most so many each."""
     share: list[str] = []
     for test in tests:
         if share and (len(share) == most or share[0].split("::")[0] != test.split("::")[0]):
@@ -82,7 +82,7 @@ class Suite:
         return cls(sources(root(), ("conformance",)))
 
     def __call__(self, tests: Sequence[str], asked: str) -> list[Case]:
-        """What became of these tests here. Raises `WorkerError` where the suite is another."""
+        """Run these tests here. Raises `WorkerError` where the suite has other sources."""
         try:
             here = self.of_here()
         except ValueError as error:
@@ -94,8 +94,8 @@ class Suite:
 
 
 def run(tests: Sequence[str], asked: str) -> list[Case]:
-    """What became of these tests here. One that takes pytest down is an error, and those behind it
-    are run by themselves."""
+    """Run these tests here. One that crashes pytest is an error, and those after it are run by
+    themselves."""
     found: list[Case] = []
     left = [*tests]
     while left:
@@ -127,12 +127,13 @@ _worst: dict[str, Case] = {}
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """pytest's hook: a test that takes the process down is one that had begun."""
+    """pytest's hook: records the start, since a test that crashes the process reports nothing
+    else."""
     _tell(Case(nodeid, BEGUN))
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """pytest's hook: of set-up, call and tear-down the worst is the test's outcome."""
+    """pytest's hook: the worst of setup, call and teardown is the outcome."""
     before = _worst.get(report.nodeid, Case(report.nodeid, "passed"))
     if report.failed:
         outcome = "failed" if report.when == "call" else "error"

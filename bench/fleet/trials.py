@@ -1,4 +1,4 @@
-"""What each machine of a fleet does for itself: trials, tunings, timings."""
+"""Per-machine work of a fleet: trials, tuning, benchmarks."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ from kernels.tuning import Tuned
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """A machine's certificates, and what they make of its kernels."""
+    """A machine's certificates, and its kernels' states."""
 
     about: About
     certificates: tuple[Certificate, ...]
@@ -28,7 +28,7 @@ class Proved:
 
 @dataclass(frozen=True, slots=True)
 class Certify:
-    """The trials of `assay certify`, whose certificates the machine keeps, too."""
+    """The trials of `assay certify`; the machine keeps the certificates, too."""
 
     op: str | None
     again: bool
@@ -40,7 +40,7 @@ class Certify:
 
 @dataclass(frozen=True, slots=True)
 class Tune:
-    """The measurements of `assay tune`, which the machine keeps, too."""
+    """The measurements of `assay tune`; the machine keeps them, too."""
 
     model: Named
     threads: int

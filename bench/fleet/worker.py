@@ -1,5 +1,5 @@
-"""What runs on a worker, around every share: who it is, whether it may go on, and what it found, as
-that travels: bytes with their digest."""
+"""Code on a worker around every share: identity, cancellation, and results as bytes with a
+digest."""
 
 import hashlib
 import pickle
@@ -15,7 +15,7 @@ from bench.child import started
 from kernels.child import environment
 
 ALONE = "assay"  # Dask's resource: one share at a time on a worker, whoever asks
-TICK = 0.2  # seconds between two looks at whether a child has ended, or should
+TICK = 0.2  # seconds between two checks whether a child has ended, or should
 
 S = TypeVar("S")
 _stopped: set[str] = set()
@@ -27,7 +27,7 @@ class CorruptedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a worker found for a share; `digest` is sha256 of `payload`."""
+    """A worker's result for a share; `digest` is sha256 of `payload`."""
 
     worker: str
     digest: str
@@ -39,18 +39,18 @@ class Sealed:
         return cls(worker, hashlib.sha256(payload).hexdigest(), payload)
 
     def opened(self) -> Any:
-        """What was found. Raises `CorruptedError` before anything is made of wrong bytes."""
+        """The result. Raises `CorruptedError` before anything is made of corrupt bytes."""
         if hashlib.sha256(self.payload).hexdigest() != self.digest:
             raise CorruptedError("its result is not what it sent: the digest is another")
         return pickle.loads(self.payload)
 
 
 class StoppedError(RuntimeError):
-    """Whoever asked does not want it any more."""
+    """The result is not wanted any more."""
 
 
 class WorkerError(RuntimeError):
-    """A worker that cannot do its share, though another may: where it is, and why not."""
+    """A worker that cannot do its share, though another may: its address and the reason."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
@@ -58,30 +58,30 @@ class WorkerError(RuntimeError):
 
 
 async def offer(asked: str, dask_worker: Any) -> None:
-    """Take shares of what is asked under this name, one at a time."""
+    """Accept shares of the job of this name, one at a time."""
     await dask_worker.set_resources(**{ALONE: 1, asked: 1})
 
 
 async def end(asked: str, dask_worker: Any) -> None:
-    """Take none any more; those that run end."""
+    """Accept no more shares; running ones end."""
     stop(asked)
     await dask_worker.set_resources(**{asked: 0})
 
 
 def stop(asked: str) -> None:
-    """What was asked under this name ends."""
+    """Cancel the job of this name."""
     _stopped.add(asked)
 
 
 def address() -> str:
-    """Of the worker that runs this."""
+    """The address of the worker that runs this."""
     from distributed import get_worker
 
     return str(get_worker().address)
 
 
 def threads() -> int:
-    """As many as the worker was started with."""
+    """The number of threads that the worker was started with."""
     from distributed import get_worker
 
     return int(get_worker().state.nthreads)
@@ -94,14 +94,14 @@ def demand_wanted(asked: str) -> None:
 
 
 def wanted(asked: str, found: Iterable[S]) -> Iterator[S]:
-    """These one by one, as long as the result is wanted."""
+    """Yield these one by one, as long as the result is wanted."""
     for one in found:
         demand_wanted(asked)
         yield one
 
 
 def do(job: Callable[[S, str], Any], share: S, asked: str) -> Sealed:
-    """A share of a job, sealed."""
+    """Run a share of a job and seal the result."""
     demand_wanted(asked)
     return Sealed.of(address(), job(share, asked))
 
@@ -112,7 +112,8 @@ def child(
     more: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Python with these words, in a process group that ends when the result is not wanted."""
+    """Run Python with these arguments, in a process group that ends when the result is not
+    wanted."""
     env = {**environment(), **(more or {})}
     with started([sys.executable, "-P", *words], env, folder) as process:
         while True:
@@ -123,10 +124,10 @@ def child(
 
 
 def watching(asked: str) -> Callable[..., None]:
-    """For whoever tells how far it is: raises `StoppedError` when the result is not wanted."""
+    """A progress callback that raises `StoppedError` when the result is not wanted."""
     return lambda *_: demand_wanted(asked)
 
 
 def last_line(text: str) -> str:
-    """Of what a program said; "" if it said nothing."""
+    """The last line of a program's output; "" if there is none."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -1,1 +1,1 @@
-"""How fast this machine can be at most, what it is, and who else is at work."""
+"""The machine: its probed limits, its identity, and other load on it."""

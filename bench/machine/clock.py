@@ -24,7 +24,7 @@ SIGNATURE = "slot: i64 -> times: i64[slots]"
 
 @share(SIGNATURE)
 def stamp(args, thread, n_threads):
-    """The time at which thread 0 got here, which is when all threads had done what came before."""
+    """Record the time at which thread 0 arrives, after the preceding barrier."""
     slot, times = arguments(args, SIGNATURE)
     if thread == 0:
         times[slot] = nanoseconds()

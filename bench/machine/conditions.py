@@ -1,4 +1,4 @@
-"""Under what conditions a run measured: code, machine, tools, and who else was at work."""
+"""The conditions of a run: code, machine, tools, and other load."""
 
 import os
 import platform
@@ -16,15 +16,15 @@ PACKAGES = (
     "assay", "numpy", "numba", "llvmlite", "pytest-benchmark", "llama-cpp-python", "torch",
     "transformers", "cupy-cuda12x", "cupy-cuda13x", "triton",
 )  # fmt: skip
-IDLE_LOAD = 0.5  # mean runnable processes a core, before a run, above which others are at work
+IDLE_LOAD = 0.5  # mean runnable processes per core, before a run, above which the machine is busy
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """`load` is the mean number of runnable processes over the last minute, before the run began,
-    or what runs now if that is fewer; `steal` the share of time that the host took from this
-    machine since it started."""
+    or the number running now if that is lower; `steal` is the share of time that the host took from
+    this machine since it started."""
 
     commit: str  # "" outside a checkout
     dirty: bool
@@ -55,7 +55,7 @@ class Conditions:
 
 
 def conditions() -> Conditions:
-    """Those of here and now."""
+    """The conditions here and now."""
     return Conditions(
         commit=git("rev-parse", "HEAD"),
         dirty=bool(git("status", "--porcelain", "--untracked-files=no")),
@@ -73,7 +73,7 @@ def conditions() -> Conditions:
 
 
 def _physical_cores() -> int:
-    """Hyper-threads are counted where nobody tells them apart."""
+    """Hyper-threads are counted where the system does not tell them apart."""
     try:
         import psutil  # a bare machine whose GPU is checked may have none
     except ImportError:
@@ -82,17 +82,17 @@ def _physical_cores() -> int:
 
 
 def _load() -> float:
-    """What ran in the last minute and is done, such as a run before this one, is no matter."""
+    """Processes that ran in the last minute and ended, such as an earlier run, do not count."""
     mean = os.getloadavg()[0]
     try:
         running, _ = Path("/proc/loadavg").read_text().split()[3].split("/")
     except OSError:
         return mean
-    return min(mean, int(running) - 1.0)  # but this process
+    return min(mean, int(running) - 1.0)  # except this process
 
 
 def _steal() -> float:
-    """The share of time that the host took from this machine; 0 where it does not say."""
+    """The share of time that the host took from this machine; 0 where unknown."""
     try:
         _, *times = Path("/proc/stat").read_text().splitlines()[0].split()
     except OSError:
@@ -101,10 +101,8 @@ def _steal() -> float:
 
 
 def git(*words: str, folder: Path = ROOT) -> str:
-    """What git says of a checkout in one line or more; "" where there is no git or no checkout.
-
-    An installed package may lie within a checkout of something else.
-    """
+    """git's output for a checkout; "" where there is no git or no checkout. An installed package
+    may lie within a checkout of something else."""
     if not (folder / ".git").exists():
         return ""
     try:
@@ -117,7 +115,7 @@ def git(*words: str, folder: Path = ROOT) -> str:
 
 
 def cpu_name() -> str:
-    """What the machine calls its CPU."""
+    """The machine's name of its CPU."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

@@ -1,7 +1,7 @@
-"""How fast this machine can be at most: measured once, kept, and set against an op's cost.
+"""The machine's limits: probed once, stored, and compared with an op's cost.
 
-A limit is a ceiling: the best of many samples spread over seconds, never a typical one. What a
-kernel seems to exceed is an error of its cost, of the clock or of the probe.
+A limit is a ceiling: the best of many samples spread over seconds, never a typical one. If a kernel
+seems to exceed it, its cost, the clock or the probe is wrong.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ from reference.op import Cost
 
 KEPT = "limits.jsonl"
 ROUNDS = 8
-FEW_ROUNDS = 4  # for somebody who waits for the limits of a single call
-QUIET = 0.1  # of all CPUs' time, what others may take while limits are probed that are kept
+FEW_ROUNDS = 4  # seconds per count, where someone waits for the limits of a single call
+QUIET = 0.1  # of all CPUs' time, the most that others may take while stored limits are probed
 COLD_TURNS = 3  # samples a round of the largest working set, which counts most and is noisiest
 # Wider ones hold the products of narrower ones exactly, so kernels may use them for those.
 SERVES = {"f32": ("f32", "bf16", "int8"), "bf16": ("bf16", "int8"), "int8": ("int8",)}
@@ -39,10 +39,10 @@ FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What was done a second at best, by so many threads.
+    """The best rate per second, with so many threads.
 
     Over a `working_set`, the bytes of all threads: bytes that code reads and writes together in a
-    loop, of `kind` "read", "copy" or "triad". Over none: operations, a multiply-add being two, of
+    loop, of `kind` "read", "copy" or "triad". Without one: operations, a multiply-add being two, of
     the arithmetic "f32", "bf16" or "int8"; `unit` is what reached it, e.g. "amx". `spread` is the
     interquartile range of the samples over their best.
     """
@@ -56,13 +56,13 @@ class Rate:
 
     @property
     def what(self) -> tuple[int, int, str]:
-        """Rates of which the best counts."""
+        """Key of rates of which the best counts."""
         return self.threads, self.working_set, self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What was probed on this machine, on the day `when`."""
+    """The rates probed on this machine, on the day `when`."""
 
     caches: tuple[Cache, ...]
     rates: tuple[Rate, ...]
@@ -70,7 +70,7 @@ class Limits:
 
     @classmethod
     def unprobed(cls) -> "Limits":
-        """The caches alone: enough for whoever measures no limit."""
+        """The caches alone, for callers that need no limits."""
         return cls(read_caches(), (), "")
 
     def last_level(self) -> int:
@@ -127,7 +127,7 @@ class Limits:
     def limit(
         self, cost: Cost, arithmetic: str, threads: int, working_set: int | None = None
     ) -> Limit | None:
-        """What binds a call of this cost, memory or arithmetic; None for a cost of nothing."""
+        """The binding limit of a call of this cost, memory or arithmetic; None for a zero cost."""
         found = []
         if cost.bytes > 0:
             moved = self.bandwidth(threads, working_set)
@@ -144,7 +144,7 @@ class Limits:
 
     @classmethod
     def from_json(cls, data: Any) -> "Limits":
-        """What `to_json` gave; a ValueError of one line for anything else."""
+        """Parse the output of `to_json`; a ValueError of one line for anything else."""
         try:
             date.fromisoformat(data["when"])
             caches = tuple(checked(Cache(**row)) for row in data["caches"])
@@ -164,11 +164,11 @@ def probe(
     rounds: int = ROUNDS,
     moved: Sequence[int] = (),
 ) -> Limits:
-    """Measure now, for each number of threads; some eight seconds each, or, if bandwidths are asked
-    for calls alone that move so many bytes, one or two.
+    """Measure now, for each number of threads; some eight seconds each, or, if bandwidths are
+    needed only for calls that move so many bytes, one or two.
 
-    Everything is sampled once a round, so that samples of one thing are spread over the whole
-    time and a busy spell spoils few of them. `progress` is told of samples done, of all.
+    Everything is sampled once a round, so that samples of one thing are spread over the whole time
+    and a busy moment spoils few of them. `progress` receives samples done and in total.
     """
     counts = _counts(threads)
     caches = read_caches()
@@ -205,8 +205,8 @@ def probe(
 
 
 def _needed(sizes: list[int], moved: Sequence[int]) -> list[int]:
-    """Of working sets to probe those that `bandwidth` looks at for calls that move so many bytes,
-    all by default; the largest always, for calls on cold caches."""
+    """The working sets that `bandwidth` looks at for calls that move so many bytes, all by default;
+    always the largest, for calls on cold caches."""
     if not moved:
         return sizes
     least = {max((size for size in sizes if size <= each), default=sizes[0]) for each in moved}
@@ -220,7 +220,7 @@ def _counts(threads: Sequence[int]) -> list[int]:
 
 
 def _limits(caches: tuple[Cache, ...], rates: Mapping[tuple[str, int, int], FloatArray]) -> Limits:
-    """The best of each thing's rates, and of all units for an arithmetic."""
+    """The best of each thing's rates, over all units of an arithmetic."""
     found = []
     for (name, threads, working_set), samples in rates.items():
         best = float(samples.max())
@@ -235,7 +235,7 @@ def _limits(caches: tuple[Cache, ...], rates: Mapping[tuple[str, int, int], Floa
 
 
 def _fastest(rates: Iterable[Rate]) -> tuple[Rate, ...]:
-    """Of each thing the best."""
+    """The best of each thing."""
     best = {rate.what: rate for rate in sorted(rates, key=lambda rate: rate.per_second)}
     return tuple(best[what] for what in sorted(best))
 
@@ -246,13 +246,12 @@ def limits(
     again: bool = False,
     moved: Sequence[int] = (),
 ) -> Limits:
-    """What is kept of this machine for these thread counts, default one and all its cores.
+    """The stored limits for these thread counts, default one and all its cores.
 
-    Counts that were never probed here, or not by this code with these tools, are probed now and
-    kept, a line each. What a busy machine gave is used, but not kept. A virtual
-    machine's memory can be twice as fast an hour later: `again` probes all counts anew, and of all
-    that was ever kept the best counts. Of bandwidths those for calls that move so many bytes are
-    enough, where `moved` says how many.
+    Counts that were never probed here with this code and these tools are probed now and stored, a
+    line each. Results from a busy machine are used, but not stored. A virtual machine's memory can
+    be twice as fast an hour later: `again` probes all counts anew, and the best of everything ever
+    stored counts. With `moved`, bandwidths for calls that move so many bytes are enough.
     """
     counts = _counts(threads if threads is not None else (1, physical_cores()))
     kept = _kept()
@@ -282,7 +281,7 @@ def _best(old: Limits | None, new: Limits) -> Limits:
 
 
 def _taken_by_others() -> float:
-    """CPU seconds so far that other programs, or the host of this virtual machine, had."""
+    """CPU seconds so far of other programs and of the virtual machine's host."""
     times = psutil.cpu_times()
     kinds = ("user", "nice", "system", "irq", "softirq", "steal")
     return float(sum(getattr(times, kind, 0.0) for kind in kinds)) - time.process_time()
@@ -293,8 +292,8 @@ def _of(whole: Limits, threads: int) -> Limits:
 
 
 def _key_for(threads: int, moved: Sequence[int], kept: Mapping[str, Limits]) -> str:
-    """Where limits lie for calls that move so many bytes: with all that there are, if those are
-    kept, or by themselves."""
+    """The key of limits for calls that move so many bytes: the complete ones if they are stored, or
+    their own."""
     every = _key(threads)
     if not moved or every in kept:
         return every
@@ -313,7 +312,7 @@ def _key(threads: int, sizes: Sequence[int] = ()) -> str:
 
 
 def _kept() -> dict[str, Limits]:
-    """The best limits of each key; damaged lines are none."""
+    """The best limits of each key; damaged lines are ignored."""
     found: dict[str, Limits] = {}
     for line in b"".join(read_all(KEPT)).decode(errors="replace").splitlines():
         try:

@@ -1,11 +1,10 @@
-"""Shares that do nothing but move memory or multiply: how fast this machine can be at most.
+"""Shares that only move memory or multiply: how fast this machine can be at most.
 
-They are run by the same team of threads as kernels. Each repeats its work as its first argument
-says, so that a sample lasts milliseconds, and leaves a result from which the number of loads or
-operations can be read off: nothing was optimised away if it is right.
-
-Stores are plain ones, as in every kernel here: they first fetch the line they write. A kernel that
-stores past the caches moves less than it counts, and would need a probe that does the same.
+They are run by the same team of threads as kernels. Each repeats its work as often as its first
+argument says, so that a sample lasts milliseconds, and leaves a result that proves the number of
+loads or operations: if it is right, nothing was optimised away. Stores are plain ones, as in every
+kernel here: they first fetch the line they write. A kernel with non-temporal stores would move less
+than it counts, and would need a probe that does the same.
 """
 
 from collections.abc import Callable
@@ -39,24 +38,24 @@ I8, I64 = ir.IntType(8), ir.IntType(64)
 X86 = llvm.get_process_triple().startswith("x86")
 BITS = 512 if "avx512f" in cpu_features() else 256 if "avx" in cpu_features() else 128
 
-# One step of a loop fills eight registers: as many sums in flight as hide the latency of adding.
+# One step of a loop fills eight registers: enough sums in flight to hide the latency of adding.
 STEP = 8 * BITS // 32  # elements of 4 bytes
 FLOATS, WORDS = Vector("f32", STEP), Vector("i32", STEP)
 
 READ = "repeats: i64, streams: i64, x: i32[size] -> out: i32[lanes]"
 WRITE = "repeats: i64, k: f64, x: f32[size], y: f32[size] -> out: f32[size]"
-# Elements from a load to what is prefetched, and into which cache (3 the first, 2 the second): what
-# is fastest differs between CPUs by a seventh.
+# Prefetch distance in elements, and cache level (3 the first, 2 the second): the best choice
+# differs between CPUs by a seventh.
 AHEAD, FAR = (512, 3), (2048, 2)
 LINE = 16  # elements of a cache line
 
 
 def reading(asks: tuple[int, int]) -> Callable[..., None]:
-    """Reads that ask for memory so many elements ahead; 0 leaves that to the CPU."""
+    """A reader that prefetches so many elements ahead; 0 leaves prefetching to the CPU."""
     ahead, cache = asks
 
     def read(args, thread, n_threads):
-        """Minus the sum of x, in STEP lanes a thread; its part is read as `streams` at once."""
+        """Minus the sum of x, in STEP lanes per thread; each part is read as `streams` at once."""
         repeats, streams, x, out = arguments(args, READ)
         first, last = part(x.size // STEP, thread, n_threads)
         length = (last - first) // streams
@@ -103,17 +102,17 @@ Step = Callable[[Any, Any, Any, Any], Any]  # builder, sums, x, y -> sums
 Emit = Callable[[Any, Any, Any, Any], None]  # builder, ones, sums, repeats: the whole loop
 
 
-# What an arithmetic multiplies, and adds up in: what memory is full of, and what is left there.
+# What an arithmetic multiplies, and its sums' type: the contents of memory, and of the result.
 ELEMENTS = {"f32": ("f4", "f4"), "bf16": ("u2", "f4"), "int8": ("u1", "u4")}
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A way to multiply and add: what it needs of the CPU and how its loop is written.
+    """A way to multiply and add: the CPU features it needs and its loop.
 
-    The loop reads `operand` from memory full of it, in the type that ELEMENTS says. Every repeat
-    raises each of the sums, 4 bytes each and `sums` in number, by `raises`, and does `operations`,
-    a multiply-add being two.
+    The loop reads `operand` from memory full of it, in the type that ELEMENTS gives. Every repeat
+    increases each of the sums, `sums` numbers of 4 bytes, by `raises`, and does `operations`, a
+    multiply-add being two.
     """
 
     arithmetic: str
@@ -126,7 +125,7 @@ class Unit:
 
 
 def hidden(builder: Any, value: Any) -> Any:
-    """The value, which the optimiser can no longer know to be the same in every repeat."""
+    """The value, opaque to the optimiser, so that it cannot assume that repeats are the same."""
     register = "v" if X86 else "w"  # a vector register of x86 or ARM
     kind = ir.FunctionType(value.type, [value.type])
     return builder.call(ir.InlineAsm(kind, "", f"={register},0", True), [value])
@@ -137,7 +136,7 @@ CHAINS = 12 if X86 else 24  # sums in flight: latency times units of the widest 
 
 
 def chains(kind: ir.VectorType, step: Step) -> Emit:
-    """CHAINS independent sums of this type, each stepped on once a repeat."""
+    """CHAINS independent sums of this type, each advanced once a repeat."""
 
     def emit(builder: Any, ones: Any, sums: Any, repeats: Any) -> None:
         ones, sums = (builder.bitcast(p, kind.as_pointer()) for p in (ones, sums))
@@ -177,7 +176,7 @@ def fused(bits: int, *requires: str) -> Unit:
 
 
 def bf16_pairs(*requires: str) -> Unit:
-    """bfloat16 by vdpbf16ps: two products and their sum in one instruction, twice rounded."""
+    """bfloat16 by vdpbf16ps: two products and their sum in one instruction, rounded twice."""
     kind = _vector(ir.FloatType(), 16)
 
     def step(builder: Any, sums: Any, x: Any, y: Any) -> Any:
@@ -220,7 +219,7 @@ def pairs(bits: int, to_16: str, to_32: str, *requires: str) -> Unit:
 
 
 def tiles(arithmetic: str, product: str, operand: int, depth: int) -> Unit:
-    """AMX: four products of 16 x `depth` by `depth` x 16 elements, in 64 bytes, to four tiles."""
+    """AMX: four products of 16 x `depth` by `depth` x 16 elements, in 64 bytes, into four tiles."""
     size, void = 1024, ir.VoidType()
     config = bytearray(64)
     config[0] = 1
@@ -268,7 +267,7 @@ PEAK = "repeats: i64, ones: u8[bytes] -> sums: u8[threads bytes]"
 
 @intrinsic(prefer_literal=True)
 def spin(typing, unit, ones, sums, thread, repeats):
-    """A unit's loop, on this thread's sums."""
+    """Run a unit's loop on this thread's sums."""
     emit = UNITS[unit.literal_value].emit
 
     def codegen(context, builder, signature, values):

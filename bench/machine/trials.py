@@ -1,4 +1,4 @@
-"""What the probe times: every way to move a working set, and every unit that multiplies."""
+"""The probe's trials: every way to move a working set, and every unit that multiplies."""
 
 import math
 import time
@@ -20,10 +20,10 @@ PAGE = 1024  # elements of a page of memory
 SMALLEST = 16 << 10  # bytes of a thread's smallest working set: half of a small L1d
 SAMPLE_SECONDS = 0.01
 COUNTED = (1 << 24) - 1  # float32 counts exactly up to here
-ODD = np.nextafter(np.float32(1), np.float32(2))  # as an integer odd: any lost load shows in a sum
+ODD = np.nextafter(np.float32(1), np.float32(2))  # odd as an integer: any lost load shows in a sum
 STREAMS = 4
 MOST_BYTES = 512 << 20  # of a working set
-STRIDE = 1021  # between the outputs that are checked after each sample
+STRIDE = 1021  # elements between the outputs that are checked after each sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Cache:
     shared_by: int
 
     def reach(self, threads: int) -> int:
-        """Bytes that so many threads have of it, each instance serving as many as it can."""
+        """Bytes of it that so many threads have, each instance serving as many as it can."""
         return self.bytes * math.ceil(threads / self.shared_by)
 
 
 def read_caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> tuple[Cache, ...]:
-    """The data caches as Linux tells them; where it does not, sizes that few machines exceed."""
+    """The data caches that Linux reports; elsewhere, sizes that few machines exceed."""
     found = []
     for index in sorted(folder.glob("index*")):
         try:
@@ -63,7 +63,7 @@ def read_caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> tu
 
 
 def working_sets(caches: Sequence[Cache], threads: int) -> list[int]:
-    """Doubling from what fits any cache to four times the last one, bytes of all threads."""
+    """Doubling sizes, from what fits any cache to four times the last one, bytes of all threads."""
     enough = min(4 * max(cache.reach(threads) for cache in caches), MOST_BYTES)
     sizes = [SMALLEST * threads]
     while sizes[-1] < enough:
@@ -96,7 +96,7 @@ class Trial:
         return self.name, self.threads, self.working_set
 
     def seconds(self, team: Team) -> float:
-        """The time of one sample; a RuntimeError if what it computed is wrong."""
+        """The time of one sample; a RuntimeError if its result is wrong."""
         block = pack_words(self.share.signature, {**self.values, "repeats": self.repeats})
         program = Program([(self.share, block)])
         self.watched[...] = 0
@@ -119,7 +119,7 @@ class Trial:
 
 
 class Arena:
-    """Memory for working sets up to so many bytes; reading all of it, or writing half as much."""
+    """Memory for working sets up to so many bytes: to read all of it, or write half as much."""
 
     def __init__(self, most_bytes: int) -> None:
         sizes = most_bytes // 4 + 2 * PAGE, most_bytes // 8 + 2 * PAGE
@@ -159,7 +159,7 @@ class Arena:
 
 
 def _counted(each: int, repeats: int) -> int:
-    """What a 32-bit sum holds that every repeat raises by `each`."""
+    """The contents of a 32-bit sum that every repeat increases by `each`."""
     return each * repeats % (1 << 32)
 
 
@@ -168,13 +168,13 @@ def _constant(value: float, repeats: int) -> float:
 
 
 def _elements(array_bytes: int, threads: int) -> int:
-    """float32 elements that threads and streams can share evenly in whole steps."""
+    """A number of float32 elements that threads and streams share evenly in whole steps."""
     unit = threads * STREAMS * STEP
     return array_bytes // 4 // unit * unit
 
 
 def shares_of_trials() -> list[Share]:
-    """All that trials run here."""
+    """The shares of all trials."""
     return [*READS.values(), copy, triad, *(PEAKS[name] for name in available())]
 
 

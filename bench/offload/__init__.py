@@ -1,1 +1,1 @@
-"""Models that are larger than the memory they may use: how fast they run, and what binds them."""
+"""Benchmarks of models larger than their memory budget: speed, and what limits it."""

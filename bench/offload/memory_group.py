@@ -1,5 +1,5 @@
-"""A limit of memory that the system enforces: a control group (cgroup, version 1 or 2) for a
-process, its page cache counted in."""
+"""A memory limit enforced by the system: a control group (cgroup, version 1 or 2) for a process,
+page cache included."""
 
 import os
 import time
@@ -10,13 +10,13 @@ from pathlib import Path
 from engine.closing import Closing
 
 MOUNTS, OWN = Path("/proc/self/mounts"), Path("/proc/self/cgroup")
-PATIENCE = 5.0  # seconds that a group may take to see that its processes have ended
+PATIENCE = 5.0  # seconds for a group to notice that its processes have ended
 _NUMBERS = count()
 
 
 class MemoryGroup(Closing):
-    """A group below this process's own whose processes have `limit` bytes together; a context
-    manager that removes it again, once they have ended. Raises OSError where none can be made."""
+    """A group below this process's own whose processes share `limit` bytes; a context manager that
+    removes it once they have ended. Raises OSError where none can be made."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -37,12 +37,12 @@ class MemoryGroup(Closing):
             raise
 
     def add(self, pid: int) -> None:
-        """A process; what it has used so far counts elsewhere."""
+        """Add a process; its earlier use is charged elsewhere."""
         self._write("cgroup.procs", pid)
 
     @property
     def killed(self) -> int:
-        """How many of its processes were killed for want of memory."""
+        """How many of its processes were killed by the OOM killer."""
         words = self._deaths.read_text().split()
         return int(words[words.index("oom_kill") + 1])
 
@@ -64,9 +64,9 @@ class MemoryGroup(Closing):
 
 
 def _parent() -> tuple[Path, bool]:
-    """Where a group can be made, and whether groups are of version 1. Below this process's own
-    group, so that whatever limits that one goes on doing so; version 2 allows it only where memory
-    is handed on, which is further up."""
+    """Where a group can be created, and whether groups are of version 1. Below this process's own
+    group, so that its limits still apply; version 2 allows that only where the memory controller is
+    delegated, which is further up."""
     mounts = [line.split() for line in MOUNTS.read_text().splitlines()]
     own = {name: path for _, name, path in (w.split(":", 2) for w in OWN.read_text().splitlines())}
     for _, where, kind, options, *_ in mounts:

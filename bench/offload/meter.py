@@ -1,4 +1,4 @@
-"""What a model within a budget reads from disk while it runs, block by block."""
+"""Measures disk reads of a model under a budget, block by block."""
 
 import math
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from engine.offload.offload import Offload
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Of a block, or of a weight outside of all blocks: seconds that steps waited for the disk,
-    bytes of weights that always stream, neurons (or experts) that were in memory and that were
-    read, and the bytes of these; and those that are in memory for good."""
+    """A block, or a weight outside all blocks: seconds that steps waited for the disk, bytes of
+    weights that always stream, neurons (or experts) found in memory and read, the bytes of these;
+    and pinned ones."""
 
     waited: float = 0.0
     weights: float = 0.0
@@ -26,16 +26,16 @@ class Block:
 
     @property
     def hit_rate(self) -> float:
-        """Of the neurons that were needed; NaN where none were."""
+        """Hit rate of the needed neurons; NaN where none were."""
         needed = self.hits + self.misses
         return self.hits / needed if needed else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """So many steps: bytes that came from disk, neurons between two that were needed and bytes read
-    ahead of the next step among them; seconds with a read under way; what its blocks had, and if
-    their `neurons` are experts."""
+    """So many steps: bytes read from disk, including gaps between needed neurons and read-ahead for
+    the next step; seconds with a read in flight; the blocks; and whether their `neurons` are
+    experts."""
 
     steps: int
     bytes: float
@@ -57,14 +57,14 @@ class Reading:
 
 
 class Meter:
-    """Looks at a model's weights on disk from now on."""
+    """Measures a model's disk reads from now on."""
 
     def __init__(self, offload: Offload) -> None:
         self._offload = offload
         self._before = self._now()
 
     def read(self, steps: int) -> Reading:
-        """Of these steps, which were all since the meter was made."""
+        """The reading of these steps, all since the meter was created."""
         (bytes_before, busy_before, before), (n_bytes, busy, after) = self._before, self._now()
         stream, pool = self._offload.stream, self._offload.neurons
         pinned = pool.pinned if pool else {}
@@ -80,8 +80,8 @@ class Meter:
         return Reading(steps, n_bytes - bytes_before, busy - busy_before, blocks, named)
 
     def _now(self) -> tuple[int, float, dict[str, tuple[float, ...]]]:
-        """Bytes and seconds of the readers; of each block seconds waited, hits, misses and their
-        bytes: all since the model was loaded."""
+        """Bytes and seconds of the readers; by block seconds waited, hits, misses and their bytes,
+        all since the model was loaded."""
         offload, neurons = self._offload, self._offload.neurons
         waited: dict[str, float] = {}
         for name, seconds in offload.stream.stalls().items():
@@ -102,12 +102,12 @@ class Meter:
 
 
 def block_of(weight: str) -> str:
-    """The block that a weight belongs to, or its own name where it belongs to none."""
+    """The block of a weight, or its own name if it has none."""
     words = weight.partition("@")[0].removesuffix(".weight").split(".")
     return ".".join(words[:2]) if words[0] == "blk" else ".".join(words)
 
 
 def place(block: str) -> tuple[bool, int, str]:
-    """By which blocks are sorted: in their order, other weights after them."""
+    """Sort key of blocks: in order, other weights after them."""
     number = block.removeprefix("blk.")
     return (False, int(number), "") if number.isdigit() else (True, 0, block)

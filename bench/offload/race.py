@@ -1,4 +1,4 @@
-"""Ways to run a model in turns, each in a process of its own and under its limit of memory."""
+"""Ways to run a model in turns, each in its own process and under its memory limit."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,20 +22,20 @@ from kernels.cache import cache_folder
 
 BENCH = "offload"
 BYTES, READING, WAITING, FOUND, MISSED = "bytes", "reading", "waiting", "found", "missed"
-# Of a token: bytes from disk, seconds in which any were on their way and in which the step waited
+# Per token: bytes from disk, seconds with reads in flight and seconds that the step waited
 # for them, neurons found in memory and neurons read.
 PARTS = {BYTES: "B", READING: "s", WAITING: "s", FOUND: "neurons", MISSED: "neurons"}
 OVER = 64 * 2**20  # bytes by which a process may exceed its budget
-SMALL = 2**28  # bytes of weights below which a budget of a process means little
+SMALL = 2**28  # bytes of weights below which a budget for the process means little
 PATIENCE = 1800.0  # seconds: the first to open a model compiles, certifies and packs
-UNCOUNTED = 2  # tokens after which reading ahead stands where it does after every step
-WARM_UP, BEFORE_ALL = 4, 1_000_000  # samples of a budget that do not count, and their first number
+UNCOUNTED = 2  # tokens after which read-ahead is in its steady state
+WARM_UP, BEFORE_ALL = 4, 1_000_000  # warm-up samples of a budget, and the number of the first
 SHARED = ("compiled", "certificates.jsonl")  # of a cache folder
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model, and how it is sampled: `counted` tokens at a time behind `uncounted` ones."""
+    """A model and its samples: `counted` tokens each after `uncounted` ones."""
 
     path: Path
     threads: int
@@ -47,7 +47,7 @@ class Subject:
 
     @classmethod
     def of(cls, path: Path, threads: int, large: int, small: int) -> "Subject":
-        """With `large` tokens that count or, where steps are that much shorter, `small`."""
+        """With `large` counted tokens, or `small` where steps are that much shorter."""
         with GGUFFile(path) as file:
             weights = sum(tensor.n_bytes for tensor in file.tensors.values())
             vocab = file.tensors["token_embd.weight"].dims[0]
@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def alone(self) -> bool:
-        """Whether its budgets are of weights alone."""
+        """Whether its budgets are for weights alone."""
         return self.weights < SMALL
 
     @property
@@ -65,16 +65,16 @@ class Subject:
         return self.uncounted + self.counted
 
     def tokens(self, number: int) -> list[int]:
-        """Of the sample with this number, the same for all ways: of a story for an embedded model,
-        which knows what comes next, else random."""
+        """The sample's tokens, the same for all ways: of a story for an embedded model, which can
+        predict it, else random."""
         return opening(self.path, self.vocab, self.length, number)
 
 
 class Folders:
-    """A cache folder for each layout of packed weights, so that none takes another's place; they
-    share what is compiled and certified.
+    """A cache folder for each layout of packed weights, so that none replaces another; compiled
+    kernels and certificates are shared.
 
-    packed   the file of each layout, once a model was opened so
+    packed   the file of each layout, once a model was opened with it
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +92,7 @@ class Folders:
         return own
 
     def pack(self, subject: Subject, process: Process) -> About | None:
-        """Open a model under no limit, which packs its weights; None if that was done before, or
+        """Open a model without a limit, which packs its weights; None if that was done before, or
         its budget is too small."""
         if process.layout in self.packed:
             return None
@@ -101,7 +101,7 @@ class Folders:
         return None
 
     def opened(self, child: Child, subject: Subject, process: Process) -> About:
-        """What a child has open that was asked to. Raises ChildError."""
+        """Have a child open a model; returns its description. Raises ChildError."""
         found: About = child.ask(
             "open",
             process=process,
@@ -118,7 +118,7 @@ class Folders:
 
 @contextmanager
 def folders() -> Iterator[Folders]:
-    """Beside what is cached, and gone afterwards."""
+    """Temporary folders beside the cache."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="offload-", dir=cache_folder()) as folder:
         yield Folders(Path(folder))
@@ -130,10 +130,9 @@ def child_of(process: Process, kept: Folders) -> Child:
 
 
 class Field:
-    """The processes of some ways to run a model, which end with the stack.
+    """The processes of some ways to run a model, ended with the stack.
 
-    abouts   what each has open, by the way's name
-    notes    what is not as asked for
+    abouts   what each has open, by the way's name notes    deviations from the request
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class Field:
         for process in processes:
             if process.limited and process.who == ASSAY:
                 kept.pack(subject, process)
-        # first who packs what others read; last who maps a file, which keeps it in memory
+        # ways that pack first, then their readers; ways that map a file, which stays cached, last
         processes.sort(key=lambda p: (p.who == LLAMA_CPP, -p.budget))
         opened = {process: self._open(process) for process in processes}
         self._opened = {way.name: opened[way.process] for way in ways}
@@ -156,7 +155,7 @@ class Field:
             self._note(*about.notes)
 
     def race(self, racing: Racing) -> list[Measurement]:
-        """Rows of all, in turns, once windows are as full as they get."""
+        """Rows of all, in turns, once windows are full."""
         for way in self._ways:
             for number in range(WARM_UP if way.process.budget and way.name in self.abouts else 0):
                 with suppress(ChildError):  # it is absent, as the first sample will tell
@@ -200,7 +199,7 @@ class Field:
             raise ChildError(self._reason(way.process, error)) from None
 
     def _open(self, process: Process) -> About | str:
-        """What it has open, or why it has nothing."""
+        """Open it; returns its description, or why it failed."""
         if process.who == LLAMA_CPP and (missing := present(LLAMA_CPP)):
             return missing
         if process.limited:
@@ -233,8 +232,8 @@ class Field:
 
 
 def beside_the_disk(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The rows of a race, with the bytes that each way's samples had from disk, and what those take
-    of a disk at its best, read in a row."""
+    """The rows of a race, with the bytes that each way's samples read from disk, and the time that
+    these take at the disk's best sequential rate."""
     moved = {row.test: row.median for row in rows if row.phase == BYTES}
     disk = next((row for row in rows if row.test == IN_A_ROW and row.samples), None)
     rates = [moved[IN_A_ROW] / seconds for seconds in disk.samples] if disk else []
@@ -251,8 +250,8 @@ def beside_the_disk(rows: Sequence[Measurement]) -> list[Measurement]:
 
 
 def settings(process: Process, about: About) -> str:
-    """E.g. budget=1050MiB,resident=861.6MB,streamed=1208.0MB: what it may use, the weights that are
-    in memory, and those that each step reads; of neurons the pool and the share that may stay."""
+    """E.g. budget=1050MiB,resident=861.6MB,streamed=1208.0MB: the budget, resident weights, and
+    weights read in each step; for neurons the pool and the share that fits."""
     if not process.budget:
         return f"scattered={process.scattered}" if process.scattered else ""
     words = [f"budget={megabytes(process.budget)}"]

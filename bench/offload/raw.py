@@ -1,4 +1,4 @@
-"""Reading from disk with nothing computed: what models that stream are set against."""
+"""Raw disk reads without computation, the reference for streaming models."""
 
 import time
 from pathlib import Path
@@ -14,18 +14,18 @@ from kernels.cpu.runtime.io_pool import IOPool
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.streaming import ASKED, LINE, STEP, TURN, turn
 
-MEMORY = 2**26  # bytes that are filled again and again: what is in them is nobody's
-CAPACITY = 2**16  # requests at once
+MEMORY = 2**26  # bytes of a buffer that is reused: its contents do not matter
+CAPACITY = 2**16  # requests in flight
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class RawReader:
-    """Reads from one file past the page cache, by the readers and the compiled code that models
-    stream by; all of it ends with the process.
+    """Reads one file with O_DIRECT, by the readers and the compiled code that models stream with;
+    ends with the process.
 
-    size     bytes of the file, whole sectors of it
-    note     why reading goes through the page cache after all, or None
+    size     bytes of the file, in whole sectors note     why the page cache is used after all, or
+    None
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,29 +35,29 @@ class RawReader:
         self._unit = max(self._file.file.alignment, 512)
         self.size = path.stat().st_size // PAGE * PAGE
         self._memory = aligned(MEMORY, PAGE)
-        self._memory[:] = 0  # else the first reading would wait for the system to give it
+        self._memory[:] = 0  # else the first read would wait for the system to allocate it
         self._readers = IOPool([self._file.file], READERS, capacity=CAPACITY)
         self._rng = np.random.default_rng(0)
         self._at = 0
         self._kept: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Have the whole file read; nothing else may be asked before `finish`."""
+        """Request the whole file; nothing else may be requested before `finish`."""
         self._post(np.arange(0, self.size, PIECE), PIECE)
 
     def finish(self) -> None:
-        """Wait for all that was asked for. Raises OSError where it cannot be read."""
+        """Wait for all requests. Raises OSError where the file cannot be read."""
         if not self._readers.wait(0, len(self._kept["pieces"])):
             raise OSError(self._readers.fault or "the readers were stopped")
 
     @property
     def busy(self) -> float:
-        """Seconds in which anything was being read."""
+        """Seconds with a read in flight."""
         return self._readers.statistics.seconds
 
     def sequential(self, n_bytes: int) -> tuple[int, float]:
-        """Read so many bytes in a row, from where the last ones ended, and behind the file's end
-        from its beginning: bytes and seconds."""
+        """Read so many consecutive bytes, from where the last read ended, wrapping around at the
+        file's end: bytes and seconds."""
         pieces = -(-self.size // PIECE)
         count = -(-n_bytes // PIECE)
         which = (self._at + np.arange(count)) % pieces
@@ -65,7 +65,7 @@ class RawReader:
         return self._timed(which * PIECE, PIECE)
 
     def scattered(self, size: int, count: int) -> tuple[int, float]:
-        """Read `size` bytes, whole sectors, from so many places anywhere: bytes and seconds."""
+        """Read `size` bytes, whole sectors, at so many random places: bytes and seconds."""
         size = -(-size // self._unit) * self._unit
         return self._timed(self._rng.integers(0, self.size // size, count) * size, size)
 
@@ -77,7 +77,7 @@ class RawReader:
         return self._readers.statistics.bytes - before, seconds
 
     def _post(self, offsets: Array, size: int) -> None:
-        """Ask for so many bytes from each of these on, none beyond the end."""
+        """Request so many bytes at each of these offsets, none beyond the end."""
         count = len(offsets)
         iovecs = np.zeros((count, 2), np.int64)
         addresses = self._memory.ctypes.data + np.arange(count) % (MEMORY // size) * size

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - a runner uses what it needs of the common signature
-"""What runs in the process of a way: a contender with its counters, or a disk alone."""
+"""The process of a way: a contender with its counters, or the bare disk."""
 
 import time
 from contextlib import nullcontext
@@ -19,20 +19,20 @@ from bench.race.experiment import Sample
 from engine.offload.budget import Budget
 from engine.offload.offload import Offload
 
-BATCH = 64  # tokens of a step, which is of one: activations of more would take memory
+BATCH = 64  # tokens of a step, which has one: activations of more would take memory
 IN_A_ROW = 2**29  # bytes of a reading
-AWAKE = 2**26  # bytes after which readers that slept are all at work
+AWAKE = 2**26  # bytes after which sleeping readers are all at work
 SCATTERED = 4000  # reads of one
 IO = Path("/proc/self/io")
-QUIET = 0.01  # seconds without a read after which none is on its way
+QUIET = 0.01  # seconds without a read after which none is in flight
 
 
 class Served:
-    """What the child of a way has. Until it is asked to open it, it has loaded next to nothing, so
-    that a limit of memory put on it then is on all that it uses."""
+    """A child's object. Before it opens anything it has loaded next to nothing, so that a memory
+    limit set then covers all that it uses."""
 
     def open(self, **way: Any) -> About:
-        """What is open; from then on this is asked for each sample."""
+        """The opened object, which then answers requests for samples."""
         runner = opened(**way)
         self.sample = runner.sample
         return runner.about()
@@ -41,8 +41,8 @@ class Served:
 def opened(
     process: Process, model: Path, threads: int, context: int, packed: str, alone: bool
 ) -> "Runner | Disk":
-    """`packed` is the file that the disk reads, and whoever reads all of a model. With `alone` a
-    budget is of weights alone, for models that are smaller than the interpreter."""
+    """`packed` is the file that the disk, or the naive way, reads. With `alone` a budget is for
+    weights alone, for models smaller than the interpreter."""
     if process.who == DISK:
         return Disk(Path(packed), process.scattered)
     setup = Setup(threads, context, batch=BATCH)
@@ -67,13 +67,13 @@ def opened(
 
 
 def of_weights(total: int, *_: int) -> Budget:
-    """A budget in which nothing else counts."""
+    """A budget in which only weights count."""
     return Budget(total, 0, 0, 0)
 
 
 class Runner:
-    """A contender that takes one step a token, and what counts meanwhile; here the system alone
-    tells what it reads."""
+    """A contender that runs one step per token, with its counters; here the system alone tells what
+    it reads."""
 
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
@@ -82,8 +82,8 @@ class Runner:
         return About()
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> Sample:
-        """One step a token, of which the first so many are not counted: a token's
-        seconds, with the parts of bench/offload/race.py; of a disk, those of a reading."""
+        """One step per token, of which the first so many are warm-up: a token's seconds, with the
+        parts of bench/offload/race.py; of a disk, those of a read."""
         self._contender.hold(1, 0)
         for i, token in enumerate(tokens[:uncounted]):
             self.step(token, i, "")
@@ -101,17 +101,17 @@ class Runner:
         self._contender.evaluate(np.array([[token]], np.int32), position)
 
     def counters(self) -> dict[str, float]:
-        """Parts of a sample, all since the process began."""
+        """Parts of a sample, totals since the process began."""
         return {"bytes": read_bytes()}
 
     def rest(self) -> None:
-        """Use no CPU and no disk any more."""
+        """Wait until CPU and disk are idle."""
         settle()
 
 
 class Naive(Runner):
-    """A model that is all in memory, and may be read from disk again for every step; what is read
-    is not what is computed with, which costs as much."""
+    """A model entirely in memory that is read from disk again for every step; the bytes read are
+    not those computed with, at the same cost."""
 
     def __init__(self, contender: Contender, packed: Path) -> None:
         super().__init__(contender)
@@ -121,7 +121,7 @@ class Naive(Runner):
         return About(notes=(self._reader.note,) if self._reader.note else ())
 
     def step(self, token: int, position: int, naive: str) -> None:
-        """What counts as waiting is time in which the disk alone is at work."""
+        """Time in which only the disk works counts as waiting."""
         started = time.perf_counter()
         if naive:
             self._reader.begin()
@@ -140,8 +140,8 @@ class Naive(Runner):
 
 
 class Streamed(Runner):
-    """A model within a budget; one that `forgets` keeps no neuron from step to step. Uncounted
-    tokens bring the reading ahead to where it stands after every step."""
+    """A model under a budget; one that `forgets` keeps no neuron between steps. Warm-up tokens
+    bring read-ahead into its steady state."""
 
     def __init__(self, contender: Contender, offload: Offload, forgets: bool) -> None:
         super().__init__(contender)
@@ -177,7 +177,7 @@ class Streamed(Runner):
         )
 
     def rest(self) -> None:
-        """Wait for what is read ahead of a next step, too."""
+        """Wait for read-ahead of the next step, too."""
         before = -1
         while (now := self._offload.readers.statistics.bytes) > before:
             before = now
@@ -186,7 +186,7 @@ class Streamed(Runner):
 
 
 class Disk:
-    """The disk alone: how fast it can be read, whatever the tokens."""
+    """The bare disk: how fast it can be read, whatever the tokens."""
 
     def __init__(self, packed: Path, scattered: int) -> None:
         self._reader, self._size = RawReader(packed), scattered
@@ -195,7 +195,7 @@ class Disk:
         return About(notes=(self._reader.note,) if self._reader.note else ())
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> Sample:
-        """Of a reading, once the readers are awake."""
+        """One read, once the readers are awake."""
         self._reader.sequential(AWAKE)
         busy = self._reader.busy
         if self._size:
@@ -206,12 +206,12 @@ class Disk:
 
 
 def sampled(tokens: int, seconds: float, **parts: float) -> Sample:
-    """Of a token, from what so many took together."""
+    """Per-token figures from the totals of so many."""
     return Sample(seconds / tokens, {name: part / tokens for name, part in parts.items()})
 
 
 def read_bytes() -> int:
-    """What this process had from disk so far, pages of mapped files among it."""
+    """Bytes that this process has read from disk so far, pages of mapped files included."""
     for line in IO.read_text().splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1])

@@ -1,7 +1,7 @@
-"""Where a step of a model within a budget waits for the disk.
+"""Where a step of a model under a budget waits for the disk.
 
-Nodes are not timed one by one, as those of other models are (bench/engine/profile.py): what is read
-for a node is read while others run, so a node's time by itself says nothing.
+Nodes are not timed one by one, as in bench/engine/profile.py: one node's weights are read while
+others run, so a node's time by itself says nothing.
 """
 
 import time
@@ -17,13 +17,13 @@ from bench.race.timing import Rule, race
 from engine.engine import Engine
 from engine.sparsity import settings
 
-UNCOUNTED = 2  # steps after which reading ahead stands where it does after every step
+UNCOUNTED = 2  # steps after which read-ahead is in its steady state
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedStep:
-    """The row of a step whose last token sees `context` cells, and what all of its samples
-    together had from disk."""
+    """The row of a step whose last token sees `context` cells, and the disk reads of all its
+    samples."""
 
     step: Measurement
     context: int
@@ -37,10 +37,8 @@ def streamed_step(
     rule: Rule = RULE,
     progress: Callable[[int], None] | None = None,
 ) -> StreamedStep:
-    """Time a step of a model with a `ram_budget`, as `bench.engine.profile` times another's.
-
-    Tokens are random and fresh for each step: the neurons of the last ones are still in memory.
-    """
+    """Time a step of a model with a `ram_budget`, as `bench.engine.profile` times others. Tokens
+    are random and fresh for each step: the last ones' neurons are still in memory."""
     model = engine.model
     check(engine, tokens, depth)
     if not model.offload:

@@ -1,21 +1,20 @@
-"""The ways in which a model that is larger than memory can be run, and which are set against each
-other."""
+"""The ways to run a model larger than memory, and which are compared with each other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 ASSAY, LLAMA_CPP, DISK = "assay", "llama.cpp", "disk"
 NO_WINDOW = -1
-BEFORE, MEANWHILE = "before", "meanwhile"  # the whole model is read, and a step is done
+BEFORE, MEANWHILE = "before", "meanwhile"  # the whole model is read, and a step is run
 
-SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of the weights' bytes, what a budget is
+SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # budgets as shares of the weights' bytes
 IN_A_ROW, SCATTERED = "disk, in a row", "disk, a neuron at a time"
 NAIVE, OVERLAPPED, IN_MEMORY = "naive", "naive, overlapped", "in memory"
 STREAMED, HYBRID = "streamed", "hybrid"
 PREDICTOR, WINDOW, BUNDLE = "+ predictor", "+ window", "+ bundle"
 OF_THE_WEIGHTS = "% of the weights"
 OFF, ON = "off", "on"
-CURVE = "curve"  # how the kind of a race over budgets begins
+CURVE = "curve"  # prefix of the kind of a race over budgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to run a model: the process that does it, and whether the whole model is read before
-    each step or meanwhile; "": what is missing is."""
+    """A way to run a model: its process, and whether the whole model is read before each step, or
+    meanwhile; "": only what is missing is read."""
 
     name: str
     process: Process
@@ -55,9 +54,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a process has open: bytes of weights that stay in memory, that are read for every step,
-    and of the pool of neurons; the share of neurons that stay there; bytes of one read of a neuron;
-    the packed file; notes."""
+    """What a process has open: bytes of resident weights, of those read in every step, and of the
+    pool of neurons; the share of neurons that fits; bytes of one neuron's read; the packed file;
+    notes."""
 
     resident: int = 0
     streamed: int = 0
@@ -69,8 +68,8 @@ class About:
 
 
 def dense(weights: int, share: float, limited: bool) -> list[Way]:
-    """Of a model of so many bytes: naive loading, weights that stream within a share of them, and
-    llama.cpp under the same limit of memory, where one can be set."""
+    """Ways for a model of so many bytes: naive loading, weights that stream under a budget, and
+    llama.cpp under the same memory limit, where one can be set."""
     budget = int(share * weights)
     found = [*_naive(), Way(STREAMED, Process(budget=budget, limited=limited, sparse=OFF))]
     if limited:
@@ -79,8 +78,8 @@ def dense(weights: int, share: float, limited: bool) -> list[Way]:
 
 
 def paper(weights: int, share: float, neuron: int) -> list[Way]:
-    """The table of LLM in a flash (arXiv 2312.11514): each way has what the one before it has, and
-    one thing more. `neuron`: bytes of a bundle."""
+    """The table of LLM in a flash (arXiv 2312.11514): each way adds one technique to the one
+    before. `neuron`: bytes of a bundle."""
     budget = int(share * weights)
     with_neurons = [
         Way(PREDICTOR, Process(budget=budget, sparse=ON, window=NO_WINDOW, bundles=False)),
@@ -102,12 +101,12 @@ def curve(weights: int, shares: Sequence[float], sparse: str, neuron: int = 0) -
 
 
 def at(share: float) -> str:
-    """What a way at such a budget is called."""
+    """The name of a way at this budget."""
     return f"{100 * share:.0f}{OF_THE_WEIGHTS}"
 
 
 def _naive() -> list[Way]:
-    """The whole model is in memory, and is read for each step; and it alone."""
+    """The whole model is in memory, and is read for each step, nothing else."""
     process = Process(sparse=OFF)
     return [
         Way(NAIVE, process, BEFORE), Way(OVERLAPPED, process, MEANWHILE), Way(IN_MEMORY, process)

@@ -1,1 +1,1 @@
-"""One op at the sizes of models: cases, inputs, and kernels ready to be timed."""
+"""Benchmarks of ops at models' sizes: cases, inputs, and kernels ready to be timed."""

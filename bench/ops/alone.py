@@ -1,4 +1,4 @@
-"""One op alone: all its kernels on one case, judged, and timed in turns."""
+"""`assay op`: all kernels of an op on one case, judged, and timed in turns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ from kernels.judge import Verdict, judge
 from kernels.kernel import Kernel
 from reference.op import Case
 
-MOST_SECONDS = 60.0  # for one call: whoever asks for a case waits for it
-RACE_SECONDS = 0.5  # for each kernel on each cache, where times do not settle before
+MOST_SECONDS = 60.0  # seconds for one call: somebody is waiting for it
+RACE_SECONDS = 0.5  # seconds for each kernel and cache state, unless times settle before
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """A kernel on a case. `times` by cache are none for a wrong kernel."""
+    """A kernel on a case. `times` by cache state; none for a wrong kernel."""
 
     kernel: Kernel
     verdict: Verdict
@@ -30,7 +30,8 @@ class Alone:
 
 
 def compile_all(kernels: Sequence[Kernel], teller: Callable[[str], Teller]) -> None:
-    """Compile them in as many processes as there are cores, and meanwhile here what else runs."""
+    """Compile kernels in as many processes as there are cores, and everything else meanwhile in
+    this one."""
     teller(f"compiling {', '.join(kernel.name for kernel in kernels)}")(0)
     with compiling(kernels):
         for share in (lead, follow, *shares_of_trials()):
@@ -44,7 +45,8 @@ def alone(
     teller: Callable[[str], Teller],
     secret: int = 0,
 ) -> list[Alone]:
-    """Try every kernel, and time those that pass. `teller` gives a teller for each thing done."""
+    """Try every kernel, and time those that pass. `teller` gives a progress callback for each
+    phase."""
     tell = teller("trying kernels")
     verdicts: list[Verdict] = []
     for kernel in kernels:
@@ -60,7 +62,8 @@ def alone(
 def _times(
     kernels: Sequence[Kernel], case: Case, team: Team, teller: Callable[[str], Teller]
 ) -> dict[str, dict[str, Measurement]]:
-    """By kernel and cache, all in turns; without samples, but with a note, what took too much."""
+    """By kernel and cache state, all in turns; without samples, but with a note, where a case is
+    too large."""
     works = {kernel.name: Workload.on(kernel, case) for kernel in kernels}
     moved = [int(work.cost.bytes) for work in works.values()]
     lab = Lab.for_calls(team, moved, teller, MOST_SECONDS)
@@ -70,7 +73,7 @@ def _times(
     rows = raced.run(Rule(cap_seconds=RACE_SECONDS * len(runs)), partial(race, progress=progress))
     made = dict(zip(runs.items(), rows, strict=True))
     if any(run.limited(row).impossible for (_, run), row in made.items()):
-        lab.probe_again()  # memory may be faster than when probed
+        lab.probe_again()  # memory may be faster than when it was probed
     found: dict[str, dict[str, Measurement]] = {kernel.name: {} for kernel in kernels}
     for (name, cache), why in absent.items():
         found[name][cache] = Measurement("op", kernels[0].op, cache=cache, note=why)

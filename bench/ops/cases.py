@@ -1,6 +1,6 @@
-"""Which sizes a model asks of which op: every benchmark's case, from the shapes in data/.
+"""Which sizes a model's steps need of which op: every benchmark's case, from the shapes in data/.
 
-Sizes that several models share are measured once, under all their names.
+Sizes shared by several models are measured once, under all their names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,15 +15,15 @@ from reference.table import OPS
 
 TOKENS = (1, 8, 512)
 CACHES = ("cold", "hot")
-CONTEXT = 512  # cells that attention sees, itself included
+CONTEXT = 512  # cells that attention sees, its own included
 PAGE = 16  # cells
-RESIDUAL = 128  # of these cells, beside pages of two bits, or pages that two blocks share
-PACKED = 32  # tokens of a page of two bits
-MERGED = 256  # tokens of a page that two blocks share
-GROUP = 128  # elements that share a scale, where not a row does
-LATENT = 192, 128, 512, 576  # of DeepSeek-V2's heads: all, apart, latent, latent and turned
-EXPERTS, USED = 8, 2  # of a mixture, and for each token
-LOGITS = 8  # tokens of a step that may want logits, at most
+RESIDUAL = 128  # of these cells, besides pages of two bits, or merged pages
+PACKED = 32  # tokens of a two-bit page
+MERGED = 256  # tokens of a merged page
+GROUP = 128  # elements that share a scale, where not a whole row does
+LATENT = 192, 128, 512, 576  # of DeepSeek-V2's heads: all, split, latent, latent and rotated
+EXPERTS, USED = 8, 2  # experts of a mixture, and experts per token
+LOGITS = 8  # tokens of a step with logits, at most
 
 Sizes = Mapping[str, int]
 Asked = Callable[[ModelShape, int], Iterable[Sizes]]  # of a step of so many tokens
@@ -31,7 +31,7 @@ Asked = Callable[[ModelShape, int], Iterable[Sizes]]  # of a step of so many tok
 
 @dataclass(frozen=True, slots=True)
 class BenchCase:
-    """A kernel at sizes that these models (or a sweep) ask of it."""
+    """A kernel at sizes needed by these models (or by a sweep)."""
 
     kernel: Kernel
     shape: Sizes
@@ -48,7 +48,7 @@ class BenchCase:
 
 def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
     """The sizes at which a step of so many tokens runs the op; nothing where it does not. Axes have
-    their usual sizes, but for what the op's row of OWN says."""
+    their usual sizes, unless the op's row of OWN overrides them."""
     axes = OPS[op].axes
     if tokens > (1 if op in FEW else LOGITS if "nodes" in axes else tokens):
         return
@@ -59,7 +59,7 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
 
 
 def usual(m: ModelShape, tokens: int) -> dict[str, int]:
-    """Of each axis the size that it has in most ops: of a text that fills the cache."""
+    """The usual size of each axis: for a text that fills the cache."""
     of_heads = {"heads": m.heads, "kv_heads": m.kv_heads, "choosers": m.kv_heads}
     of_heads |= {"head_dim": m.head_dim, "pairs": m.head_dim // 2}
     of_cache = {"capacity": CONTEXT, "held": CONTEXT, "places": CONTEXT, "kept": CONTEXT // 4}
@@ -91,7 +91,7 @@ def _linear_float8(m: ModelShape, _: int) -> Iterator[Sizes]:
 
 
 def _experts(m: ModelShape, _: int) -> Iterator[Sizes]:
-    """As if the network were EXPERTS of their part of its width, whole blocks of every format."""
+    """As if the network were EXPERTS of equal width, whole blocks of every format."""
     width = max(1, m.ffn // EXPERTS // 256) * 256
     for hidden, out in (m.hidden, width), (width, m.hidden):
         yield {"hidden": hidden, "out": out, "held": EXPERTS}
@@ -110,20 +110,20 @@ def _some_neurons(m: ModelShape, _: int) -> Iterator[Sizes]:
 
 
 def _both_inputs(m: ModelShape, _: int) -> Iterator[Sizes]:
-    """Of the matrices of a block: what most of them meet, and what down meets."""
+    """Two inputs of a block's matrices: the usual one, and down's."""
     yield from ({"hidden": hidden} for hidden in (m.hidden, m.ffn))
 
 
 def _kivi(m: ModelShape, _: int) -> Iterator[Sizes]:
-    """Of a text of which all but the latest tokens are in two bits."""
+    """A text with all but the latest tokens in two bits."""
     pages = (CONTEXT - RESIDUAL) // PACKED
     if m.head_dim % 32 == 0:
         yield {"capacity": RESIDUAL, "pages": pages, "slots": pages}
 
 
 def _merged(capacity: int, whole: int = 1) -> Asked:
-    """Of a text of which blocks share all but the latest tokens, of models whose heads are so many
-    elements or several times as many."""
+    """A text with all but the latest tokens merged between blocks, for models with heads of so many
+    elements or multiples."""
     pages = {"capacity": capacity, "pages": CONTEXT // MERGED, "slots": CONTEXT // MERGED}
     return lambda m, _: (
         [pages | {"page": page_bytes(m.head_dim, 13)}] if m.head_dim % whole == 0 else []
@@ -131,12 +131,12 @@ def _merged(capacity: int, whole: int = 1) -> Asked:
 
 
 def _choice(m: ModelShape, tokens: int) -> Iterator[Sizes]:
-    """An eighth of the pages, for each head of keys: the lists of eight tokens fill a row."""
+    """An eighth of the pages, for each KV head: the lists of eight tokens fill a row."""
     chosen = CONTEXT // PAGE // 8
     yield {"rows": -(-tokens // 8), "wide": CONTEXT * m.kv_heads, "chosen": chosen}
 
 
-FEW = {  # which steps of one token alone run
+FEW = {  # of steps with one token only
     "slerp_weights", "merge_blocks", "knorm", "keydiff", "pool_scores", "keep_top", "kv_keep",
     "page_extremes", "logit_bias", "dry", "likeliest",
     *(name for name, op in OPS.items() if tuple(op.axes) == ("vocab",)),
@@ -164,7 +164,7 @@ OWN: Mapping[str, Asked] = {
     "softcap": lambda m, _: [{"width": m.vocab}],
     **dict.fromkeys(("quantise", "dequantise", "quantise_weighted"),
                     lambda m, _: [{"hidden": m.ffn}]),
-    # as a block of Mamba's, or of a gated delta net, of the model's width has them
+    # as in a block of Mamba, or of a gated delta net, of the model's width
     "causal_conv1d": lambda m, _: [{"width": 2 * m.hidden, "taps": 4, "kept": 3}],
     "ssm_scan": lambda m, _: [{"inner": 2 * m.hidden, "state": 16}],
     "ssm_scan_heads": lambda m, _: [
@@ -188,11 +188,11 @@ def cases(
     tokens: Sequence[int] = TOKENS,
     kernels: Sequence[Kernel] = KERNELS,
 ) -> list[BenchCase]:
-    """Every kernel at every size that a model asks of its op, and the sweeps; each size once."""
+    """Every kernel at every size that a model needs of its op, and the sweeps; each size once."""
     chosen = list(shapes.models) if models is None else list(models)
     if unknown := [name for name in chosen if name not in shapes.models]:
         raise ShapeError(f"no model is called {unknown[0]!r}: {', '.join(shapes.models)}")
-    ops = dict.fromkeys([*OPS, *(kernel.op for kernel in kernels)])  # a package may have its own
+    ops = dict.fromkeys([*OPS, *(kernel.op for kernel in kernels)])  # a package may bring its own
     named: dict[str, dict[tuple[tuple[str, int], ...], list[str]]] = {op: {} for op in ops}
     for op, sizes in named.items():
         for name in chosen:
@@ -220,12 +220,13 @@ def _fits(kernel: Kernel, shape: dict[str, int]) -> bool:
 
 
 def _tokens_last(sizes: tuple[tuple[str, int], ...]) -> tuple[list[int], int]:
-    """Cases of one weight stand together, few tokens first: they foretell what more will take."""
+    """Sort key: cases of one weight are adjacent, few tokens first, since they predict the time of
+    more."""
     return [size for axis, size in sizes if axis != "tokens"], dict(sizes).get("tokens", 0)
 
 
 def _check(sweep: Sweep) -> None:
-    """Whether there is such an op and it has just these axes."""
+    """Check that there is such an op with exactly these axes."""
     where, op = sweep.where, sweep.op
     if op not in OPS:
         raise ShapeError(f"{where}: there is no op {op!r}: {', '.join(OPS)}")

@@ -1,6 +1,7 @@
-"""How long a kernel takes to compile and to be certified, from nothing: a child process is asked.
+"""How long a kernel takes to compile and to be certified, from nothing: measured in a child
+process.
 
-For every answer it forks, so that what was compiled for one kernel does not help the next.
+It forks for every answer, so that what one kernel compiled does not help the next.
 """
 
 import json
@@ -19,7 +20,7 @@ HOME = "bench.ops.compiling:Compiler"
 
 
 class Compiler:
-    """What the child has: Numba's own start, which is no kernel's, is over."""
+    """The object in the child: Numba's own start-up, which is no kernel's, is done."""
 
     def __init__(self) -> None:
         cfunc("void()")(lambda: None)

@@ -1,6 +1,6 @@
-"""The time of a kernel that is not ours: in turns with our own and with PyTorch's, BLAS' and
-ggml's, whose functions are timed as it is, in a child over fresh inputs. So ggml reads its weights
-as a file has them, and nobody's are repacked but ours.
+"""Times a third-party kernel in turns with our own, PyTorch's, BLAS's and ggml's, whose functions
+are timed in the same way: in a child over fresh inputs. So ggml reads weights in the file's layout,
+and only ours are repacked.
 
 Ours run on their team of threads in this process, on hot and on cold caches: the candidate's inputs
 were written just before its calls, so the truth lies between.
@@ -33,10 +33,10 @@ from kernels.table import variants
 from reference.op import Case, Op
 
 SOLUTIONS = Path(__file__).parents[1] / "solutions"
-SECONDS = 1.0  # of the race, for each who takes part
+SECONDS = 1.0  # seconds of the race for each contender
 ROUNDS = 7  # at least
-TOGETHER = 4  # rounds that are drawn as one for an interval
-SHORT = 2e-5  # seconds: of a shorter call much is its start
+TOGETHER = 4  # rounds that are resampled together for an interval
+SHORT = 2e-5  # seconds: of a shorter call much is start-up
 Begin = Callable[..., AbstractContextManager[Samples]]
 
 
@@ -44,7 +44,7 @@ def timed(
     report: Report, candidate: Candidate, op: Op, limits: Limits, sizes: Mapping[str, int],
     teller: Callable[[str], Teller],
 ) -> Report:  # fmt: skip
-    """The report of a candidate that has passed, with times; refused if it is not right where it is
+    """The report of a candidate that has passed, with times; refused if it is wrong where it is
     timed, or faster than this machine can be."""
     if report.untimed:
         return replace(report, notes=(*report.notes, report.untimed))
@@ -66,8 +66,8 @@ def timed(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Somebody's functions of ops, and what they cannot be without: a package, or a variable of the
-    environment that says where libraries lie. `ops`: those of its file that are its own."""
+    """A library's functions of ops, and their requirement: a package, or an environment variable
+    that tells where libraries are. `ops`: those that only its file defines."""
 
     name: str
     file: Path
@@ -75,7 +75,7 @@ class Peer:
     ops: tuple[str, ...] = ()
 
     def serves(self, op: str, format: str | None) -> bool:
-        """Whether it has the op; functions in Python have floats alone."""
+        """Whether it has the op; Python functions take floats only."""
         if self.file.suffix == ".py" and format not in (None, "F32"):
             return False
         return (op in self.ops or not self.ops) and op in defined(self.file)
@@ -102,7 +102,7 @@ PEERS = (
 def _rivals(
     begin: Begin, op: Op, case: Case, stack: ExitStack
 ) -> tuple[dict[str, Samples], dict[str, str]]:
-    """Those of the peers that have the op and are right at this case; and of others why not."""
+    """The peers that have the op and are right at this case; and why others are absent."""
     rivals: dict[str, Samples] = {}
     absent: dict[str, str] = {}
     for peer in PEERS:
@@ -160,7 +160,7 @@ def _raced(
 
 
 def _row(name: str, shape: str, mine: list[float], row: Measurement) -> Timed:
-    """Whose time is told, with the candidate's over it."""
+    """A contender's time, with the candidate's over it."""
     compared = ratio(mine, row.samples, together=TOGETHER)
     return Timed(
         name, shape, median(row.samples), len(row.samples), compared.value, compared.low,

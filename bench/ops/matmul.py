@@ -10,13 +10,13 @@ from bench.packages import lacking
 from bench.race.timing import Sampler
 
 LIBRARIES = ("numpy", "torch")
-ROWS = 61  # distinct ones of a weight, and those that are checked
+ROWS = 61  # distinct rows of a weight, and rows that are checked
 CHECKED = 1e-4  # relative to the largest output: far above rounding, far below a wrong product
 
 
 @contextmanager
 def matmuls(threads: int) -> Iterator[dict[str, Child]]:
-    """A child for each that is installed."""
+    """A child for each installed library."""
     env = {f"{library}_NUM_THREADS": str(threads) for library in ("OPENBLAS", "OMP", "MKL")}
     with ExitStack() as stack:
         yield {
@@ -27,18 +27,19 @@ def matmuls(threads: int) -> Iterator[dict[str, Child]]:
 
 
 def sampler(child: Child, shape: dict[str, int], copies: int, calls: int) -> Sampler:
-    """Seconds of one call, `calls` to a sample, over `copies` of weight and activations."""
+    """A sampler of seconds per call, `calls` to a sample, over `copies` of weight and
+    activations."""
     child.ask("prepare", **shape, copies=copies)
     return lambda: float(child.ask("sample", calls=calls))
 
 
 def absent() -> list[str]:
-    """Those that are not."""
+    """The libraries that are not installed."""
     return lacking(LIBRARIES)
 
 
 class Product:
-    """What a child has: x W^T, x float32 [tokens, hidden], W float32 [out, hidden]."""
+    """The object in a child: x W^T, x float32 [tokens, hidden], W float32 [out, hidden]."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._library, self._multiply = _library(name, threads)
@@ -46,7 +47,7 @@ class Product:
         self._next = 0
 
     def prepare(self, tokens: int, hidden: int, out: int, copies: int) -> None:
-        """Be ready for this size."""
+        """Prepare this size."""
         import numpy as np
 
         rng = np.random.default_rng(0)
@@ -65,7 +66,7 @@ class Product:
         settle()
 
     def sample(self, calls: int) -> float:
-        """Seconds of one call in so many, over the copies of the weight in turn."""
+        """Seconds per call over so many, on the copies of the weight in turn."""
         turns = [self._arrays[(self._next + i) % len(self._arrays)] for i in range(calls)]
         self._next = (self._next + calls) % len(self._arrays)
         if len(self._arrays) == 1:

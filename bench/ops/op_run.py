@@ -1,9 +1,9 @@
-"""One kernel at one size, ready to be timed again and again.
+"""One kernel at one size, ready to be timed repeatedly.
 
 A sample is one program of the thread team: the kernel's entries over and over, no Python between
-them, long enough that starting it does not count. *Hot* calls find their data in the caches. *Cold*
-calls take turns on copies, and what those leave of the last-level cache is swept before each
-sample. Inputs change from sample to sample; outputs are spoilt before and some checked after.
+them, long enough to hide its start. *Hot* calls find their data in the caches. *Cold* calls rotate
+over copies, and before each sample the last-level cache is swept of what those leave. Inputs change
+from sample to sample; outputs are filled with garbage before and some are checked after.
 """
 
 import math
@@ -32,34 +32,33 @@ from kernels.shapes import empty_outputs
 from kernels.tuning import starting
 from reference.op import Arguments, Array
 
-SETS = 4  # of inputs for hot calls, over one weight
-BEYOND = 4  # times the last-level cache: at twice its size some still came from it
+SETS = 4  # sets of inputs for hot calls, over one weight
+BEYOND = 4  # times the last-level cache: at twice its size some data still came from it
 COPIES = 1024  # at most, for cold calls
 COPIES_BYTES = 2**28
-SAMPLE_SECONDS = 1e-3  # of work: starting a program costs a few microseconds
+SAMPLE_SECONDS = 1e-3  # seconds of work: starting a program costs a few microseconds
 PROBES = 3  # in a run, at most
 TRIES = 3  # calls that tell how long one takes
-TELLING = 1e5  # bytes or operations: a smaller call is mostly its start, and foretells nothing
+TELLING = 1e5  # bytes or operations: a smaller call is mostly start-up, and predicts nothing
 ENTRIES = 4096  # in a program, at most
-Teller = Callable[..., None]  # of how much is done and, if known, of how much
-CHECK_EVERY = 7  # samples, beginning with the first; odd, so that all of the SETS get their turn
+Teller = Callable[..., None]  # receives how much is done and, if known, of how much
+CHECK_EVERY = 7  # checked samples, beginning with the first; odd, so that all SETS get their turn
 
 
 class WrongOutputError(RuntimeError):
-    """A kernel that was being timed gave something else than its reference."""
+    """A kernel whose output was wrong while it was being timed."""
 
 
 class TooMuchError(ValueError):
-    """A case that this machine cannot hold, or whose calls take longer than was allowed."""
+    """A case too large for this machine's memory, or with calls longer than allowed."""
 
 
 @dataclass(slots=True)
 class Lab:
-    """What benchmarks of ops share: threads, the machine's limits, and how fast kernels have been.
+    """Shared by benchmarks of ops: threads, the machine's limits, and the kernels' best rates.
 
-    `most_seconds` is how long one call may take, as far as smaller ones foretell it; `moved` are
-    the bytes of the calls that limits are for, if not for any; `teller` gives whom to tell of a
-    probe, by what is done.
+    `most_seconds` limits one call, as predicted from smaller ones; `moved` are the bytes of the
+    calls that limits are for, if not for any; `teller` gives a progress callback for probing.
     """
 
     team: Team
@@ -87,13 +86,12 @@ class Lab:
         cls, team: Team, moved: Sequence[int], teller: Callable[[str], Teller],
         most_seconds: float = 1.0,
     ) -> "Lab":  # fmt: skip
-        """One for a few calls alone, which move so many bytes; their limits are probed if nobody
-        knows them."""
+        """A lab for a few calls that move so many bytes; their limits are probed if unknown."""
         found = limits((team.n_threads,), teller("probing the machine (once)"), moved=moved)
         return cls(team, found, most_seconds, moved, teller)
 
     def demand_feasible(self, work: Workload) -> None:
-        """TooMuchError for what would not fit the memory or the patience."""
+        """Raise TooMuchError for what would not fit the memory or the time."""
         kernel, shape = work.bench.kernel, work.bench.shape
         arrays = [a for a in (*kernel.spec.inputs, *kernel.spec.outputs) if a.axes]
         wanted = 3 * 4 * sum(math.prod(a.dims(shape, kernel.format)) for a in arrays)
@@ -106,29 +104,27 @@ class Lab:
             raise TooMuchError(f"a call would take about {foretold:.2g} s, over the cap of {cap}")
 
     def learn(self, work: Workload, seconds: float) -> None:
-        """Remember the kernel's best pace."""
+        """Remember the kernel's best rate."""
         if _amount(work) < TELLING:
             return
         name, pace = work.bench.kernel.name, seconds / _amount(work)
         self._pace[name] = min(self._pace.get(name, pace), pace)
 
     def packed(self, kernel: Kernel, weight: Array) -> Array:
-        """The weight as the kernel streams it; the last one is kept for other tokens."""
+        """The weight in the kernel's layout; the last one is kept for other numbers of tokens."""
         assert kernel.pack is not None
         key = (kernel.name, weight.shape)  # rows are the same for one shape: see workload.weight
         known, packed = self._packed
         if known != key or packed is None:
-            self._packed = (None, None)  # let the old one go first
+            self._packed = (None, None)  # free the old one first
             packed, blocks = kernel.pack.jobs(weight)
             self.team.run(Program([(kernel.pack.share, block) for block in blocks]))
             self._packed = (key, packed)
         return packed
 
     def probe_again(self) -> bool:
-        """Raise the ceilings to what the machine can do just now; False after a few times.
-
-        Memory is faster at one time than at another where machines share a host.
-        """
+        """Raise the ceilings to what the machine can do now; False after a few times. Memory speed
+        varies where machines share a host."""
         if self.probed >= PROBES:
             return False
         tell = self.teller("probing the machine again") if self.teller else None
@@ -138,7 +134,7 @@ class Lab:
         return True
 
     def sweep(self) -> None:
-        """Leave nothing of ours in the last-level cache, with all threads, so that none sleeps."""
+        """Evict our data from the last-level cache, with all threads, so that none sleeps."""
         self.team.run(self._sweep)
 
 
@@ -148,12 +144,12 @@ def _amount(work: Workload) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A kernel over arrays of its own."""
+    """A kernel bound to arrays of its own."""
 
     inputs: Arguments
     outputs: Mapping[str, Array]
     entries: list[tuple[Any, Any]]
-    memory: list[Any]  # what the entries point at
+    memory: list[Any]  # what the entries point to
 
     @classmethod
     def of(cls, work: Workload, inputs: Arguments, packed: Array | None) -> "Bound":
@@ -164,7 +160,7 @@ class Bound:
         return cls(inputs, outputs, entries, [memory for _, _, memory in parts])
 
     def renew(self, work: Workload, seed: int) -> None:
-        """Other numbers in the same memory, and in what the kernel goes on from in place."""
+        """Put other numbers in the same memory, and in what the kernel updates in place."""
         again = work.again(self.inputs, seed)
         new = {name for name, value in again.items() if value is not self.inputs[name]}
         for name in new:
@@ -173,7 +169,7 @@ class Bound:
             self.restore(work)
 
     def restore(self, work: Workload) -> None:
-        """What the kernel changes in place is what it was given again."""
+        """Restore what the kernel updates in place."""
         for output, source in work.bench.kernel.in_place:
             self.outputs[output][...] = self.inputs[source]
 
@@ -184,7 +180,7 @@ class Bound:
 
 
 class OpRun:
-    """Samples of one kernel at one size on hot or cold caches. Call it for the next sample."""
+    """Samples of one kernel at one size on hot or cold caches. Calling it takes the next sample."""
 
     def __init__(self, lab: Lab, work: Workload, cache: str) -> None:
         lab.demand_feasible(work)
@@ -193,7 +189,7 @@ class OpRun:
         kernel = work.bench.kernel
         inputs = work.inputs()
         packed = lab.packed(kernel, inputs["weight"]) if kernel.pack else None
-        leave = () if packed is None else ("weight",)  # of which no kernel reads
+        leave = () if packed is None else ("weight",)  # that no kernel reads
         inputs = _placed(inputs, leave)
         first = Bound.of(work, inputs, packed)
         self._bounds = [first]
@@ -202,7 +198,7 @@ class OpRun:
         seconds = min(self._time(once) for _ in range(TRIES))
         lab.learn(work, seconds)
         calls = max(1, int(SAMPLE_SECONDS / max(seconds, 1e-7)))
-        self.copies = 1  # so that a peer may do alike
+        self.copies = 1  # so that a peer may do the same
         if cache == "hot":
             further = (_placed(work.again(inputs, i), leave) for i in range(1, SETS))
             self._bounds += [Bound.of(work, own, packed) for own in further]
@@ -226,12 +222,12 @@ class OpRun:
         return time.perf_counter() - started
 
     def __call__(self) -> float:
-        """Seconds of one call, as a sample gives them."""
+        """Take a sample: seconds per call."""
         turn = self.taken % len(self._bounds)
         bound = self._bounds[turn]
         in_place = bool(self.work.bench.kernel.in_place)
         check = self.taken % CHECK_EVERY == 0
-        if check and in_place:  # of a call by itself: others go on from what it leaves
+        if check and in_place:  # of a call by itself: others continue from its results
             bound.restore(self.work)
             self.lab.team.run(Program(bound.entries))
             self.check(bound)
@@ -251,13 +247,13 @@ class OpRun:
         return seconds
 
     def check(self, bound: Bound) -> None:
-        """WrongOutputError where sampled outputs are not what the reference says."""
+        """Raise WrongOutputError where sampled outputs differ from the reference."""
         if failure := self.work.check(bound.inputs, bound.outputs, self.taken):
             raise WrongOutputError(f"{self.work.bench}: {failure}")
         self.checked += 1
 
     def contender(self) -> Contender:
-        """Itself, in an experiment."""
+        """This run as a contender of an experiment."""
 
         def measure() -> Sample:
             before, seconds = self.checked, self()
@@ -266,7 +262,7 @@ class OpRun:
         return Contender(self.row(), measure)
 
     def row(self, contender: str = "assay") -> Measurement:
-        """What is known before the samples, ours or a peer's at the same work."""
+        """The row before any samples, ours or a peer's at the same work."""
         work, kernel, ours = self.work, self.work.bench.kernel, contender == "assay"
         return Measurement(
             bench="op",
@@ -285,7 +281,7 @@ class OpRun:
         )
 
     def limited(self, row: Measurement) -> Measurement:
-        """The row with the machine's limit, as it is known now."""
+        """The row with the machine's limit, as known now."""
         cost, threads = self.work.cost, self.lab.team.n_threads
         working_set = int(cost.bytes) if self.cache == "hot" else None
         limit = self.lab.limits.limit(cost, self.work.arithmetic, threads, working_set)
@@ -295,7 +291,7 @@ class OpRun:
 def prepared(
     lab: Lab, works: Mapping[str, Workload], tell: Teller = lambda *_: None
 ) -> tuple[dict[tuple[str, str], OpRun], dict[tuple[str, str], str]]:
-    """Runs of these by name and cache, and of those that are too much why."""
+    """Runs of these kernels by name and cache state, and reasons for those that are too large."""
     runs, absent = dict[tuple[str, str], OpRun](), dict[tuple[str, str], str]()
     for i, (name, work) in enumerate(works.items()):
         tell(i, len(works))
@@ -309,8 +305,8 @@ def prepared(
 
 
 def _placed(arguments: Arguments, leave: tuple[str, ...] = (), anew: bool = False) -> Arguments:
-    """With arrays that begin where a cache line does, as an engine's do: copies of those that do
-    not, or `anew` of all."""
+    """Arrays aligned to cache lines, as in an engine: copies of those that are not, or `anew` of
+    all."""
     return {
         name: _copy(value)
         if isinstance(value, np.ndarray)

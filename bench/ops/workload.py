@@ -1,7 +1,8 @@
-"""What a benchmark runs on: inputs as a model has them, what they cost, and sampled truth.
+"""A benchmark's inputs at models' sizes, their cost, and sampled checks of outputs.
 
 Conformance tries awkward shapes; here they are real ones, so making inputs and checking outputs
-must be cheap: weights repeat a few rows, and truth is computed for some tokens and rows only.
+must be cheap: weights repeat a few rows, and the reference is computed for some tokens and rows
+only.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,14 +21,14 @@ from reference.schemes import linear_float8, linear_w8a8
 from reference.sparse.neuron_masks import active_rows, some_mask, some_slots
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
-TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked
+TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # indices of an axis that are checked
 # by what activations become
 ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8", "int8_256": "int8"}
 GGML = {"F32": "f32", "F16": "f32", "BF16": "bf16"}  # of its products by the weight, or int8
-# axes along which outputs depend on each other
+# axes along which outputs are independent
 TOGETHER = {
     **dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",)),
-    **dict.fromkeys(("block_scores", "prompt_pattern"), ("rows",)),  # each is a block of tokens'
+    **dict.fromkeys(("block_scores", "prompt_pattern"), ("rows",)),  # each covers a block of tokens
 }
 COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
 
@@ -36,7 +37,7 @@ Picks = Mapping[str, Array]
 
 @lru_cache(maxsize=1)
 def weight(format: str, rows: int, hidden: int) -> Array:
-    """uint8 [rows, row_bytes], of which ROWS rows are distinct; the last one made is kept."""
+    """uint8 [rows, row_bytes] with ROWS distinct rows; the last one made is cached."""
     rng = np.random.default_rng([rows, hidden])
     few = rng.standard_normal((min(rows, ROWS), hidden)).astype(np.float32)
     data = FORMATS[format].like(few, rng)
@@ -69,7 +70,7 @@ def sparse_linear(case: Case) -> Arguments:
 
 
 def linear_experts(case: Case) -> Arguments:
-    """As many tokens of each expert as of any other, nearly."""
+    """Every expert gets nearly the same number of tokens."""
     s = case.shape
     assert case.format is not None
     experts = np.sort(np.arange(s["tokens"]) % s["experts"])
@@ -90,8 +91,8 @@ def sparse_axpy(case: Case) -> Arguments:
 
 
 def neurons_of(mask: Array, case: Case) -> Arguments:
-    """The weights of neurons and which of them a mask asks for: in order where all rows are held,
-    as a model's are in memory, else anywhere."""
+    """The weights of neurons and the mask's active ones: in order where all rows are held, as in a
+    model in memory, else anywhere."""
     neurons, held = case.shape["neurons"], case.shape["held"]
     assert case.format is not None
     rows, count = active_rows(mask)
@@ -108,7 +109,7 @@ def neurons_of(mask: Array, case: Case) -> Arguments:
 
 
 def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
-    """What an op makes of ROWS rows of weight, which repeat and are the same for any tokens, values
+    """An op's output on ROWS rows of weight, which repeat and are the same for any tokens, values
     and seed. Scales by group have columns."""
 
     def some(case: Case) -> Arguments:
@@ -161,20 +162,21 @@ MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
 
 
 def cost_shape(op: str, shape: Sizes) -> Mapping[str, float]:
-    """The sizes that count for the cost: of attention, the cells that a token sees on average."""
+    """The sizes that determine the cost: for attention, the mean number of cells that a token
+    sees."""
     if op == "attention":
         return {**shape, "capacity": shape["capacity"] - (shape["tokens"] - 1) / 2}
     return shape
 
 
 def format_read(kernel: Kernel) -> str | None:
-    """The format whose bytes a kernel reads, and its cost has: the weight's, or what it rounds the
-    weight to when it packs it."""
+    """The format whose bytes a kernel reads, and its cost counts: the weight's, or the one it
+    rounds the weight to when packing."""
     return "BF16" if kernel.pack and kernel.pack in BF16_PACKINGS.values() else kernel.format
 
 
 def arithmetic_of(numerics: str, format: str | None) -> str:
-    """Which of the machine's peaks holds for what rounds its inputs so."""
+    """The machine's peak that applies to inputs rounded so."""
     if numerics == "ggml":
         return GGML.get(format or "F32", "int8")
     return ARITHMETIC.get("bf16" if numerics == "fast" else numerics, "f32")
@@ -182,8 +184,8 @@ def arithmetic_of(numerics: str, format: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One kernel's work at one size: make its inputs, know its cost, check what comes out. The
-    inputs are ordinary ones, or those of a `case` of someone's choice."""
+    """One kernel's work at one size: makes inputs, knows the cost, checks outputs. Inputs are
+    ordinary ones, or those of a given `case`."""
 
     bench: BenchCase
     cost: Cost
@@ -192,26 +194,28 @@ class Workload:
     @classmethod
     def of(cls, bench: BenchCase) -> "Workload":
         spec = bench.kernel.spec
-        # a size may be fractional here, which no array's is
+        # a size may be fractional here, though no array's is
         cost = spec.cost(cost_shape(spec.name, bench.shape), format_read(bench.kernel))  # type: ignore[arg-type]
         return cls(bench, cost)
 
     @classmethod
     def on(cls, kernel: Kernel, case: Case) -> "Workload":
-        """That of any case: its values and seed, and any sizes."""
+        """The workload of any case: its values and seed, and any sizes."""
         work = cls.of(BenchCase(kernel, case.shape, ()))
         if not _beyond_models(case):
             return replace(work, case=case)
         begin, end = kernel.spec.make(case)["spans"][:, 1:].T
-        seen = float(np.mean(end - begin)) if end.size else 0.0  # cells, which are what costs
+        seen = (
+            float(np.mean(end - begin)) if end.size else 0.0
+        )  # cells seen, which determine the cost
         cost = kernel.spec.cost({**case.shape, "capacity": seen}, kernel.format)  # type: ignore[dict-item]
         return cls(work.bench, cost, case)
 
     @property
     def arithmetic(self) -> str:
-        """Which of the machine's peaks holds for it."""
+        """The machine's peak that applies to it."""
         kernel = self.bench.kernel
-        whole = kernel.spec.inputs[0].dtype == "i8"  # which no kernel has to round
+        whole = kernel.spec.inputs[0].dtype == "i8"  # no kernel rounds these
         return ARITHMETIC["int8" if whole else kernel.activations]
 
     def inputs(self) -> Arguments:
@@ -220,7 +224,7 @@ class Workload:
         return (op.make if _beyond_models(case) else MAKERS.get(op.name, op.make))(case)
 
     def again(self, inputs: Arguments, seed: int) -> Arguments:
-        """The same weights and indices, but other numbers in what is float32."""
+        """The same weights and indices, but other numbers in float32 arrays."""
         rng = np.random.default_rng(seed)
         return {
             name: np.roll(value, int(rng.integers(1, value.size)))
@@ -230,7 +234,7 @@ class Workload:
         }
 
     def check(self, inputs: Arguments, outputs: Mapping[str, Array], seed: int) -> str:
-        """What is wrong with some of these outputs, tokens and rows drawn by `seed`; or ""."""
+        """The complaint about some of these outputs, tokens and rows drawn by `seed`; or ""."""
         kernel = self.bench.kernel
         picks = _picks(kernel.spec, self.bench.shape, seed)
         some_in, some_out = _cut(kernel.spec, picks, inputs, outputs)
@@ -240,7 +244,7 @@ class Workload:
 
 
 def _beyond_models(case: Case) -> bool:
-    """Whether it is an attention such as no benchmark has: theirs is plain, over one sequence."""
+    """Whether attention has features that no benchmark has: theirs is plain, over one sequence."""
     s = case.shape
     if not {"tokens", "capacity", "sequences"} <= s.keys():
         return False
@@ -249,8 +253,8 @@ def _beyond_models(case: Case) -> bool:
 
 
 def _picks(op: Op, shape: Sizes, seed: int) -> Picks:
-    """Indices along the axes on which outputs do not depend on each other: those that they have,
-    which of kv_write's are cells, not tokens, and of sums over tokens neither."""
+    """Indices along the axes on which outputs are independent: the axes that they have, except
+    kv_write's cells, which are no tokens, and tokens that are summed over."""
     rng = np.random.default_rng(seed)
     picks = {
         axis: np.sort(rng.permutation(shape[axis])[:count])
@@ -281,7 +285,7 @@ def _cut(
         return value
 
     some_in = {name: part(name, value) for name, value in inputs.items()}
-    if op.name == "sparse_linear":  # whose rows follow from the mask
+    if op.name == "sparse_linear":  # its rows follow from the mask
         some_in["rows"], some_in["count"] = active_rows(some_in["mask"])
     if op.name == "linear_experts":
         ends = np.searchsorted(picks["tokens"], np.asarray(inputs["ends"]))
@@ -290,6 +294,6 @@ def _cut(
 
 
 def _bytes(columns: Array, format: str) -> Array:
-    """Where these columns, whole blocks side by side, stand in a row of a weight."""
+    """Byte indices of these columns, whole blocks, in a row of a weight."""
     begin, end = (FORMATS[format].row_bytes(int(c)) for c in (columns[0], columns[-1] + 1))
     return np.arange(begin, end)

@@ -1,7 +1,7 @@
-"""Races that pytest-benchmark shows: it sees just the seconds that a sample measured.
+"""Races shown by pytest-benchmark: it sees just the seconds that a sample measured.
 
-A sample is many calls of a kernel, after spoiling outputs and sweeping caches; the time of none of
-that counts. So its clock is one that moves by what was measured.
+A sample is many calls of a kernel, after filling outputs with garbage and sweeping caches, which is
+not timed. So its clock advances only by what was measured.
 """
 
 import time
@@ -19,7 +19,7 @@ from bench.race.timing import ONCE, Rule, Sampler, race
 
 
 class MeasuredClock:
-    """A clock for pytest-benchmark, in seconds, that stands still but for what is measured."""
+    """A clock for pytest-benchmark, in seconds, that advances only by measured time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,10 +34,11 @@ CLOCK = MeasuredClock()
 def measure(
     benchmark: BenchmarkFixture, contenders: Mapping[str, Sampler], rule: Rule
 ) -> dict[str, list[float]]:
-    """Race the contenders, and show what the first took as the benchmark; the samples of each.
+    """Race the contenders, and show the first one's times as the benchmark; returns the samples of
+    each.
 
-    A round before that warms up, unless the rule leaves no choice. Where benchmarks are switched
-    off there is one round, for its outputs.
+    A round before that warms up, unless the rule leaves no choice. Where benchmarks are disabled
+    there is one round, for its outputs.
     """
     if benchmark.disabled:
         rule = ONCE
@@ -57,8 +58,8 @@ def measure(
 def once(
     benchmark: BenchmarkFixture, group: str, races: Iterable[Iterable[Measurement]]
 ) -> list[Measurement]:
-    """All rows of these, where the figures are no durations: what is timed is how long they take to
-    come by."""
+    """All rows of these, where the figures are no durations: what is timed is how long it takes to
+    compute them."""
     found: list[Measurement] = []
 
     def take() -> float:
@@ -73,10 +74,10 @@ def once(
 
 
 class Recorder:
-    """Keeps what a `measuring` run finds, on disk from the first measurement on, and nothing of
-    another.
+    """Stores what a `measuring` run finds, on disk from the first measurement on, and nothing of
+    another run.
 
-    `limits` is what the machine can do, as far as that is known.
+    `limits` are the machine's, as far as known.
     """
 
     def __init__(
@@ -93,12 +94,12 @@ class Recorder:
         return self.results
 
     def raise_limits(self, found: Limits) -> None:
-        """Ceilings that have risen since the run began."""
+        """Store ceilings that have risen since the run began."""
         self._open().raise_limits(found.to_json())
         self.limits = found
 
     def add(self, *measurements: Measurement) -> None:
-        """Write them down; fail the benchmark if one is faster than the machine can be."""
+        """Store rows; fail the benchmark if one is faster than the machine can be."""
         if not self.measuring:
             return
         results = self._open()

@@ -1,7 +1,7 @@
-"""An experiment: contenders take turns at a case, and what they took becomes rows of results.
+"""An experiment: contenders take turns at a case, and their samples become rows of results.
 
-Ops, engines, models within a budget of memory, drafts, GPUs and commits differ in who takes part
-and at what; how samples are taken, and what becomes of who fails on the way, is the same for all.
+Ops, engines, models under memory budgets, drafts, GPUs and commits differ in contenders and cases;
+sampling, and the treatment of a contender that fails, are the same for all.
 """
 
 import math
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bench.contenders.contender import Check
 
 SLOW = 3  # times the first one's sample, beyond which and beyond its patience,
-FEW = 2  # samples of a contender must do
+FEW = 2  # this many samples of a contender must do
 
 Race = Callable[[Mapping[str, Sampler], Rule], Mapping[str, list[float]]]
 
@@ -26,7 +26,7 @@ Race = Callable[[Mapping[str, Sampler], Rule], Mapping[str, list[float]]]
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One timing: seconds of a call, seconds or amounts of its `parts` by name, and the proof that
-    its work was done."""
+    the work was done."""
 
     seconds: float
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -57,17 +57,16 @@ class Contender:
 
 
 class Experiment:
-    """Contenders at one case, by names that are theirs alone; the first is what others are compared
-    with."""
+    """Contenders at one case, by unique names; the others are compared with the first."""
 
     def __init__(self, contenders: Mapping[str, Contender]) -> None:
         self.contenders = dict(contenders)
         self.rivals = secrets.token_hex(4)
-        self._rounds = 0  # that count; what was sampled before has warmed up
+        self._rounds = 0  # counted ones; earlier samples warmed up
 
     @property
     def samplers(self) -> dict[str, Sampler]:
-        """One for each who takes part. Who fails on the way, or rests, gives NaN from then on."""
+        """A sampler for each contender. One that fails, or rests, gives NaN from then on."""
         return {
             name: partial(self._sample, one)
             for name, one in self.contenders.items()
@@ -75,13 +74,13 @@ class Experiment:
         }
 
     def run(self, rule: Rule, race: Race = race) -> list[Measurement]:
-        """All in turns, until they have settled; the rows of everyone."""
+        """Sample all in turns, until they have settled; returns everyone's rows."""
         if samplers := self.samplers:
             self._rounds = max(map(len, race(samplers, rule).values()))
         return self.rows()
 
     def rows(self) -> list[Measurement]:
-        """Who took part, each with its parts, then who is absent and why."""
+        """The contenders' rows, each with its parts, then who is absent and why."""
         present = [one for one in self.contenders.values() if not one.absent]
         absent = [one for one in self.contenders.values() if one.absent]
         found: list[Measurement] = []
@@ -120,8 +119,8 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Racing:
-    """How a program races part after part of what it measures, called `name`: by a rule, and
-    `tell` is told which part it is at and how many rounds are done."""
+    """How a program races part after part of its measurements, called `name`: by a rule; `tell`
+    receives the part and how many rounds are done."""
 
     rule: Rule
     tell: Callable[[str], None] = lambda _: None
@@ -133,7 +132,7 @@ class Racing:
     def __call__(
         self, part: str, contenders: Mapping[str, Contender], warm: bool = False
     ) -> list[Measurement]:
-        """Rows of these in turns; behind a round that does not count if they are to be `warm`."""
+        """Rows of these in turns; after an uncounted round if they are to be `warm`."""
         raced = Experiment(contenders)
         if warm:
             race(raced.samplers, ONCE)
@@ -142,10 +141,10 @@ class Racing:
 
 
 def timed(measure: Sampler) -> Callable[[], Sample]:
-    """Samples of nothing but seconds."""
+    """Samples that are seconds only."""
     return lambda: Sample(measure())
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, shortly."""
+    """The first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

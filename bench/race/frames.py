@@ -34,7 +34,7 @@ def load(folder: Path | str | None = None) -> pd.DataFrame:
     """Every sample of every run in a results folder: one row each with its keys. `value` is in the
     row's `unit`; `seconds` is the same where that is "s".
 
-    Files that cannot be read are left out; `attrs["complaints"]` has a line for each.
+    Unreadable files are left out; `attrs["complaints"]` has a line for each.
     """
     runs, complaints = read_folder(Path(folder) if folder else results_folder())
     frame = of(runs)
@@ -43,8 +43,8 @@ def load(folder: Path | str | None = None) -> pd.DataFrame:
 
 
 def measured(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a measurement of these runs: all that it says, with all of its `samples`; their
-    median, quartiles and error; the share of the limit; rates, NaN where there are none."""
+    """One row for each measurement of these runs: its fields, all of its `samples`, their median,
+    quartiles and error; the share of the limit; rates, NaN where there are none."""
     rows: list[dict[str, Any]] = []
     for run in runs:
         about = {"run": run.run, "when": run.when}
@@ -62,7 +62,7 @@ def measured(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def of(runs: Sequence[Run]) -> pd.DataFrame:
-    """The samples of these runs; a measurement that is absent has one row without a value."""
+    """The samples of these runs; an absent measurement has one row without a value."""
     rows = measured(runs)[[*KEYS, *FACTS, "samples"]]
     rows["sample"] = [list(range(len(s))) or [0] for s in rows["samples"]]
     rows["value"] = [list(s) or [np.nan] for s in rows["samples"]]

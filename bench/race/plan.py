@@ -1,4 +1,4 @@
-"""How much a run of the benchmarks measures, from pytest's options."""
+"""The extent of a benchmark run, from pytest's options."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +22,7 @@ from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import MOST_THREADS
 from kernels.kernel import Kernel
 
-# What a step of the embedded model runs.
+# Ops of the embedded model's step.
 STEP_OPS = (
     "embedding",
     "rms_norm",
@@ -34,7 +34,7 @@ STEP_OPS = (
     "add",
 )
 STEP_FORMATS = (None, "F16")
-QUICK_FORMATS = (None, "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K")  # each stands for its like
+QUICK_FORMATS = (None, "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K")  # each represents its kind
 BATCHES = (1, 4)
 QUICK_MODELS = ("story", "tinyllama-1.1b")
 ENGINE_MODELS = ("story-f16", "story-q8_0")
@@ -42,7 +42,7 @@ ENGINE_MODELS = ("story-f16", "story-q8_0")
 
 @cache
 def context_of(model: Path) -> int:
-    """Tokens of context, at most 4096: what its benchmarks use."""
+    """Tokens of context that a model's benchmarks use, at most 4096."""
     with GGUFFile(model) as file:
         return min(config_of(file.metadata, 0).context, 4096)
 
@@ -51,7 +51,7 @@ def context_of(model: Path) -> int:
 class Plan:
     """Which models' shapes, at how many tokens, on how many threads, and for how long.
 
-    `models` None means all of the file; `most_seconds` is what one call of a kernel may take.
+    `models` None means all of the file; `most_seconds` limits one call of a kernel.
     """
 
     measuring: bool
@@ -66,7 +66,7 @@ class Plan:
 
     @classmethod
     def of(cls, config: pytest.Config) -> "Plan":
-        """UsageError, one line, where the options ask for what there is not."""
+        """The plan of these options. UsageError, one line, where they name something unknown."""
         option = config.getoption
         quick = option("--quick")
         embedded = ENGINE_MODELS[:1] if quick else ENGINE_MODELS
@@ -93,7 +93,7 @@ class Plan:
         return plan
 
     def demand_possible(self) -> None:
-        """ValueError or OSError for what would only be found out on the way."""
+        """Raise ValueError or OSError for what would otherwise be found out midway."""
         if not 1 <= self.threads <= MOST_THREADS:
             raise ValueError(f"--threads is 0 to {MOST_THREADS}, got {self.threads}")
         if not self.most_seconds > 0:
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def rule(self) -> Rule:
-        """For ops."""
+        """The rule for ops."""
         return Rule(cap_seconds=0.03 if self.quick else 0.15, most=200)
 
     @property
@@ -117,12 +117,12 @@ class Plan:
 
     @property
     def figure_rule(self) -> Rule:
-        """For what is judged by a goal."""
+        """The rule for tests that are judged by a goal."""
         return self.engine_rule if self.quick else Rule(least=7, cap_seconds=20.0, most=40)
 
     @property
     def setup_rule(self) -> Rule:
-        """For what takes seconds and happens once."""
+        """The rule for what takes seconds and happens once."""
         return ONCE if self.quick else Rule(least=5, most=5)
 
     @property
@@ -130,14 +130,14 @@ class Plan:
         return TOKENS[:2] if self.quick else TOKENS
 
     def cases(self) -> list[BenchCase]:
-        """Every kernel that runs here, at every size asked; if quick, of some formats."""
+        """Every kernel that runs here, at every requested size; if quick, in some formats."""
         sweeps = () if self.quick else self.shapes.sweeps
         found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens)
         here = [case for case in found if not case.kernel.missing()]
         return [case for case in here if not self.quick or case.kernel.format in QUICK_FORMATS]
 
     def kernels(self) -> list[Kernel]:
-        """Those whose setting up is timed; if quick, those of an embedded model's step."""
+        """Kernels whose set-up is timed; if quick, those of an embedded model's step."""
         kernels = list({case.kernel.name: case.kernel for case in self.cases()}.values())
         return [
             k for k in kernels if not self.quick or (k.op in STEP_OPS and k.format in STEP_FORMATS)
@@ -161,7 +161,7 @@ class Plan:
         ]
 
     def engine_tests(self, setup: Setup) -> list[EngineTest]:
-        """Over prompts, depths and batches, as far as the context goes; on other numbers of
+        """Tests over prompts, depths and batches, as far as the context goes; on other numbers of
         threads one prompt and one generation."""
         pp, tg = (64, 16) if self.quick else (512, 32)
         pp, tg = min(pp, setup.context // 2), min(tg, setup.context // 4)
@@ -184,5 +184,5 @@ class Plan:
 
     @property
     def card(self) -> Card:
-        """Small where nothing is measured, too."""
+        """Small where nothing is measured."""
         return FULL if self.measuring and not self.quick else QUICK

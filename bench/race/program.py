@@ -1,4 +1,4 @@
-"""What programs have in common that measure race by race, keep rows and write a page."""
+"""The common frame of programs that measure race by race, store rows and write a page."""
 
 import json
 import sys
@@ -22,11 +22,11 @@ from bench.report.table import Section, Table
 from engine.shell.show import stderr, stdout
 from kernels.cpu.runtime.cores import physical_cores
 
-Tell = Callable[[str], None]  # is told what is done now
+Tell = Callable[[str], None]  # receives what is being done
 
 
 def parsed(parser: ArgumentParser, full: Rule, quick: Rule) -> Namespace:
-    """The options of a program that races: those of all, and the `rule` by which races end."""
+    """The options of a racing program: the common ones, and the `rule` by which races end."""
     parser.add_argument(
         "-s", "--seconds", type=float, default=full.cap_seconds,
         help=f"a race ends after these ({full.cap_seconds:g}), once it has 5 samples",
@@ -37,8 +37,8 @@ def parsed(parser: ArgumentParser, full: Rule, quick: Rule) -> Namespace:
 
 
 def common(parser: ArgumentParser) -> Namespace:
-    """The options of a program, with those of all: where the page goes, threads (one per core that
-    it may use unless said), for whom."""
+    """The options common to all: the page's path, threads (by default one per available core),
+    output format."""
     parser.add_argument("-o", "--out", type=Path, help="a page in Markdown; plots go beside it")
     parser.add_argument(
         "-t", "--threads", type=int, default=0, help="0: one per core that it may use"
@@ -55,9 +55,8 @@ def report(
     section: Callable[[pd.DataFrame], Section],
     measured: Callable[[Tell], Generator[Iterable[Measurement], None, None]],
 ) -> int:
-    """Measure, keep the rows of each race as soon as they are there (but of a quick run none), and
-    show what the section makes of them; the exit code. What cannot be measured is one line on
-    stderr."""
+    """Measure, store the rows of each race as soon as they exist (not of a quick run), and show the
+    section made of them; returns the exit code. What cannot be measured is one line on stderr."""
     about, found = conditions(), list[Measurement]()
     results: Results | None = None
     try:
@@ -88,7 +87,7 @@ def report(
 
 
 def as_dict(table: Table) -> dict[str, Any]:
-    """A table for programs: exact figures where there are some, else the words; null for none."""
+    """A table for programs: exact figures where there are some, else the text; null for none."""
     rows = [
         {
             name: cell.text if cell.value is None and cell.text != "—" else cell.value
@@ -100,7 +99,7 @@ def as_dict(table: Table) -> dict[str, Any]:
 
 
 def show(section: Section) -> None:
-    """On the terminal: each table under its title, then the notes."""
+    """Print each table under its title, then the notes."""
     console = stdout()
     for table in section.tables:
         printed = Printed(*table.columns, box=None)

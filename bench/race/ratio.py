@@ -45,9 +45,9 @@ def ratio(
 ) -> Ratio:
     """The ratio of medians by bootstrap (percentiles).
 
-    With `together`, a and b were measured in turns, round by round: so many consecutive rounds are
-    drawn as one, both sides alike, so that what disturbed both cancels and what lasted longer than
-    a sample counts once. Without, each side is drawn by itself.
+    With `together`, a and b were measured in turns, round by round: blocks of so many consecutive
+    rounds are resampled, both sides alike, so that disturbances of both cancel and those that last
+    longer than a sample count once. Without, each side is resampled by itself.
     """
     return _interval(*_drawn(a, b, together, np.random.default_rng(seed)), level)
 
@@ -61,7 +61,7 @@ def quotient(
     seed: int = 0,
 ) -> Ratio:
     """How many times as large the ratio of the first pair is as that of the second. Each pair was
-    measured as `ratio` has it, in a race of its own."""
+    measured as for `ratio`, in a race of its own."""
     rng = np.random.default_rng(seed)
     above, drawn_above = _drawn(*over, together, rng)
     below, drawn_below = _drawn(*under, together, rng)
@@ -74,7 +74,7 @@ def _interval(value: float, drawn: Floats, level: float) -> Ratio:
 
 
 def _drawn(a: Samples, b: Samples, together: int, rng: np.random.Generator) -> tuple[float, Floats]:
-    """The ratio of medians, and as it would have been in other draws of the samples."""
+    """The ratio of medians, and the ratios of the resamples."""
     x, y = np.asarray(a, float), np.asarray(b, float)
     if not len(x) or not len(y):
         raise ValueError("a ratio needs samples on both sides")

@@ -86,7 +86,7 @@ class Measurement:
 
     @property
     def share(self) -> float:
-        """Of the binding limit; 0 where no limit is known."""
+        """Share of the binding limit; 0 where no limit is known."""
         if not self.samples or not self.limit_seconds:
             return 0.0
         return self.limit_seconds / self.median if self.median else math.inf
@@ -101,7 +101,7 @@ class Measurement:
 
     @property
     def reached(self) -> float:
-        """The share as pages tell it: what a probe's spread explains is all that there is."""
+        """The share as pages show it: an excess within the probe's spread counts as 100%."""
         return self.share if self.impossible else min(1.0, self.share)
 
     @property
@@ -113,7 +113,7 @@ class Measurement:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What makes it comparable with a measurement of another run."""
+        """The fields that make it comparable with another run's measurement."""
         return (
             self.bench, self.test, self.contender, self.target, self.variant, self.format,
             self.shape, self.model if self.bench != "op" else "", self.threads, self.cache,
@@ -127,7 +127,7 @@ class Measurement:
 
     @property
     def title(self) -> str:
-        """A line for people: linear/cpu/generic/Q4_0 tokens=1,… cold; of the speed card's rows
+        """A line for display: linear/cpu/generic/Q4_0 tokens=1,… cold; for rows of the speed card
         pp512 model.gguf scaling threads=2."""
         where = self.shape or self.model
         phase = "" if self.phase == "run" else self.phase
@@ -142,7 +142,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Measurement":
-        """Of its fields; KeyError, ValueError or TypeError for what is none."""
+        """A measurement from its fields; KeyError, ValueError or TypeError for invalid ones."""
         samples = data["samples"]
         if not isinstance(samples, list) or not all(_finite(s) and s >= 0 for s in samples):
             raise ValueError("samples are finite and not negative")
@@ -151,7 +151,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The `seconds` that no correct kernel can beat but for a `spread` of them, and what binds:
+    """The `seconds` that no correct kernel can beat except within `spread`, and the binding limit:
     "memory read" or "int8"."""
 
     name: str
@@ -159,13 +159,13 @@ class Limit:
     spread: float
 
     def of(self, row: Measurement) -> Measurement:
-        """The row with it."""
+        """The row with this limit."""
         return replace(row, limit=self.name, limit_seconds=self.seconds, limit_spread=self.spread)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run's conditions and what it measured. `limits` is what was probed, as JSON."""
+    """One run's conditions and measurements. `limits` is the probe's result, as JSON."""
 
     run: str
     when: str
@@ -176,7 +176,7 @@ class Run:
 
 
 def results_folder() -> Path:
-    """Where runs are kept; ASSAY_RESULTS overrides it."""
+    """The folder of runs; ASSAY_RESULTS overrides it."""
     if chosen := os.environ.get("ASSAY_RESULTS"):
         return Path(chosen)
     import platformdirs  # a bare machine whose GPU is checked may have none
@@ -185,7 +185,7 @@ def results_folder() -> Path:
 
 
 class Results:
-    """A run that is being written; every measurement is on disk as soon as it is made."""
+    """A run being written; every measurement is on disk as soon as it is made."""
 
     def __init__(
         self, folder: Path, conditions: Conditions, limits: Mapping[str, Any] | None = None
@@ -210,7 +210,7 @@ class Results:
             self._append(measurement.to_json())
 
     def raise_limits(self, found: Mapping[str, Any]) -> None:
-        """What the machine can do, as found since the run began; it replaces what was known."""
+        """Replace the machine's limits by those found since the run began."""
         self._append({"kind": "limits", "limits": dict(found)})
 
     def _append(self, line: Mapping[str, Any]) -> None:
@@ -218,8 +218,8 @@ class Results:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """One write, so that what stands in the file is whole whenever the run is cut off; of a line
-    that a full disk cuts nothing stays."""
+    """Append a line in one write, so that the file's contents are whole whenever the run is cut
+    off; a line truncated by a full disk is removed."""
     data = (json.dumps(line) + "\n").encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -234,7 +234,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> Run:
-    """A run's file; ResultsError names the first line that is not one of ours."""
+    """A run's file; ResultsError names the first invalid line."""
     run: Run | None = None
     measurements = []
     try:
@@ -268,7 +268,7 @@ T = TypeVar("T")
 
 
 def checked(record: T) -> T:
-    """Itself, if its fields are what they are said to be, and numbers finite."""
+    """The measurement itself, if its fields have their declared types and numbers are finite."""
     for known in fields(record):  # type: ignore[arg-type]
         value = getattr(record, known.name)
         kind: Any = get_origin(known.type) or known.type
@@ -300,13 +300,13 @@ def read_folder(folder: Path) -> tuple[list[Run], list[str]]:
 
 
 def is_stored(name: str, folder: Path) -> bool:
-    """Whether `find` would look for a run of this name."""
+    """Whether `find` would search for a run of this name."""
     return name == "latest" or Path(name).is_file() or bool(_beginning(name, folder))
 
 
 def find(name: str, folder: Path) -> Run:
-    """A run by its file, its name in the folder, the beginning of its name, or `latest`, which is
-    the last that has measured anything."""
+    """A run by its file, its name in the folder, the beginning of its name, or `latest`: the last
+    with any measurement."""
     if Path(name).is_file():
         return read(Path(name))
     if name == "latest":

@@ -1,7 +1,7 @@
 """When to stop measuring, and how to measure several contenders fairly: in turns.
 
 Machines drift: clocks, neighbours, heat. Contenders that take turns within one run drift together,
-so their ratio holds where their times do not.
+so their ratio is stable where their times are not.
 """
 
 import math
@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Sampler = Callable[[], float]  # measures once and gives the seconds of one call
+Sampler = Callable[[], float]  # measures once and returns the seconds of one call
 
 
 def relative_error(samples: Sequence[float]) -> float:
     """The standard error of the median over the median, whatever the distribution.
 
     How many samples lie below the true median is binomial(n, 1/2), so the order statistics one
-    standard deviation of it, sqrt(n) / 2, to either side of the middle hold it two times in three.
+    standard deviation of it, sqrt(n) / 2, to either side of the middle enclose it two times in
+    three.
     """
     n = len(samples)
     if n < 3:
@@ -29,7 +30,7 @@ def relative_error(samples: Sequence[float]) -> float:
     high = ordered[min(n - 1, math.ceil(middle + reach))]
     error, median = float(high - low) / 2, float(np.median(ordered))
     if not error:
-        return 0.0  # of phases that took no time at all, too
+        return 0.0  # also of phases that took no time at all
     return error / median if median else math.inf
 
 
@@ -48,7 +49,7 @@ class Rule:
     def enough(self, samples: Sequence[float], elapsed: float) -> bool:
         if len(samples) < self.least:
             return False
-        settled = not relative_error(samples) >= self.error  # who has died settles, too
+        settled = not relative_error(samples) >= self.error  # a dead contender settles, too
         return settled or elapsed >= self.cap_seconds or len(samples) >= self.most
 
 
@@ -61,7 +62,7 @@ def race(
     """Samples of every contender, taken in turns until all have enough. Each round begins with
     another one, so that none always follows the same.
 
-    `progress` is told after each round how many are done.
+    `progress` receives after each round how many are done.
     """
     started, names, rounds = time.perf_counter(), list(contenders), 0
     samples: dict[str, list[float]] = {name: [] for name in names}

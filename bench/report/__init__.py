@@ -1,1 +1,1 @@
-"""What was measured, as a page to look at and as Markdown: `assay report`."""
+"""Reports of measurements, as an HTML page and as Markdown: `assay report`."""

@@ -1,4 +1,4 @@
-"""The speed card: every figure that has a goal, and what stands behind the figures."""
+"""The speed card: every figure that has a goal, and its background."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from bench.targets import Target, target, targets
 
 BENCHES = ("engine", "stream", "scaling", "memory", "gap", "empty step")
 PEER = "llama.cpp"
-ALLOWANCE = 400e6  # bytes beside the file and the cache
+ALLOWANCE = 400e6  # bytes besides the file and the cache
 KINDS = {
     "linear": "linear nodes",
     "quantise_activations": "quantising",
@@ -34,7 +34,7 @@ LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A ratio, if it was measured, and the goal that it has in this model, if any."""
+    """A ratio, if it was measured, and its goal in this model, if any."""
 
     model: str
     name: str
@@ -43,7 +43,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """None where there is no goal."""
+        """Whether the goal is met; None without a goal."""
         if self.target is None or self.ratio is None:
             return None
         value, goal = self.ratio.value, self.target.goal
@@ -51,7 +51,7 @@ class Figure:
 
 
 class Rows:
-    """One model's rows of a run, by what was measured and who did it."""
+    """One model's rows of a run, by test and contender."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self.threads = int(rows["threads"].max())
@@ -74,13 +74,13 @@ class Rows:
 
 
 def models(rows: pd.DataFrame) -> dict[str, Rows]:
-    """On the most threads that a model was raced or looked at with."""
+    """Models, each on the most threads that it was raced or profiled with."""
     shown = present(rows[rows["bench"].isin(BENCHES)])
     return {str(model): Rows(part) for model, part in shown.groupby("model", sort=False)}
 
 
 def figures(rows: pd.DataFrame) -> list[Figure]:
-    """All that this run has, by model."""
+    """All figures of this run, by model."""
     found = []
     for model, mine in models(rows).items():
         for card in (FULL, QUICK):
@@ -90,7 +90,7 @@ def figures(rows: pd.DataFrame) -> list[Figure]:
 
 
 def unmeasured(rows: pd.DataFrame, found: Sequence[Figure]) -> list[tuple[str, Target]]:
-    """Goals of the run's models that no figure is judged by."""
+    """Goals of the run's models without a figure."""
     judged = {(figure.model, figure.target) for figure in found}
     goals = [(model, goal) for model in models(rows) for goal in targets(*family(model))]
     return [goal for goal in goals if goal not in judged]
@@ -130,7 +130,7 @@ def _of_the_machine(rows: Rows) -> Iterator[tuple[str, Ratio]]:
 
 
 def card(found: Sequence[Figure], missing: Sequence[tuple[str, Target]] = ()) -> Table:
-    """Those with a goal first, each model's together; goals without a figure; then the rest."""
+    """Figures with a goal first, each model's together; goals without a figure; then the rest."""
     without = [Figure(model, goal.figure, None, goal) for model, goal in missing]
     judged = [figure for figure in found if figure.target]
     others = [figure for figure in found if not figure.target]
@@ -163,7 +163,7 @@ def _verdict(figure: Figure) -> Cell:
 
 
 def behind(rows: pd.DataFrame) -> Table:
-    """What the figures are made of: TOP/s and shares of a prompt, bytes, empty steps, gaps."""
+    """Background of the figures: TOP/s and shares of a prompt, bytes, empty steps, gaps."""
     prompts = of_phase(rows, "prompt")
     told = [
         {"Model": text(model), "What": text(what), "Measured": text(measured)}
@@ -199,7 +199,7 @@ def _rates(rows: Rows) -> Iterator[tuple[str, str]]:
 
 
 def _prompt(prompts: pd.DataFrame, model: str, threads: int) -> Iterator[tuple[str, str]]:
-    """The step of a prompt: how fast its products are, and where the rest of its time goes."""
+    """A prompt's step: the speed of its products, and where the rest of its time goes."""
     nodes = prompts[(prompts["model"] == model) & (prompts["threads"] == threads)]
     if not len(nodes):
         return

@@ -1,4 +1,4 @@
-"""What stands in one place of a table."""
+"""Cells of a report's tables."""
 
 import math
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from bench.report.words import digits, duration
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One place of a table.
+    """One cell of a table.
 
-    `value` is the exact figure behind the text, by which the page sorts; `note` is shown to who
-    asks; `tone` is "good", "bad" or "quiet".
+    `value` is the exact figure behind the text, by which the page sorts; `note` is shown on hover;
+    `tone` is "good", "bad" or "quiet".
     """
 
     text: str
@@ -24,13 +24,13 @@ class Cell:
     tone: str = ""
 
 
-Column = Callable[[Any], Cell] | str  # of a row, such as a frame's, or which of its fields
+Column = Callable[[Any], Cell] | str  # of a row, such as a frame's: a function, or the field's name
 NONE = Cell("—", tone="quiet")
 
 
 def field(name: str, make: Callable[[Any], Cell] | None = None) -> Callable[[Any], Cell]:
-    """A column of a row's field, by default as it is: words, whole numbers with commas, others in
-    three digits."""
+    """A column of a row's field, by default as it is: words, integers with commas, others in three
+    digits."""
 
     def plain(value: Any) -> Cell:
         if isinstance(value, str):

@@ -1,5 +1,5 @@
-"""Sections on conformance: which kernels have proved themselves on this machine, what the judge
-stopped of wrong ones, and what kernels were tuned to."""
+"""Sections on conformance: certified kernels on this machine, planted bugs that the judge stopped,
+and tuned knobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -43,8 +43,8 @@ NONE_TUNED = (
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a kernel here: what the machine lacks for it, and its certificate if any,
-    of a CUDA kernel the GPU's or else the emulator's."""
+    """A kernel's state here: what the machine lacks for it, and its certificate if any; for a CUDA
+    kernel the GPU's or else the emulator's."""
 
     missing: tuple[str, ...] = ()
     certificate: Certificate | None = None
@@ -57,7 +57,7 @@ class Standing:
 
     @property
     def emulated(self) -> bool:
-        """All that is known is from the emulator."""
+        """Only tried on the emulator."""
         return self.certificate is not None and self.certificate.level == EMULATED
 
 
@@ -65,7 +65,7 @@ Standings = Mapping[str, Standing]  # by the kernel's name
 
 
 def standings() -> dict[str, Standing]:
-    """Of every kernel, here and now."""
+    """The state of every kernel, here and now."""
     known = Store().load()
     return {kernel.name: _standing(kernel, known) for kernel in (*EVERY, *of_packages())}
 
@@ -91,7 +91,7 @@ def on_emulator(known: Standings) -> int:
 
 
 def section(known: Standings, measured_on: str) -> Section:
-    """Op and format by variant. `measured_on` is the machine of the run that is reported."""
+    """Op and format by variant. `measured_on` is the machine of the reported run."""
     good, able = passed(known)
     notes = [
         f"{name}: {standing.certificate.failure}"
@@ -116,7 +116,7 @@ def section(known: Standings, measured_on: str) -> Section:
 
 
 def _installed(known: Standings) -> list[Kernel]:
-    """The kernels of packages whose standing is known."""
+    """Kernels of packages with a known state."""
     ours = {kernel.name for kernel in EVERY}
     return [find(name) for name in known if name not in ours]
 
@@ -149,7 +149,8 @@ def _cell(kernel: AnyKernel, standing: Standing) -> Cell:
 
 
 def planted_section(bugs: Sequence[Planted]) -> Section:
-    """How the judge was judged: a row for each bug; the same one in several formats is one."""
+    """The test of the judge: a row for each planted bug; the same bug in several formats is one
+    row."""
     if not bugs:
         return Section("planted", PLANTED, PLANTED_LEAD, notes=(NONE_PLANTED,))
     together = pd.DataFrame([asdict(bug) for bug in bugs]).groupby(
@@ -180,8 +181,8 @@ def _outcome(bugs: pd.DataFrame) -> Cell:
 
 
 def tuned_section(tunings: Sequence[Tuned]) -> Section:
-    """What was measured to suit this machine, and what that gained: a row for each kernel and
-    node's sizes, the largest gain first."""
+    """Knobs tuned on this machine, and their gain: a row for each kernel and node's sizes, the
+    largest gain first."""
     if not tunings:
         return Section("tuning", TUNING, TUNING_LEAD, notes=(NONE_TUNED,))
     middle = float(np.median([one.gain for one in tunings]))

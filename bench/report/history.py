@@ -1,4 +1,4 @@
-"""The section on earlier runs: have we become faster?"""
+"""The section on earlier runs: speed over time."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from bench.report.table import Section, table
 
 TOKENS = "tokens/s"
 AMOUNTS = {TOKENS: ("tokens", 1.0), "GFLOP/s": ("operations", 1e9), "GB/s": ("bytes", 1e9)}
-ENGINE, KERNELS = 5, 4  # panels of either
+ENGINE, KERNELS = 5, 4  # panels of each kind
 SHOWN = 40  # runs, the last ones
 LEAD = (
     "The same measurements in every run on this CPU so far, oldest first; medians and"
@@ -23,7 +23,7 @@ LEAD = (
 
 
 def section(run: Run, rows: pd.DataFrame, runs: Sequence[Run]) -> Section:
-    """The key measurements of this run, whose rows these are, in all earlier ones of this CPU."""
+    """This run's key measurements in all earlier runs of this CPU."""
     past = [r for r in runs if kind_of(r) == kind_of(run) and r.when <= run.when][-SHOWN:]
     known = lookup.present(lookup.rows_of(past))
     known = known.assign(x=known["run"].map({r.run: float(i) for i, r in enumerate(past)}))

@@ -1,4 +1,4 @@
-"""The section on steps behind a long text: time, bytes and quality of each method by budget."""
+"""The section on steps after a long text: time, bytes and quality of each method by budget."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,8 +20,8 @@ from bench.report.words import plural
 BENCH = "long contexts"
 STEP, READ, CACHE, TIDYING, BOOKKEEPING = "step", "read", "cache", "to evict", "bookkeeping"
 FULL, PEER = ALL_CELLS, "llama.cpp"
-KNOWN = [READ, CACHE, TIDYING, BOOKKEEPING, ANSWERED, PERPLEXITY]  # beside times
-TOGETHER = 3  # rounds that are drawn as one
+KNOWN = [READ, CACHE, TIDYING, BOOKKEEPING, ANSWERED, PERPLEXITY]  # fields besides times
+TOGETHER = 3  # rounds that are resampled together
 MB = 1e6
 TITLE = "What a step behind a long text takes"
 LEAD = (
@@ -38,7 +38,7 @@ SIZE = "Megabytes of keys and values, by how much of the text is kept or read"
 
 
 def section(rows: pd.DataFrame, found_again: pd.DataFrame) -> Section:
-    """One table, and pictures of speed and of bytes against budget. `found_again` are the rows of a
+    """One table, and plots of speed and of bytes against budget. `found_again` are the rows of a
     run of `bench.needle`, or none."""
     steps = present(rows, bench=BENCH, test=STEP)
     if not len(steps):
@@ -71,7 +71,7 @@ def section(rows: pd.DataFrame, found_again: pd.DataFrame) -> Section:
 
 
 def _known(rows: pd.DataFrame) -> pd.DataFrame:
-    """By method and budget, what was found beside times."""
+    """By method and budget, known facts besides times."""
     mine = present(rows, bench=BENCH, contender=OURS)
     mine = mine[mine["test"] != STEP]
     wide = mine.pivot_table("median", ["variant", "shape"], "test")
@@ -89,8 +89,8 @@ def _quality(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ways(steps: pd.DataFrame, known: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """All cells first and llama.cpp, of the rounds of all races, then each method by budget: what
-    was measured of each, and what it was in turns with these two."""
+    """All cells first and llama.cpp, over the rounds of all races, then each method by budget: its
+    measurements, and its ratios to these two in turns."""
     records = steps.to_dict("records")
     full, peer = (
         {row["rivals"]: row for row in records if row["variant"] == name} for name in (FULL, PEER)
@@ -112,7 +112,7 @@ def _all_rounds(rows: list[Any]) -> Any:
 
 
 def _way(row: Any, known: pd.DataFrame, full: Any, peer: Any) -> dict[str, Any]:
-    """What is told of a row, beside all cells and llama.cpp where there are these to compare."""
+    """A row's fields, with ratios to all cells and llama.cpp where they exist."""
     key = row["variant"], row["shape"]
     found: dict[str, Any] = dict.fromkeys(KNOWN, np.nan)
     if row["contender"] == OURS and key in known.index:
@@ -126,8 +126,8 @@ def _way(row: Any, known: pd.DataFrame, full: Any, peer: Any) -> dict[str, Any]:
 
 
 def _plots(ways: list[dict[str, Any]]) -> list[Plot]:
-    """Time beside its bound by budget, a panel for each method, all cells the last place of each;
-    and bytes held and read, a line for each method."""
+    """Time and its bound by budget, a panel for each method, all cells at the end of each; and
+    bytes held and read, a line for each method."""
     full = next(way for way in ways if way["name"] == FULL)
     names = dict.fromkeys(way["name"] for way in ways if way["budget"] < 1)
     if not names:

@@ -28,7 +28,7 @@ LEAD = (
 
 
 def section(run: Run, runs: Sequence[Run]) -> Section:
-    """Empty where all runs are of one kind."""
+    """Empty where all runs are of one kind of machine."""
     others = [r for r in runs if kind_of(r) != kind_of(run)]
     if not others:
         return Section("machines", "Machines", LEAD)
@@ -56,7 +56,7 @@ def section(run: Run, runs: Sequence[Run]) -> Section:
 
 
 def _names(runs: Sequence[Run]) -> dict[Kind, str]:
-    """A CPU's name; where several kinds have it, with what LLVM calls them, or else with their
+    """A CPU's name; where several kinds share it, with LLVM's name for them, or else with their
     keys."""
     kinds = pd.DataFrame(list(dict.fromkeys(map(kind_of, runs))), columns=KIND)
     brief = kinds["machine"].str.split("/").str.get(1).fillna("")
@@ -67,8 +67,8 @@ def _names(runs: Sequence[Run]) -> dict[Kind, str]:
 
 
 def _shared(rows: pd.DataFrame, run: str) -> pd.DataFrame:
-    """Of what the run and another kind have measured, each kind's last and fastest: models' steps,
-    their prompts and generation, then ops, the largest sizes first."""
+    """Measurements that this run and another kind share, each kind's last and fastest: models'
+    steps, prompts and generation, then ops, the largest sizes first."""
     found = present(rows, contender=OURS)
     step = (found["bench"] == "node") & (found["test"] == WHOLE)
     plain = found["bench"].isin(["engine", "op"]) & (found["phase"] == "run")
@@ -118,7 +118,7 @@ def _marks(rows: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def _machines(runs: Sequence[Run], names: dict[Kind, str]) -> Table:
-    """A row for each kind: the last limits that it has."""
+    """A row for each kind: its last limits."""
     probed = sorted(runs, key=lambda run: not run.limits)  # the last one first, as they are
     return table(
         "kinds",

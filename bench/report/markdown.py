@@ -23,8 +23,8 @@ def markdown(report: Report) -> str:
 
 
 def write_page(section: Section, about: Conditions, out: Path) -> None:
-    """A section as a page of its own: where and when it was measured, whether that is doubtful,
-    and its plots as files beside it."""
+    """A section as a page of its own: where and when it was measured, whether that is doubtful, and
+    its plots as files beside it."""
     versions = ", ".join(f"{n} {v}" for n, v in about.versions.items() if n != "assay")
     lines = [
         f"# {section.title}",
@@ -54,7 +54,7 @@ def _section(section: Section) -> list[str]:
 
 
 def table_lines(table: Table) -> list[str]:
-    """GitHub's kind of table; figures stand to the right."""
+    """A table in GitHub's Markdown; figures are aligned to the right."""
     rows = table.rows[: table.top] if table.folded else table.rows
     rule = ["---:" if numeric else "---" for numeric in table.numeric]
     cells = [[_plain(cell.text) for cell in row] for row in rows]
@@ -62,7 +62,7 @@ def table_lines(table: Table) -> list[str]:
 
 
 def _plain(words: str) -> str:
-    """Nothing in it is markup, or ends a cell."""
+    """Escape markup and cell separators."""
     for sign in ("\\", "|", "*", "<", "`", "]("):
         words = words.replace(sign, f"\\{sign}")
     return " ".join(words.split())

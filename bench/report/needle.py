@@ -1,4 +1,4 @@
-"""The section on facts found again: shares of questions answered, by policy, budget and depth."""
+"""The section on retrieval: shares of questions answered, by policy, budget and depth."""
 
 from collections.abc import Callable
 from functools import partial
@@ -52,7 +52,7 @@ def section(rows: pd.DataFrame) -> Section:
 
 
 def _table(anchor: str, caption: str, found: pd.DataFrame, cell: Callable[[float], Cell]) -> Table:
-    """Means of what was found, policies down and budgets across; all cells are the last column."""
+    """Means, policies down and budgets across; all cells are the last column."""
     wide = found.groupby(["variant", "budget"], sort=False)["median"].mean().unstack()
     wide[1.0] = wide[1.0].fillna(wide.loc[FULL, 1.0])
     columns: dict[str, Column] = {"Policy": lambda row: text(row["variant"])}
@@ -67,7 +67,7 @@ def told(budget: float) -> str:
 
 
 def _plots(found: pd.DataFrame) -> list[Plot]:
-    """A grid for each policy; all cells are the last column of each that leaves some out."""
+    """A grid for each policy; all cells are the last column of those that evict."""
     full, depths = found["variant"] == FULL, found["depth"].max()
     marks = [
         {

@@ -1,4 +1,4 @@
-"""The section on models that run within a budget of memory."""
+"""The section on models under a memory budget."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from bench.report.words import plural
 
 DISKS = {ways.IN_A_ROW: "in a row", ways.SCATTERED: "a neuron at a time"}
 BESIDE = (ways.NAIVE, ways.OVERLAPPED, ways.LLAMA_CPP)
-TOGETHER = 3  # rounds that are drawn as one
+TOGETHER = 3  # rounds that are resampled together
 TITLE = "Models within a memory budget"
 LEAD = (
     "Steps of one token, all ways of a table in turns, each in a process of its own; medians, and"
@@ -30,7 +30,7 @@ LEAD = (
 
 
 def section(rows: pd.DataFrame) -> Section:
-    """A table for each race: its ways, and below it what the disk gave; a plot for each curve."""
+    """A table for each race with its ways, and the disk's rate below it; a plot for each curve."""
     tables, plots, notes = list[Table](), list[Plot](), list[str]()
     for i, (_, part) in enumerate(rows[rows["bench"] == race.BENCH].groupby("rivals", sort=False)):
         raced = Race(part)
@@ -53,7 +53,7 @@ class Race:
             self._parts.setdefault((row.test, race.BYTES), np.full(len(row.samples), row.bytes))
 
     def samples(self, way: str, part: str = "run") -> np.ndarray[Any, Any]:
-        """Of a way's token, none where it has no such part."""
+        """Samples of a way's token, none where it has no such part."""
         return self._parts.get((way, part), np.array([]))
 
     def median(self, way: str, part: str = "run") -> float:
@@ -68,8 +68,8 @@ class Race:
         return ratio(other, own, together=TOGETHER)
 
     def of_disk(self, way: str, part: str) -> Ratio | None:
-        """Bytes a second, of all the time or while any were read, as a share of what the disk gave
-        in turns with it, read in a row."""
+        """Bytes a second, over the whole time or while reads were in flight, as a share of the
+        disk's sequential rate in turns with it."""
         moved, taken = self.samples(way, race.BYTES), self.samples(way, part)
         disk, best = self.samples(ways.IN_A_ROW, race.BYTES), self.samples(ways.IN_A_ROW)
         if not len(disk) or len(moved) != len(taken) or not (moved * taken).any():
@@ -78,7 +78,7 @@ class Race:
         return ratio(best / disk, taken[some] / moved[some], together=TOGETHER)
 
     def table(self, anchor: str) -> Table:
-        """A row for each way; columns that nobody has are left out."""
+        """A row for each way; empty columns are left out."""
 
         def middle(part: str, unit: float) -> Column:
             return lambda way: number(self.median(way.test, part) / unit)
@@ -112,13 +112,13 @@ class Race:
         return self.median(way, race.BYTES) / seconds / 1e9
 
     def hit_rate(self, way: str) -> float:
-        """Of neurons; NaN where none are looked for."""
+        """Hit rate of neurons; NaN without any."""
         hits, misses = self.median(way, race.FOUND), self.median(way, race.MISSED)
         return hits / (hits + misses) if hits + misses > 0 else np.nan
 
     def bound(self, way: str, disk: str) -> float:
-        """Seconds that no token can beat which needs as many bytes of this disk as a way's do, and
-        to be computed."""
+        """Lower bound on a token's seconds: the time to read its bytes from this disk, or to
+        compute it."""
         best = (self.samples(disk, race.BYTES) / self.samples(disk)).max()
         return float(np.nanmax([self.median(way, race.BYTES) / best, self.median(ways.IN_MEMORY)]))
 
@@ -143,7 +143,7 @@ class Race:
         return panels(anchor, caption, titled, "budget, % of the weights' bytes", ticks)
 
     def notes(self) -> list[str]:
-        """How fast the disk is, what each way has in memory, who is absent."""
+        """The disk's speed, what each way has in memory, who is absent."""
         told = []
         for disk, how in DISKS.items():
             if len(taken := self.samples(disk)):

@@ -1,4 +1,4 @@
-"""Sections on ops: beside the machine's limits, beside BLAS, and what comes before they run."""
+"""Sections on ops: against the machine's limits, against BLAS, and their set-up costs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ MATMUL_LEAD = (
 
 
 def roofline_section(rows: pd.DataFrame, probed: Mapping[str, Any]) -> Section:
-    """Every op against what the machine allows, as far as that was probed."""
+    """Every op against the machine's limits, as far as these were probed."""
     found = our_ops(rows)
     limits, problem = limits_of(probed)
     linear, others = found[found["test"] == "linear"], found[found["test"] != "linear"]
@@ -59,7 +59,7 @@ def limits_of(probed: Mapping[str, Any]) -> tuple[Limits | None, str]:
         return None, "this run has none of the machine's limits"
     try:
         return Limits.from_json(probed), ""
-    except ValueError as error:  # e.g. of a format of earlier days
+    except ValueError as error:  # e.g. of an old file format
         return None, str(error)
 
 
@@ -101,7 +101,7 @@ def _table(anchor: str, title: str, rows: pd.DataFrame) -> Table:
 
 
 def matmul_section(rows: pd.DataFrame) -> Section:
-    """Square products over sizes, and float products of models beside BLAS."""
+    """Square products over sizes, and models' float products beside BLAS."""
     linear = present(rows, bench="op", test="linear", phase="run")
     ours = linear["contender"] == OURS
     linear = linear.assign(by=linear["variant"].where(ours, linear["contender"]))
@@ -178,7 +178,7 @@ def _blas_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> Table:
 
 
 def costs_section(rows: pd.DataFrame) -> Section:
-    """What comes before the first call: compile, certify, pack."""
+    """Costs before the first call: compile, certify, pack."""
     phases = {phase: largest(our_ops(rows, phase)).set_index("name") for phase in BEFORE}
     wide = pd.DataFrame({phase: found["median"] for phase, found in phases.items()})
     wide = wide.join(phases["pack"][["shape", "gb_per_second"]])

@@ -1,4 +1,4 @@
-"""Reports as single HTML pages that need nothing else: no network, no other file."""
+"""Reports as self-contained HTML pages: no network, no other files."""
 
 from math import inf
 from pathlib import Path
@@ -13,12 +13,13 @@ from kernels.foreign.report import Report as Judged
 
 
 def page(report: Report) -> str:
-    """page.html with its style and script within."""
+    """page.html with its style and script inlined."""
     return _filled("page.html", report=report)
 
 
 def judged_page(report: Judged) -> str:
-    """On somebody's kernel; everything that a candidate said of itself is escaped."""
+    """The page of a third-party kernel; everything that a candidate reports of itself is
+    escaped."""
     return _filled("judged.html", r=report, inf=inf)
 
 
@@ -35,7 +36,7 @@ def _filled(name: str, **values: object) -> str:
 
 
 def attributes(cell: Cell, numeric: bool) -> Markup:
-    """A cell's exact figure, its remark, its tone and its side, as attributes of its element."""
+    """A cell's exact figure, note, tone and alignment, as attributes of its element."""
     words = Markup()
     if cell.value is not None:
         words += Markup(' data-value="{}"').format(cell.value)

@@ -1,4 +1,4 @@
-"""Sections on the engine as a whole: its speed, and that of its peers."""
+"""Sections on the engine as a whole: its speed, and its peers'."""
 
 from functools import partial
 
@@ -39,14 +39,14 @@ ENGINE_LEAD = (
 
 
 def headline(rows: pd.DataFrame) -> Section:
-    """The one picture and table to quote: the longest plain tests of every model."""
+    """The one plot and table to quote: the longest plain tests of every model."""
     found = duels(rows)
     tables, notes = (headline_table(rows, found),), absences(rows, BENCH)
     return Section("headline", "Headline", HEADLINE_LEAD, plot("tg", found), tables, notes)
 
 
 def headline_table(rows: pd.DataFrame, found: pd.DataFrame) -> Table:
-    """Prompts first; the share of the memory's bandwidth where it is known."""
+    """Prompts first; the share of memory bandwidth where it is known."""
     chosen = main_duels(found).sort_values("kind", kind="stable")
     columns: dict[str, Column] = {
         "Model": "model", "Test": "test", "Assay": field("ours", _speed),
@@ -112,7 +112,7 @@ def _ratio(peer: str, duel: Measured) -> Cell:
 
 
 def _memory_share(rows: pd.DataFrame, duel: Measured) -> Cell:
-    """Of the memory's bandwidth while generating: the test's own, or that of the profiled step."""
+    """Share of memory bandwidth while generating: the test's own, or the profiled step's."""
     if duel.kind != "tg" or duel.ours is None:
         return NONE
     steps = present(
@@ -125,13 +125,13 @@ def _memory_share(rows: pd.DataFrame, duel: Measured) -> Cell:
 
 
 def engine_section(rows: pd.DataFrame) -> Section:
-    """Load, first tokens, batches, and every test that is not a race alone."""
+    """Load, first tokens, batches, and every test that is not only a race."""
     tables = [made.on_threads() for made in (_starts(rows), _batched(rows), _rates(rows))]
     return Section("engine", "The engine", ENGINE_LEAD, tables=tables)
 
 
 def _starts(rows: pd.DataFrame) -> Table:
-    """A start says from which caches, and which part of it this is."""
+    """Starts with their cache state, and their parts."""
     begun = rows["bench"].isin(["engine", "start"])
     begun &= rows["test"].str.startswith(("load", "first token"))
     found = present(rows[begun])
@@ -156,7 +156,7 @@ def _by(contender: str) -> Cell:
 
 
 def _batched(rows: pd.DataFrame) -> Table:
-    """As llama.cpp's batched-bench has it: prompt, generated and sequences, then three speeds."""
+    """As in llama.cpp's batched-bench: prompt, generated and sequences, then three speeds."""
     engine = present(rows, bench="engine")
     asked = engine["test"].str.extract(f"^{BATCHED}$").dropna(subset="npl").fillna("total")
     asked = asked.astype({"npp": int, "ntg": int, "npl": int})

@@ -61,20 +61,19 @@ Marks: TypeAlias = Iterable[Mapping[str, Any]] | pd.DataFrame
 
 
 def look(name: str, position: int = 0) -> tuple[str, str]:
-    """Colour and marker of a name, or of a position where the name has none."""
+    """Colour and marker of a name, or of an index where the name has none."""
     series, marker = NAMES.get(name, (f"s{position % 7}", MARKERS[position % len(MARKERS)]))
     return SERIES[series], marker
 
 
 def label(name: str) -> str:
-    """A contender as it is written."""
+    """A contender's display name."""
     return {"assay": "Assay", "assay fast": "Assay, fast"}.get(name, name)
 
 
 class Sheet:
-    """A figure as wide as a desk or a phone has it, laid out in pixels from its upper left corner.
-    (Matplotlib's own layouts measure text in a font that the page does not have, and take their
-    time for it.)"""
+    """A figure as wide as on a desktop or a phone, laid out in pixels from its upper left corner.
+    (Matplotlib's own layouts measure text in a font that the page does not have, and take long.)"""
 
     def __init__(self, wide: bool) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -90,14 +89,15 @@ class Sheet:
         return axes
 
     def legend(self, handles: Sequence[Any], columns: int) -> float:
-        """At the top, in so many columns; its height. One name alone needs none."""
+        """Draw the legend at the top, in so many columns; returns its height. A single name needs
+        none."""
         if len(handles) > 1:
             place = {"loc": "upper left", "bbox_to_anchor": (0, 1)}
             self.figure.legend(handles=handles, ncols=columns, **place)
         return legend_height(len(handles), columns)
 
     def svg(self, height: float) -> str:
-        """The file, so high."""
+        """The file, at this height."""
         self.figure.set_size_inches(self.width / INCH, height / INCH)
         for axes, (left, top, width, high) in self._places:
             place = (left / self.width, 1 - (top + high) / height)
@@ -112,7 +112,7 @@ def legend_height(entries: int, columns: int) -> float:
 
 
 def drawn(anchor: str, caption: str, draw: Callable[[Sheet], float]) -> list[Plot]:
-    """The plot by `draw`, which fills a sheet and says how many pixels high it has to be."""
+    """The plot by `draw`, which fills a sheet and returns its height in pixels."""
     import matplotlib as mpl
 
     found = []
@@ -149,7 +149,7 @@ def bars(anchor: str, caption: str, marks: Marks, unit: str) -> list[Plot]:
 
 
 def _with_spread(marks: Marks) -> pd.DataFrame:
-    """Marks as a frame; a value without quartiles is both of them."""
+    """Marks as a frame; a value without quartiles serves as both."""
     found = pd.DataFrame(marks)
     if not len(found):
         return found
@@ -265,7 +265,7 @@ def grids(anchor: str, caption: str, marks: Marks, across: str, down: str) -> li
 
 
 def _field(place: tuple[int, int], value: float) -> Any:
-    """A square of a grid around a place; colours are pale enough for ink on them."""
+    """A square of a grid around a place; colours are pale enough for dark text."""
     from matplotlib.patches import Rectangle
 
     corner = place[0] - 0.48, place[1] - 0.46
@@ -310,7 +310,7 @@ def distances(anchor: str, caption: str, marks: Marks, axis: str) -> list[Plot]:
 
 
 def _power(value: float, _: int) -> str:
-    """A power of ten, of which a page would cut small ones off."""
+    """A power of ten, without rounding small ones away."""
     return _plain(value, 0) if value >= 0.01 else f"1e{math.log10(value):.0f}"
 
 
@@ -386,7 +386,7 @@ def roofline(
 
 
 def standalone(drawing: str) -> str:
-    """A page's <svg> as a file of its own, in the page's colours by light."""
+    """A page's <svg> as a file of its own, in the page's light colours."""
     colours = re.search(r":root \{.*?\}", (FOLDER / "page.css").read_text(), re.DOTALL)
     assert colours
     style = "svg { color: var(--ink); background: var(--paper); font-family: sans-serif; }"
@@ -397,7 +397,7 @@ def standalone(drawing: str) -> str:
 
 
 def _for_page(text: str, name: str) -> str:
-    """The file's <svg> with the page's colours, fonts and unique ids, and no more than it needs."""
+    """The file's <svg> with the page's colours, fonts and unique ids, minimised."""
     box = re.search(r'viewBox="([^"]*)"', text)
     assert box
     text = re.sub(r"\A.*?<svg[^>]*>", f'<svg viewBox="{box[1]}" aria-hidden="true">', text,
@@ -421,7 +421,7 @@ def _for_page(text: str, name: str) -> str:
 
 
 def _shared(found: re.Match[str]) -> str:
-    """Points that follow each other in one style have it once, on their group."""
+    """Move the common style of consecutive points to their group."""
     style = found[1]
     points = found[0].replace(f' style="{style}"', "")
     return f'<g style="{style}">{points}</g>'

@@ -1,4 +1,4 @@
-"""Sections on what each weight format, and what skipping neurons, leaves of a model."""
+"""Sections on quality by weight format and by sparsity."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from bench.report.words import digits, listed
 from bench.sparsity import ALL, FIRED, PRECISION, PREDICTED, RECALL, SHARE, THRESHOLD
 
 TERNARY = "ternary"
-FAMILIES = {  # by how a name begins, the first that fits
+FAMILIES = {  # by prefix of the name, the first that fits
     "TQ": TERNARY,
     "IQ": "codebooks",
     "MXFP4": "codebooks",
@@ -65,7 +65,7 @@ def section(rows: pd.DataFrame) -> Section:
 
 
 def quality(rows: pd.DataFrame) -> tuple[float, pd.DataFrame, pd.DataFrame]:
-    """The floor, and figures by format and by mix, in the order expected, a column for each."""
+    """The floor, and figures by format and by mix, in the expected order, a column for each."""
     mine = present(rows, bench=BENCH)
     floors = mine[mine["test"] == FLOOR]["median"]
     found = []
@@ -111,7 +111,7 @@ def _table(
 
 
 def _sized(value: float, error: float, places: int, sign: str = "") -> Cell:
-    """A figure and its error to so many decimals, where that many mean anything."""
+    """A figure and its error to so many decimals, where that many are significant."""
     places = places if error < 0.1 else 1
     return Cell(f"{value:{sign}.{places}f} ± {error:.{places}f}", value)
 
@@ -127,22 +127,22 @@ def divergence(figures: Mapping[str, float]) -> Cell:
 
 
 def surprises(name: str, found: pd.DataFrame) -> list[str]:
-    """The formats expected to diverge less than this one that diverge more, by more than twice the
-    standard error of the difference, taken as if the two had nothing in common."""
+    """Formats expected to diverge less than this one that diverge more, by over twice the standard
+    error of the difference, taken as independent."""
     before, mine = found.iloc[: found.index.get_loc(name)], found.loc[name]
     errors = (before[DIVERGENCE + ERROR] ** 2 + mine[DIVERGENCE + ERROR] ** 2) ** 0.5
     return list(before.index[before[DIVERGENCE] - mine[DIVERGENCE] > SURE * errors])
 
 
 def family(name: str) -> str:
-    """Formats that are made alike."""
+    """Formats of one kind."""
     if name[:1] == "Q" and "_K" in name:
         return "superblocks"
     return next((kind for begin, kind in FAMILIES.items() if name.startswith(begin)), "")
 
 
 def _plots(pure: pd.DataFrame, mixed: pd.DataFrame) -> list[Plot]:
-    """What bits buy; without ternary formats, which a model has to be trained for."""
+    """Divergence by bits; without ternary formats, which a model must be trained for."""
     kinds = pure.index.map(family)
     drawn = {kind: pure[kinds == kind] for kind in kinds.unique() if kind not in ("", TERNARY)}
     title = "KL divergence from F16\nthousandths of a nat"
@@ -193,7 +193,7 @@ def ways(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _curve(found: pd.DataFrame, fire: str) -> list[Plot]:
-    """What predicted neurons buy."""
+    """Quality by the share of predicted neurons."""
     drawn = found[(found["variant"] == PREDICTED) & (found[SHARE] > 0) & (found[DIVERGENCE] > 0)]
     drawn = drawn.sort_values(SHARE)
     title = "KL divergence from all neurons\nthousandths of a nat"

@@ -1,4 +1,4 @@
-"""The report on a run: its sections, in order; its head, and the conditions under which it ran."""
+"""The report on a run: its sections, in order; its head, and the run's conditions."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -40,9 +40,9 @@ def report(
     tunings: Sequence[Tuned] = (),
     progress: ProgressCallback | None = None,
 ) -> Report:
-    """On `run`, with sections for what there is; `runs` is its history, `known` what is certified,
-    `bugs` what was planted, `tunings` what was measured of knobs. `progress` is told of
-    sections done, of all."""
+    """The report on `run`, with sections for what there is; `runs` is its history, `known` the
+    certificates, `bugs` the planted ones, `tunings` the tuned knobs. `progress` receives sections
+    done and in total."""
     rows = rows_of([run])
     makers: tuple[Callable[[], Section], ...] = (
         lambda: peers.headline(rows),
@@ -90,7 +90,7 @@ def day(when: str) -> str:
 
 
 def facts(run: Run, known: Standings) -> tuple[tuple[str, str], ...]:
-    """What stands under the title."""
+    """The facts under the title."""
     c = run.conditions
     commit = c.commit[:12] or "outside a checkout"
     emulated = f"{on_emulator(known)} certified by emulation alone, never enough to run on a GPU"
@@ -104,7 +104,8 @@ def facts(run: Run, known: Standings) -> tuple[tuple[str, str], ...]:
 
 
 def key_figures(rows: pd.DataFrame, known: Standings) -> tuple[KeyFigure, ...]:
-    """The largest model against llama.cpp, the memory's share in decode, and certificates."""
+    """The largest model against llama.cpp, the share of memory bandwidth in decode, and
+    certificates."""
     found = []
     chosen = main_duels(duels(rows))
     chosen = chosen[chosen["ours"].notna()]
@@ -137,7 +138,7 @@ def key_figures(rows: pd.DataFrame, known: Standings) -> tuple[KeyFigure, ...]:
 
 
 def conditions(run: Run) -> Section:
-    """All that a figure depends on, and what was thrown out."""
+    """Everything that a figure depends on, and what was rejected."""
     c = run.conditions
     rows = {
         "Commit": (c.commit or "none") + (" with changes not committed" if c.dirty else ""),

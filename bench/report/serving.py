@@ -1,4 +1,4 @@
-"""The section on many prompts at once: what came of each load, beside its goal."""
+"""The section on serving many prompts: results of each load, beside its goal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured, in words, as a ratio, and its goal: at least, or at most."""
+    """A measurement's name, its ratio, and its goal: at least, or at most."""
 
     what: str
     told: str

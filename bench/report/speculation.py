@@ -1,4 +1,4 @@
-"""The section on drafts: what ways to write came to, beside what the formula allows."""
+"""The section on speculative decoding: measured speedups beside those by the formula."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -15,7 +15,7 @@ from bench.report.words import plural
 from bench.speculation import races
 from bench.speculation.races import Synthetic
 
-TOGETHER = 3  # rounds that are drawn as one
+TOGETHER = 3  # rounds that are resampled together
 VERIFY_TOKENS, VERIFY_GOAL = 5, 1.35
 FORMULA_GOAL, PAIR_GOAL, LOOKUP_GOAL = 0.85, 1.5, 2.0
 GRID = tuple(float(alpha) for alpha in np.linspace(0, 1, 11))
@@ -75,7 +75,7 @@ def _judged(reached: float, goal: float, *, most: bool = False, form: str = "g")
 
 
 class Costs:
-    """What steps of several tokens cost, over those of one in the same round."""
+    """Costs of steps of several tokens, over those of one in the same round."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self._rows = rows
@@ -88,7 +88,7 @@ class Costs:
         }
 
     def of(self, tokens: int) -> float:
-        """The median; between two numbers of tokens that were measured on the line through both."""
+        """The median; between two measured numbers of tokens by linear interpolation."""
         known = sorted(self.quartiles)
         return float(np.interp(tokens, known, [self.quartiles[n][1] for n in known]))
 
@@ -121,8 +121,8 @@ class Costs:
 
 
 def _ways(rows: pd.DataFrame, costs: Costs | None) -> pd.DataFrame:
-    """Ways to write that took turns: how many times as fast each is as the plain one above it, and
-    of synthetic drafts what the formula allows, without and with the measured cost of verifying."""
+    """Ways to write that took turns: the speedup of each over the plain one above it, and for
+    synthetic drafts the formula's, without and with the measured cost of verifying."""
     steps = rows[rows["phase"] == races.A_STEP].set_index("test")["median"]
     ways = rows[(rows["phase"] == "run") & (rows["unit"] == "s")]
     drafts = [Synthetic.named(name) for name in ways["test"]]
@@ -143,7 +143,7 @@ def _ways(rows: pd.DataFrame, costs: Costs | None) -> pd.DataFrame:
 
 
 def _reached(found: Ratio | None, allowed: float) -> Cell:
-    """How much of what is allowed."""
+    """Share of the formula's speedup that was reached."""
     if not found or not np.isfinite(allowed):
         return NONE
     return share(found.scaled(1 / allowed))
@@ -162,7 +162,7 @@ def _race_table(anchor: str, caption: str, ways: pd.DataFrame) -> Table:
 
 
 def _curve(anchor: str, caption: str, ways: pd.DataFrame) -> list[Plot]:
-    """Speed by acceptance, measured and by the formula."""
+    """Speedup by acceptance, measured and by the formula."""
     ways = ways[ways["drafts"].notna()]
     drafts, cost = ways[["drafts", "verifying"]].iloc[0]
     marks = [
@@ -181,7 +181,7 @@ def _curve(anchor: str, caption: str, ways: pd.DataFrame) -> list[Plot]:
 
 
 def _goals(kind: str, ways: pd.DataFrame) -> Iterator[str]:
-    """What was to be reached, and whether it was."""
+    """Each goal, and whether it was reached."""
     if kind == races.FORMULA:
         yield from _goals_of_the_formula(ways[ways["drafts"].notna()])
     elif kind == races.PAIR:
@@ -195,7 +195,7 @@ def _goals(kind: str, ways: pd.DataFrame) -> Iterator[str]:
 
 
 def _goals_of_the_formula(ways: pd.DataFrame) -> Iterator[str]:
-    """For each acceptance and cost, of the length that was fastest, as who drafts would choose."""
+    """For each acceptance and cost, with the fastest draft length, as a drafter would choose."""
     alike = [(drafts.alpha, drafts.c) for drafts in ways["drafts"]]
     speeds = pd.Series([faster.value for faster in ways["faster"]], ways.index)
     for best in speeds.groupby(pd.Series(alike, ways.index), sort=False).idxmax():

@@ -31,7 +31,7 @@ OF_NODES: dict[str, Column] = {
 
 
 def section(rows: pd.DataFrame) -> Section:
-    """By op and by node, with what is in none of them; steps of a prompt by op alone."""
+    """By op and by node, with the remainder; steps of a prompt by op alone."""
     nodes = of_phase(rows, "run")
     ops, prompt = by_op(nodes), by_op(of_phase(rows, "prompt"))
     marks = [
@@ -66,7 +66,7 @@ def of_phase(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
 
 def by_op(nodes: pd.DataFrame) -> pd.DataFrame:
     """Nodes of one op, variant and format together, the longest first; the remainder, which is no
-    node, last. `reached` is NaN where the limit of one of them is not known."""
+    node, last. `reached` is NaN where a limit is unknown."""
     parts = nodes[nodes["test"] != WHOLE]
     parts = parts.assign(limit_seconds=parts["limit_seconds"].where(parts["limit_seconds"] > 0))
     found = parts.groupby(["model", "threads", "name"], sort=False).agg(

@@ -1,4 +1,4 @@
-"""What a report is made of. The page and the Markdown file are written from the same tables."""
+"""The parts of a report. The page and the Markdown file are written from the same tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import pandas as pd
 from bench.report.cells import NONE, Cell, Column, field
 from bench.report.words import plural
 
-TOP = 12  # rows of a long table that are open to view
+TOP = 12  # rows of a long table that are shown at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Table:
 
     @property
     def folded(self) -> bool:
-        """Whether most of it waits to be opened; a few rows more than `top` are shown as well."""
+        """Whether most of it is collapsed; if only a few rows exceed `top`, all are shown."""
         return bool(self.top) and len(self.cells) > self.top + 3
 
     @property
@@ -46,11 +46,11 @@ class Table:
         return tuple(figures.any())
 
     def with_what_there_is(self) -> "Table":
-        """Without the columns that no row has anything in."""
+        """Without empty columns."""
         return replace(self, cells=self.cells.loc[:, (self.cells != NONE).any()])
 
     def on_threads(self) -> "Table":
-        """Where all ran on as many threads, the caption says so and not every row."""
+        """Where all ran on as many threads, the caption tells it instead of every row."""
         counts = {cell.value for cell in self.cells["Threads"]}
         if len(counts) != 1:
             return self
@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One drawing as SVG, laid out for a desk and for a phone; `caption` says what is seen."""
+    """One drawing as SVG, laid out for a desktop and for a phone; `caption` describes it."""
 
     anchor: str
     caption: str
@@ -70,8 +70,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A chapter of the report, which is left out where it has only its lead; so are tables that
-    have no rows."""
+    """A section of the report, omitted where it has only its lead; so are tables without rows."""
 
     anchor: str
     title: str
@@ -87,7 +86,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class KeyFigure:
-    """A figure worth its place at the top: what it is of, the figure, what it is set against."""
+    """A key figure at the top: its subject, the figure, its reference."""
 
     label: str
     text: str
@@ -98,8 +97,8 @@ class KeyFigure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`about` are the facts under the title; `warning` says why all of it may be doubtful;
-    `command` wrote it, of a `run` whose samples are kept."""
+    """`about` are the facts under the title; `warning` tells why all of it may be doubtful;
+    `command` wrote it, of a `run` whose samples are stored."""
 
     title: str
     about: Sequence[tuple[str, str]]
@@ -113,7 +112,7 @@ class Report:
 def table(
     anchor: str, caption: str, rows: Iterable[Any], columns: Mapping[str, Column], **options: Any
 ) -> Table:
-    """A table of rows such as a frame's, each column made of a row."""
+    """A table of rows such as a frame's, each column computed from a row."""
     makers = [field(make) if isinstance(make, str) else make for make in columns.values()]
     cells = pd.DataFrame([[make(row) for make in makers] for row in rows], columns=list(columns))
     return Table(anchor, caption, cells.astype(object), **options)

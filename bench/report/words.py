@@ -1,16 +1,16 @@
-"""Figures and counts as people write them, with nothing that a plain install lacks."""
+"""Formats figures and counts for display, with the standard library alone."""
 
 import math
 from collections.abc import Sequence
 
 
 def digits(value: float, count: int = 3) -> str:
-    """So many significant digits, with thousands set apart: 12.3, 1,234, 0.00123."""
+    """So many significant digits, with thousands separated: 12.3, 1,234, 0.00123."""
     if not math.isfinite(value):
         return "—"
     if value == 0:
         return "0"
-    rounded = float(f"{value:.{count - 1}e}")  # first, for 9.996 has other digits than 10.0
+    rounded = float(f"{value:.{count - 1}e}")  # rounded first, for 9.996 has other digits than 10.0
     places = count - 1 - math.floor(math.log10(abs(rounded)))
     if abs(rounded) < 1e-4:
         return f"{value:.{count - 1}e}"
@@ -18,7 +18,7 @@ def digits(value: float, count: int = 3) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them: 1.23 ms."""
+    """Seconds in a suitable unit: 1.23 ms."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if float(f"{seconds:.2e}") >= size:
             return f"{digits(seconds / size)} {unit}"

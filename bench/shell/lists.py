@@ -1,4 +1,4 @@
-"""Options that take several values with commas between."""
+"""Options that take several values separated by commas."""
 
 import typer
 

@@ -11,7 +11,7 @@ from bench.shell.telling import grid
 if TYPE_CHECKING:
     from kernels.cuda.runtime.sass import MachineCode
 
-THREADS = 128  # of a block, where nothing says how many run
+THREADS = 128  # threads of a block, where nothing tells how many run
 
 
 def show(op: str, format: str | None, variant: str | None, capability: int, as_json: bool) -> None:
@@ -58,7 +58,7 @@ def show(op: str, format: str | None, variant: str | None, capability: int, as_j
 
 
 def row(code: "MachineCode") -> dict[str, Any]:
-    """Bytes but for counts; `loads` by how many bytes each brings."""
+    """Bytes except counts; `loads` by width in bytes."""
     from kernels.cuda.runtime.occupancy import blocks_at_once
 
     used, loop, multiplying = code.compiled, code.stream, code.multiplying

@@ -95,8 +95,7 @@ def op(
 
 
 def serving(kernels: "Sequence[Kernel]") -> "list[Kernel]":
-    """Of an op's kernels, best first, those that an engine would use: in either numerics the
-    first."""
+    """The op's kernels, best first, that an engine would use: the first in either numerics."""
     first = {kernel.numerics: kernel for kernel in reversed(kernels)}
     return [kernel for kernel in kernels if first[kernel.numerics] is kernel]
 
@@ -164,7 +163,7 @@ def title(case: "Case", name: str, threads: int) -> str:
 
 
 def table(rows: "Sequence[Alone]") -> "Table":
-    """Two lines a variant: on hot and on cold caches."""
+    """Two lines for each variant: on hot and on cold caches."""
     from engine.shell.show import figures
 
     errors, speeds = figures("error/bound", "NMSE"), figures("us", "GB/s", "GFLOP/s")

@@ -1,4 +1,4 @@
-"""How measurements are told while they come, above their tables, and in them."""
+"""Display of measurements: progress while they run, tables and formats after."""
 
 import time
 from collections.abc import Callable
@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from bench.race.results import Measurement
 
 REDRAW_SECONDS = 0.25
-WIDE = 100  # columns of a terminal from which there is room for more space between a table's
+WIDE = 100  # columns of a terminal from which there is room for wider spacing
 
 
 def still_bar() -> "Progress":
-    """Redraws itself only when it is told to: a thread that does would take a core from what is
-    measured."""
+    """A progress bar without a refresh thread, which would take a core from the measurement."""
     from engine.shell.show import progress_bar
 
     bar = progress_bar()
@@ -25,7 +24,7 @@ def still_bar() -> "Progress":
 
 
 def grid(*columns: "str | Column") -> "Table":
-    """A table without lines, to fill: long words go on in the next line, figures stay in one."""
+    """An empty table without lines: long words wrap, figures do not."""
     from rich.table import Table
 
     from engine.shell.show import stdout
@@ -38,7 +37,7 @@ def grid(*columns: "str | Column") -> "Table":
 
 
 def teller(bar: "Progress", description: str) -> Callable[..., None]:
-    """Tells a still bar how much is done, of how much if known, and redraws it now and then."""
+    """A progress callback that updates a still bar now and then."""
     task = bar.add_task(description, visible=False, total=None)
     shown = 0.0
 
@@ -53,7 +52,7 @@ def teller(bar: "Progress", description: str) -> Callable[..., None]:
 
 
 def title(step: "Measurement", context: int) -> str:
-    """Which step was run, in a line; its last token sees so many cells."""
+    """The step that was run, in a line; its last token sees so many cells."""
     from bench.report.words import plural
 
     return (
@@ -64,7 +63,7 @@ def title(step: "Measurement", context: int) -> str:
 
 
 def about(step: "Measurement", context: int) -> dict[str, Any]:
-    """The same for programs, and its time."""
+    """The same for programs, with its time."""
     return {
         "model": step.model,
         "settings": step.settings,
@@ -82,7 +81,7 @@ def rate(value: float) -> str:
 
 
 def share(row: "Measurement") -> str:
-    """E.g. ` 85% memory read`; an exclamation mark for what cannot be."""
+    """E.g. ` 85% memory read`; an exclamation mark for an impossible one."""
     if not row.share:
         return ""
     return f"{100 * row.reached:3.0f}%{'!' if row.impossible else ''} {row.limit}"

@@ -1,1 +1,1 @@
-"""Ops by other libraries: kernels are timed beside them, and a board ranks them."""
+"""Ops from other libraries: timed beside our kernels, and ranked on leaderboards."""

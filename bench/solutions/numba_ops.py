@@ -1,4 +1,4 @@
-"""Ops as somebody writes them in Numba."""
+"""Ops as one would write them in Numba."""
 
 import math
 from typing import Any

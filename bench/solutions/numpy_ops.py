@@ -1,4 +1,4 @@
-"""Ops as NumPy says them."""
+"""Ops in NumPy."""
 
 from typing import Any
 

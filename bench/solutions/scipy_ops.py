@@ -1,4 +1,4 @@
-"""Ops as SciPy's special functions say them."""
+"""Ops by SciPy's special functions."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Ops as PyTorch's functions say them, on float32 and on as many threads as it likes: what somebody
-would call who writes no kernel."""
+"""Ops by PyTorch's functions, on float32 and on as many threads as it likes: what one calls without
+writing kernels."""
 
 import math
 from typing import Any

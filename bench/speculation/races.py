@@ -1,4 +1,4 @@
-"""Ways to write that take turns: with drafts of every kind, and without. Each race gives rows."""
+"""Races of speculative decoding: drafts of every kind, and none. Each race gives rows."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,14 +24,14 @@ BENCH = "speculation"
 VERIFY, FORMULA, CURVE, PAIR, LOOKUP, SPARSE, UNION = (
     "verify", "formula", "curve", "pair", "lookup", "sparse", "union",
 )  # fmt: skip
-A_STEP = "a step"  # the phase of rows that say how many tokens one gave
-PLAIN = "plain"  # how the names end of ways that others are compared with
+A_STEP = "a step"  # the phase of rows with tokens per step
+PLAIN = "plain"  # suffixes of the names of ways that others are compared with
 
 WARM, WARM_SEED = 0.8, 1
 TEMPERATURE = replace(GREEDY, temperature=WARM, seed=WARM_SEED)
 DRAWN = "drawn, by rejection"
 ALWAYS_4 = Linear(4, draft_p_min=0, adaptive=False)
-# How a draft model drafts: as it does if nothing is said, always as many tokens, and a tree.
+# How a draft model drafts: by default, always as many tokens, and a tree.
 COLD_SETTINGS: Mapping[str, Settings] = {
     "chains": Linear(), "chains of 4": ALWAYS_4, "trees": Tree(),
 }  # fmt: skip
@@ -56,7 +56,7 @@ BATCHES = (1, 2, 3, 5, 9)
 @dataclass(frozen=True, slots=True)
 class Synthetic:
     """Drafts of a synthetic drafter: `gamma` tokens at a time, each accepted with probability
-    `alpha` and for `c` steps of the target."""
+    `alpha` and costing `c` steps of the target."""
 
     alpha: float
     gamma: int
@@ -72,11 +72,11 @@ class Synthetic:
         return cls(float(found[1]), int(found[2]), float(found[3])) if found else None
 
     def speedup(self, verifying: float = 1.0) -> float:
-        """How many times as fast a text is written if every token is accepted alike (arXiv
-        2211.17192): (1 - alpha^(gamma + 1)) / (1 - alpha) / (gamma c + 1).
+        """The speedup if every token is accepted with equal probability (arXiv 2211.17192): (1 -
+        alpha^(gamma + 1)) / (1 - alpha) / (gamma c + 1).
 
-        The 1 is the paper's: verifying costs what a step of one token does. `verifying` is put in
-        its place where the cost of a step of gamma + 1 tokens over one of 1 was measured.
+        The 1 is the paper's: verifying costs a step of one token. `verifying` replaces it where the
+        cost of a step of gamma + 1 tokens over one of 1 was measured.
         """
         tokens = float(expected_tokens([self.alpha] * self.gamma)[-1])
         return tokens / (self.gamma * self.c + verifying)
@@ -85,8 +85,8 @@ class Synthetic:
 def raced(
     racing: Racing, kind: str, model: Model, ways: Mapping[str, Writer], told: str = ""
 ) -> list[Measurement]:
-    """Rows of ways in turns, and of the tokens that a step gave each; before that each writes one
-    stretch that does not count. `told` is what holds for all, as settings are written."""
+    """Rows of ways in turns, and of the tokens per step of each; each way first writes an uncounted
+    stretch. `told` is common to all, in the form of settings."""
     for writer in ways.values():
         writer()
         writer.tokens = writer.steps = 0
@@ -109,8 +109,8 @@ def _row(kind: str, model: Model, **facts: object) -> Measurement:
 def verifying(
     racing: Racing, engine: Engine, text: Sequence[int], depth: int, counts: Sequence[int]
 ) -> list[Measurement]:
-    """Steps of each of these numbers of tokens, logits of all, behind the first `depth` tokens of
-    the text, which goes on for as many at least as the largest step has."""
+    """Steps of each of these numbers of tokens, with logits for all, after the first `depth` tokens
+    of the text, which is at least as long as the largest step requires."""
     model = engine.model
     engine.reset()
     model.evaluate(text[:depth], 0)
@@ -135,8 +135,8 @@ def synthetic(
     length: int,
     drafts: Sequence[Synthetic],
 ) -> list[Measurement]:
-    """The greedy text behind a prompt, plain and with each kind of drafts; all texts are equal."""
-    beyond = 2 * (1 + max(each.gamma for each in drafts))  # what last drafts foretell
+    """The greedy text after a prompt, plain and with each kind of drafts; all texts are equal."""
+    beyond = 2 * (1 + max(each.gamma for each in drafts))  # what the last drafts predict
     text = write(engine, prompt, GREEDY, length + beyond).tokens
     plain, *drafting = (
         Writer(engine, [prompt], GREEDY, length, expected=[text]) for _ in (None, *drafts)
@@ -158,8 +158,8 @@ def _replaying(writer: Writer, text: Sequence[int], drafts: Synthetic, plain: Wr
 def pair(
     racing: Racing, engine: Engine, draft: Engine, prompts: Sequence[Sequence[int]], length: int
 ) -> list[Measurement]:
-    """A draft model beside its target, greedy and at a temperature with a seed: texts behind these
-    prompts, plain and drafted; but for those of drawn drafts they are equal."""
+    """A draft model beside its target, greedy and at a temperature with a seed: texts after these
+    prompts, plain and drafted; equal except for sampled drafts."""
     ways: dict[str, Writer] = {}
     for how, params, settings in (
         ("greedy", GREEDY, COLD_SETTINGS),
@@ -181,7 +181,7 @@ def lookup(
 ) -> list[Measurement]:
     """Prompt lookup where a text is copied out of the prompt, as in quoting or editing: the prompt
     is a passage and the beginning of the same passage; the rest of it, `length` tokens and some
-    more, is copied. The target is held to that; `repeats` is how far it would go by itself."""
+    more, is copied. The target is forced to that; `repeats` is how far it would go by itself."""
     prompt, copy = [*passage, *passage[:BEGUN]], passage[BEGUN:]
     (own,) = texts(engine, [prompt], GREEDY, length)
     alike = [a == b for a, b in zip(own[:length], copy, strict=False)]
@@ -197,9 +197,9 @@ def lookup(
 def sparse(
     racing: Racing, path: Path, options: Options, depth: int, length: int, drafts: Synthetic
 ) -> list[Measurement]:
-    """Drafts for a target that skips neurons, beside each by itself. All ways write one text behind
-    its first `depth` tokens, and are held to it, since skipping neurons by other masks would lead
-    to other texts. The model is loaded three times."""
+    """Drafts for a sparse target, beside drafts and sparsity alone. All ways write one text after
+    its first `depth` tokens, and are forced to it, since other masks would lead to other texts. The
+    model is loaded three times."""
     with ExitStack() as stack:
 
         def load(sparse: str, union: bool = False) -> Engine:
@@ -230,9 +230,9 @@ def sparse(
 
 
 def unions(path: Path, options: Options, count: int) -> Iterator[Measurement]:
-    """Over a text of so many tokens, read in steps of one, of two and so on: the share of all
-    neurons that any token of a step needs, on average; and what it were if tokens needed neurons
-    independently of each other, each neuron as often as it is needed or all of them alike."""
+    """Over a text of so many tokens, read in steps of one, of two and so on: the mean share of
+    neurons that any token of a step needs; and what it would be if tokens needed neurons
+    independently, with each neuron's own frequency or all alike."""
     options = replace(options, sparse="on", union=True, passes=(count_neurons,))
     with Engine.load(path, options) as engine:
         text = opening(engine, count)

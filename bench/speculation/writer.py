@@ -1,5 +1,5 @@
-"""What is written, by whom, and how fast: texts to begin from and to be held to, a drafter that
-knows what comes next as well as it is told to, and a way to write, timed token by token."""
+"""Writers in races of speculative decoding: texts to start from and to be forced to, a synthetic
+drafter of set accuracy, and timed writing."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ GREEDY = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, detoken
 
 
 def opening(engine: Engine, length: int, number: int = 0) -> list[int]:
-    """So many tokens to go on from; another number, another opening."""
+    """So many tokens to continue from; another number, another opening."""
     path, vocab = engine.model.file.path, engine.tokenizer.vocab_size
     return quality.opening(path, vocab, length, number)
 
 
 class Held:
-    """A logits processor that leaves one token, the next of this text: the target computes all that
-    it would, and then says what it is held to, as under a grammar."""
+    """A logits processor that leaves only the next token of this text: the target computes as
+    usual, and then outputs what it is forced to, as under a grammar."""
 
     def __init__(self, text: Sequence[int]) -> None:
         self._text = text
@@ -38,10 +38,10 @@ class Held:
 
 
 class Replay:
-    """A drafter that foretells `text`, a prompt and what follows: each token is right with
-    probability `alpha`, whatever the others are, and takes `seconds()` of spinning.
+    """A drafter that predicts `text`, a prompt and its continuation: each token is right with
+    probability `alpha`, independently, and costs `seconds()` of spinning.
 
-    Random numbers go on from text to text, so that each time other tokens are wrong.
+    Random numbers continue from text to text, so that each time other tokens are wrong.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Replay:
         self._chance = Random(0)
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Nothing: the text is known."""
+        """Nothing to do: the text is known."""
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
         started = time.perf_counter()
@@ -68,16 +68,16 @@ class Replay:
         return (token + self._chance.randrange(1, self._vocab)) % self._vocab
 
     def verified(self, step: Verified) -> None:
-        """Nothing: what was accepted is no matter."""
+        """Nothing to do: what was accepted does not matter."""
 
 
 class TextError(RuntimeError):
-    """A text with drafts that is not the one without, or that ended too early."""
+    """A text with drafts that differs from the plain one, or that ended too early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an engine wrote, the first token included, in so many steps after it; `seconds` are of
+    """An engine's output, the first token included, in so many steps after it; `seconds` are of
     these steps."""
 
     tokens: tuple[int, ...]
@@ -86,13 +86,13 @@ class Written:
 
     @property
     def pace(self) -> float:
-        """Seconds a token."""
+        """Seconds per token."""
         return self.seconds / (len(self.tokens) - 1)
 
 
 def write(engine: Engine, prompt: Sequence[int], params: SamplingParams, length: int) -> Written:
-    """Go on by at least so many tokens in whole steps. The prompt, and the token behind it, which
-    costs no step, are not timed."""
+    """Write at least so many tokens in whole steps. The prompt, and the token after it, which costs
+    no step, are not timed."""
     pieces = engine.stream(prompt, params)
     first = next(pieces).token
     assert first is not None
@@ -111,18 +111,17 @@ def write(engine: Engine, prompt: Sequence[int], params: SamplingParams, length:
 
 
 def chains(engine: Engine, drafter: Drafter, most: int) -> Speculation:
-    """Drafts that are chains of always so many tokens."""
+    """Drafts that are chains of a fixed number of tokens."""
     return Speculation(engine.model, drafter, most, branches=1, adaptive=False)
 
 
 @dataclass(slots=True)
 class Writer:
-    """Writes a stretch of `length` tokens behind one prompt after the other; a contender of a race,
-    whose samples are seconds a token.
+    """Writes a stretch of `length` tokens after one prompt after the other; a contender of a race,
+    whose samples are seconds per token.
 
-    `expected` are the texts behind the prompts, where drafts must not change them: one that is
-    another is an error. `tokens` and `steps` are those of all stretches so far, `pace` the last
-    one's.
+    `expected` are the texts after the prompts, where drafts must not change them: a different text
+    is an error. `tokens` and `steps` are those of all stretches so far, `pace` the last one's.
     """
 
     engine: Engine
@@ -161,12 +160,12 @@ class Writer:
         return self.tokens / self.steps
 
     def steps_of(self, c: float) -> Callable[[], float]:
-        """Seconds of `c` steps of one token, as they were last; this writes without drafts."""
+        """Seconds of `c` steps of one token, as last measured; for the writer without drafts."""
         return lambda: c * self.pace
 
 
 def texts(
     engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams, length: int
 ) -> list[tuple[int, ...]]:
-    """What the engine writes behind each without drafts."""
+    """The engine's continuations of each without drafts."""
     return [write(engine, prompt, params, length).tokens for prompt in prompts]
