@@ -1,9 +1,9 @@
-"""Kernels for the CPU, in Numba: a file an op, and the variants of large ones beside it.
+"""Kernels for the CPU, in Numba: one file per op, and the variants of large ops beside it.
 
 - `isa`: vectors, tiles and atomics inside compiled code
 - `formats`: weight formats inside compiled code, decoded, encoded and packed
-- `runtime`: what compiles, loads and runs shares, and reads files meanwhile
-- `linear`, `attention`: large ops, a file a variant
-- `sparse`, `recurrent`: ops that belong together
+- `runtime`: compiles, loads and runs shares, and reads files concurrently
+- `linear`, `attention`: large ops, one file per variant
+- `sparse`, `recurrent`: families of ops
 - `samplers`, `schemes`: ops that share a file
 """

@@ -1,5 +1,5 @@
-"""silu, gelu, gelu_erf, relu, squared_relu, softplus and sigmoid on the CPU: tokens are shared
-among threads."""
+"""silu, gelu, gelu_erf, relu, squared_relu, softplus and sigmoid on the CPU: tokens are split among
+threads."""
 
 import numpy as np
 from numba import njit
@@ -73,8 +73,8 @@ of_square = polynomial(*(2.0 / n for n in (15, 13, 11, 9, 7, 5, 3)))
 
 @njit(inline="always")
 def log1p_of(e):
-    """log(1 + e) for 0 <= e <= 1: 2 atanh(z), z = e / (2 + e) <= 1/3, by its series, of which the
-    first term left out is below 2^-28."""
+    """log(1 + e) for 0 <= e <= 1: 2 atanh(z), z = e / (2 + e) <= 1/3, by its series, whose first
+    omitted term is below 2^-28."""
     z = e / (e + 2.0)
     square = z * z
     return fma(of_square(square) * square, z, z + z)

@@ -1,5 +1,5 @@
-"""add_squares on the CPU, of all tokens or of each expert's: columns are shared among threads.
-`out` may be the memory of `before`, and `counts` that of `met`."""
+"""add_squares on the CPU, over all tokens or per expert: columns are split among threads. `out` may
+alias `before`, and `counts` may alias `met`."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""add, add_bias, mul, mul_columns, scale, softcap on the CPU: tokens are shared among threads."""
+"""add, add_bias, mul, mul_columns, scale, softcap on the CPU: tokens are split among threads."""
 
 import numpy as np
 from numba import njit
@@ -50,7 +50,7 @@ of_square = polynomial(
 
 @njit(inline="always")
 def tanh(x):
-    """Cephes' tanhf: below 0.625 a polynomial, for 1 - 2 / (e^2x + 1) loses its digits there."""
+    """Cephes' tanhf: below 0.625 a polynomial, since 1 - 2 / (e^2x + 1) loses digits there."""
     square, size = x * x, fabs(x)
     near = fma(of_square(square) * square, x, x)
     far = 1.0 - 2.0 / (exp(size + size) + 1.0)

@@ -1,4 +1,4 @@
-"""embedding on the CPU: tokens are shared among threads."""
+"""embedding on the CPU: tokens are split among threads."""
 
 from collections.abc import Callable
 

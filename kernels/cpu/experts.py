@@ -1,4 +1,4 @@
-"""Mixtures of experts on the CPU: tokens are shared among threads, but for the sort."""
+"""Mixtures of experts on the CPU: tokens are split among threads, except in the sort."""
 
 import numpy as np
 from numba import njit
@@ -15,19 +15,19 @@ MOST = 1024  # experts
 
 
 def fits(shape: Shape) -> bool:
-    """Whether the ranks of a token's experts have their place."""
+    """Whether the selection of a token's experts fits the kernel's buffers."""
     return shape["experts"] <= MOST
 
 
 @njit(inline="always")
 def better(ranks, one, other):
-    """Of equals the first."""
+    """Ties go to the first."""
     return ranks[one] > ranks[other] or (ranks[one] == ranks[other] and one < other)
 
 
 @inner
 def best_two(ranks, begin, size):
-    """The sum of the two best of a group, or the only one."""
+    """The sum of the two best scores of a group, or the only one."""
     first = second = -np.float32(np.inf)
     for e in range(begin, begin + size):
         if ranks[e] > first:
@@ -39,7 +39,7 @@ def best_two(ranks, begin, size):
 
 @inner
 def drop_groups(ranks, experts, groups, kept, sums):
-    """Experts of all groups but the best become worse than any."""
+    """Set scores of all groups but the best below any other."""
     size = experts // groups
     for g in range(groups):
         sums[g] = best_two(ranks, g * size, size)
@@ -53,8 +53,8 @@ def drop_groups(ranks, experts, groups, kept, sums):
 
 @each_row(CHOOSE)
 def choose_experts(t, scores, bias, used, groups, kept, chosen):
-    """The best that comes after the one before, as often as needed; each to its place among those
-    found. Where a score is NaN it is any choice, but one."""
+    """Repeatedly the best after the previous one, inserted in order. With NaN scores any valid
+    choice."""
     experts = scores.shape[1]
     ranks, sums = stack(np.float32, MOST), stack(np.float32, MOST)
     for e in range(experts):
@@ -96,7 +96,8 @@ def shares_of_sum(t, weights, out):
 
 @alone(SORT)
 def sort_by_expert(chosen, experts, rows, expert, places, ends, needed, found):
-    """By one thread, counting: for a few tokens others would wait longer than they could help."""
+    """A counting sort by one thread: for a few tokens others would wait longer than they could
+    help."""
     tokens, used = chosen.shape
     ends[:] = 0
     for t in range(tokens):
@@ -104,7 +105,7 @@ def sort_by_expert(chosen, experts, rows, expert, places, ends, needed, found):
             ends[chosen[t, k]] += 1
     begin = some = 0
     needed[:] = 0
-    for e in range(experts):  # where each run begins, until pairs take their places
+    for e in range(experts):  # beginnings of runs, until pairs are placed
         count = ends[e]
         ends[e] = begin
         begin += count

@@ -1,4 +1,4 @@
-"""Gated activations on the CPU: tokens are shared among threads."""
+"""Gated activations on the CPU: tokens are split among threads."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""heads_apart and heads_joined on the CPU: copies, of tokens that are shared among threads."""
+"""heads_apart and heads_joined on the CPU: copies; tokens are split among threads."""
 
 from kernels.cpu.isa.sweep import each_row
 from kernels.cpu.runtime.share import arguments, part, share

@@ -59,7 +59,7 @@ def decoded(codes, i, scale, least):
 
 @alone(DIVERGENCE)
 def kl_divergence(logits, codes, line, out):
-    """p (ln p - ln q) by sixteens, lanes folded in float32 and the folds summed in float64."""
+    """p (ln p - ln q) by sixteens, lanes reduced in float32 and these sums added in float64."""
     top = highest(logits)
     tops, cut = splat(f32x16, top), splat(f32x16, CUT)
     log_sum = splat(f32x16, np.float32(math.log(total(logits, top))))

@@ -1,5 +1,5 @@
-"""quantise_activations and quantise_activations_256 on the CPU: tokens are shared among threads,
-and 32 activations are two vectors."""
+"""quantise_activations and quantise_activations_256 on the CPU: tokens are split among threads, and
+32 activations are two vectors."""
 
 import math
 from functools import partial
@@ -33,11 +33,9 @@ F32 = ir.FloatType()
 
 
 def larger_words(builder: Any, kind: Vector, a: Any, b: Any) -> Any:
-    """The words of the larger |lane| of two vectors; of infinity or NaN if one is either.
-
-    Without their signs floats stand in the order of their bits, infinity above all numbers and NaN
-    above infinity.
-    """
+    """The bits of the larger |lane| of two vectors; of infinity or NaN if one is either. Without
+    their signs floats are ordered like their bits, infinity above all numbers and NaN above
+    infinity."""
     words = kind.of("i32").ir
     x, y = (builder.and_(builder.bitcast(v, words), constant(words, 0x7FFFFFFF)) for v in (a, b))
     return builder.select(builder.icmp_signed(">", x, y), x, y)
@@ -57,7 +55,7 @@ def largest_magnitude(typing, a, b):
 
 @intrinsic
 def round_away(typing, v):
-    """The nearest whole numbers as int32 lanes, halves away from zero."""
+    """The nearest integers as int32 lanes, halves away from zero."""
 
     def codegen(context, builder, signature, values):
         half = [constant(v.ir, 0.5), values[0]]
@@ -80,7 +78,7 @@ def sum_both(typing, a, b):
 
 @njit(inline="always")
 def scale_of(largest):
-    """A block's scale, and what multiplies its activations; NaN where one is not finite."""
+    """A block's scale, and the factor for its activations; NaN where one is not finite."""
     if not largest < np.inf:
         return np.float32(np.nan), np.float32(0)
     d = largest / np.float32(127)

@@ -1,7 +1,8 @@
-"""rotation, rope_norm and rope_neox on the CPU: tokens are shared among threads.
+"""rotation, rope_norm and rope_neox on the CPU: tokens are split among threads.
 
 Eight pairs at a time (rope_norm, whose pairs are neighbours) or sixteen (rope_neox); each product
-and sum is rounded alone, so that vectors and what is left of a head are the same formula.
+and sum is rounded separately, so that the vector loop and the remainder of a head are the same
+formula.
 """
 
 import math
@@ -25,7 +26,7 @@ def rotation(t, positions, frequencies, magnitude, out):
 
 @lanewise
 def partners(builder, kind, v):
-    """The lanes of each pair (0, 1), (2, 3), ... exchanged."""
+    """Swap the lanes of each pair (0, 1), (2, 3), ..."""
     return shuffle(builder, v, v, [i ^ 1 for i in range(kind.lanes)])
 
 
@@ -50,7 +51,7 @@ def evens(builder, kind, a, b):
 
 @njit(inline="always")
 def turn_pair(head, turned, pair, first, second):
-    """One pair, at elements `first` and `second` of a head, by pair = (cos, sin)."""
+    """Rotate one pair, elements `first` and `second` of a head, by pair = (cos, sin)."""
     a, b = head[first], head[second]
     turned[first] = a * pair[0] - b * pair[1]
     turned[second] = a * pair[1] + b * pair[0]

@@ -1,4 +1,4 @@
-"""softmax on the CPU: tokens are shared among threads; three passes over a row."""
+"""softmax on the CPU: tokens are split among threads; three passes over a row."""
 
 import numpy as np
 from numba import njit

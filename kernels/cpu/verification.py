@@ -1,4 +1,4 @@
-"""accept, recover, exclude and pick on the CPU: rows of float64, whole rows to a thread."""
+"""accept, recover, exclude and pick on the CPU: rows of float64, each by one thread."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def accept(n, p, q, tokens, u, accepted):
 
 @inner
 def mass_of(row, first, last):
-    """The sum of row[first:last], four at a time, so that no addition waits for the one before."""
+    """The sum of row[first:last] in four independent chains."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     whole = first + (last - first) // 4 * 4
     for i in range(first, whole, 4):
@@ -61,7 +61,7 @@ def exclude(n, p, tokens, out):
 
 @inner
 def token_at(row, first, last, mass, target):
-    """The token of row[first:last] at which mass passes target; the last one that has any if
+    """The token of row[first:last] at which the running sum passes target; the last nonzero one if
     rounding hides it."""
     at = first
     for i in range(first, last):
@@ -75,12 +75,14 @@ def token_at(row, first, last, mass, target):
 
 @each_row(PICK)
 def pick(n, p, u, tokens):
-    """Sums of chunks, then the same again until they would pass u, then token by token."""
+    """Sums of chunks, then token by token within the chunk that passes u."""
     vocab = p.shape[1]
     row, whole = p[n], 0.0
     for i in range(0, vocab, CHUNK):
         whole += mass_of(row, i, min(i + CHUNK, vocab))
-    target = min(u[n] * whole, np.nextafter(whole, 0.0))  # the product may round up to whole
+    target = min(
+        u[n] * whole, np.nextafter(whole, 0.0)
+    )  # the product may round up to the whole sum
     mass = 0.0
     for i in range(0, vocab, CHUNK):
         end = min(i + CHUNK, vocab)

@@ -1,4 +1,4 @@
-"""quantise and dequantise on the CPU: rows are shared among threads."""
+"""quantise and dequantise on the CPU: rows are split among threads."""
 
 from collections.abc import Callable
 

@@ -1,1 +1,1 @@
-"""What is done to the cells of a cache: written, scored, chosen, kept together, packed."""
+"""Ops on the KV cache: write, score, select, keep, and pack cells."""

@@ -1,4 +1,4 @@
-"""knorm, keydiff and pool_scores on the CPU: cells, or heads of keys, are shared among threads.
+"""knorm, keydiff and pool_scores on the CPU: cells, or KV heads, are split among threads.
 
 Norms and cosines are float64, since they run once for a prompt. `scratch` has a direction for each
 head, in pairs of float32.
@@ -27,7 +27,7 @@ def directions(shape: Shape) -> int:
 
 @njit(inline="always")
 def length_of(tag, row, first, head_dim):
-    """|k| of a head that begins at this element of a row."""
+    """|k| of a head, from this element of a row."""
     total = 0.0
     for d in range(first, first + head_dim):
         value = np.float64(element(tag, row, d))

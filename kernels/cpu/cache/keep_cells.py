@@ -1,8 +1,8 @@
-"""keep_top and kv_keep on the CPU: heads of keys are shared among threads.
+"""keep_top and kv_keep on the CPU: KV heads are split among threads.
 
-What is kept is found without sorting: the lowest score that is kept is searched for, bit by bit, as
-an integer that orders as scores do. What is kept moves within the cache itself, from the last slot
-on: it comes from the same slot or an earlier one, which nothing was moved to yet.
+Selection needs no sort: the lowest kept score is searched bit by bit, as an integer that orders
+like scores. Kept cells move within the cache itself, starting with the last slot: each comes from
+the same slot or an earlier one, which has not been overwritten yet.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ IN_PLACE = in_place(MOVED)
 
 @intrinsic
 def above(typing, v, key):
-    """How many lanes of a float32 vector have an integer, as key_of says, above this one."""
+    """How many lanes of a float32 vector have a key_of integer above this one."""
 
     def codegen(context, builder, signature, values):
         words = v.of("i32").ir
@@ -58,7 +58,7 @@ def keep_top(args, thread, n_threads):
     begin, end = part(heads, thread, n_threads)
     for g in range(begin, end):
         wanted = kept - first - last
-        lowest, beyond = 0, 2**32  # at least as many as are wanted reach the one, not the other
+        lowest, beyond = 0, 2**32  # at least as many as wanted reach the one, not the other
         while beyond - lowest > 1:
             middle = (lowest + beyond) // 2
             if reaching(scores[g], first, held - last, middle) >= wanted:

@@ -1,6 +1,6 @@
-"""kivi_keys and kivi_values on the CPU: heads of keys and groups are shared among threads.
+"""kivi_keys and kivi_values on the CPU: KV heads and groups are split among threads.
 
-A page is written seldom, once for 32 tokens of a text, and so one number after the other.
+A page is written only once for 32 tokens of a text, so scalar loops suffice.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ F16 = TAGS["F16"]
 
 @njit(inline="always")
 def step_above(third):
-    """The least step that is no smaller, as its byte: -> (byte, its size). A byte is the upper bits
-    of a float16, whose least normal number is 2^-14; below it steps are multiples of 2^-17."""
+    """The smallest step that is not below, as its byte: -> (byte, its value). A byte is the upper
+    bits of a float16, whose least normal number is 2^-14; below it steps are multiples of 2^-17."""
     if third < np.float32(2.0**-14):
         byte = np.int64(np.ceil(third * np.float32(2.0**17)))
         return byte, np.float32(byte if byte > 0 else 1) * np.float32(2.0**-17)
@@ -32,8 +32,8 @@ def step_above(third):
 
 @njit(inline="always")
 def pack_group(out, part, head_dim, x, cells, first, column, d, token, by_channel):
-    """Codes, zero point and step of a group to the page of a head at out[part:]: of channel d over
-    the tokens, or of a token over the channels from d on."""
+    """Write codes, zero point and step of a group to the page of a head at out[part:]: of channel d
+    over the tokens, or of a token over the channels from d."""
     low, high = np.float32(np.inf), np.float32(-np.inf)
     for i in range(GROUP):
         cell, at = (cells[first + i], d) if by_channel else (cells[first + token], d + i)

@@ -1,4 +1,4 @@
-"""kv_write on the CPU, into the cache itself: tokens are shared among threads."""
+"""kv_write on the CPU, in place: tokens are split among threads."""
 
 from collections.abc import Callable
 

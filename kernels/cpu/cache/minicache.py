@@ -1,4 +1,4 @@
-"""slerp_weights and merge_blocks on the CPU: heads of pages are dealt out to threads in turns.
+"""slerp_weights and merge_blocks on the CPU: threads take heads of pages round robin.
 
 A page is merged once for 256 tokens of a text. Sums and angles are float64; sixteen elements of a
 row are merged at a time, by products and a sum that are each rounded.
@@ -48,7 +48,7 @@ def sums(x, y, column, head_dim):
 
 @njit(inline="always")
 def share_of(part, angle):
-    """sin(part angle) / sin(angle), or where the angle is 0 the part."""
+    """sin(part angle) / sin(angle), or the part where the angle is 0."""
     return math.sin(part * angle) / math.sin(angle) if angle > 0.0 else part
 
 
@@ -83,8 +83,8 @@ def weighing():
 
 @njit(inline="always")
 def is_retained(cosines, begin, i, retained):
-    """Whether fewer tokens of the page than are retained come before this one: those of lower
-    cosines, and the earlier of as low ones."""
+    """Whether fewer tokens of the page than the retained number precede this one in order of
+    cosine, ties by position."""
     own, before = cosines[begin + i], 0
     for j in range(GROUP):
         other = cosines[begin + j]
@@ -139,7 +139,7 @@ def merging():
 
 @njit(inline="always")
 def put_length(out, at, length, apart):
-    """A float32 to four bytes: 1 where a token's vectors stay apart."""
+    """Write a float32 as four bytes: 1 where a token's vectors are kept unmerged."""
     bits = np.float32(1.0 if apart else length).view(np.int32)
     for byte in range(4):
         out[at + byte] = (bits >> (8 * byte)) & 0xFF

@@ -1,9 +1,9 @@
 """page_extremes, page_scores and choose_pages on the CPU.
 
-Channels of keys, pages, or lists are shared among threads. The queries of a chooser are added up,
-those above zero and those below, since they meet the same extremes: a page costs as much for eight
-query heads as for one. What is chosen is found without sorting: the lowest score is searched for,
-bit by bit, as an integer that orders as scores do, sixteen scores at a time.
+Channels of keys, pages, or lists are split among threads. The queries of a chooser are summed,
+positive and negative parts separately, since they multiply the same extremes: a page costs as much
+for eight query heads as for one. Selection needs no sort: the lowest chosen score is searched bit
+by bit, as an integer that orders like scores, sixteen scores at a time.
 """
 
 from collections.abc import Callable
@@ -44,9 +44,9 @@ EXTREMES_ONTO, SCORES_ONTO, CHOICE_ONTO = map(in_place, (EXTREMES, SCORES, CHOIC
 LANES = {"F32": f32x16, "F16": f16x16}
 WIDEST = 1024  # head_dim of a chooser's queries, at most
 WORKSPACE = 2 * WIDEST
-AHEAD = 4096  # bytes: how early extremes are asked for
+AHEAD = 4096  # prefetch distance of extremes, in bytes
 INFINITE = 0x7F800000  # the bits of a float32
-LEAST, MOST = 2**31 - INFINITE, 2**31 + INFINITE  # the places of minus infinity and of infinity
+LEAST, MOST = 2**31 - INFINITE, 2**31 + INFINITE  # the keys of minus infinity and of infinity
 
 
 def fits(shape: Shape) -> bool:
@@ -58,7 +58,7 @@ def extremes(tag: FormatTag) -> Callable[..., None]:
 
     @njit(inline="always")
     def sixteen_of(k, lists, s, first, end, d, out, least, most):
-        """Of sixteen channels from d on, to bytes `least` and `most` of `out`."""
+        """Extremes of sixteen channels from d, to bytes `least` and `most` of `out`."""
         low = high = sixteen(tag, k, lists[s, first] * k.shape[1], d)
         for j in range(first + 1, end):
             value = sixteen(tag, k, lists[s, j] * k.shape[1], d)
@@ -68,7 +68,7 @@ def extremes(tag: FormatTag) -> Callable[..., None]:
 
     @njit(inline="always")
     def one_of(k, lists, s, first, end, d, out, least, most):
-        """Of one channel."""
+        """Extremes of one channel."""
         lowest = highest = lists[s, first]
         for j in range(first + 1, end):
             value = element(tag, k[lists[s, j]], d)
@@ -105,7 +105,7 @@ def extremes(tag: FormatTag) -> Callable[..., None]:
 
 @inner
 def bring(q, t, h0, h1, workspace):
-    """Sums over heads h0 to h1 of what of a token's queries is above zero, and of what is below."""
+    """Sums over heads h0 to h1 of a token's queries, positive and negative parts."""
     head_dim = q.shape[2]
     for d in range(head_dim):
         above, below = np.float32(0), np.float32(0)
@@ -152,7 +152,7 @@ def scores(tag: FormatTag) -> Callable[..., None]:
 
 @intrinsic
 def ordered(typing, key):
-    """The float32 whose place in the order of all is this integer, as prefix.key_of has it."""
+    """The float32 whose prefix.key_of is this integer."""
 
     def codegen(context, builder, signature, values):
         half = ir.Constant(values[0].type, 2**31)
@@ -180,8 +180,8 @@ def above(scores, begin, count, bar):
 
 @inner
 def threshold(scores, begin, count, wanted):
-    """Of the best `wanted` of `count` scores the last, and how many are above it."""
-    lowest, beyond = LEAST - 1, MOST  # above the one are as many as are wanted, not above the other
+    """The last of the best `wanted` of `count` scores, and how many are above it."""
+    lowest, beyond = LEAST - 1, MOST  # as many as wanted are above the one, fewer above the other
     while beyond - lowest > 1:
         middle = (lowest + beyond) // 2
         if above(scores, begin, count, ordered(middle)) >= wanted:
@@ -194,7 +194,7 @@ def threshold(scores, begin, count, wanted):
 
 @njit(inline="always")
 def enter(cells, kv_heads, head, rows):
-    """The rows that these cells have for a head."""
+    """Write the rows that these cells have for a head."""
     for i in range(len(rows)):
         rows[i] = cells[i] * kv_heads + head
 

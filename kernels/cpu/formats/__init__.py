@@ -1,1 +1,1 @@
-"""Weight formats inside compiled code: elements decoded and encoded, rows packed and brought."""
+"""Weight formats inside compiled code: elements decoded and encoded, rows packed and gathered."""

@@ -1,4 +1,5 @@
-"""What dots in a block are multiplied by, and begin with, for `lanes` rows of a packed group."""
+"""Scales and offsets of dot products in a block, and the dots' initial values, for `lanes` rows of
+a packed group."""
 
 from typing import Any
 
@@ -22,8 +23,8 @@ from kernels.cpu.linear.linear import LANES
 
 
 def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
-    """Two functions of (weight, at): the int32 that multiply d, of a part whose bytes lie at `at`,
-    and those that multiply m."""
+    """Two functions of (weight, at): the int32 factors of d for a part whose bytes are at `at`, and
+    those of m."""
     bytes_, integers = Vector("i8", lanes), Vector("i32", lanes)
     beyond = 0 if layout.packed_scales else LANES * layout.parts
 
@@ -47,8 +48,8 @@ def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
 
 
 def scales_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
-    """Two functions of (unit, weight, at): what multiplies the dots of a part whose integers lie at
-    byte `at`, out of its unit's d, and what multiplies its activations' total, out of the m."""
+    """Two functions of (unit, weight, at): the scale of a part's dots, from its unit's d and the
+    integers at byte `at`, and the factor of its activations' total, from m."""
     floats = Vector("f32", lanes)
     integer, minimum = integers_of(layout, lanes)
 
@@ -68,8 +69,8 @@ def scales_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
 
 
 def beginning(layout: Layout, lanes: int, zero_point: bool = True) -> Any:
-    """(totals, where, size) -> the dots that a part's sum begins with: zeros where totals take
-    nothing off, since weights have an offset or what meets activations has no `zero_point`."""
+    """(totals, where, size) -> initial dots of a part's sum: zero where no totals are subtracted,
+    since weights have an offset or activations have no `zero_point`."""
     integers = Vector("i32", lanes)
 
     @njit(inline="always")
@@ -96,7 +97,7 @@ def unit_scale(layout: Layout, lanes: int, factor: float = 1) -> Any:
 
 
 def unit_offset(layout: Layout, lanes: int) -> Any:
-    """(weight, at) -> a unit's m, or minus it where mins multiply it."""
+    """(weight, at) -> a unit's m, negated where mins multiply it."""
     floats, halves, minus = Vector("f32", lanes), Vector("f16", lanes), layout.mins
 
     @njit(inline="always")

@@ -23,7 +23,7 @@ i8x16 = Vector("i8", 16)
 
 
 def sixteen(tag, data, base, d):
-    """f32x16: elements d to d + 15 of the row whose bytes begin at data[base]; all are exact."""
+    """f32x16: elements d to d + 15 of the row whose bytes begin at data[base], exact."""
     raise NotImplementedError("known to compiled code only")
 
 
@@ -67,7 +67,7 @@ def _start_of(tag, d):
 
 
 def line_begins(tag, d):
-    """Whether a cache line may begin between this element and the fifteen that follow."""
+    """Whether a cache line may begin within these sixteen elements."""
     raise NotImplementedError("known to compiled code only")
 
 

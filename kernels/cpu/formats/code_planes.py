@@ -1,4 +1,4 @@
-"""Block formats taken apart bit by bit into the planes that CUDA kernels read
+"""Block formats split into the bit planes that CUDA kernels read
 (kernels/cuda/formats/packing.py)."""
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ SIGNATURE = "weight: u8[blocks block_bytes], begins: i64[planes] -> out: u8[pack
 
 
 def sizes(format: str) -> tuple[int, ...]:
-    """Bytes in each plane of a block of the file's format."""
+    """Bytes in each plane of a block."""
     layout, blocks = LAYOUTS[format], FORMATS[format].block // BLOCK
     integers = layout.parts * (layout.integer_scales + (layout.mins and not layout.packed_scales))
     codes = [4 * bits * blocks for bits in layout.planes]
@@ -26,7 +26,7 @@ def sizes(format: str) -> tuple[int, ...]:
 
 @cache
 def packer(format: str) -> Share:
-    """Puts blocks into planes, which begin as zeros."""
+    """Writes blocks into planes, which begin as zeros."""
     return Share(partial(packing, format), SIGNATURE, format)
 
 

@@ -1,4 +1,4 @@
-"""Thirty-two columns of a weight's row, decoded to the float32 numbers that the format says."""
+"""Thirty-two columns of a weight's row, decoded to float32."""
 
 from typing import Any
 
@@ -46,14 +46,14 @@ def decoded_floats(kind: Any) -> Any:
 
 @njit(inline="always")
 def widened_first(weight, at):
-    """Every lane the float16 at a byte."""
+    """The float16 at a byte in every lane."""
     return splat(f32x16, half_at(weight, at))
 
 
 @njit(inline="always")
 def spread_first(weight, at):
-    """The same (F16C): x86 would put a float16 alone into a register that something else had, and
-    wait for that."""
+    """The same (F16C), without the false dependency of converting a lone float16 into a partly
+    stale register."""
     return splat_half(f32x16, weight, at)
 
 
@@ -89,12 +89,12 @@ def by_arithmetic(d, m, codes, shift):
 
 @njit(inline="always")
 def by_table(d, m, codes, shift):
-    """Of a product and a sum apart LLVM would look up each of their operands."""
+    """A product and a sum as one lookup: LLVM would look up each operand."""
     return picked(fma(d, load(f32x16, CODES, 0), m), codes, shift)
 
 
 def q4_k(half: Any, number: Any) -> Any:
-    """d * code + m by number(d, m, codes, shift), the code being four bits from `shift` on."""
+    """d * code + m by number(d, m, codes, shift), with codes of four bits from `shift`."""
 
     @njit(inline="always")
     def decode(weight, start, c):
@@ -109,7 +109,7 @@ def q4_k(half: Any, number: Any) -> Any:
 
 
 def decoded_elements(format: str) -> Any:
-    """Any format, one element after the other."""
+    """Any format, element by element."""
     tag, elements, size = TAGS[format], FORMATS[format].block, FORMATS[format].block_bytes
 
     @inner
@@ -144,5 +144,5 @@ SPREAD = DECODED | {  # AVX2
     "Q4_0": q4_0(spread_first),
     "Q4_K": q4_k(spread_first, by_arithmetic),
 }
-# AVX-512: what four bits name is looked up among all sixteen numbers that they can.
+# AVX-512: four-bit codes select among all sixteen values.
 TABLED = {"Q4_0": tabled_q4_0, "Q4_K": q4_k(widened_first, by_table)}

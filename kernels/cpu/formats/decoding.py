@@ -1,7 +1,7 @@
-"""Weight formats inside compiled code: one tag a format, and elements decoded by tag.
+"""Weight formats inside compiled code: one tag per format, and elements decoded by tag.
 
-`element` serves every kernel that reads the file's own layout one element at a time; kernels that
-must be fast stream packed layouts of their own, which packing.py makes with the same CODINGS.
+`element` serves every kernel that reads the file's own layout one element at a time; fast kernels
+stream packed layouts, which packing.py makes with the same CODINGS.
 """
 
 import math
@@ -85,7 +85,7 @@ class Coding:
         return njit(inline="always")(lambda data, base, _j: half_at(data, base + at))
 
     def parts_at(self) -> tuple[Any, Any]:
-        """Compiled functions of (data, base, j): a part's integer, and its minimum's; 0 where
+        """Compiled functions of (data, base, j): a part's integer scale, and its min's; 0 where
         there are none."""
         return self.part or nothing, self.minimum or nothing
 
@@ -96,8 +96,8 @@ def nothing(data, base, j):
 
 
 def code_at(integer: Any, values: tuple[int, ...], zero_point: int) -> Any:
-    """A compiled function of (data, base, j): an element's integer raised, or its place among
-    these values, if there are any."""
+    """A compiled function of (data, base, j): an element's integer plus the zero point, or its
+    index among these values, if there are any."""
     table = np.array(values, np.int32)
 
     @njit(inline="always")
@@ -171,7 +171,7 @@ def q4_k(data, base, j):
 
 @njit(inline="always")
 def six_bit_part(data, base, j):
-    """Of eight scales in twelve bytes, beside as many minima."""
+    """One of eight six-bit scales in twelve bytes, stored beside eight mins."""
     p = j // 32
     low = np.int32(data[base + 4 + p % 4])
     return low & 63 if p < 4 else np.int32(data[base + 8 + p]) & 15 | low >> 2 & 48

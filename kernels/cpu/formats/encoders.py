@@ -1,7 +1,7 @@
-"""Weight formats whose scales are fitted (scale_search.py), sixteen parts of blocks at a time.
+"""Encoders of formats with fitted scales (scale_search.py), sixteen parts of blocks at a time.
 
-Encoding such a format is: how its parts are fitted, which gives each a rate and a shift; the code
-that (x + shift) * rate becomes; and where codes and scales stand in a block's bytes.
+A format's encoder consists of: the fit of its parts, which gives each a rate and a shift; the code
+of (x + shift) * rate; and the position of codes and scales in a block's bytes.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ from reference.formats.superblocks import AFFINE, SYMMETRIC
 
 
 def one_scale(size: int, targets: Any, becomes: Any) -> Any:
-    """A float16 scale a part, and no other."""
+    """One float16 scale per part."""
     symmetric = symmetric_fit(becomes)
 
     @inner
@@ -60,7 +60,7 @@ def one_scale(size: int, targets: Any, becomes: Any) -> Any:
 
 
 def scale_and_minimum(size: int, top: int) -> Any:
-    """A float16 scale and a float16 minimum a part."""
+    """One float16 scale and one float16 minimum per part."""
     affine, tops = affine_fit(2), np.array([top + step for step in FINER], np.float32)
 
     @inner
@@ -78,7 +78,7 @@ def scale_and_minimum(size: int, top: int) -> Any:
 
 
 def integer_scales(parts: int, most: int, targets: Any, becomes: Any) -> Any:
-    """A float16 scale a block of 256, integer scales of its parts."""
+    """A float16 scale per block of 256, integer scales of its parts."""
     fit_parts, size = symmetric_parts_fit(becomes), 256 // parts
 
     @inner
@@ -92,7 +92,7 @@ def integer_scales(parts: int, most: int, targets: Any, becomes: Any) -> Any:
 
 
 def integer_scales_and_minima(name: str, power: int) -> Any:
-    """Two float16s a block of 256, integer scales and minima of its parts."""
+    """Two float16s per block of 256, integer scales and minima of its parts."""
     how = AFFINE[name]
     fit_parts, size = affine_parts_fit(power), 256 // how.parts
     parts, top, most = how.parts, how.top, how.most
@@ -108,11 +108,11 @@ def integer_scales_and_minima(name: str, power: int) -> Any:
     return fit
 
 
-# What an element becomes: codes, integers of no sign, as floats.
+# Codes of elements, unsigned integers as floats.
 
 
 def raised(half: int) -> Any:
-    """Of integers in [-half, half)."""
+    """Integers in [-half, half), plus half."""
     becomes, up = whole(half), np.float32(half)
 
     @njit(inline="always")
@@ -132,7 +132,7 @@ def up_to(top: int) -> Any:
 
 @inner
 def index(scaled):
-    """Of the nearest of IQ4's values, the lower one of two."""
+    """Index of the nearest of IQ4's values, the lower of two at a tie."""
     found = zero(f32x16)
     for i in range(len(MIDDLES)):
         found = where(scaled > MIDDLES[i], splat(f32x16, np.float32(i + 1)), found)
@@ -143,7 +143,7 @@ def index(scaled):
 
 
 def nibbles(at: int, run: int, fifths: int = 0) -> Any:
-    """(data, q): from byte `at` on fifth bits in runs of `fifths`, if any, and nibbles in runs of
+    """(data, q): from byte `at` fifth bits in runs of `fifths`, if any, and nibbles in runs of
     `run`."""
 
     @inner
@@ -165,7 +165,7 @@ def put_bytes(data, at, source):
 
 
 def put_nibbles(head: int, fifths: int = 0) -> Any:
-    """Behind `head` bytes of float16s."""
+    """Write nibbles after `head` bytes of float16s."""
     put_codes = nibbles(head, 16, fifths)
 
     @inner
@@ -177,7 +177,7 @@ def put_nibbles(head: int, fifths: int = 0) -> Any:
 
 
 def put_superblock(fifths: int = 0) -> Any:
-    """Behind two float16s, and scales and minima of six bits."""
+    """Write a superblock after two float16s, and six-bit scales and minima."""
     put_codes = nibbles(16, 32, fifths)
 
     @inner
@@ -239,8 +239,9 @@ IQ4_ENDS = np.array(ENDS, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A format by the functions above; `halves` are the float16s of a block, and `power` is that
-    of the error where there are minima: given, if columns matter, and else the format's own."""
+    """A format by the functions above; `halves` is the number of float16s in a block, and `power`
+    the exponent of the error where there are minima: given if columns are weighted, else the
+    format's own."""
 
     fit: Callable[[int], Any]
     code: Any
@@ -285,8 +286,8 @@ FITTED = {
 
 @cache
 def encoder(name: str, weighted: bool) -> Any:
-    """(x, importance, data): the row of float32 `x` as the row of bytes `data`. The importance of
-    its elements is not looked at unless `weighted`."""
+    """(x, importance, data): encode the row of float32 `x` to the row of bytes `data`. Importance
+    is ignored unless `weighted`."""
     form, blocks_of = FITTED[name], FORMATS[name]
     parts, put, code = form.parts, form.put, form.code
     weigh = by_importance if weighted else form.weigh
@@ -297,7 +298,7 @@ def encoder(name: str, weighted: bool) -> Any:
 
     @inner
     def gather(x, first, blocks, found):
-        """Blocks from `first` on as [elements of a part][16]; the last again beyond it."""
+        """Blocks from `first` as [elements of a part][16]; the last is repeated beyond the end."""
         for lane in range(LANES):
             block = min(first + lane // parts, blocks - 1)
             begin = block * elements + lane % parts * size

@@ -40,8 +40,8 @@ def largest_magnitude(x):
 
 @inner
 def from_extreme(x, half, q):
-    """The scale that takes the value of largest magnitude, the first if there are several, to
-    -half; integers raised by half."""
+    """The scale that maps the value of largest magnitude, the first if there are several, to -half;
+    integers plus half."""
     peak = x[0]
     for value in x:
         if abs(value) > abs(peak):
@@ -55,7 +55,7 @@ def from_extreme(x, half, q):
 
 @inner
 def from_range(x, top, q):
-    """The scale and minimum that take a block's range to 0 .. top, and its integers."""
+    """The scale and minimum that map a block's range to 0 .. top, and its integers."""
     low, high = x[0], x[0]
     for value in x:
         low, high = min(low, value), max(high, value)
@@ -120,7 +120,7 @@ def mxfp4(x, data, q):
 
 @inner
 def trits(x, q):
-    """The scale and, raised by 1, the nearest of -1, 0 and 1."""
+    """The scale, and the nearest of -1, 0 and 1, plus 1."""
     largest = largest_magnitude(x)
     each = inverse(largest)
     for j in range(len(x)):
@@ -130,7 +130,8 @@ def trits(x, q):
 
 @inner
 def put_base_3(data, first, begin, end, run, q):
-    """Elements begin to end as numbers of up to five digits, one byte each, from data[first] on."""
+    """Write elements begin to end as base-3 numbers of up to five digits, one byte each, from
+    data[first]."""
     digits = min(5, (end - begin) // run)
     for i in range((end - begin) // digits):
         number = 0
@@ -163,7 +164,7 @@ BLOCKS = {
 
 
 def encode(tag, x, data):
-    """Write the row of float32 `x` as the row of bytes `data`."""
+    """Encode the row of float32 `x` to the row of bytes `data`."""
     raise NotImplementedError("known to compiled code only")
 
 
@@ -202,7 +203,7 @@ def _encode(tag, x, data):
 
 
 def encode_weighted(tag, x, importance, data):
-    """The same, importance float32 [elements] saying how much each element matters."""
+    """The same with weights of elements, importance float32 [elements]."""
     raise NotImplementedError("known to compiled code only")
 
 

@@ -35,7 +35,7 @@ def even(sevens, j):
 
 @njit(inline="always")
 def upper_part(data, at):
-    """An odd integer, of the upper four bits of a word of four bytes."""
+    """An odd integer, from the upper four bits of a word of four bytes."""
     return 2 * np.int32(load(types.uint32, data, at) >> np.uint32(28)) + 1
 
 
@@ -131,7 +131,7 @@ def iq1_m_part(data, base, j):
 
 @njit(inline="always")
 def iq1_m_d(data, base, _j):
-    """A float16, four bits of which are the upper ones of each word of scales."""
+    """A float16 assembled from the upper four bits of each word of scales."""
     half = stack(np.uint8, 2)
     half[0] = data[base + 49] >> 4 | data[base + 51] & 0xF0
     half[1] = data[base + 53] >> 4 | data[base + 55] & 0xF0

@@ -56,7 +56,7 @@ def words_packer(signature: str) -> Callable[..., None]:
 
 
 def rows_copier(args, thread, n_threads):
-    """As the file has them, but apart: see Packing.apart."""
+    """Rows as in the file, with padding: see Packing.apart."""
     weight, out = arguments(args, APART)
     rows, row_bytes = weight.shape
     first, last = part(rows, thread, n_threads)
@@ -67,7 +67,7 @@ def rows_copier(args, thread, n_threads):
 
 
 def words_of(layout: Layout) -> Any:
-    """(out, at, lane, c, codes): the four codes of word c put into the planes of the block at byte
+    """(out, at, lane, c, codes): put the four codes of word c into the planes of the block at byte
     `at` of `out`."""
     planes = layout.planes
 
@@ -86,13 +86,13 @@ def words_of(layout: Layout) -> Any:
 
 
 def nibbles_of(layout: Layout, rows_apart: bool) -> Any:
-    """The same for linear_lut.py's planes: bit i of each of the four codes is a nibble."""
+    """The same for linear_lut.py's planes: bit i of each of the four codes forms a nibble."""
     planes = tuple((p.bits, p.lowest, p.chunk) for p in linear_lut.planes_of(layout))
 
     @inner
     def put(out, at, lane, c, codes):
         for bits, lowest, chunk in planes:
-            together = 4 // bits  # groups of four elements that a step of lookups has
+            together = 4 // bits  # groups of four elements in a step of lookups
             step, rows = c // together, LANES // together if rows_apart else 1
             begin = (lane // rows * together + c % together) * rows + lane % rows
             begin = at + WORD_ROWS * (chunk + step // 2) + begin * bits
@@ -110,7 +110,7 @@ def nibbles_of(layout: Layout, rows_apart: bool) -> Any:
 def blocks_packer(
     format: str, layout: Layout, putting: Callable[[Layout], Any]
 ) -> Callable[..., None]:
-    """[groups][units] as layouts.py says; rows beyond the last are the last one's again."""
+    """[groups][units] in the layout of layouts.py; the last row is repeated beyond the end."""
     coding, elements, size = CODINGS[format], FORMATS[format].block, FORMATS[format].block_bytes
     code_of = code_at(coding.integer, layout.table, layout.zero_point)
     part_of, min_of = coding.parts_at()
@@ -164,8 +164,8 @@ def blocks_packer(
 
 
 def pairs_packer(format: str) -> Callable[..., None]:
-    """[groups][pairs][16 lanes][2] bfloat16, the nearest to each element; zeros beyond rows, and
-    beyond hidden up to whole PADDED."""
+    """[groups][pairs][16 lanes][2] bfloat16, round to nearest; zeros beyond rows, and beyond hidden
+    up to a multiple of PADDED."""
     tag, element_bytes = TAGS[format], FORMATS[format].block_bytes
 
     def pack(args, thread, n_threads):
@@ -204,12 +204,12 @@ class Packing:
     apart: bool = False
 
     def memory(self, weight: Array) -> Array:
-        """For the packed weight: uninitialised bytes on a cache line boundary, shaped."""
+        """Memory for the packed weight: uninitialised bytes on a cache line boundary, shaped."""
         shape = self.shape(weight)
         return aligned(math.prod(shape)).reshape(shape)
 
     def shape(self, weight: Array) -> tuple[int, ...]:
-        """Of the packed weight: [packed], or [rows, stride] where rows are apart; before that
+        """Shape of the packed weight: [packed], or [rows, stride] where rows are apart; preceded by
         [experts], if there are any."""
         if weight.ndim == 3:
             return (len(weight), *self.shape(weight[0]))
@@ -217,23 +217,23 @@ class Packing:
         return (rows, size // max(rows, 1)) if self.apart else (size,)
 
     def matrices(self, weight: Array, packed: Array) -> Iterator[tuple[Array, Array]]:
-        """A matrix and its packed bytes, of each expert or of the weight that is one."""
+        """Pairs of a matrix and its packed bytes, for each expert or for the single weight."""
         if weight.ndim == 3:
             yield from zip(weight, packed.reshape(self.shape(weight)), strict=True)
         else:
             yield weight, packed
 
     def place(self, weight: Array, rows: int) -> int:
-        """Where in the packed weight the groups begin that follow so many rows."""
+        """Offset in the packed weight of the groups after so many rows."""
         row_bytes = -(-weight.shape[1] // self.unit) * self.becomes
         if self.apart:
             row_bytes = (-(-row_bytes // CACHE_LINE) | 1) * CACHE_LINE
         return -(-rows // self.lanes) * self.lanes * int(row_bytes)
 
     def args_of(self, weight: Array, packed: Array) -> Words:
-        """What makes the share fill `packed`; both must outlive it.
+        """The share's arguments that fill `packed`; both must outlive it.
 
-        Groups of rows follow one another, so whole groups may be packed on their own:
+        Groups of rows are consecutive, so whole groups may be packed independently:
         `args_of(weight[a:b], packed[place(a):place(b)])` with `a` a multiple of `lanes`.
         """
         source: Array = weight.view(self.word)
@@ -241,7 +241,7 @@ class Packing:
         return pack_words(self.share.signature, values)
 
     def jobs(self, weight: Array) -> tuple[Array, list[Words]]:
-        """The packed weight's memory, and the arguments of each matrix that make the share fill it.
+        """The packed weight's memory, and for each matrix the share's arguments that fill it.
 
         weight uint8 [rows, row_bytes] or [experts, rows, row_bytes], C-contiguous -> shaped.
         """
@@ -249,7 +249,7 @@ class Packing:
         return packed, [self.args_of(*of_one) for of_one in self.matrices(weight, packed)]
 
     def __call__(self, weight: Array, n_threads: int = 1) -> Array:
-        """The packed weight, made by this thread alone in the shares of so many."""
+        """Pack the weight on this thread, in shares of so many."""
         packed = self.memory(weight)
         packed.fill(0xFF)
         for matrix, target in self.matrices(weight, packed):
@@ -260,12 +260,12 @@ class Packing:
 
 
 def aligned(size: int, boundary: int = CACHE_LINE) -> Array:
-    """Uninitialised bytes on a boundary: a cache line's, or 4096 for what a disk fills."""
+    """Uninitialised bytes on a cache line boundary, or on 4096 for direct reads."""
     return _from_boundary(np.empty(size + boundary, np.uint8), boundary)[:size]
 
 
 def aligned_zeros(shape: tuple[Any, ...], dtype: DTypeLike) -> Array:
-    """Zeros that begin where a cache line does, and take no memory until they are used."""
+    """Zeros on a cache line boundary, which take no memory until they are written."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = _from_boundary(np.zeros(size + CACHE_LINE, np.uint8), CACHE_LINE)
     return memory[:size].view(dtype).reshape(shape)
@@ -281,7 +281,7 @@ _words32 = Share(partial(words_packer, WORDS32), WORDS32, "u32")
 
 
 def of_blocks(format: str, layout: Layout, putting: Callable[[Layout], Any] = words_of) -> Packing:
-    """A format's packing into a layout, its planes as `putting` has them."""
+    """A block format's packing into a layout, with planes filled by `putting`."""
     share = Share(partial(blocks_packer, format, layout, putting), BLOCKS, format)
     unit = layout.blocks * BLOCK // FORMATS[format].block * FORMATS[format].block_bytes
     return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)

@@ -1,6 +1,6 @@
-"""Rows of a weight kept as the file has them, sixteen brought together when a kernel meets them:
-into the layout that linear streams, a row a lane. So what linear makes of packed weights can be
-made of any sixteen rows, with the same bits."""
+"""Gathers sixteen rows of a weight in the file's layout into the packed layout that linear streams,
+one row a lane. So the product of any sixteen rows has the same bits as linear's on packed
+weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ ALONG = Knob(
     "bytes ahead in each row that are asked for; 0: the rows that follow",
     (),
 )
-ASKED = 8  # pieces of rows for which as much is asked for at once
+ASKED = 8  # pieces of rows between two prefetches
 REST = 4 * LANES  # bytes of an element of sixteen rows, at most
 I8, I16, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(64)
 Words = Callable[[int], list[Any]]  # a byte of the piece -> four vectors of words, a row a lane
@@ -61,7 +61,7 @@ def _narrow(builder: Any, words: Any, shift: int, bits: int) -> Any:
 
 
 def _masked(builder: Any, words: Any, byte: int, left: int = 0) -> Any:
-    """These bits of each byte, then all moved to the left, or to the right before."""
+    """Mask these bits of each byte, then shift left, or right before masking."""
     if left < 0:
         words = builder.lshr(words, ir.Constant(i32x16.ir, [-left] * LANES))
     each = byte * 0x01010101
@@ -120,8 +120,8 @@ def _q4_k(builder: Any, words: Words, put: Put, copy: Copy) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What of a row is brought at once: `bytes` of the file, which are so many `units` of the
-    packed layout, of `step` bytes for sixteen rows each."""
+    """The unit of gathering: `bytes` of the file, which become `units` of the packed layout, of
+    `step` bytes for sixteen rows each."""
 
     bytes: int
     units: int
@@ -130,12 +130,12 @@ class Piece:
 
     @property
     def unit_bytes(self) -> int:
-        """Of the file, that one unit of one row takes."""
+        """Bytes of the file for one unit of one row."""
         return self.bytes // self.units
 
     @property
     def together(self) -> int:
-        """Units between which is asked for what follows."""
+        """Units between two prefetches."""
         return ASKED * self.units
 
     @property
@@ -171,8 +171,8 @@ def _begins(context: Any, builder: Any, weight: Any, starts: Any, values: Any) -
 
 
 def bring_piece(code: Code) -> Any:
-    """An intrinsic of (weight, starts, at, out, to): the piece at byte `at` of sixteen rows, which
-    begin at bytes starts[0] to starts[15] of the weight, to byte `to` of `out`."""
+    """An intrinsic of (weight, starts, at, out, to): transposes the piece at byte `at` of sixteen
+    rows, which begin at bytes starts[0] to starts[15] of the weight, to byte `to` of `out`."""
 
     @intrinsic
     def bring(typing, weight, starts, at, out, to):
@@ -202,9 +202,8 @@ def bring_piece(code: Code) -> Any:
 
 
 def meet_pieces(kind: Vector, piece: Piece, count: int) -> Any:
-    """An intrinsic of (sums, weight, starts, at, x, k): so many pieces of a float format that
-    follow one another, met by x[0, k:] of one token at once: a chain of fused multiply-adds for
-    each row."""
+    """An intrinsic of (sums, weight, starts, at, x, k): multiplies so many consecutive pieces of a
+    float format by x[0, k:] of one token: one chain of fused multiply-adds per row."""
     code, size, units, step = piece.code, piece.bytes, piece.units, piece.step
 
     @intrinsic
@@ -240,7 +239,7 @@ def meet_lines(kind: Vector) -> Any:
     asked for a row at a time among the products: of many that are asked for at once a CPU (Zen 5)
     drops some."""
     bits, half = kind.bits // kind.lanes, CACHE_LINE // 2
-    every = 32 // bits  # columns from one row that is asked for to the next
+    every = 32 // bits  # columns from one row's prefetch to the next
 
     @intrinsic
     def meet(typing, sums, weight, starts, at, x, k, ahead, asked):
@@ -277,9 +276,9 @@ def meet_lines(kind: Vector) -> Any:
 
 @inner
 def ask(weight, starts, row, byte, first, end, lines):
-    """Ask for so many lines of rows that follow, one row after the other, since the memory likes
-    lines in order better than rows by turns. Each row is asked for from byte `first` to `end`;
-    -> the next (row, byte)."""
+    """Prefetch so many lines of the next rows, one row after the other, since memory prefers
+    consecutive lines. Each row is prefetched from byte `first` to `end`; -> the next (row,
+    byte)."""
     at = starts[row]
     for _ in range(lines):
         prefetch(weight, at + byte, 2)
@@ -307,8 +306,8 @@ def ask_along(weight, starts, following, at, size, begin, end, along):
 
 
 def bring_elements(format: str) -> Any:
-    """(weight, starts, byte, out, to): the element of a float format at that byte of sixteen rows,
-    one after the other."""
+    """(weight, starts, byte, out, to): gather the element of a float format at that byte of sixteen
+    rows."""
     bytes_each = PIECES[format].unit_bytes
     element = {4: types.uint32, 2: types.uint16}[bytes_each]
 
@@ -321,8 +320,8 @@ def bring_elements(format: str) -> Any:
 
 
 def bring_units(format: str) -> Any:
-    """(weight, starts, following, row_bytes, unit, depth, out, along): `depth` units from `unit` on
-    of sixteen rows, packed; as much of what follows is asked for."""
+    """(weight, starts, following, row_bytes, unit, depth, out, along): gather `depth` units from
+    `unit` of sixteen rows, packed, and prefetch as much of the following ones."""
     piece = PIECES[format]
     one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
     bytes_each, together, lines_each = piece.unit_bytes, piece.together, piece.lines
@@ -355,9 +354,9 @@ def bring_units(format: str) -> Any:
 
 
 def meet_units(format: str, kind: Vector) -> Any:
-    """(weight, starts, following, row_bytes, x, along): sums of twice sixteen rows of a float
-    format met by one token x [1, hidden], two vectors; what follows is asked for. `starts` and
-    `following` are two groups' each."""
+    """(weight, starts, following, row_bytes, x, along): products of twice sixteen rows of a float
+    format with one token x [1, hidden], two vectors, while the following rows are prefetched.
+    `starts` and `following` are two groups each."""
     piece, rest = PIECES[format], meet_rest(format, kind)
     bytes_each, line = piece.unit_bytes, CACHE_LINE // piece.unit_bytes
     whole = meet_pieces(kind, piece, line // piece.units)
@@ -384,8 +383,8 @@ def meet_units(format: str, kind: Vector) -> Any:
 
 
 def meet_in_lines(format: str, kind: Vector) -> Any:
-    """The same for AVX-512. A row's beginning is asked for where the end of the one before is met;
-    `along` 0 is a whole row ahead."""
+    """The same for AVX-512. A row's beginning is prefetched while the end of the one before is
+    read; `along` 0 is a whole row ahead."""
     rest, bytes_each = meet_rest(format, kind), PIECES[format].unit_bytes
     whole, line = meet_lines(kind), CACHE_LINE // bytes_each
 
@@ -405,7 +404,8 @@ def meet_in_lines(format: str, kind: Vector) -> Any:
 
 
 def meet_rest(format: str, kind: Vector) -> Any:
-    """(weight, starts, done, x, sums): the sums with what is behind `done` elements of each row."""
+    """(weight, starts, done, x, sums): add the products of the elements after `done` of each
+    row."""
     rest, bytes_each = bring_elements(format), PIECES[format].unit_bytes
 
     @inner

@@ -1,7 +1,7 @@
-"""Scales that make a block's weighted error small, as reference/formats/scale_search.py finds
-them: the same tries, sums and comparisons in the same order, so the same integers.
+"""Scales that minimise a block's weighted error, found as in reference/formats/scale_search.py: the
+same candidates, sums and comparisons in the same order, so the same integers.
 
-Sixteen parts are fitted at once, one a lane. Elements and weights lie as [elements of a part][16].
+Sixteen parts are fitted at once, one per lane. Elements and weights are [elements of a part][16].
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ def nearest(x, low, high):
 
 
 def whole(half: int) -> Any:
-    """What elements over their scale become: integers in [-half, half)."""
+    """Elements over their scale as integers in [-half, half)."""
     low, high = np.float32(-half), np.float32(half - 1)
 
     @njit(inline="always")
@@ -57,7 +57,7 @@ def whole(half: int) -> Any:
 
 @inner
 def named(scaled):
-    """The nearest of NL's values, the lower one of two."""
+    """The nearest of NL's values, the lower of two at a tie."""
     value = splat(f32x16, VALUES[0])
     for i in range(len(MIDDLES)):
         value = where(scaled > MIDDLES[i], splat(f32x16, VALUES[i + 1]), value)
@@ -82,7 +82,7 @@ def mean_square(x, size):
     return total / np.float32(size)
 
 
-# How elements are weighed, to `weights`.
+# Weights of elements, to `weights`.
 
 
 @inner
@@ -113,7 +113,7 @@ def by_size(power: int) -> Any:
 
 
 def symmetric_fit(becomes: Any) -> Any:
-    """(x, weights, size, targets) -> the scale that explains most."""
+    """(x, weights, size, targets) -> the scale with the smallest weighted error."""
 
     @inner
     def symmetric(x, weights, size, targets):
@@ -137,8 +137,8 @@ def symmetric_fit(becomes: Any) -> Any:
 
 
 def symmetric_parts_fit(becomes: Any) -> Any:
-    """(x, weights, size, parts, most, targets, halves, d, scales): the float16 of each block's d to
-    `halves`, d and integer scales of each part."""
+    """(x, weights, size, parts, most, targets, halves, d, scales): each block's d as float16 to
+    `halves`, d and each part's integer scales."""
     symmetric = symmetric_fit(becomes)
 
     @inner

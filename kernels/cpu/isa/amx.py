@@ -45,8 +45,8 @@ ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18  # Linux o
 def request() -> bool:
     """Whether this process may use AMX: the CPU has it and Linux, asked once, grants it.
 
-    All threads get the permission, earlier and later ones, and so do children by fork but not
-    those by exec. Linux refuses where a thread's alternate signal stack is too small for tiles.
+    All threads get the permission, existing and new ones, and so do children by fork but not those
+    by exec. Linux refuses where a thread's alternate signal stack is too small for tiles.
     """
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return False
@@ -73,7 +73,7 @@ FULL = tile_config(*[(16, 64)] * 8)
 
 
 class Tiles(types.Type):
-    """Who works the tiles, as a compile-time argument."""
+    """Which implementation runs the tiles, as a compile-time argument."""
 
     def __init__(self, form: str) -> None:
         self.form = form
@@ -85,7 +85,7 @@ AMX, EMULATED = Tiles("amx"), Tiles("emulated")
 
 
 def _byte_array(context: Any, builder: Any, data: Any, size: int) -> Any:
-    """A uint8 array of memory that nobody owns."""
+    """A uint8 array of memory without an owner."""
     array = context.make_array(BYTES)(context, builder)
     data = builder.bitcast(data, I8.as_pointer())
     populate_array(array, data, [I64(size)], [I64(1)], I64(1), meminfo=None)
@@ -94,7 +94,7 @@ def _byte_array(context: Any, builder: Any, data: Any, size: int) -> Any:
 
 @intrinsic
 def tile_state(typing, tag):
-    """The state of eight tiles, on the stack of the calling function, whose lifetime it has."""
+    """The state of eight tiles, on the stack of the calling function, with its lifetime."""
     size = amx_emulated.STATE_BYTES if tag.instance_type == EMULATED else 0
 
     def codegen(context, builder, signature, values):
@@ -135,7 +135,7 @@ def _perform(
 
 @intrinsic
 def configure(typing, tag, state, config):
-    """Load the 64 bytes of tile_config() and clear every tile; before all else."""
+    """Load the 64 bytes of tile_config() and clear every tile; required first."""
 
     def codegen(context, builder, signature, values):
         pointer = address_of(context, builder, config, [values[2], I64(0)], I8)
@@ -147,7 +147,7 @@ def configure(typing, tag, state, config):
 
 @intrinsic
 def release(typing, tag, state):
-    """Give the tiles back; after all else."""
+    """Release the tiles; required last."""
 
     def codegen(context, builder, signature, values):
         operation = tag, "tilerelease", amx_emulated.release

@@ -19,7 +19,7 @@ from kernels.cpu.runtime.closures import inner
 TILE, ROW = 1024, 64
 CONFIG = 8 * TILE
 STATE_BYTES = CONFIG + 64
-PALETTE, ROW_BYTES, ROWS = CONFIG, CONFIG + 16, CONFIG + 48  # where the configuration has them
+PALETTE, ROW_BYTES, ROWS = CONFIG, CONFIG + 16, CONFIG + 48  # their offsets in the configuration
 SMALLEST = np.float32(2.0**-126)
 
 
@@ -89,7 +89,7 @@ def store_rows(state, t, target, stride):
 
 @inner
 def product_shape(state, c, a, b):
-    """(rows, columns, depth) of c += a b in elements of four bytes; zeros if they do not fit."""
+    """(rows, columns, depth) of c += a b in elements of four bytes; zeros if they do not match."""
     (m, n), (a_rows, a_bytes), (depth, b_bytes) = shape(state, c), shape(state, a), shape(state, b)
     if m != a_rows or n != b_bytes or a_bytes != 4 * depth or n % 4:
         state[PALETTE] = 0
@@ -129,7 +129,7 @@ def dot_u8_i8(state, c, a, b):
 
 @inner
 def flush(x):
-    """A subnormal number as zero of its sign."""
+    """Flush a subnormal number to zero of its sign."""
     return x if not abs(x) < SMALLEST else np.float32(math.copysign(0.0, x))
 
 

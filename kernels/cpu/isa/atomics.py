@@ -1,6 +1,6 @@
-"""What threads need to meet: atomics, a pause, and calls through addresses.
+"""Primitives for synchronising threads: atomics, a pause, and calls through addresses.
 
-All threads see the atomics of this file in one order (sequential consistency).
+All atomics of this file are sequentially consistent.
 """
 
 import llvmlite.binding as llvm
@@ -21,7 +21,7 @@ def _word(array):
 
 @intrinsic
 def atomic_add(typing, array, index, value):
-    """array[index] += value on an int32 or int64 array; returns the value before."""
+    """array[index] += value on an int32 or int64 array; returns the previous value."""
 
     def codegen(context, builder, signature, values):
         pointer = address_of(context, builder, signature.args[0], values, _word(array))
@@ -43,7 +43,8 @@ def atomic_load(typing, array, index):
 
 @intrinsic
 def compare_and_swap(typing, array, index, expected, value):
-    """Whether array[index] was as expected, on an int32 or int64 array; it is `value` then."""
+    """Set array[index] of an int32 or int64 array to `value` if it was as expected; returns whether
+    it was."""
 
     def codegen(context, builder, signature, values):
         pointer = address_of(context, builder, signature.args[0], values, _word(array))
@@ -55,7 +56,7 @@ def compare_and_swap(typing, array, index, expected, value):
 
 @intrinsic
 def pause(typing):
-    """Tell the core that this is a spin; nothing where there is no such instruction."""
+    """Tell the core that this is a spin loop; nothing where there is no such instruction."""
 
     def codegen(context, builder, signature, values):
         if llvm.get_process_triple().startswith("x86"):

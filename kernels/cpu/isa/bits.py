@@ -28,7 +28,7 @@ def field(data, base, j, bits, run):
 
 @njit(inline="always")
 def pack(data, base, q, low, bits, run):
-    """Lay side by side, from data[base] on, `bits` bits of each of q from bit `low` on."""
+    """Pack `bits` bits of each of q, starting with bit `low`, consecutively from data[base]."""
     per_byte = 8 // bits
     span = run * per_byte
     for byte in range(len(q) // per_byte):

@@ -1,8 +1,8 @@
-"""What an AArch64 CPU can, by the words of bits in which Linux tells each process.
+"""CPU features of AArch64, from the hardware capability words that Linux gives each process.
 
-LLVM reads the names in /proc/cpuinfo, knows few of them, and takes the rest from the model of CPU:
-of one it does not know, it would compile neither dots nor anything else that is not in every CPU,
-and of one it knows what a system or an emulator has taken away.
+LLVM reads the names in /proc/cpuinfo, knows few of them, and derives the rest from the CPU's model:
+for an unknown one it would use no feature beyond the baseline, and for a known one also those that
+a system or an emulator has disabled.
 """
 
 import ctypes
@@ -21,7 +21,8 @@ BITS = {
 
 
 def probed() -> dict[str, bool]:
-    """Whether this CPU has each of these features, by LLVM's names; none where no system says."""
+    """Whether this CPU has each of these features, by LLVM's names; none where the system does not
+    tell."""
     if sys.platform != "linux":
         return {}
     told = ctypes.CDLL(None).getauxval
@@ -30,7 +31,7 @@ def probed() -> dict[str, bool]:
 
 
 def features(words: dict[int, int]) -> dict[str, bool]:
-    """The same of words of bits."""
+    """The same from these words."""
     return {
         name: bool(words[kind] >> bit & 1)
         for kind, names in BITS.items()

@@ -1,8 +1,8 @@
-"""Formulas on vectors of floats: operators, comparisons and choices, lane by lane.
+"""Formulas on vectors of floats: operators, comparisons and selection, lane by lane.
 
 With `kernels.cpu.isa.lanes` imported, compiled code may write a * b + c of vectors, or of a vector
-and a float32, which stands for all lanes. Nothing is contracted or reordered: each operator rounds
-once, as NumPy's do.
+and a float32, which is broadcast. Nothing is contracted or reordered: each operator rounds once, as
+NumPy's do.
 """
 
 import operator
@@ -26,7 +26,7 @@ from kernels.cpu.isa.simd import (
 
 @intrinsic
 def alike(typing, v, scalar):
-    """Every lane of a vector like v the same float32."""
+    """The float32 broadcast to a vector like v."""
 
     def codegen(context, builder, signature, values):
         return broadcast(builder, v, values[1])
@@ -57,7 +57,7 @@ def _meaning(of_vectors: Any) -> Any:
 
 
 def _comparison(symbol: Any) -> Any:
-    """An intrinsic that says where it holds; nowhere where either is NaN."""
+    """An intrinsic that returns the mask; false where either is NaN."""
     sign = {operator.lt: "<", operator.gt: ">", operator.eq: "=="}[symbol]
 
     @intrinsic
@@ -100,7 +100,7 @@ def root(builder, kind, v):
 
 @intrinsic
 def within(typing, v, low, high):
-    """The nearest number of [low, high], two float32s; `low` for NaN."""
+    """Clamp to [low, high], two float32s; `low` for NaN."""
 
     def codegen(context, builder, signature, values):
         value, *limits = values

@@ -23,7 +23,8 @@ LOWEST = -87.336540  # below it e^x is no normal number
 
 @lanewise
 def _ldexp(builder, kind, v, n):
-    """v * 2^n for a whole float n, added to v's exponent: v and the result are normal numbers."""
+    """v * 2^n for an integral float n, added to v's exponent: v and the result are normal
+    numbers."""
     i32 = kind.of("i32").ir
     steps = builder.shl(builder.fptosi(n, i32), constant(i32, 23))
     return builder.bitcast(builder.add(builder.bitcast(v, i32), steps), kind.ir)
@@ -45,14 +46,15 @@ _of_r = polynomial(
 )  # fmt: skip
 
 
-# Added to a number, it leaves the nearest whole one, plus 127, in the lowest bits of the sum: those
-# of the exponent of 2 to its power.
+# Adding this rounds to the nearest integer and leaves it, plus 127, in the lowest bits of the
+# sum: the exponent of 2 to its power.
 WHOLE = 1.5 * 2**23 + 127
 
 
 @lanewise
 def _times_power(builder, kind, v, whole, x):
-    """v * 2^n of a sum `whole` of WHOLE and n; 0 where x is below what has a normal result."""
+    """v * 2^n from the sum `whole` of WHOLE and n; 0 where x is below the range of normal
+    results."""
     i32 = kind.of("i32").ir
     power = builder.shl(builder.bitcast(whole, i32), constant(i32, 23))
     scaled = builder.fmul(v, builder.bitcast(power, kind.ir))
@@ -62,7 +64,7 @@ def _times_power(builder, kind, v, whole, x):
 
 @njit(inline="always")
 def exp_of_negative(x):
-    """exp of what is at most 0, minus infinity included, or NaN: with fewer instructions, and as
+    """exp of values at most 0, minus infinity included, or NaN: with fewer instructions, and as
     exact."""
     whole = fma(x, splat(f32x16, LOG2_E), splat(f32x16, WHOLE))
     n = sub(whole, splat(f32x16, WHOLE))

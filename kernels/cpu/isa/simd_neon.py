@@ -16,12 +16,12 @@ FIRST_TOKEN, LAST_TOKEN = (0, 1, 4, 5), (2, 3, 6, 7)
 
 
 def registers(builder: Any, v: Any, lanes: int) -> list[Any]:
-    """A vector as registers of so many lanes."""
+    """Split a vector into registers of so many lanes."""
     return [shuffle(builder, v, v, range(at, at + lanes)) for at in range(0, v.type.count, lanes)]
 
 
 def joined(builder: Any, parts: Sequence[Any]) -> Any:
-    """The vector of these registers, as many as a power of two."""
+    """Concatenate these registers, a power of two of them."""
     while len(parts) > 1:
         both = range(2 * parts[0].type.count)
         pairs = zip(parts[::2], parts[1::2], strict=True)
@@ -30,7 +30,7 @@ def joined(builder: Any, parts: Sequence[Any]) -> Any:
 
 
 def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
-    """Each byte's value of sixteen, by its four low bits, the fifth to eighth being zero."""
+    """Table lookup of each byte by its four low bits, bits five to eight being zero."""
     values, name = ir.Constant(I8X16, [*table]), "llvm.aarch64.neon.tbl1.v16i8"
     found = [call_llvm(builder, name, I8X16, [values, v]) for v in registers(builder, index, BYTES)]
     return joined(builder, found)

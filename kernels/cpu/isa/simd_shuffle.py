@@ -1,4 +1,5 @@
-"""Vectors by several: rows transposed, loaded, added to and stored; and arrays on the stack."""
+"""Several vectors at once: rows transposed, loaded, accumulated and stored; and arrays on the
+stack."""
 
 from typing import Any
 
@@ -28,10 +29,8 @@ LANES = 16
 
 @intrinsic(prefer_literal=True)
 def stack(typing, dtype, count):
-    """A 1-d array of `count` elements on this function's stack, uninitialised, on a cache line.
-
-    It lives as long as the function: pass it down, never return it.
-    """
+    """A 1-d array of `count` elements on this function's stack, uninitialised, cache-line aligned.
+    It lives as long as the function: pass it down, never return it."""
     result = types.Array(dtype.dtype, 1, "C")
     if not isinstance(count, types.IntegerLiteral):
         raise TypeError("the size of an array on the stack is a constant")
@@ -56,7 +55,7 @@ def stack(typing, dtype, count):
     return result(dtype, count), codegen
 
 
-# Masks that every instruction set has one instruction for: pairs within a quarter, then quarters.
+# Masks that are one instruction on every ISA: pairs within a quarter, then quarters.
 LOW = [quarter + lane for quarter in (0, 4, 8, 12) for lane in (0, 16, 1, 17)]
 HIGH = [lane + 2 for lane in LOW]
 LOW_PAIRS = [quarter + lane for quarter in (0, 4, 8, 12) for lane in (0, 1, 16, 17)]
@@ -142,10 +141,8 @@ def columns_of_rows(builder: Any, rows: Any, byte: int, bits: int) -> list[Any]:
 
 @intrinsic
 def transpose_quarters(typing, a, b, c, d):
-    """Four rows of 4x4 squares, f32x16 each: every square transposed.
-
-    So vector i has elements i, 4 + i, 8 + i and 12 + i of each row, four rows side by side.
-    """
+    """Four rows of 4x4 squares, f32x16 each: every square transposed. So vector i has elements i, 4
+    + i, 8 + i and 12 + i of each row, four rows side by side."""
     return types.UniTuple(a, 4)(a, a, a, a), _shuffles([LOW, HIGH, LOW_PAIRS, HIGH_PAIRS])
 
 
@@ -257,7 +254,7 @@ def first_lanes(typing, v, count, rest):
 
 @njit(inline="always")
 def store_columns(a, b, c, d, target, start, step):
-    """The sixteen columns of squares that transpose_quarters gave, in order, `step` apart."""
+    """Store the sixteen columns of squares that transpose_quarters gave, in order, `step` apart."""
     e, f = gather_quarters(a[0], b[0], c[0], d[0]), gather_quarters(a[1], b[1], c[1], d[1])
     g, h = gather_quarters(a[2], b[2], c[2], d[2]), gather_quarters(a[3], b[3], c[3], d[3])
     store_rows(target, start, step, (e[0], f[0], g[0], h[0]))
@@ -268,8 +265,8 @@ def store_columns(a, b, c, d, target, start, step):
 
 @inner
 def transpose(source, offset, stride, target, start):
-    """Sixteen rows of sixteen words of four bytes, `stride` elements apart from source[offset:] on:
-    their columns one after the other to target[start:]."""
+    """Transpose sixteen rows of sixteen words of four bytes, `stride` elements apart from
+    source[offset:], to target[start:]."""
     like = zeros(f32x16, 4)
     a = transpose_quarters(*load_rows(like, source, offset, stride))
     b = transpose_quarters(*load_rows(like, source, offset + 4 * stride, stride))
@@ -280,7 +277,7 @@ def transpose(source, offset, stride, target, start):
 
 @njit(inline="always")
 def four_rows(source, offset, stride, first, last):
-    """Four of an array's rows, from `first` on; beyond the last it stands for them."""
+    """Four of an array's rows, from `first`; the last row is repeated."""
     return (
         load(f32x16, source, offset + min(first, last) * stride),
         load(f32x16, source, offset + min(first + 1, last) * stride),
@@ -291,8 +288,8 @@ def four_rows(source, offset, stride, first, last):
 
 @inner
 def transpose_first(source, offset, stride, rows, target, start):
-    """The same of fewer rows, whose columns lie as close. Each is stored as sixteen words, of which
-    the next one covers what is beyond its rows, and nothing what is beyond the last one's."""
+    """The same for fewer rows, with adjacent columns. Each is stored as sixteen words; the next
+    store overwrites the surplus, and the last one's store has none."""
     last = rows - 1
     a = transpose_quarters(*four_rows(source, offset, stride, 0, last))
     b = transpose_quarters(*four_rows(source, offset, stride, 4, last))

@@ -26,7 +26,7 @@ def load_some(x, i, last):
 
 @njit(inline="always")
 def store_some(out, i, last, value):
-    """f32x16 to flat element i, nothing from `last` on."""
+    """Store f32x16 at flat element i, up to `last`."""
     if i + 16 <= last:
         store(out, i, value)
     else:
@@ -34,8 +34,8 @@ def store_some(out, i, last, value):
 
 
 def each(signature: str) -> Callable[[Any], Share]:
-    """Make a function of sixteen elements the share of an op on one or two arrays [tokens, width]:
-    it takes those of each input and the scalars behind them, and gives those of the output."""
+    """Turn a function of sixteen elements into the share of an op on one or two arrays [tokens,
+    width]: it takes each input's elements and then the scalars, and returns the output's."""
     two = sum(bool(argument.axes) for argument in all_arguments(signature)) == 3
 
     def made(function: Any) -> Share:
@@ -63,8 +63,8 @@ def each(signature: str) -> Callable[[Any], Share]:
 
 
 def over_rows(signature: str, function: Any, at: int = 0) -> Callable[..., None]:
-    """A share's function that calls another with the number of every row of the argument at this
-    place, which threads share, and with all arguments."""
+    """A share that calls a function with each row index of the argument at this position, split
+    among threads, and with all arguments."""
     of = inner(function, forceinline=True)
 
     def rows(args, thread, n_threads):
@@ -77,12 +77,12 @@ def over_rows(signature: str, function: Any, at: int = 0) -> Callable[..., None]
 
 
 def each_row(signature: str, at: int = 0) -> Callable[[Callable[..., None]], Share]:
-    """Make a function of a row's number and of all arguments the share of an op."""
+    """Turn a function of a row index and of all arguments into the share of an op."""
     return lambda function: Share(lambda: over_rows(signature, function, at), signature)
 
 
 def alone(signature: str) -> Callable[[Callable[..., None]], Share]:
-    """Make a function of all arguments the share of an op that is one thread's work; the others
+    """Turn a function of all arguments into the share of an op that one thread runs; the others
     return at once."""
 
     def made(function: Callable[..., None]) -> Share:
@@ -99,6 +99,6 @@ def alone(signature: str) -> Callable[[Callable[..., None]], Share]:
 
 
 def _known_as(function: Any, kernel: Callable[..., None]) -> Callable[..., None]:
-    """The kernel by the function's name, and as if it were of its module."""
+    """Give the kernel the function's name and module."""
     kernel.__module__, kernel.__qualname__ = function.__module__, function.__qualname__
     return kernel

@@ -1,6 +1,6 @@
-"""Calls of the C library from compiled code: semaphores, sleeping on a word, reads, and the time.
+"""The C library from compiled code: semaphores, futexes, reads, and the time.
 
-Semaphores are POSIX's unnamed ones, in bytes of an array; `memory` and `at` say where one is.
+Semaphores are POSIX's unnamed ones, in bytes of an array; `memory` and `at` tell where.
 """
 
 import platform
@@ -16,13 +16,13 @@ from kernels.cpu.isa.atomics import I64
 from kernels.cpu.isa.simd import I32, address_of, call_llvm
 
 I8 = ir.IntType(8)
-CLOCK = I32(getattr(time, "CLOCK_MONOTONIC", 1))  # its number differs between systems
+CLOCK = I32(getattr(time, "CLOCK_MONOTONIC", 1))  # its value differs between systems
 ERRNO = "__error" if sys.platform == "darwin" else "__errno_location"
 DONTNEED = 4  # of posix_fadvise
 FUTEX = {"x86_64": 202, "aarch64": 98}  # the system call's number, on Linux
 HAS_FUTEX = sys.platform == "linux" and platform.machine() in FUTEX
-WAIT, WAKE = 128, 129  # of futexes that one process has to itself
-NAP = 50_000  # nanoseconds between two looks at a word where there is no futex
+WAIT, WAKE = 128, 129  # of process-private futexes
+NAP = 50_000  # nanoseconds between two polls of a word where there is no futex
 
 
 def _of_semaphore(name, doc):
@@ -52,8 +52,8 @@ def _futex(builder, word, operation, value, limit):
 
 @intrinsic
 def sleep_on(typing, array, index, seen, nanoseconds):
-    """Sleep at most so long, below a second, and only while array[index], of int32, is as seen:
-    until `wake_all`, a signal, or for no reason. Without futexes it is a nap."""
+    """Sleep at most so long, below a second, while array[index], of int32, is as seen: until
+    `wake_all`, a signal, or spuriously. Without futexes it is a nap."""
 
     def codegen(context, builder, signature, values):
         word = address_of(context, builder, signature.args[0], values, I32)
@@ -73,7 +73,7 @@ def sleep_on(typing, array, index, seen, nanoseconds):
 
 @intrinsic
 def wake_all(typing, array, index):
-    """End the sleep of all who sleep on array[index]."""
+    """Wake all threads that sleep on array[index]."""
 
     def codegen(context, builder, signature, values):
         if HAS_FUTEX:
@@ -110,7 +110,7 @@ def call_preadv(typing, function, fd, iovecs, n_iovecs, offset):
 
 @intrinsic
 def drop_cached(typing, fd, offset, n_bytes):
-    """Tell the system that the pages it keeps of this part of a file will not be needed."""
+    """Tell the system that this part of a file need not stay in the page cache."""
 
     def codegen(context, builder, signature, values):
         fd, offset, n_bytes = values

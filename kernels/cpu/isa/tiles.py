@@ -1,7 +1,7 @@
 """Register tiles: a tuple of sums, one vector for each of some tokens, that stays in registers.
 
-A tile's columns are tokens; an outer step multiplies one vector of weights with a scalar of each
-token. The scalars lie side by side in a panel: array[offset + t] is token t's.
+A tile's columns are tokens; an outer step multiplies one vector of weights by a scalar of each
+token. The scalars are adjacent in a panel: array[offset + t] is token t's.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,16 +30,17 @@ def scalars(context: Any, builder: Any, array: Any, values: Any, count: int) -> 
 
 
 def spread(builder: Any, v: Vector, scalar: Any) -> Any:
-    """v's like with the scalar all over, a float or a word of several elements."""
+    """Broadcast the scalar, a float or a word of several elements, to a vector like v."""
     word = Vector("f32" if v.element == "f32" else "i32", v.bits // 32)
     return builder.bitcast(broadcast(builder, word, scalar), v.ir)
 
 
 def outer(step: Any) -> Any:
     """An intrinsic of (sums, v, array, offset): the tuple of step(sums[t], v, s) for each t, where
-    s is v's like with array[offset + t] all over, as a float or as a word of several elements.
+    s is array[offset + t] broadcast like v, as a float or as a word of several elements.
 
-    `step` is an intrinsic too: a compiled function for each would take LLVM minutes to inline."""
+    `step` is an intrinsic too: a compiled function for each would take LLVM minutes to inline.
+    """
 
     @intrinsic
     def operation(typing, sums, v, array, offset):
@@ -61,8 +62,8 @@ def outer(step: Any) -> Any:
 
 
 def outer_of_two(step: Any) -> Any:
-    """The same of two tuples, (sums, others, v, w, array, offset) -> both: each scalar is spread
-    over a register once."""
+    """The same for two tuples, (sums, others, v, w, array, offset) -> both: each scalar is
+    broadcast once."""
 
     @intrinsic
     def operation(typing, sums, others, v, w, array, offset):
@@ -99,7 +100,7 @@ def zeros(typing, kind, count):
 
 @intrinsic(prefer_literal=True)
 def splats(typing, kind, count, array, offset):
-    """`count` vectors, the lanes of vector t all array[offset + t]."""
+    """`count` vectors, each broadcasting array[offset + t]."""
     vector = kind.instance_type
     result = types.UniTuple(vector, count.literal_value)
 
@@ -272,7 +273,7 @@ def in_tiles(make: Callable[[int], Any], sizes: Sequence[int]) -> Any:
 
     size, tile, rest = sizes[0], make(sizes[0]), in_tiles(make, sizes[1:])
 
-    @njit(inline="always")  # or LLVM would optimise the smaller sizes once for every larger one
+    @njit(inline="always")  # or LLVM would optimise the smaller sizes again for every larger one
     def run(first, count, arguments):
         while first + size <= count:
             tile(first, arguments)

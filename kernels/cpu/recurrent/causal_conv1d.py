@@ -1,4 +1,4 @@
-"""causal_conv1d on the CPU: channels are shared among threads, sixteen at a time."""
+"""causal_conv1d on the CPU: channels are split among threads, sixteen at a time."""
 
 from kernels.cpu.isa.simd import fma
 from kernels.cpu.isa.sweep import load_some, store_some
@@ -11,7 +11,7 @@ SIGNATURE = in_place(OP.signature)
 
 @share(SIGNATURE)
 def generic(args, thread, n_threads):
-    """Token t's column i is x[i] from the beginning of its run on, and the run's state before."""
+    """Token t's column i is x[i] within its run, and the run's state before it."""
     x, weight, bias, sources, targets, out, states = arguments(args, SIGNATURE)
     tokens, width = x.shape
     taps = len(weight)

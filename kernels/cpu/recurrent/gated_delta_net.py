@@ -1,6 +1,6 @@
-"""gated_delta_net on the CPU: a thread has some heads' columns and takes them through all tokens,
-sixty-four at a time where a head has so many, whose states are neighbours in memory, or sixteen.
-`scratch` has the states that run, of each thread those of the columns that it is at."""
+"""gated_delta_net on the CPU: each thread processes some heads' columns through all tokens,
+sixty-four at a time where a head has so many, since their states are adjacent in memory, or
+sixteen. `scratch` has the running states, for each thread those of its current columns."""
 
 from kernels.cpu.isa.simd import add, f32x16, fma, load, mul, splat, store, sub, zero
 from kernels.cpu.isa.simd_exp import exp
@@ -17,13 +17,13 @@ WIDE = 4 * LANES  # columns of a piece
 
 
 def scratch(shape: Shape) -> int:
-    """A state of each head, in whole pieces of columns."""
+    """One state per head, in whole pieces of columns."""
     return shape["heads"] * shape["state"] * -(-shape["head_dim"] // WIDE) * WIDE
 
 
 @inner
 def four(args, h, i, running):
-    """WIDE columns of a head, from i on, through all tokens."""
+    """WIDE columns of a head, from i, through all tokens."""
     q, k, v, g, beta, group_of, sources, targets, _, out, states = arguments(args, SIGNATURE)
     size, of = q.shape[2], group_of[h]
     for t in range(len(v)):
@@ -81,7 +81,7 @@ def four(args, h, i, running):
 
 @inner
 def one(args, h, i, running):
-    """The same of up to LANES columns."""
+    """The same for up to LANES columns."""
     q, k, v, g, beta, group_of, sources, targets, _, out, states = arguments(args, SIGNATURE)
     size, of, head_dim = q.shape[2], group_of[h], v.shape[2]
     for t in range(len(v)):

@@ -1,5 +1,5 @@
-"""The scans of state space models on the CPU: a thread has some channels, or some heads, and takes
-them through all tokens, sixteen channels at a time. `scratch` has the states that run."""
+"""The scans of state space models on the CPU: each thread processes some channels, or some heads,
+through all tokens, sixteen channels at a time. `scratch` has the running states."""
 
 from kernels.cpu.isa.simd import f32x16, fma, mul, splat, zero
 from kernels.cpu.isa.simd_exp import exp
@@ -14,12 +14,12 @@ LANES = 16
 
 
 def of_channels(shape: Shape) -> int:
-    """A state for each channel, in whole sixteens."""
+    """One state per channel, in whole sixteens."""
     return shape["state"] * -(-shape["inner"] // LANES) * LANES
 
 
 def of_heads(shape: Shape) -> int:
-    """The same of each head's channels."""
+    """The same for each head's channels."""
     return shape["heads"] * shape["state"] * -(-shape["head_dim"] // LANES) * LANES
 
 

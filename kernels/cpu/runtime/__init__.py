@@ -1,1 +1,1 @@
-"""What compiles, loads and runs shares: the team of threads, its programs, readers of files."""
+"""Compiles, loads and runs shares: the team of threads, its programs, readers of files."""

@@ -1,5 +1,5 @@
-"""Compiled functions that close over other compiled functions, and what tells them apart: a name
-that says what they close over, the same in every process."""
+"""Compiled functions that close over other compiled functions, with names that tell what they close
+over, the same in every process."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-# For what compiled functions alone call: it has no wrapper for Python, which would take a fifth of
-# the time of compiling, and crashes when Python calls it.
+# For functions called by compiled code only: no wrapper for Python, which would take a fifth of
+# the time of compiling; Python must not call it.
 inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 PLAIN = int, float, complex, str, tuple, np.generic, np.ndarray
 
 
 def _python(value: Any) -> FunctionType | None:
-    """The Python function that a compiled function or an intrinsic was made of, or that it is."""
+    """The Python function of a compiled function or an intrinsic, or itself."""
     found = getattr(value, "py_func", getattr(value, "_defn", value))
     return found if isinstance(found, FunctionType) else None
 
@@ -47,7 +47,7 @@ def _described(value: Any) -> str:
 
 
 def modules_of(function: Callable[..., Any]) -> set[str]:
-    """The modules of a function and of all that it closes over, directly or not."""
+    """The modules of a function and of all that it closes over, transitively."""
     found: set[str] = set()
     seen: set[int] = set()
     waiting: list[Any] = [function]
@@ -63,8 +63,8 @@ def modules_of(function: Callable[..., Any]) -> set[str]:
 
 
 def told_of(function: Callable[..., None], rooms: Collection[str]) -> tuple[str, tuple[str, ...]]:
-    """What a function computes, told by its code and by what that names; and the modules of these
-    rooms, with sources of their own, that it takes functions from."""
+    """A description of what a function computes, by its code and the names in it; and the modules
+    of these rooms, with sources of their own, from which it takes functions."""
     words: list[str] = []
     modules: set[str] = set()
     seen: set[int] = set()
@@ -88,7 +88,7 @@ def told_of(function: Callable[..., None], rooms: Collection[str]) -> tuple[str,
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The function's, and those of functions within."""
+    """The function's code object, and those of nested functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -102,7 +102,8 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """The globals that a function names, and of modules among those what is compiled or plain."""
+    """Globals that a function uses, and of modules among those only compiled functions and plain
+    values."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     known = [function.__globals__[name] for name in sorted(names) if name in function.__globals__]
     yield from known

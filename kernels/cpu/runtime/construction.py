@@ -1,9 +1,9 @@
-"""What compiled code could do that no trial of finite length sees, ruled out by how it is made.
+"""Excludes by construction what no finite trial of compiled code could detect.
 
-A share may compute, and read and write what its arguments say. It has no memory of its own that
-lasts from call to call, calls nothing but what is listed here and the one share that it says it
-calls, and asks neither for the time nor for its environment. Its C function alone, which Numba
-writes, may report to Python that it failed.
+A share may compute, and read and write what its arguments point to. It has no memory of its own
+that lasts from call to call, calls nothing but what is listed here and the one share that it
+declares, and queries neither the time nor its environment. Its C function alone, which Numba
+generates, may report to Python that it failed.
 """
 
 import re
@@ -20,10 +20,10 @@ MATHEMATICS = (
     "trunc",
 )  # fmt: skip
 
-CALLED = "called_share"  # the name by which a share calls another, which is looked at like it
+CALLED = "called_share"  # the name by which a share calls another, which is checked like it
 
-# What any share may call: the C library's mathematics, copies of memory, and helpers of Numba and
-# of compilers, none of which remembers a call.
+# What any share may call: the C library's mathematics, memory copies, and helpers of Numba and
+# of compilers, all stateless.
 CALLS = {
     **{name + kind: "mathematics" for name in MATHEMATICS for kind in ("", "f")},
     **dict.fromkeys(("memcpy", "memmove", "memset", "memcmp"), "memory of its arguments or stack"),
@@ -41,7 +41,7 @@ CALLS = {
     "__truncdfbf2": "float64 to bfloat16 where the CPU has no instruction",
 }
 
-# What the C function does once the share has failed: it tells Python, and nothing is computed then.
+# What the C function does once the share has failed: it tells Python, and computes nothing.
 REPORTS = frozenset((
     "numba_gil_ensure", "numba_gil_release", "numba_unpickle", "numba_do_raise", "NRT_Free",
     "numba_runtime_build_excinfo_struct", "PyBytes_FromStringAndSize", "PyErr_Clear",
@@ -50,7 +50,7 @@ REPORTS = frozenset((
     "_Py_NoneStruct", "PyExc_RuntimeError", "PyExc_StopIteration", "PyExc_SystemError",
 ))  # fmt: skip
 
-# LLVM's own functions, by families: arithmetic, and loads and stores of what pointers say.
+# LLVM's intrinsics, by families: arithmetic, and loads and stores through pointers.
 _ARITHMETIC = (
     "abs", "bitreverse", "bswap", "canonicalize", "ceil", "copysign", "cos", "ctlz", "ctpop",
     "cttz", "exp", "exp10", "exp2", "fabs", "floor", "fma", "fmuladd", "fptosi", "fptoui",
@@ -58,7 +58,7 @@ _ARITHMETIC = (
     "maxnum", "minimum", "minnum", "nearbyint", "pow", "powi", "rint", "round", "roundeven",
     "sadd", "sin", "smax", "smin", "smul", "sqrt", "sshl", "ssub", "trunc", "uadd", "umax",
     "umin", "umul", "ushl", "usub", "vector",
-    r"get\.active\.lane\.mask", "stepvector", "vscale",  # of vectors as long as a CPU has them
+    r"get\.active\.lane\.mask", "stepvector", "vscale",  # of scalable vectors
 )  # fmt: skip
 _MEMORY = (
     "assume", "dbg", "experimental", "lifetime", "masked", "memcpy", "memmove", "memset",
@@ -66,7 +66,7 @@ _MEMORY = (
 )  # fmt: skip
 _X86 = (
     r"avx|avx2|avx512\w*|fma|ssse3|sse41|sse42|vcvtps2ph\w*|ldtilecfg|tile\w+|tdp\w+"
-    r"|atomic\.sub\.cc"  # of a count of references
+    r"|atomic\.sub\.cc"  # of a reference count
 )
 INTRINSICS = re.compile(
     rf"llvm\.(?:(?:{'|'.join(_ARITHMETIC + _MEMORY)})|x86\.(?:{_X86})|aarch64\.neon)(?:\.|$)"
@@ -131,7 +131,8 @@ def _line_of(text: str, found: re.Match[str]) -> str:
 
 
 def complaint_about_object(code: bytes, calls: bool = False) -> str:
-    """The same of object code, as far as its sections and symbols tell; nothing if it is no ELF."""
+    """The same for object code, as far as its sections and symbols tell; nothing if it is no
+    ELF."""
     if not code.startswith(elf.MAGIC):
         return ""
     sections = elf.sections_of(code)

@@ -1,4 +1,4 @@
-"""Cores, by the numbers the system gives them, and threads that keep to one."""
+"""CPU cores by the system's numbers, and pinning of threads."""
 
 import os
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def allowed_cores() -> list[int]:
-    """The cores that this process may run on, in order; a core's hyper-threads count as such."""
+    """The cores that this process may run on, in order; hyper-threads count separately."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def _rank(core: int) -> int:
-    """Which of its physical core's hyper-threads it is, from 0 on; 0 where nobody says."""
+    """Which hyper-thread of its physical core it is, from 0; 0 if unknown."""
     try:
         told = (CPUS / f"cpu{core}/topology/thread_siblings_list").read_text()
     except OSError:
@@ -29,8 +29,8 @@ def _rank(core: int) -> int:
 
 
 def _quotas() -> Iterator[float]:
-    """How many cores' time each of the control groups that this process is in may use, of those
-    that have a limit: cpu.max in the second version of them, two files in the first."""
+    """The CPU quotas, in cores, of the control groups of this process, where limited: cpu.max in
+    version 2, two files in version 1."""
     for line in OWN_GROUPS.read_text().splitlines():
         _, names, path = line.split(":", 2)
         if names and "cpu" not in names.split(","):
@@ -50,8 +50,7 @@ def _quotas() -> Iterator[float]:
 
 
 def quota() -> float:
-    """Cores' time that this process may use, where containers are given a part of a machine;
-    infinity where nothing limits it."""
+    """The CPU quota of this process in cores, as set for containers; infinity if unlimited."""
     try:
         return min(_quotas(), default=float("inf"))
     except (OSError, ValueError):
@@ -59,8 +58,8 @@ def quota() -> float:
 
 
 def physical_cores() -> int:
-    """Cores whose time this process may use: those it may run on, hyper-threads not counted, and
-    no more than its control groups have a quota for, a part of a core being one."""
+    """The number of physical cores that this process may use: those it may run on, limited by the
+    quota rounded up."""
     import psutil  # a bare machine whose GPU is checked may have none
 
     allowed = len(allowed_cores())
@@ -69,7 +68,7 @@ def physical_cores() -> int:
 
 
 def cores_to_pin(n_threads: int) -> list[int]:
-    """One core for each thread, no two on one physical core while there are others; OSError or
+    """One core for each thread, distinct physical ones as long as there are any; OSError or
     ValueError where that cannot be."""
     if not hasattr(os, "sched_setaffinity"):
         raise OSError("pinned threads: this system cannot keep a thread to a core")
@@ -82,8 +81,8 @@ def cores_to_pin(n_threads: int) -> list[int]:
 
 
 class Pinned:
-    """While inside, this thread keeps to one core; afterwards it may be where it was allowed to be
-    when this was made."""
+    """Context in which this thread is pinned to a core; afterwards it may run where it was allowed
+    to at construction."""
 
     def __init__(self, core: int) -> None:
         self._core, self._before = core, os.sched_getaffinity(0)

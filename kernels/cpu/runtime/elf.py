@@ -1,4 +1,4 @@
-"""ELF files of 64 bits, as Linux has them: sections and symbols; no more."""
+"""A minimal reader of 64-bit ELF files: sections and symbols."""
 
 import struct
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ SYMBOLS, EMPTY = 2, 8  # types of sections
 
 
 class ELFError(ValueError):
-    """A file is not what it should be; the message says how."""
+    """A malformed file, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """`section` is its section's number, 0 for what other files define."""
+    """`section` is the index of its section, 0 if it is undefined here."""
 
     name: str
     section: int

@@ -1,5 +1,5 @@
-"""The register that says how this thread rounds and whether it flushes subnormal numbers: MXCSR on
-x86-64. Elsewhere it reads as 0 and is left alone."""
+"""The register with the rounding mode and the flushing of subnormal numbers: MXCSR on x86-64.
+Elsewhere it reads as 0 and is not written."""
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -11,7 +11,7 @@ from kernels.cpu.isa.simd import I32
 from kernels.cpu.runtime.share import arguments, share
 
 SIGNATURE = "control: u32[threads] -> "
-RAISED = 0x3F  # bits that tell which exceptions there were
+RAISED = 0x3F  # exception flags
 X86 = llvm.get_process_triple().startswith("x86")
 
 
@@ -37,7 +37,7 @@ def float_control(typing):
 
 @intrinsic
 def set_float_control(typing, value):
-    """Make it what `float_control` gave before."""
+    """Restore the value that `float_control` returned."""
 
     def codegen(context, builder, signature, values):
         if X86:

@@ -1,8 +1,8 @@
-"""A pool of threads that read from files, side by side and without the interpreter's lock.
+"""A pool of threads that read from files in parallel, without the interpreter's lock.
 
-A disk answers many requests at once or few per second. What the threads run, and what compiled code
-calls to post requests and to wait for them, is in io_ring.py; here they are started, asked from
-Python, and ended.
+A disk serves many requests at once or few per second. The code that the threads run, and that
+compiled code calls to post requests and to wait for them, is in io_ring.py; here they are started,
+called from Python, and ended.
 """
 
 import ctypes
@@ -31,8 +31,8 @@ SHARES = (r.serve, r.leave, r.empty, r.post_one, r.wait_one)
 class File:
     """An open file to read from.
 
-    Where it has no page cache (O_DIRECT), reads begin and end on multiples of `alignment` bytes, in
-    the file and in memory. What was read is `dropped` from the page cache if that is wanted.
+    Without a page cache (O_DIRECT), reads begin and end on multiples of `alignment` bytes, in the
+    file and in memory. Pages are `dropped` from the page cache after reading if wanted.
     """
 
     name: str
@@ -43,8 +43,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Since the readers were made: calls that read, the bytes that they brought, and seconds in
-    which at least one of them was on its way."""
+    """Since the readers were created: read calls, their bytes, and seconds with at least one in
+    flight."""
 
     reads: int
     bytes: int
@@ -84,7 +84,7 @@ class IOPool:
         self._state = state = _State.of(self.files, n_threads, n_counters, capacity, preadv)
         self.address = state.block.ctypes.data
         self.counters = state.counts[r.CALLERS :]
-        self._kept: list[object] = []  # what reads on their way still fill
+        self._kept: list[object] = []  # buffers of reads in flight
         self._threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _leave, state, self._threads)
         for i in range(n_readers):
@@ -95,31 +95,30 @@ class IOPool:
             self._threads.append(thread)
 
     def post(self, file: int, offset: int, iovecs: Array, n_bytes: int, counter: int = 0) -> bool:
-        """As compiled code posts: see io_ring.py. iovecs int64 [n, 2], which `iovecs_of` makes."""
+        """Post a request as compiled code does: see io_ring.py. iovecs int64 [n, 2], from
+        `iovecs_of`."""
         return self._post(file, offset, iovecs, n_bytes, r.CALLERS + counter)
 
     def wait(self, counter: int, wanted: int, thread: int = 0) -> bool:
-        """As compiled code waits: see io_ring.py."""
+        """Wait as compiled code does: see io_ring.py."""
         return self._wait(r.CALLERS + counter, wanted, thread)
 
     def read(self, file: int, offset: int, buffers: Sequence[Array]) -> None:
-        """Fill uint8 [size] buffers, in turn, from a byte of the file on.
-
-        Raises OSError where that cannot be done.
-        """
+        """Fill uint8 [size] buffers in order, from an offset in the file. Raises OSError on
+        failure."""
         patient = self.patient
         try:
             while not self._read(file, offset, buffers):
                 if self.fault:
                     raise OSError(self.fault)
-                self.reset()  # for a signal that raised nothing
+                self.reset()  # for a signal whose handler raised nothing
                 self.patient = True
         finally:
             self.patient = patient
 
     @property
     def fault(self) -> str | None:
-        """What went wrong, with which file and where, or None."""
+        """The error, with its file and offset, or None."""
         control = self._state.control
         if control[r.STOPPED] != r.FAULT:
             return None
@@ -131,13 +130,14 @@ class IOPool:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal ended a wait: what was posted then may never have been read."""
+        """Whether a signal ended a wait: requests posted then may never have been read."""
         return bool(self._state.control[r.STOPPED] == r.INTERRUPTED)
 
     @property
     def patient(self) -> bool:
-        """Whether waits go on when a signal comes; else it ends them, for its handler to run. Who
-        begins anew after a signal should be patient, or signals that keep coming let nobody end."""
+        """Whether waits continue after a signal; otherwise it ends them, so that its handler can
+        run. Retries after a signal should be patient, or repeated signals would prevent
+        progress."""
         return bool(self._state.control[r.PATIENT])
 
     @patient.setter
@@ -145,8 +145,8 @@ class IOPool:
         self._state.control[r.PATIENT] = patient
 
     def reset(self) -> None:
-        """Wait for reads on their way, pass over what was posted, forget faults and interrupts, and
-        set all counters to 0. No step may be running."""
+        """Wait for reads in flight, skip posted requests, clear faults and interrupts, and set all
+        counters to 0. No step may be running."""
         state = self._open()
         self._finish()
         state.counts[r.OWN :] = 0
@@ -161,7 +161,7 @@ class IOPool:
         return Statistics(reads, n_bytes, busy * 1e-9)
 
     def close(self) -> None:
-        """End the threads, each when its read is done; what was posted is not read any more."""
+        """End the threads, each after its current read; posted requests are dropped."""
         self._finalizer()
 
     def __enter__(self) -> "IOPool":
@@ -178,7 +178,7 @@ class IOPool:
         return self._state
 
     def _finish(self) -> None:
-        """Have nothing more read, and wait until nothing is on its way."""
+        """Stop reading, and wait until nothing is in flight."""
         while self._finalizer.alive and not self._state.is_over():
             r.empty(self._state.block)
         if not self._finalizer.alive:  # another thread is closing
@@ -223,7 +223,7 @@ def iovecs_of(buffers: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the threads share, without keeping the readers themselves alive."""
+    """The threads' shared state, which does not keep the pool alive."""
 
     control: Array
     counts: Array
@@ -265,12 +265,12 @@ class _State:
         return cls(control, counts, semaphores, block, values, os.getpid())
 
     def is_over(self) -> bool:
-        """Whether everything posted was read or passed over."""
+        """Whether everything posted was read or skipped."""
         return bool(np.int32(self.control[r.POSTED] - self.counts[r.OVER]) == 0)
 
 
 def _zeros(count: int, dtype: type) -> Array:
-    """From the beginning of a cache line on."""
+    """Zeros aligned to a cache line."""
     zeros: Array = aligned(count * np.dtype(dtype).itemsize).view(dtype)
     zeros[:] = 0
     return zeros

@@ -1,11 +1,11 @@
-"""What readers of files run, and what those call who need the bytes: all of it compiled.
+"""Compiled code of the readers of files, and of threads that wait for the bytes.
 
-One thread posts requests into a ring. Its readers sleep until there is one, read, and advance
-its counter; whoever needs the bytes waits for it. Nobody spins, and no Python runs. After a
-fault or an interrupt nothing more is read and every wait is over, until `IOPool.reset`.
+One thread posts requests into a ring. Its readers sleep until there is one, read, and advance its
+counter; threads that need the bytes wait for it. Nobody spins, and no Python runs. After a fault or
+an interrupt nothing more is read and every wait returns, until `IOPool.reset`.
 
 A share takes the readers as one word, `readers: u64`, which is `IOPool.address`, and calls `post`,
-`wait` and `clear`. In this file a counter is its place in `counts`; callers' begin at CALLERS.
+`wait` and `clear`. In this file a counter is its index in `counts`; callers' begin at CALLERS.
 """
 
 import errno
@@ -43,7 +43,7 @@ IN_FLIGHT, BUSY, READS, BYTES = 16, 17, 18, 19
 FAULTY, CODE, FILE, OFFSET = 24, 25, 26, 27
 WORDS = 32
 
-RUNNING, FAULT, INTERRUPTED, EMPTIED = 0, 1, 2, 3  # what STOPPED says
+RUNNING, FAULT, INTERRUPTED, EMPTIED = 0, 1, 2, 3  # values of STOPPED
 
 # `counts`: requests taken out of the ring, requests that are over, Python's reads, then callers'
 TAKEN, OVER, OWN, CALLERS = 0, 1, 2, 3
@@ -52,7 +52,7 @@ REQUEST = 6  # words: file, offset, address of iovecs, how many they are, bytes,
 FD, ALIGNMENT, DROPPED = 0, 1, 2  # words of a file
 FILE_WORDS = 3
 
-SEMAPHORE = 64  # bytes from one to the next, a cache line: the readers' first, then each thread's
+SEMAPHORE = 64  # stride in bytes, a cache line: the readers' first, then each thread's
 WORK, THREADS = 0, SEMAPHORE
 
 NOBODY = 0  # waits, in `waiting`
@@ -66,13 +66,13 @@ EINTR, EAGAIN, EIO = errno.EINTR, errno.EAGAIN, errno.EIO
 
 @inner
 def is_reached(count, wanted):
-    """Whether a count is as far as wanted; both go round their 32 bits."""
+    """Whether a count has reached the wanted one; both wrap at 32 bits."""
     return np.int32(count - wanted) >= 0
 
 
 @inner
 def let_past(readers, thread, word):
-    """Wake a thread that waits by this word, unless somebody has."""
+    """Wake a thread that waits on this word, unless it was woken already."""
     _, _, _, _, waiting, semaphores = arguments(readers, SIGNATURE)
     if compare_and_swap(waiting, thread, word, NOBODY):
         sem_post(semaphores, THREADS + SEMAPHORE * thread)
@@ -80,7 +80,7 @@ def let_past(readers, thread, word):
 
 @inner
 def wake(readers, counter, count):
-    """Wake who waits for this counter to be at `count` or less."""
+    """Wake waiters for this counter to reach `count` or less."""
     _, _, _, _, waiting, _ = arguments(readers, SIGNATURE)
     for thread in range(len(waiting)):
         word = atomic_load(waiting, thread)
@@ -90,14 +90,14 @@ def wake(readers, counter, count):
 
 @inner
 def advance(readers, counter):
-    """Add one to a counter."""
+    """Increment a counter."""
     _, counts, _, _, _, _ = arguments(readers, SIGNATURE)
     wake(readers, counter, atomic_add(counts, counter, np.int32(1)) + 1)
 
 
 @inner
 def stop(readers, reason):
-    """Have nothing more read and wake whoever waits; the first reason stays."""
+    """Stop reading and wake all waiters; the first reason is kept."""
     control, _, _, _, waiting, _ = arguments(readers, SIGNATURE)
     compare_and_swap(control, STOPPED, RUNNING, reason)
     for thread in range(len(waiting)):
@@ -108,7 +108,7 @@ def stop(readers, reason):
 
 @inner
 def interrupt(readers):
-    """A signal came to thread 0, which somebody may be waiting for."""
+    """Record a signal to thread 0, which may be waited for."""
     control, _, _, _, _, _ = arguments(readers, SIGNATURE)
     if control[PATIENT] == 0:
         stop(readers, INTERRUPTED)
@@ -116,11 +116,12 @@ def interrupt(readers):
 
 @inner
 def sleep(readers, counter, wanted, thread, stopped):
-    """Until a counter may be where it is wanted, or STOPPED is no longer `stopped`; whether no
-    signal came meanwhile.
+    """Sleep until a counter may have reached its target, or STOPPED is no longer `stopped`; returns
+    whether no signal came meanwhile.
 
-    Who waits says so first and looks at the counter then; who advances it does so first and looks
-    for waiters then: one of the two sees the other. Who takes the word away posts, exactly once.
+    A waiter first registers and then checks the counter; whoever advances it does so first and then
+    checks for waiters: one of the two sees the other. Whoever removes the registration posts,
+    exactly once.
     """
     control, counts, _, _, waiting, semaphores = arguments(readers, SIGNATURE)
     word = (np.int64(counter) + 1) << 32 | np.int64(wanted) & 0xFFFFFFFF
@@ -149,18 +150,16 @@ def wait_for(readers, counter, wanted, thread):
 
 @inner
 def wait(readers, counter, wanted, thread):
-    """Sleep until a counter is at `wanted` or beyond. True: what was posted with it is read.
-
-    False after a fault or an interrupt, and the step should end. Each thread of the team may wait
-    for whatever it likes. A signal ends the wait of thread 0, and so every other, unless readers
-    are patient.
-    """
+    """Sleep until a counter is at `wanted` or beyond. True: everything posted with it is read.
+    False after a fault or an interrupt: the step should end. Each thread of the team may wait for
+    any counter. A signal ends the wait of thread 0, and so every other, unless readers are
+    patient."""
     return wait_for(readers, CALLERS + counter, wanted, thread)
 
 
 @inner
 def clear(readers, counter):
-    """Set a counter back to 0; nothing that was posted with it may be on its way."""
+    """Set a counter back to 0; nothing posted with it may be in flight."""
     _, counts, _, _, _, _ = arguments(readers, SIGNATURE)
     counts[CALLERS + counter] = 0
 
@@ -186,13 +185,13 @@ def post_for(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
 
 @inner
 def post(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
-    """Have bytes [offset, offset + n_bytes) of a file read, and a counter advanced by one then.
+    """Request bytes [offset, offset + n_bytes) of a file, after which a counter advances by one.
 
-    `file` is its place among the readers' files, `iovecs` the address of int64 [n_iovecs, 2], an
-    address and a size in bytes for each of the buffers that are filled in turn. They may have room
-    for more, as whole sectors at a file's end do. Offset, addresses and sizes are multiples of
-    the file's alignment. Buffers and iovecs must stay until the counter tells; iovecs are altered
-    where a read comes in parts.
+    `file` is its index among the readers' files, `iovecs` the address of int64 [n_iovecs, 2], an
+    address and a size in bytes for each of the buffers that are filled in order. They may have room
+    for more, as whole sectors at a file's end require. Offset, addresses and sizes are multiples of
+    the file's alignment. Buffers and iovecs must stay until the counter advances; iovecs are
+    modified by partial reads.
 
     Only thread 0 posts. It sleeps while the ring is full. False after a fault or an interrupt, and
     nothing is posted.
@@ -202,11 +201,11 @@ def post(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
 
 @inner
 def take(readers):
-    """The next request; for whom WORK let past there is one, or else it is time to leave, and file
-    is -1.
+    """Take the next request. The reader was let past WORK, so there is one, or else it is time to
+    exit, and file is -1.
 
-    The slot is copied before it is taken, so the poster cannot have filled it anew unless somebody
-    else took it, and then the copy is made again from the next one.
+    The slot is copied before it is taken, so the poster cannot have refilled it unless another
+    reader took it, and then the next one is copied.
     """
     control, counts, requests, _, _, _ = arguments(readers, SIGNATURE)
     while True:
@@ -222,7 +221,7 @@ def take(readers):
 
 @inner
 def skip(iovecs, n_bytes):
-    """Take so many bytes off the front of iovecs; how many iovecs are used up before the last."""
+    """Consume so many bytes of iovecs; returns the number of used-up iovecs."""
     used = 0
     while True:
         size = np.int64(word_at(iovecs, 2 * used + 1))
@@ -238,7 +237,7 @@ def skip(iovecs, n_bytes):
 @inner
 def transfer(control, fd, alignment, offset, iovecs, n_iovecs, n_bytes):
     """Read a request's bytes, in as many calls as it takes: DONE, or an errno, CUT_SHORT or
-    GIVEN_UP, and where in the file that was."""
+    GIVEN_UP, and the file offset."""
     end, tries = offset + n_bytes, TRIES
     while offset < end:
         if atomic_load(control, STOPPED) != RUNNING:
@@ -271,10 +270,10 @@ def transfer(control, fd, alignment, offset, iovecs, n_iovecs, n_bytes):
 
 @inner
 def serve_request(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
-    """Read what a request wants, or pass over it if readers have been stopped."""
+    """Serve a request, or skip it if readers have been stopped."""
     control, _, _, files, _, _ = arguments(readers, SIGNATURE)
     fd, alignment = files[file, FD], files[file, ALIGNMENT]
-    # time with a read in flight: the sum of ends less the sum of beginnings, in whatever order
+    # time with a read in flight: the sum of ends less the sum of beginnings, in any order
     if atomic_add(control, IN_FLIGHT, 1) == 0:
         atomic_add(control, BUSY, -nanoseconds())
     code, at = transfer(control, fd, alignment, offset, iovecs, n_iovecs, n_bytes)
@@ -293,7 +292,7 @@ def serve_request(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
 
 @share(SIGNATURE)
 def serve(readers, thread, n_threads):
-    """Read what is posted until the readers leave."""
+    """A reader's loop, until readers exit."""
     _, _, _, _, _, semaphores = arguments(readers, SIGNATURE)
     while True:
         while sem_wait(semaphores, WORK) != 0:
@@ -306,7 +305,7 @@ def serve(readers, thread, n_threads):
 
 @share(SIGNATURE)
 def leave(readers, thread, n_threads):
-    """Have nothing more read, and end `n_threads` readers."""
+    """Stop reading, and end `n_threads` readers."""
     _, _, _, _, _, semaphores = arguments(readers, SIGNATURE)
     stop(readers, EMPTIED)
     for _ in range(n_threads):
@@ -315,7 +314,7 @@ def leave(readers, thread, n_threads):
 
 @share(SIGNATURE)
 def empty(readers, thread, n_threads):
-    """Have nothing more read, and sleep until nothing is on its way, or a signal comes."""
+    """Stop reading, and sleep until nothing is in flight, or a signal comes."""
     control, counts, _, _, _, _ = arguments(readers, SIGNATURE)
     stop(readers, EMPTIED)
     posted = control[POSTED]

@@ -1,9 +1,9 @@
-"""Which neurons of a sparse model are in memory, when they do not all fit: "LLM in a flash"
-(arXiv 2312.11514), windowing.
+"""Which neurons of a sparse model are in memory, when they do not all fit: windowing of "LLM in a
+flash" (arXiv 2312.11514).
 
-One pool of equal slots serves all blocks. Of each block the neurons used last stay, as many as its
-quota at least and as long as the window at most; a step asks by `want` for those it needs and is
-told which of them must be read, and where to. Nothing is read here, and nothing moves: kernels take
+One pool of equal slots serves all blocks. Each block keeps its most recently used neurons, at least
+its quota and at most for the window's length; a step requests neurons by `want` and gets the list
+of those to read, with their slots. Nothing is read here, and nothing moves: kernels index by
 `slots`.
 
 A window is known to compiled code by the address of its words. One thread at a time calls.
@@ -88,7 +88,7 @@ def want(window, block, rows, active, step, loads):
         slot = s.slots[first + rows[i]]
         if slot == NOWHERE:
             if s.free[0] == 0:
-                # blocks come in turn: the one just left is needed again last
+                # blocks run in order: the one just left is needed again last
                 while giver == block or s.held[giver] <= s.quota[giver]:
                     giver = (giver - 1) % s.held.size
                 let_oldest_go(s, giver)
@@ -114,7 +114,7 @@ def want(window, block, rows, active, step, loads):
 
 @njit
 def forget(window, pinned):
-    """Let every neuron go, with `pinned` those too: what a failed read has left is not known."""
+    """Evict every neuron, with `pinned` those too: the contents after a failed read are unknown."""
     s = state_of(window)
     for slot in range(s.owner.size):
         if s.owner[slot] != NOWHERE and (pinned or s.after[slot] != NOWHERE):
@@ -128,10 +128,8 @@ def forget(window, pinned):
 
 
 def slots_needed(neurons: ArrayLike, quota: ArrayLike, pinned: ArrayLike) -> int:
-    """The least capacity with which no neuron that is wanted lacks a slot: i32 [blocks] each.
-
-    A block may have to hold all its neurons, and takes slots of the others down to their quotas.
-    """
+    """The least capacity at which no wanted neuron lacks a slot: i32 [blocks] each. A block may
+    have to hold all its neurons, and takes slots of the others down to their quotas."""
     rest = np.subtract(neurons, pinned)
     kept = np.minimum(quota, rest)
     return int(np.sum(pinned) + np.sum(kept) + np.max(rest - kept))
@@ -186,10 +184,8 @@ class NeuronWindow:
         return self.state.slots[first : first + self.neurons[block]]
 
     def pin(self, block: int, rows: Sequence[int]) -> Any:
-        """Give slots for good to neurons of this block, before any are wanted.
-
-        -> loads i32 [neurons, 2]: (neuron, slot) of each, to be read.
-        """
+        """Give permanent slots to neurons of this block, before any are wanted. -> loads i32
+        [neurons, 2]: (neuron, slot) of each, to be read."""
         s, wanted = self.state, np.array(rows, np.int32)
         if s.held.any():
             raise ValueError(f"block {block}: neurons are pinned before any are wanted")
@@ -208,5 +204,5 @@ class NeuronWindow:
         return np.stack([wanted, slots], axis=1)
 
     def forget(self, *, pinned: bool = False) -> None:
-        """Nothing but pinned neurons is in memory, with `pinned` not even those."""
+        """Evict all but pinned neurons, with `pinned` those too."""
         forget(self.address, pinned)

@@ -1,9 +1,10 @@
-"""A share's machine code: made by Numba and LLVM, kept in the cache folder, loaded without pickles.
+"""A share's machine code: compiled by Numba and LLVM, stored in the cache folder, loaded without
+pickles.
 
 Numba's own cache is a pickle, keyed by one file's date. Here a share is an object file with one C
-function in it, called `share`: what that does not reach is dropped, and with it every name that
-differs between processes, so that equal sources give equal bytes whoever compiles them. A line of
-JSON before the object code tells whose it is; certificates hold its digest.
+function in it, called `share`: everything unreachable from it is dropped, and with it every name
+that differs between processes, so that equal sources give equal bytes whoever compiles them. A line
+of JSON before the object code names its key; certificates hold its digest.
 """
 
 import gc
@@ -36,14 +37,14 @@ from kernels.cpu.runtime.construction import CALLED, complaint_about, complaint_
 C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
 ENTRY = "share"  # the name of the C function
-PARTS = 1000  # functions to be inlined that are kept as they were read
+PARTS = 1000  # parsed functions for inlining
 ROOM = 2**16  # Python's words: with those around them a little more than half a megabyte
-WRAPPERS = "_ZN7cpython", "cfunc."  # how the names begin of what Python and C call
+WRAPPERS = "_ZN7cpython", "cfunc."  # prefixes of what Python and C call
 
 
 @dataclass(frozen=True)
 class Code:
-    """Object code, what there is against its construction ("" if nothing), and whether it was
+    """Object code, the complaint about its construction ("" if there is none), and whether it was
     found on disk."""
 
     object: bytes
@@ -56,22 +57,22 @@ class Code:
 
 
 def code_for(name: str, key: str, function: Callable[..., None], calls: bool = False) -> Code:
-    """What was compiled before under this key, in whatever process, or else is compiled now; it
-    may call another share, if it `calls` one."""
+    """The code stored under this key by any process, or else compiled now; it may call another
+    share, if it `calls` one."""
     path = _path(key)
     kept = read(path)
     if kept is not None:
         if code := _parsed(kept, key, calls):
             return code
         say(f"{path} in the cache folder is damaged or another's: {name} is compiled anew")
-    ready()  # says at once if nothing can be kept
+    ready()  # reports at once if nothing can be stored
     code = compiled(function, calls)
     keep(path, _header(name, key, code) + code.object)
     return code
 
 
 def is_kept(key: str) -> bool:
-    """Whether code was compiled before under this key."""
+    """Whether code is stored under this key."""
     return read(_path(key)) is not None
 
 
@@ -85,7 +86,7 @@ def _header(name: str, key: str, code: Code) -> bytes:
 
 
 def _parsed(kept: bytes, key: str, calls: bool) -> Code | None:
-    """Code that is whole, was kept under this key, and looks like what is said of it."""
+    """Code that is complete, was stored under this key, and has the digest in its header."""
     header, _, machine_code = kept.partition(b"\n")
     try:
         words = json.loads(header)
@@ -117,17 +118,17 @@ compiled.__code__ = compiled.__code__.replace(co_stacksize=ROOM)
 
 
 def assembly(function: Callable[..., None]) -> str:
-    """Compile now, to be read."""
+    """Compile now, to assembly text."""
     return str(_target_machine().emit_assembly(optimised(function)))
 
 
 def optimised(function: Callable[..., None]) -> llvm.ModuleRef:
-    """LLVM's IR of the share as it will be machine code: its C function and what that reaches."""
+    """LLVM's final IR of the share: its C function and everything reachable from it."""
     callback: Any = CFunc(function, (C_SIGNATURE.args, C_SIGNATURE.return_type), {}, OPTIONS)
     with global_compiler_lock, _garbage_kept():
         result = callback._compile_uncached()
         library = result.library
-        library._finalize_final_module = lambda: None  # which would have Numba's engine load it
+        library._finalize_final_module = lambda: None  # or Numba's engine would load it
         library.finalize()
     module = library._final_module
     entry = module.get_function(result.fndesc.llvm_cfunc_wrapper_name)
@@ -151,8 +152,8 @@ def _target_machine() -> llvm.TargetMachine:
 
 @contextmanager
 def _garbage_kept() -> Iterator[None]:
-    """Numba makes objects by the million, and looking for garbage among them takes an eighth of
-    the time of compiling."""
+    """Disables garbage collection: Numba creates objects by the million, and collecting takes an
+    eighth of the time of compiling."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -198,7 +199,7 @@ def _leave_parts_as_they_are() -> None:
 
 
 def _is_called_from_outside(module: llvm.ModuleRef) -> bool:
-    """Whether one of its functions is what Numba wraps another in for Python or C to call."""
+    """Whether one of its functions is a wrapper by which Numba exposes another to Python or C."""
     return any(f.name.startswith(WRAPPERS) and not f.is_declaration for f in module.functions)
 
 
@@ -206,9 +207,8 @@ _leave_parts_as_they_are()
 
 
 def _read_parts_once() -> None:
-    """Numba reads a function that is inlined anew at every place, with all that is inlined into it,
-    though it copies what it has read before it changes anything. A sixth of the time of compiling
-    goes there."""
+    """Numba re-parses the IR of an inlined function at every call site, with all that is inlined
+    into it, though it copies it before any change. A sixth of the time of compiling goes there."""
     read_anew, known = InlineWorker.run_untyped_passes, dict[tuple[Any, bool], Any]()
 
     def read_once(self: Any, function: Any, enable_ssa: bool = False) -> Any:
@@ -226,8 +226,8 @@ _read_parts_once()
 
 
 def _list_variables_quickly() -> None:
-    """Numba asks each instruction for its variables a hundred times over, by a walk through all
-    that it holds, the names of its fields and places in the source among it."""
+    """Numba lists the variables of each instruction a hundred times over, by walking all its
+    contents, including field names and source locations."""
     variable, place, instruction = ir.Var, ir.Loc, ir.Inst
 
     def listed(self: Any, value: Any) -> list[Any]:
@@ -258,8 +258,8 @@ ir.Loc.__deepcopy__ = lambda self, _: self
 
 
 def _type_arithmetic_once() -> None:
-    """For each addition of two numbers Numba tries every way to add that it knows, those of arrays
-    first. Which one it is follows from the types alone."""
+    """For each addition of two numbers Numba tries all its additions, those of arrays first. The
+    types alone determine which one applies."""
     type_anew, known = types.Function.get_call_type, dict[tuple[Any, Any], Any]()
     operators = {value for name, value in vars(operator).items() if not name.startswith("_")}
     scalars = types.Number, types.Boolean
@@ -280,9 +280,8 @@ _type_arithmetic_once()
 
 
 def _tell_no_home() -> None:
-    """What Numba's code raises tells the path of the source that raises it, and would differ
-    between two environments with equal sources: now that path begins where Python looks for
-    modules."""
+    """Numba embeds the source's path in code that raises, which would differ between two
+    environments with equal sources: make the path relative to Python's module folders."""
     told = CPUCallConv.build_excinfo_struct
 
     def told_apart(self: Any, *raised: Any) -> tuple[Any, Any, Any]:
@@ -296,7 +295,7 @@ def _tell_no_home() -> None:
 
 
 def _without_home(file: str) -> str:
-    """The path of a source from the innermost of the folders that hold Python's modules."""
+    """The path of a source relative to the innermost of Python's module folders."""
     homes = [Path(home or ".").absolute() for home in sys.path]
     found = [Path(file).relative_to(home) for home in homes if Path(file).is_relative_to(home)]
     return min((path.as_posix() for path in found), key=len, default=file)
@@ -306,8 +305,8 @@ _tell_no_home()
 
 
 class Loaded:
-    """Object code in memory, ready to be called at its address for as long as this lives; the share
-    that it calls, if any, is at an address, too."""
+    """Object code in memory, callable at its address as long as this lives; the address of the
+    share that it calls, if any, is given, too."""
 
     def __init__(self, code: Code, called: int = 0) -> None:
         machine = _target().create_target_machine()
@@ -321,6 +320,6 @@ class Loaded:
 
 @cache
 def _target() -> Any:
-    """Loads what kernels may call, too: Numba's helpers."""
+    """Loads the helpers of Numba that kernels may call."""
     rtsys.initialize(cpu_target.target_context)
     return llvm.Target.from_triple(llvm.get_process_triple())

@@ -1,4 +1,4 @@
-"""Shares made of other shares: all that threads do between two barriers."""
+"""Shares made of other shares: everything threads do between two barriers."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ Entry = tuple[Share, Words]  # a share and its argument buffer
 
 @share(SIGNATURE)
 def in_turn(args, thread, n_threads):
-    """This thread's share of every call, without waiting for the others in between."""
+    """This thread's share of every call in order, without barriers between."""
     (calls,) = arguments(args, SIGNATURE)
     for i in range(len(calls)):
         call_share(calls[i, 0], calls[i, 1], thread, n_threads)
@@ -21,11 +21,11 @@ def in_turn(args, thread, n_threads):
 
 @share(SIGNATURE)
 def nothing(args, thread, n_threads):
-    """Stands for any share, to measure what a program costs that does no work."""
+    """A share that does no work, to measure the overhead of a program."""
 
 
 def sequence(entries: Sequence[Entry]) -> tuple[Entry, Words]:
-    """The entry that calls these in turn, and its table of addresses; both and the entries'
+    """The entry that calls these in order, and its table of addresses; both and the entries'
     argument buffers must stay alive."""
     calls = np.array([(s.address, args.ctypes.data) for s, args in entries], np.int64)
     return (in_turn, pack_words(SIGNATURE, {"calls": calls})), calls

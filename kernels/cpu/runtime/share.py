@@ -32,7 +32,8 @@ I64 = ir.IntType(64)
 
 
 def numba_type(argument: Argument) -> types.Type:
-    """What a kernel sees: arrays of the argument's dtype (bytes for `format`), or a scalar."""
+    """The type that a kernel sees: an array of the argument's dtype (bytes for `format`), or a
+    scalar."""
     dtype = numba.from_dtype(np.dtype(DTYPES.get(argument.dtype, np.uint8)))
     return types.Array(dtype, len(argument.axes), "C") if argument.axes else dtype
 
@@ -112,7 +113,7 @@ def pack_words(signature: str, values: Mapping[str, Any]) -> Words:
 
 
 def scalar_word(argument: Argument, value: Any) -> int:
-    """A scalar as the word that stands for it in an argument buffer."""
+    """A scalar as a word of an argument buffer."""
     return int(np.float64(value).view(np.int64)) if argument.dtype == "f64" else int(value)
 
 
@@ -123,11 +124,11 @@ def part(count, thread, n_threads):
 
 
 class Share:
-    """A kernel's work share: compiled when first needed, kept on disk by its fingerprint.
+    """A kernel's work share: compiled when first needed, stored on disk by its fingerprint.
 
-    The function may close over tags (types) and compiled functions that specialise it. It is made
-    when first asked for: a process needs few of those that there are. It may call one other share,
-    by call_other: one that does is compiled once for all that it may call.
+    The function may close over tags (types) and compiled functions that specialise it. It is
+    constructed when first used: a process needs few of all that exist. It may call one other share,
+    by call_other: it is then compiled once for all that it may call.
     """
 
     def __init__(
@@ -158,13 +159,13 @@ class Share:
 
     @cached_property
     def key(self) -> str:
-        """sha256 of all that its machine code depends on."""
+        """sha256 of everything that its machine code depends on."""
         words = (self.fingerprint, identity(self.function), compiler())
         return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
     @cached_property
     def code(self) -> Code:
-        """Its machine code, compiled now or before; what is loaded is this very code."""
+        """Its machine code, compiled now or before; this very code is loaded."""
         return code_for(self.name, self.key, self.function, self.calls is not None)
 
     @cached_property
@@ -200,5 +201,5 @@ def share(signature: str) -> Callable[[Callable[..., None]], Share]:
 def by_format(
     make: Callable[[Any], Callable[..., None]], signature: str, tags: Mapping[str, Any]
 ) -> dict[str, Share]:
-    """One share for each weight format, of the function that `make` gives for its tag."""
+    """One share per weight format, of the function that `make` returns for its tag."""
     return {name: Share(partial(make, tag), signature, name) for name, tag in tags.items()}

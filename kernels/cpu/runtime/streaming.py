@@ -1,6 +1,6 @@
-"""Weights that come from disk while a step runs: whole matrices in the order of the step, and rows
-of the neurons, or matrices of the experts, that it needs. Thread 0 asks for them, all threads wait
-for what they are about to use (io_pool.py)."""
+"""Weights read from disk while a step runs: whole matrices in the order of the step, and rows of
+the neurons, or matrices of the experts, that it needs. Thread 0 requests them, all threads wait for
+what they are about to use (io_pool.py)."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from kernels.cpu.runtime.io_ring import post, wait
 from kernels.cpu.runtime.neuron_window import want
 from kernels.cpu.runtime.share import arguments, share
 
-# Words of `state` of a stream: how many weights were asked for since the beginning, then for each
+# Words of `state` of a stream: how many weights were requested since the beginning, then for each
 # thread, on a cache line of its own, the step it is in.
 ASKED, STEP = 0, CACHE_LINE // 8
 LINE = CACHE_LINE // 8
@@ -29,21 +29,21 @@ ARRIVE = (
     " -> slots: i32[neurons]"
 )
 
-# Words of `asked`: steps, then for each section the reads of it since the beginning.
+# Words of `asked`: steps, then for each section its reads since the beginning.
 STEPS, READS = 0, 1
-# What one read brings at most: so many neurons, or bytes if these are one neuron's or more; of
+# Upper bound of one read: so many neurons, or bytes if these are one neuron's or more; of
 # large ones several reads at once keep a disk busier than one.
 TOGETHER, LARGEST = 64, 2**22
 
 
 @share(TURN)
 def turn(args, thread, n_threads):
-    """Of a step's weights `used` were met by all threads, which lets the reading go on; wait until
-    `wanted` have come. The first turn of a step has used none.
+    """The wait of one stage: `used` weights of the step are done on all threads, which lets reading
+    continue; wait until `wanted` have arrived. The first turn of a step has used none.
 
     Weight j is pieces[firsts[j]:firsts[j + 1]]: offset in file 0, address, bytes, and the address
-    of the piece's iovec. It may be read once after[j] weights of its step were used, and is
-    counted by counter j.
+    of the piece's iovec. It may be read once after[j] weights of its step were used, and is counted
+    by counter j.
     """
     readers, pieces, firsts, after, iovecs, state, stalls, used, wanted = arguments(args, TURN)
     own, weights = STEP + LINE * thread, len(after)
@@ -67,12 +67,12 @@ def turn(args, thread, n_threads):
 
 @share(FETCH)
 def fetch(args, thread, n_threads):
-    """Ask for the neurons that are needed and not in memory; those close by each other on disk in
-    one read, which then has `most` neurons between any two that nobody needs.
+    """Request the needed neurons that are not in memory; neighbours on disk share a read, with at
+    most `most` unneeded neurons between any two.
 
-    A section has, of neuron i, bytes [offset + i * size, ... + size) in a file, that go to a byte
-    of its slot: (file, offset, size, byte). Reads of section s are counted by counter + s, and come
-    in the order of the sections.
+    A section has, for neuron i, bytes [offset + i * size, ... + size) in a file, that go to a byte
+    of its slot: (file, offset, size, byte). Reads of section s are counted by counter + s, and are
+    posted in the order of the sections.
     """
     (
         readers, window, rows, count, sections, loads, iovecs, pool, gap, asked, own, counter,
@@ -113,7 +113,7 @@ def fetch(args, thread, n_threads):
 
 @share(ARRIVE)
 def arrive(args, thread, n_threads):
-    """Wait for what was asked for of a section."""
+    """Wait for the requested rows of a section."""
     readers, asked, stall, counter, section, _ = arguments(args, ARRIVE)
     began = nanoseconds()
     wait(readers, counter + section, np.int32(asked[READS + section]), thread)

@@ -1,11 +1,11 @@
-"""A team of persistent threads that runs programs: lists of shares with their blocks.
+"""A team of persistent threads that runs programs: lists of shares with their argument blocks.
 
-The work of an entry is cut into a part for each thread; who is done with its own takes what others
-have not begun. An entry is over when its parts are done, whoever did them: a thread that another
-program keeps from its core holds up nothing but the part that it is in. All of this is compiled
-code without the interpreter's lock. Who waits spins, then yields the core, then sleeps;
-who finds that another program took the core for its turn does not yield to it again and again, but
-sleeps at once. Workers that nothing came for park in Python until the next program. Thread 0 is the
+The work of an entry is split into a part for each thread; a thread that is done with its own takes
+parts that nobody has begun. An entry is over when its parts are done, whoever did them: a thread
+whose core is taken by another program delays only the part that it is in. All of this is compiled
+code without the interpreter's lock. A waiting thread spins, then yields the core, then sleeps; one
+that finds that another program took the core for its time slice sleeps at once instead of yielding
+again. Workers without a program for a while park in Python until the next one. Thread 0 is the
 caller.
 """
 
@@ -51,7 +51,7 @@ PROGRAM, SPINS, WANTED, BEGUN, YIELDS = 0, 1, 2, 3, 4
 # words of a program, then those of its entries: share, args, whether each part is its thread's
 FIRST_STAGE, ENTRIES, HEAD, ENTRY = 0, 1, 2, 3
 
-# Of who waits: pauses before the core is yielded, and yields before it sleeps; the second of each
+# For waiters: pauses before the core is yielded, and yields before sleeping; the second of each
 # if there are more threads than cores, which would yield to each other.
 PAUSES = 20, 0
 MOST_YIELDS = 20_000, 20
@@ -75,11 +75,11 @@ def spin_past(sync, index, seen, spins):
 
 @inner
 def wait_past(sync, index, seen, spins, yields, own):
-    """Spin, yield, and sleep once, until sync[index] differs from `seen`; whether it does.
+    """Spin, yield, and sleep once, until sync[index] differs from `seen`; returns whether it does.
 
-    `own` is where this thread's words are. After a yield that cost a turn it sleeps at once for
-    some waits: the more, the oftener that happens. Who goes to sleep counts first and looks then;
-    who changes the word looks for sleepers afterwards: one of the two sees the other.
+    `own` is where this thread's words are. After a yield that cost a time slice it sleeps at once
+    for some waits, the more the oftener that happens. A sleeper first registers and then checks;
+    whoever changes the word then looks for sleepers: one of the two sees the other.
     """
     if spin_past(sync, index, seen, spins):
         return True
@@ -115,9 +115,9 @@ def next_stage(sync):
 
 @inner
 def take(sync, owner, stage):
-    """Whether nobody had begun the owner's part of this stage: it is this thread's to do then.
+    """Claim the owner's part of this stage; returns whether nobody had begun it.
 
-    A word that tells of this stage or of a later one is left alone: this thread has slept.
+    A word of this stage or of a later one is left alone: this thread has been asleep.
     """
     word = OWN + LINE * owner + BEGAN
     before = atomic_load(sync, word)
@@ -126,7 +126,7 @@ def take(sync, owner, stage):
 
 @inner
 def do_others(share, args, stage, sync, thread, n_threads):
-    """Do the parts of other threads that nobody has begun; how many there were."""
+    """Run parts of other threads that nobody has begun; returns how many."""
     done = 0
     for step in range(1, n_threads):
         owner = (thread + step) % n_threads
@@ -138,7 +138,8 @@ def do_others(share, args, stage, sync, thread, n_threads):
 
 @inner
 def ended(sync, done, n_threads):
-    """Count parts that were done; whether they were the last of the stage, and the next begins."""
+    """Count finished parts; returns whether they were the last of the stage, and the next
+    begins."""
     if done == 0 or atomic_add(sync, DONE, np.int32(done)) + done < n_threads:
         return False
     atomic_add(sync, DONE, np.int32(-n_threads))
@@ -148,11 +149,11 @@ def ended(sync, done, n_threads):
 
 @inner
 def run_program(control, sync, thread, n_threads):
-    """Take part in the program until it is over, or in none; the stage after its last.
+    """Take part in the program until it is over, or in none; returns the stage after its last.
 
-    A thread does its own part, and after a moment those of others. What is read of the program is
-    that of the stage or of a later program, since a stage begins after all that tells of it was
-    written; parts can be taken in the stage itself alone.
+    A thread does its own part, and after a moment those of others. The program's words that it
+    reads are those of the stage or of a later program, since a stage begins after everything about
+    it was written; parts can be taken in the stage itself alone.
     """
     own, spins, yields = OWN + LINE * thread, np.int64(control[SPINS]), np.int64(control[YIELDS])
     while True:
@@ -177,8 +178,8 @@ def run_program(control, sync, thread, n_threads):
 
 @share(SIGNATURE)
 def lead(args, thread, n_threads):
-    """Begin the program if it is wanted, and take part in it until it is over; but if any worker
-    is parked, return for the caller to wake it and to lead again."""
+    """Begin the program if it is wanted, and take part in it until it is over; but if any worker is
+    parked, return for the caller to wake it and to lead again."""
     control, sync = arguments(args, SIGNATURE)
     if not control[BEGUN]:
         first = atomic_load(sync, STAGE) + np.int32(1)
@@ -193,10 +194,11 @@ def lead(args, thread, n_threads):
 
 @share(SIGNATURE)
 def follow(args, thread, n_threads):
-    """Take part in programs until none came for a while or the team is leaving.
+    """Take part in programs until none came for a while or the team is closing.
 
-    Whoever is not in here counts as parked. A worker on its way out counts first and looks for a
-    program then, a leader begins one first and counts then: one of the two sees the other.
+    Threads outside this function count as parked. A worker on its way out first counts itself and
+    then looks for a program, a leader first begins one and then counts: one of the two sees the
+    other.
     """
     control, sync = arguments(args, SIGNATURE)
     atomic_add(sync, PARKED, np.int32(-1))
@@ -211,11 +213,11 @@ def follow(args, thread, n_threads):
 
 
 class Program:
-    """Entries ready to run: pairs of a share and its argument buffer, each begun when all before
-    it are done. Buffers and what is `alive` with them stay.
+    """Entries ready to run: pairs of a share and its argument buffer, each begun when all before it
+    are done. Buffers and what is `alive` with them stay.
 
-    `by_all` says, for all entries or for each, whether every thread has to do its own part: it
-    waits there, say, or tells something about itself.
+    `by_all` tells, for all entries or for each, whether every thread must do its own part: it waits
+    there, for example, or reports something about itself.
     """
 
     def __init__(
@@ -233,11 +235,8 @@ class Program:
 
 
 class Team:
-    """`n_threads` threads, the caller being one; a context manager that lets them go.
-
-    With `pinned` each thread keeps to a core of its own: workers always, the caller while it runs a
-    program.
-    """
+    """`n_threads` threads, the caller being one; a context manager that ends them. With `pinned`
+    each thread keeps to a core of its own: workers always, the caller while it runs a program."""
 
     def __init__(self, n_threads: int, pinned: bool = False) -> None:
         if not 1 <= n_threads <= MOST_THREADS:
@@ -266,8 +265,8 @@ class Team:
     def run(self, program: Program) -> None:
         """Run every entry, on all threads; returns when all is done.
 
-        What a share raises, on whichever thread, is raised here then: the first if there are more.
-        So is an interrupt (Ctrl-C), and the team goes on as before.
+        An exception of a share, on any thread, is raised here then: the first if there are more. So
+        is an interrupt (Ctrl-C), and the team stays usable.
         """
         if not self._finalizer.alive:
             raise RuntimeError("this team of threads has been closed")
@@ -279,7 +278,7 @@ class Team:
             raised = self._state.raised
             listen(raised)
             try:
-                self._finish()  # what two interrupts in a row have left
+                self._finish()  # left by two interrupts in a row
                 raised.clear()
                 if program is not self._last:
                     self._program.value = self._state.copied(program)
@@ -296,7 +295,7 @@ class Team:
                 raise raised.pop(0)
 
     def _finish(self) -> None:
-        """Run what is wanted, if it was not run."""
+        """Run the wanted program, if it was not run."""
         if self._wanted.value:
             self._state.wake()
             self._lead()
@@ -319,14 +318,14 @@ def _words(array: Any, kind: Any, *positions: int) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What workers share with the team, without keeping the team itself alive."""
+    """State shared with workers, which does not keep the team alive."""
 
     sync: Any
     control: Any
     block: Words
     gates: list[Any]  # a worker's lock: it parks by acquiring it, and is woken by its release
     raised: list[BaseException] = field(default_factory=list)
-    read: list[Any] = field(default_factory=list)  # copies of programs, the last that of now
+    read: list[Any] = field(default_factory=list)  # copies of programs, the current one last
     process: int = field(default_factory=os.getpid)
 
     @classmethod
@@ -342,8 +341,8 @@ class _State:
         return state
 
     def copied(self, program: Program) -> int:
-        """The address of a copy of the program's words, which the team's stages number. Earlier
-        ones are let go of if no worker reads any."""
+        """The address of a copy of the program's words, whose entries the team's stages number.
+        Earlier copies are freed if no worker reads any."""
         if not self.sync[OWN + READING :: LINE].any():
             del self.read[:-1]
         words = program.words.copy()
@@ -352,7 +351,7 @@ class _State:
         return int(words.ctypes.data)
 
     def wake(self) -> None:
-        """Open every gate; one that was open lets its worker look once more for nothing."""
+        """Open every gate; a gate that was open lets its worker look once more for nothing."""
         for gate in self.gates:
             if gate.locked():
                 gate.release()
@@ -378,7 +377,7 @@ def _leave(state: _State, threads: list[threading.Thread]) -> None:
     state.sync[LEAVING] = 1
     state.control[PROGRAM] = state.copied(Program([]))
     state.control[BEGUN] = 0
-    lead(state.block, 0, len(threads) + 1)  # a program of nothing, which ends everybody's sleep
+    lead(state.block, 0, len(threads) + 1)  # an empty program, which ends everybody's sleep
     state.wake()
     for thread in threads:
         if thread is not threading.current_thread():

@@ -1,8 +1,8 @@
-"""What shares raise on threads of a team, caught on its way to `sys.unraisablehook`.
+"""Exceptions of shares on threads of a team, caught on their way to `sys.unraisablehook`.
 
-A compiled share has nobody to raise to: Numba's wrapper hands the exception to that hook and
-returns. So a hook stands before the one that was there, and keeps what such wrappers report on a
-thread that listens: while it does, it runs shares and nothing else.
+A compiled share has no caller to raise to: Numba's wrapper passes the exception to that hook and
+returns. So our hook precedes the previous one, and stores what such wrappers report on a listening
+thread: while it listens, it runs shares and nothing else.
 """
 
 import sys
@@ -18,7 +18,7 @@ class _Hook:
 
     def __call__(self, unraisable: "sys.UnraisableHookArgs") -> None:
         found, error = _listening.get(get_ident()), unraisable.exc_value
-        # all others say which object failed, Numba's wrapper tells a word about itself
+        # all others name the failed object; Numba's wrapper passes a word about itself
         if found is not None and error is not None and isinstance(unraisable.object, str):
             found.append(error)
         else:
@@ -26,8 +26,8 @@ class _Hook:
 
 
 def listen(found: list[BaseException]) -> None:
-    """Append what shares raise on this thread to `found`, from now on."""
-    if not isinstance(sys.unraisablehook, _Hook):  # others may have put theirs there meanwhile
+    """Append exceptions of shares on this thread to `found`, from now on."""
+    if not isinstance(sys.unraisablehook, _Hook):  # others may have installed theirs meanwhile
         sys.unraisablehook = _Hook(sys.unraisablehook)
     _listening[get_ident()] = found
 

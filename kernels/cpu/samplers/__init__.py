@@ -1,1 +1,2 @@
-"""Samplers on the CPU. One sequence's logits are one thread's work; the others return at once."""
+"""Samplers on the CPU. One sequence's logits are processed by one thread; the others return at
+once."""

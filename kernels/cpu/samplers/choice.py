@@ -34,10 +34,10 @@ def likeliest(row, logits, token, logprob):
 
 @alone(DRAW.signature)
 def draw(logits, u, token):
-    """The sum again, sixteen at a time until it would pass u, then lane by lane."""
+    """The running sum, sixteen at a time until it would pass u, then lane by lane."""
     top = highest(logits)
     mass, whole = 0.0, total(logits, top)
-    target = min(u * whole, np.nextafter(whole, 0.0))  # the product may round up to whole
+    target = min(u * whole, np.nextafter(whole, 0.0))  # the product may round up to the whole sum
     for i in range(0, logits.size, 16):
         lanes = chunk(logits, i)
         if max_lanes(lanes) > GONE:
@@ -51,7 +51,8 @@ def draw(logits, u, token):
 
 @inner
 def lane_at(weights, mass, target):
-    """The lane at which mass passes target; the last one with a weight if rounding hides it."""
+    """The lane at which the running sum passes target; the last nonzero one if rounding hides
+    it."""
     at = 0
     for j in range(16):
         if extract(weights, j) > 0:

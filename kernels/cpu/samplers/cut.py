@@ -1,4 +1,4 @@
-"""Filters that keep every logit from a cut on: min_p, top_n_sigma, mirostat_v2; and xtc."""
+"""Filters that keep every logit above a cutoff: min_p, top_n_sigma, mirostat_v2; and xtc."""
 
 import math
 
@@ -13,12 +13,13 @@ from reference.samplers.min_p import OP as MIN_P
 from reference.samplers.top_n_sigma import OP as TOP_N_SIGMA
 from reference.samplers.xtc import OP as XTC
 
-LOWEST = np.finfo(np.float32).min  # of a token that is not removed
+LOWEST = np.finfo(np.float32).min  # weight of a kept token
 
 
 @njit(inline="always")
 def rounded_up(cut):
-    """The least float32 not below cut, so that float32 comparisons decide as float64 ones do."""
+    """The least float32 not below the cutoff, so that float32 comparisons decide as float64 ones
+    do."""
     single = np.float32(cut)
     return single if single >= cut else np.nextafter(single, np.float32(np.inf))
 

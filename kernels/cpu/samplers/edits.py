@@ -1,4 +1,4 @@
-"""What changes logits before the filters, and temperature: logit_bias, penalties, dry."""
+"""Ops that change logits before the filters: logit_bias, penalties, dry, temperature."""
 
 import math
 
@@ -51,8 +51,8 @@ def holds(ids, token):
 
 @alone(DRY.signature)
 def dry(logits, context, breakers, multiplier, base, allowed, out):
-    """Compares the context's end with what stands before each of its tokens: context times the
-    repeats' lengths, so quadratic only for one token said over and over."""
+    """Compare the context's end with the tokens before each position: O(context * length of
+    repeats), so quadratic only for a single token repeated throughout."""
     for i in range(len(out)):
         out[i] = logits[i]
     reach = 0  # tokens since the last breaker

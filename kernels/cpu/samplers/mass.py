@@ -1,7 +1,7 @@
-"""The distribution behind logits: its maximum, exponentials and their sum.
+"""The softmax distribution of logits: its maximum, exponentials and their sum.
 
-Exponentials are float32 by sixteens; lanes are folded in float32 and the folds summed in float64,
-in order. Sixteens without a token left are skipped, which makes filters after top-k cheap.
+Exponentials are float32 by sixteens; lanes are reduced in float32 and these sums added in float64,
+in order. Sixteens without a remaining token are skipped, which makes filters after top-k cheap.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Filters that keep a prefix of the sorted tokens, without sorting: top_k, top_p, typical,
 mirostat_v1.
 
-Tokens are weighed (one each, or their mass) into 2,048 bins of their sort key's leading bits; the
+Tokens are weighted (one each, or their mass) into 2,048 bins of their sort key's leading bits; the
 bin where the running weight reaches the target is split by the next bits, and again, until one key
 is left. So the cost is a few passes over the vocabulary, whatever k or p. `out` holds the weights
 until the result replaces them.
@@ -41,7 +41,7 @@ def bits_of(typing, value):
 
 @njit(inline="always")
 def key_of(value):
-    """An integer in [0, 2^32) that orders as the float32 does; both zeros have the same."""
+    """An integer in [0, 2^32) that orders like the float32; both zeros have the same."""
     bits = np.int64(bits_of(value))
     return 2**31 + (bits if bits >= 0 else -(bits & 0x7FFFFFFF))
 
@@ -58,7 +58,7 @@ def most_by_logit(lanes):
 
 @njit(inline="always")
 def by_distance(logit, top, centre):
-    """Nearest to the centre first: the distance of the depth top - logit, in nats."""
+    """Key of the distance of the surprise top - logit, in nats, from the centre, nearest first."""
     depth = np.float64(top) - np.float64(logit)
     return key_of(np.float32(-abs(depth - centre)))
 
@@ -69,12 +69,12 @@ def most_by_distance(lanes):
 
 
 def keeper(key, most):
-    """The filter that sorts by `key`; `most` gives a bound of the keys of sixteen logits."""
+    """The filter that sorts by `key`; `most` bounds the keys of sixteen logits."""
 
     @inner
     def crossing(logits, weights, top, centre, target):
-        """The key at which the weight of larger ones is below target and with its own is not,
-        and what the larger ones leave of the target. If all weigh less, a key below any."""
+        """The key at which the weight of larger keys is below target and with its own is not, and
+        the remainder of the target. If all weigh less, a key below any."""
         bins = stack(np.float64, BINS)
         prefix, above = 0, 0.0
         for shift, width in ((21, 11), (10, 11), (0, 10)):
@@ -95,8 +95,8 @@ def keeper(key, most):
 
     @inner
     def keep(logits, top, centre, target, out):
-        """Tokens by descending key, equals by ascending id, as long as those before weigh less
-        than target. The weights are in `out`."""
+        """Keep tokens by descending key, ties by ascending id, while the weight before them is
+        below target. The weights are in `out`."""
         edge, room = crossing(logits, out, top, centre, target)
         least = max(edge, key_of(GONE) + 1)
         for i in range(0, logits.size, 16):
@@ -134,7 +134,7 @@ def top_k(logits, k, out):
 
 @inner
 def weigh(logits, top, out):
-    """Each token's exp(logit - top) into out; their sum."""
+    """Write each token's exp(logit - top) to out; returns their sum."""
     mass = 0.0
     for i in range(0, logits.size, 16):
         lanes = chunk(logits, i)

@@ -1,1 +1,1 @@
-"""Integer and float schemes beyond GGUF's blocks, on the CPU."""
+"""Integer and float quantisation schemes beyond GGUF's blocks, on the CPU."""

@@ -1,4 +1,4 @@
-"""Groups of floats as E4M3 or E5M2 and back, sixteen at a time by arithmetic on their bits."""
+"""Groups of floats to and from E4M3 or E5M2, sixteen at a time by arithmetic on their bits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ BIAS, FRACTION = 127, 23  # of float32
 
 
 def encoder(kind: Float8) -> Any:
-    """An intrinsic: float32 lanes, none beyond the largest number of this kind, as codes."""
+    """An intrinsic: float32 lanes, within this kind's range, to codes."""
     cut, bias = FRACTION - kind.fraction, 1 - kind.lowest
 
     @intrinsic
@@ -34,12 +34,12 @@ def encoder(kind: Float8) -> Any:
 
             bits = builder.bitcast(values[0], words)
             size = builder.and_(bits, constant(0x7FFFFFFF))
-            # normal: cut the fraction, to even at halves, and move the exponent's zero
+            # normal: round the fraction to nearest even, and rebias the exponent
             odd = builder.and_(builder.lshr(size, constant(cut)), constant(1))
             up = builder.add(builder.add(size, odd), constant((1 << (cut - 1)) - 1))
             normal = builder.lshr(up, constant(cut))
             normal = builder.sub(normal, constant((BIAS - bias) << kind.fraction))
-            # below: a number whose last bit is one step rounds the sum to whole steps
+            # subnormal: adding a number whose last bit is one step rounds the sum to whole steps
             step = ir.Constant(v.ir, [2.0 ** (FRACTION + kind.lowest - kind.fraction)] * v.lanes)
             small = builder.fadd(builder.bitcast(size, v.ir), step)
             small = builder.sub(builder.bitcast(small, words), builder.bitcast(step, words))
@@ -54,7 +54,7 @@ def encoder(kind: Float8) -> Any:
 
 
 def factor_of(kind: Float8) -> np.float32:
-    """What a decoder's numbers are to be multiplied by: the exponent's zero is float16's."""
+    """The factor for a decoder's numbers: the exponent's bias is float16's."""
     return np.float32(2.0 ** (HALF_BIAS - 1 + kind.lowest))
 
 

@@ -1,5 +1,5 @@
-"""Groups of floats as whole numbers and back: groups are shared among threads, so a lone group is
-one thread's work."""
+"""Groups of floats to and from integers: groups are split among threads, so a lone group is one
+thread's work."""
 
 from typing import Any
 
@@ -49,13 +49,13 @@ def magnitude(row):
 
 @njit(inline="always")
 def kept(scale):
-    """A scale, or 0 if it is below the normal range."""
+    """A scale, flushed to 0 below the normal range."""
     return np.float32(0) if scale < SMALLEST else scale
 
 
 @njit(inline="always")
 def scale_of(row, top):
-    """What takes the largest magnitude to `top`; NaN if one is not finite."""
+    """The scale that maps the largest magnitude to `top`; NaN if an element is not finite."""
     largest = magnitude(row)
     return kept(largest / top) if largest < INFINITY else NAN
 
@@ -68,13 +68,13 @@ def all_zero(q):
 
 @njit(inline="always")
 def as_bytes(whole):
-    """Whole floats as int8."""
+    """Integral floats as int8."""
     return convert(i8x16, convert(i32x16, whole))
 
 
 def group_in(code: Any) -> Any:
-    """(row, q, top) -> scale: fills q with what `code` makes of sixteen elements over their scale,
-    which takes the largest magnitude to `top`."""
+    """(row, q, top) -> scale: fills q with `code` of sixteen elements over their scale, which maps
+    the largest magnitude to `top`."""
 
     @inner
     def group(row, q, top):
@@ -114,7 +114,7 @@ def asymmetric_group(row, q, least, steps):
     zeros, each, most = splat(f32x16, point), splat(f32x16, scale), splat(f32x16, least + steps)
     for i in range(0, len(row), 16):
         whole = round_even(div(load_some(row, i, len(row)), each))
-        whole = minimum(add(whole, zeros), most)  # the lowest element is `least` as it is
+        whole = minimum(add(whole, zeros), most)  # the lowest element maps to `least` exactly
         store_some(q, i, len(q), as_bytes(whole))
     return scale, np.int32(point)
 

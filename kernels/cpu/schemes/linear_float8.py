@@ -1,10 +1,10 @@
-"""linear for E4M3 and E5M2 on both sides.
+"""linear with E4M3 or E5M2 weights and activations.
 
-Packed layout, a group of 16 rows after the other, rows beyond `out` zero: [hidden][16] codes. They
-are streamed as they are, a byte an element, and widened in registers as weights of linear_float.py
-are: unpacking them while packing would double what a single token has to stream. Activations become
-float32 as the panel is filled. Scales meet the sums last, and with them the power of two that the
-numbers of both sides are short of (float8.py), which changes no bit.
+Packed layout, one group of 16 rows after the other, rows beyond `out` zero: [hidden][16] codes.
+They are streamed as bytes and widened in registers like the weights of linear_float.py: unpacking
+at packing time would double what a single token has to stream. Activations become float32 as the
+panel is filled. Scales multiply the final sums, together with the power of two that the decoded
+numbers of both sides lack (float8.py), which changes no bit.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def fill(numbers: Any) -> Any:
 
 @inner
 def scale_own(out, x_scale, weight_scale, factor, thread, n_threads):
-    """The rows that `product` gave this thread, times their scales."""
+    """Scale the rows that `product` gave this thread."""
     begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
     for t in range(len(out)):
         for row in range(begin * LANES, min(end * LANES, out.shape[1])):

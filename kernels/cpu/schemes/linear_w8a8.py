@@ -1,14 +1,14 @@
-"""linear for int8 weights and activations in groups: `avx512_vnni`, `generic` and `scalar`.
+"""linear with int8 weights and activations in groups: `avx512_vnni`, `generic` and `scalar`.
 
-Packed layout of all but `scalar`, which reads the weight as it is: a group of 16 rows after the
-other, rows beyond `out` zero, [hidden / 4][16] words of four weights. They are raised by 128 in
+Packed layout of all but `scalar`, which reads the weight unpacked: one group of 16 rows after the
+other, rows beyond `out` zero, [hidden / 4][16] words of four weights. They are offset by 128 in
 registers, since vector units multiply unsigned by signed, and so are their zero points z:
 
     sum (x - z_x) (w - z) = sum x w - z_x (sum w - size z) - z sum x
 
-Sums of w come of activations that are all 1, sums of x with the panel. Both products and all sums
-are whole numbers that wrap around where they are too large, but what they leave fits: a group of
-size LARGEST at most. A panel that ends inside a group leaves its sums in `scratch`.
+Sums of w are products with activations that are all 1, sums of x come with the panel. Both products
+and all sums are integers that may wrap around, but their result fits: a group has at most LARGEST
+elements. A panel that ends inside a group leaves its sums in `scratch`.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def whole_blocks(shape: Shape) -> bool:
 
 
 def unfinished(shape: Shape) -> int:
-    """Of every output a group's sum so far, and of every tile that of weights."""
+    """Partial sums of a group for every output, and of weights for every tile."""
     return 2 * shape["tokens"] * shape["out"]
 
 
