@@ -1,4 +1,4 @@
-"""A Hugging Face model's folder: JSON files, and tensors that are read some rows at a time."""
+"""A Hugging Face model's folder: JSON files, and tensors read a range of rows at a time."""
 
 import json
 import math
@@ -17,7 +17,7 @@ _SHARD = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
 
 
 class Tensor(Protocol):
-    """A tensor on disk; `dtype` is safetensors' word for it."""
+    """A tensor on disk; `dtype` is safetensors' name of its type."""
 
     @property
     def file(self) -> Path: ...
@@ -29,11 +29,11 @@ class Tensor(Protocol):
     def dims(self) -> tuple[int, ...]: ...
 
     def rows(self, first: int, last: int) -> Floats:
-        """float32 [last - first, ...]: a part of its first dimension."""
+        """float32 [last - first, ...]: a range of its first dimension."""
 
 
 def demand(tensor: Tensor, dims: tuple[int, ...], where: str) -> None:
-    """Raise unless a tensor has these dimensions and a type that can be read."""
+    """Raise unless a tensor has these dimensions and a readable type."""
     if tensor.dims != dims:
         raise CheckpointError(f"{where} is {list(tensor.dims)}, not {list(dims)}")
     if tensor.dtype not in DTYPES:
@@ -43,11 +43,9 @@ def demand(tensor: Tensor, dims: tuple[int, ...], where: str) -> None:
 class Checkpoint:
     """A folder with a config and weights, opened and checked; nothing is loaded.
 
-    config    config.json
-    tensors   name -> `Tensor`, of all files
-    files     those that hold tensors
+    config    config.json tensors   name -> `Tensor`, of all files files     the files with tensors
 
-    Raises `CheckpointError` where something is missing or is not what its name says.
+    Raises `CheckpointError` where something is missing or invalid.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,17 +64,17 @@ class Checkpoint:
         self._stamps = {file: _stamp(file) for file in self.files}
 
     def watch(self, files: Iterable[Path]) -> None:
-        """Have an eye on files that are elsewhere, too."""
+        """Watch files elsewhere for changes, too."""
         self._stamps |= {file: _stamp(file) for file in files}
 
     def check_unchanged(self) -> None:
-        """Raise if a file that holds tensors, or is watched, was written to since."""
+        """Raise if a watched file, or one with tensors, was written to since."""
         for file, stamp in self._stamps.items():
             if not file.exists() or _stamp(file) != stamp:
                 raise CheckpointError(f"{file}: it was changed while it was read")
 
     def json(self, name: str) -> dict[str, Any]:
-        """A JSON file of the folder; empty where there is none."""
+        """A JSON file of the folder; empty if it is missing."""
         path = self.folder / name
         return read_json(path) if path.exists() else {}
 
@@ -89,7 +87,7 @@ class Checkpoint:
 
 
 def _files(folder: Path, whole: str) -> list[Path]:
-    """The files that hold tensors: those of the index, the only one, or a complete series."""
+    """The files with tensors: those of the index, the only one, or a complete series."""
     if (shard_of := _weight_map(folder, whole)) is not None:
         names = sorted(set(map(str, shard_of.values())))
         if strange := [name for name in names if Path(name).name != name]:
@@ -121,7 +119,7 @@ def _index(folder: Path, whole: str) -> Path:
 
 
 def _weight_map(folder: Path, whole: str) -> dict[str, Any] | None:
-    """Which file has which tensor, as the index says; None where there is no index."""
+    """The index's file for each tensor; None where there is no index."""
     index = _index(folder, whole)
     if not index.exists():
         return None
@@ -141,10 +139,8 @@ def _merged(files: Mapping[Path, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _safetensors(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of a file that the package finds whole.
-
-    Its own reading is not used: it has no bfloat16 for NumPy.
-    """
+    """The tensors of a file that the package considers valid. Its reader is not used: it has no
+    bfloat16 for NumPy."""
     from safetensors import SafetensorError, safe_open
 
     with path.open("rb") as file:
@@ -170,7 +166,7 @@ def _safetensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def torch_tensors(path: Path) -> Mapping[str, StoredTensor]:
-    """The tensors of a file of PyTorch's."""
+    """The tensors of a PyTorch file."""
     try:
         state = load(path)
     except TorchFileError as error:

@@ -1,4 +1,4 @@
-"""A checkpoint to a GGUF file: the parts put together, some rows of one tensor in memory."""
+"""Converts a checkpoint to a GGUF file, with some rows of one tensor in memory at a time."""
 
 import math
 from collections.abc import Iterator
@@ -32,19 +32,19 @@ from kernels.cpu.runtime.team import Team
 from reference.formats.format import Bytes, Floats
 
 OUTTYPES = ("F32", "F16", "BF16", "Q8_0")
-PIECE = 2**22  # elements that are converted at a time
+PIECE = 2**22  # elements converted at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was written, and what its owner should know of it."""
+    """The written file, and notes for its owner."""
 
     tensors: list[gw.NewTensor]
     notes: list[str] = field(default_factory=list)
 
     @property
     def n_bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
 
@@ -59,9 +59,8 @@ def convert(
     progress: ProgressCallback | None = None,
     certified: Certified | None = None,
 ) -> Done:
-    """Write the model in `folder`: matrices in `outtype`, one of OUTTYPES, and vectors in F32.
-
-    With the folder of its `predictors` it becomes a sparse model, in PowerInfer's format.
+    """Write the model in `folder`: matrices in `outtype`, one of OUTTYPES, and vectors in F32. With
+    the folder of its `predictors` it becomes a sparse model, in PowerInfer's format.
 
     Raises `CheckpointError` for a folder that is no model this engine runs, and `OutputError` where
     the file cannot be written; then nothing is left of it.
@@ -123,8 +122,8 @@ def convert(
 
 
 def _stored(name: str, source: Source, outtype: str) -> gw.NewTensor:
-    """What a tensor becomes. A matrix of one row is a vector, as in llama.cpp's files, and what
-    chooses experts stays as it is, and so do norms of heads."""
+    """A tensor's format. A matrix of one row counts as a vector, as in llama.cpp's files; routers
+    and norms of heads stay as they are."""
     dims = source.dims
     if name.endswith("ffn_gate_inp_shexp.weight"):
         dims = dims[1:]
@@ -135,14 +134,14 @@ def _stored(name: str, source: Source, outtype: str) -> gw.NewTensor:
 
 
 def _model(config: Fields, family: Family, keys: gw.Keys, tensors: int) -> ModelConfig:
-    """The model as the engine will read it, so that what it refuses is refused now."""
+    """The model as the engine will read it, so that whatever it refuses is refused now."""
     values = {key: value for key, (_, value) in keys.items()}
     values["general.architecture"] = family.gguf
     try:
         model = config_of(values, config.count("vocab_size"))
     except ModelError as error:
         raise config.error(str(error)) from None
-    if model.blocks > tensors:  # before anything is made for each block
+    if model.blocks > tensors:  # before anything is built for each block
         raise config.error(f"num_hidden_layers is {model.blocks}, but there are {tensors} tensors")
     return model
 
@@ -150,7 +149,7 @@ def _model(config: Fields, family: Family, keys: gw.Keys, tensors: int) -> Model
 def _present(
     checkpoint: Checkpoint, wanted: dict[str, Source], family: Family, config: Fields
 ) -> dict[str, Source]:
-    """Those of the tensors that are there; raises unless all that is needed is, and no more."""
+    """The tensors that are present; raises for missing and unknown ones."""
     tensors, folder = checkpoint.tensors, checkpoint.folder
     found = {n: s for n, s in wanted.items() if not s.optional or s.name in tensors}
     for source in found.values():
@@ -168,8 +167,8 @@ def _present(
 
 
 def _rows(tensor: Tensor, source: Source, format: str) -> Iterator[Floats]:
-    """The tensor's rows as GGUF orders them, whole heads at a time where rope turns them; raises
-    for values that the format cannot hold."""
+    """The tensor's rows in GGUF's order, whole heads at a time where rope rotates them; raises for
+    values that the format cannot hold."""
     together, count = source.head_dim or 1, tensor.dims[0]
     step = max(1, PIECE // (together * math.prod(tensor.dims[1:]))) * together
     in_order = ((first, min(first + step, count)) for first in range(0, count, step))
@@ -198,6 +197,7 @@ def _general(family: Family, folder: Path, outtype: str, name: str, weights: int
 
 
 def _name(folder: Path) -> str:
-    """The folder's, or in Hugging Face's cache (models--ORG--NAME/snapshots/HASH) the model's."""
+    """The folder's name, or the model's in Hugging Face's cache
+    (models--ORG--NAME/snapshots/HASH)."""
     cached = folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--")
     return folder.parents[1].name.rpartition("--")[2] if cached else folder.name

@@ -1,4 +1,5 @@
-"""What the converter asks of a family: what config.json means, and what its tensors are called."""
+"""The converter's interface to a family: the meaning of config.json's fields, and tensors'
+names."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from engine.models.table import FAMILIES as GRAPHS
 from reference.formats.format import Floats
 
 HEAD_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
-BUFFER = ".rotary_emb.inv_freq"  # of old checkpoints of any family, which is computed here
+BUFFER = ".rotary_emb.inv_freq"  # in old checkpoints of any family; computed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Family:
     head_norms: ClassVar[str] = ""
 
     def usual_words(self, config: Fields) -> Fields:
-        """The fields under the names that other architectures have for them."""
+        """The fields under the names that other architectures use."""
         told = {
             usual: config.get(theirs)
             for usual, theirs in self.words.items()
@@ -83,7 +84,7 @@ class Family:
         return Fields({**config.values, **told}, config.place)
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:  # noqa: ARG002
-        """config.json without what it tells of parts that the checkpoint has not."""
+        """config.json without fields about parts that the checkpoint does not have."""
         return config
 
     def check(self, config: Fields) -> None:
@@ -103,24 +104,24 @@ class Family:
         rope_scaling.check(config, self.ropes)
 
     def activation_of(self, config: Fields) -> str:
-        """The activation as config.json names it, or the other of two names for one."""
+        """The activation named in config.json, aliases resolved."""
         name = str(config.get(self.activation, self.usual))
         return {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}.get(name, name)
 
     @property
     def usual(self) -> str:
-        """The activation that a file without the key has."""
+        """The activation of a file without the key."""
         return next(iter(ARCHITECTURES[self.gguf].activations))
 
     def keys(self, config: Fields) -> gw.Keys:
-        """The model's sizes and constants."""
+        """Keys for the model's sizes and constants."""
         shape = dict(self.shape(config))
         if (activation := self.activation_of(config)) != self.usual:
             shape["hidden_activation"] = gw.text(activation)
         return {f"{self.gguf}.{key}": value for key, value in shape.items()}
 
     def notes(self, config: Fields) -> list[str]:
-        """What the file's owner should know."""
+        """Notes for the file's owner."""
         found, activation = rope_scaling.notes(config, self.gguf), self.activation_of(config)
         if activation != self.usual:
             said = f"its activation is {activation}"
@@ -128,8 +129,8 @@ class Family:
         return found
 
     def shape(self, config: Fields) -> gw.Keys:
-        """The sizes and constants but the activation, by keys without the architecture. These are
-        what all families have; each adds its own."""
+        """Sizes and constants except the activation, by keys without the architecture. These are
+        common to all families; each adds its own."""
         return {
             "context_length": gw.u32(config.count("max_position_embeddings", 2048)),
             "embedding_length": gw.u32(config.count("hidden_size")),
@@ -139,7 +140,8 @@ class Family:
         }
 
     def tied(self, config: Fields) -> bool:
-        """Whether the output is the embedding; a stored one is then none of the model's."""
+        """Whether the output is the embedding; a stored output matrix is then not part of the
+        model."""
         return config.flag("tie_word_embeddings", self.ties)
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
@@ -168,7 +170,7 @@ class Family:
         return rope_scaling.divisors(config, model.rope_dims) if self.ropes else {}
 
     def is_unused(self, name: str, config: Fields) -> bool:
-        """Whether a tensor of the checkpoint has no place in the file, and needs none."""
+        """Whether the conversion ignores this tensor of the checkpoint."""
         tied = self.tied(config) and name == f"{self.modules['output']}.weight"
         return tied or name.endswith(BUFFER) or re.fullmatch(self.unused, name) is not None
 

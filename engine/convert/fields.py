@@ -1,4 +1,4 @@
-"""config.json's values, checked: a wrong one is one plain line that names it."""
+"""config.json's values, checked: an invalid one is reported in one plain line that names it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from engine.convert.json_files import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The values of one JSON object; null counts as missing. `place` is where, for messages."""
+    """The values of one JSON object; null counts as missing. `place` locates it in messages."""
 
     values: Mapping[str, Any]
     place: str
@@ -42,7 +42,7 @@ class Fields:
         return value
 
     def kinds(self, known: Sequence[str], usual: list[str]) -> list[str]:
-        """The kind of each layer, of those that are known; without `layer_types` the usual ones."""
+        """The kind of each layer, one of those known; without `layer_types` the usual ones."""
         found = self.get("layer_types", usual)
         fits = isinstance(found, list) and len(found) == len(usual)
         if not fits or any(kind not in known for kind in found):

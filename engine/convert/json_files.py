@@ -1,4 +1,4 @@
-"""JSON files of a checkpoint's folder, and what is wrong with one."""
+"""Reads JSON files of a checkpoint's folder, with errors in one line."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from engine.errors import EngineError
 from engine.faults import unreadable
 
-LFS = b"version https://git-lfs"  # how the pointer begins that git keeps in a large file's place
+LFS = b"version https://git-lfs"  # beginning of a Git LFS pointer
 
 
 class CheckpointError(EngineError):
@@ -31,5 +31,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def pointer(path: Path) -> str:
-    """What is wrong with a file that begins with LFS."""
+    """The complaint about a Git LFS pointer in a file's place."""
     return f"{path}: a Git LFS pointer, for which `git lfs pull` gets the file"

@@ -1,4 +1,5 @@
-"""Layers that foretell tokens, which GGUF has as blocks behind the others (models/further.py)."""
+"""Multi-token prediction (NextN) layers, which GGUF stores as blocks after the others
+(models/further.py)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,18 +12,18 @@ from engine.convert.fields import Fields
 from engine.gguf import writer as gw
 from engine.models import further
 
-FURTHER = "num_nextn_predict_layers"  # how many there are, which is DeepSeek's word
+FURTHER = "num_nextn_predict_layers"  # their number, in DeepSeek's config
 
 
 def counted(config: Fields, tensors: Mapping[str, Tensor], joining: Sequence[str]) -> Fields:
-    """config.json with as many as the checkpoint has, by their `joining` matrices, which end with
-    the first that is missing."""
+    """config.json with the number of such layers in the checkpoint, counted by their `joining`
+    matrices up to the first missing one."""
     count = len(list(takewhile(lambda name: f"{name}.weight" in tensors, joining)))
     return Fields({**config.values, FURTHER: count}, config.place)
 
 
 def keys_of(config: Fields) -> gw.Keys:
-    """That there are so many more blocks, and that they foretell."""
+    """Keys for the number of blocks, these included, and how many they are."""
     if not (count := config.get(FURTHER)):
         return {}
     blocks = config.count("num_hidden_layers") + count
@@ -30,15 +31,15 @@ def keys_of(config: Fields) -> gw.Keys:
 
 
 def whole(model: ModelConfig) -> ModelConfig:
-    """The model as if those blocks were some of the others, whose tensors they have."""
+    """The model as if those blocks were among the others, whose tensors they have."""
     return replace(model, blocks=model.blocks + model.further, further=0)
 
 
 def sources(
     model: ModelConfig, modules: Mapping[str, str], added: float = 0.0
 ) -> dict[str, Source]:
-    """Of what the blocks have beside the others, `modules` of the checkpoint by what GGUF calls it,
-    of all in common where a name has no layer; norms have so much `added`."""
+    """Sources of the blocks' further tensors: `modules` of the checkpoint by GGUF's names, shared
+    by all where a name has no layer; norms have so much `added`."""
     known, found = further.expected_tensors(model) | further.optional_tensors(model), {}
     for i, (name, module) in product(range(model.further), modules.items()):
         own = f"blk.{model.blocks + i}.nextn.{name}.weight"

@@ -23,15 +23,15 @@ from reference.formats.format import Floats
 
 FILE = re.compile(r"model_(0|[1-9]\d*)\.pt")
 CONFIG = "config.json"
-PIECE = 2**22  # elements of a matrix that are read at a time to be transposed
+PIECE = 2**22  # elements of a matrix read at a time for transposing
 LARGEST = float(np.finfo(np.float32).max)
 MATRICES = ("fc1.weight", "fc2.weight")
 
 
 @dataclass(frozen=True, slots=True)
 class Predictors:
-    """`tensors` by the names that they get in GGUF, blk.{i}.fc1.weight and blk.{i}.fc2.weight, of
-    these `files`; `notes` are what the model's owner should know."""
+    """`tensors` by their GGUF names, blk.{i}.fc1.weight and blk.{i}.fc2.weight, of these `files`;
+    `notes` for the model's owner."""
 
     tensors: Mapping[str, Tensor]
     files: tuple[Path, ...]
@@ -41,8 +41,8 @@ class Predictors:
     def into(
         self, sources: Mapping[str, Source], tensors: Mapping[str, Tensor]
     ) -> tuple[dict[str, Source], dict[str, Tensor]]:
-        """A model's sources and a checkpoint's tensors with these beside them, and each ffn_down
-        as ffn_down_t."""
+        """A model's sources and a checkpoint's tensors with these added, and each ffn_down as
+        ffn_down_t."""
         found: dict[str, Source] = {}
         turned: dict[str, Tensor] = {}
         for name, source in sources.items():
@@ -56,7 +56,7 @@ class Predictors:
 
 @dataclass(frozen=True, slots=True)
 class Transposed:
-    """A matrix whose rows are another's columns."""
+    """The transpose of another matrix."""
 
     matrix: Tensor
 
@@ -83,10 +83,8 @@ class Transposed:
 
 
 def read_predictors(folder: Path, model: ModelConfig) -> Predictors:
-    """Those of a folder, of as many blocks and of the sizes that the model has.
-
-    Raises `CheckpointError` where they are another model's, or no predictors.
-    """
+    """The predictors in a folder, for as many blocks and of the sizes that the model has. Raises
+    `CheckpointError` where they are another model's, or no predictors."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: this is not a folder; want that of predictors")
     numbers = {int(m[1]) for p in folder.iterdir() if (m := FILE.fullmatch(p.name))}

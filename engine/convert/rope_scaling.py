@@ -1,4 +1,4 @@
-"""Rotary frequencies that are stretched: Hugging Face's fields as GGUF's keys, or as a tensor.
+"""Rope scaling: Hugging Face's fields as GGUF's keys, or as a tensor.
 
 Up to version 4 of transformers they are `rope_theta` and `rope_scaling` of config.json, from 5 on
 all in `rope_parameters`.
@@ -19,19 +19,19 @@ BETAS = 32.0, 1.0
 
 
 def parameters(config: Fields) -> Fields:
-    """The fields, wherever they are, with `rope_theta` among them."""
+    """The fields, wherever they are, `rope_theta` included."""
     name = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     found = config.part(name)
     outer = {
-        "rope_theta": config.get("rope_theta", config.get("rotary_emb_base")),  # GPT-NeoX's word
+        "rope_theta": config.get("rope_theta", config.get("rotary_emb_base")),  # GPT-NeoX's name
         "partial_rotary_factor": config.get("partial_rotary_factor", config.get("rotary_pct")),
     }
     return Fields(outer | dict(found.values), found.place)
 
 
 def of_layers(config: Fields, kind: str) -> Fields:
-    """The fields as if all layers turned like those of a kind: up to version 4 all have one base,
-    and those with a window are not stretched."""
+    """The fields as if all layers rotated like those of a kind: up to version 4 all have one base,
+    and layers with a window are not scaled."""
     own = config.part("rope_parameters").part(kind).values
     stretched = config.get("rope_scaling") if kind == "full_attention" else None
     fields = {**config.values, "rope_parameters": own, "rope_scaling": stretched}
@@ -39,7 +39,7 @@ def of_layers(config: Fields, kind: str) -> Fields:
 
 
 def part_turned(config: Fields, usual: float) -> float:
-    """The part of each head that rope turns: its first dimensions."""
+    """The part of each head that rope rotates: its first dimensions."""
     rope = parameters(config)
     part = rope.real("partial_rotary_factor", usual)
     if not 0 < part <= 1:
@@ -48,7 +48,7 @@ def part_turned(config: Fields, usual: float) -> float:
 
 
 def check(config: Fields, known: Sequence[str]) -> None:
-    """Refuse a kind that is none of those which a family runs."""
+    """Refuse a kind of scaling that the family does not run."""
     rope = parameters(config)
     if (kind := _kind(rope)) not in known:
         has = ", ".join(known)
@@ -56,7 +56,7 @@ def check(config: Fields, known: Sequence[str]) -> None:
 
 
 def keys(config: Fields) -> gw.Keys:
-    """What GGUF says of the frequencies, divisors apart, by keys without architecture."""
+    """GGUF's keys, without the architecture, except divisors."""
     rope = parameters(config)
     kind = _kind(rope)
     found = {"freq_base": gw.f32(rope.real("rope_theta", 10000.0))}
@@ -69,10 +69,10 @@ def keys(config: Fields) -> gw.Keys:
             "scaling.attn_factor": gw.f32(_long_magnitude(config, rope)),
         }
     if kind == "yarn":
-        for name in ("attn_factor", "extrapolation_factor"):  # of YaRN's first code
+        for name in ("attn_factor", "extrapolation_factor"):  # in YaRN's first code
             if rope.real(name, 1.0) != 1:
                 raise rope.error(f"{name} is {rope.get(name)}, which transformers ignores")
-        # of attn_factor, which multiplies YaRN's own, and yarn_attn_factor, which is in its place,
+        # of attn_factor, which multiplies YaRN's own, and yarn_attn_factor, which replaces it,
         # llama.cpp reads the first
         own = rope_frequencies.yarn_magnitude(factor)
         fast, slow = betas(rope)
@@ -88,13 +88,13 @@ def keys(config: Fields) -> gw.Keys:
 
 
 def betas(rope: Fields) -> tuple[float, float]:
-    """Turns within the original context between which YaRN's ramp lies; 0 means the default."""
+    """Rotations within the original context that bound YaRN's ramp; 0 means the default."""
     fast, slow = BETAS
     return rope.real("beta_fast", fast) or fast, rope.real("beta_slow", slow) or slow
 
 
 def notes(config: Fields, gguf: str) -> list[str]:
-    """What llama.cpp computes otherwise of an architecture."""
+    """Differences from llama.cpp's computation for an architecture."""
     rope = parameters(config)
     if _kind(rope) != "yarn":
         return []
@@ -109,14 +109,14 @@ def notes(config: Fields, gguf: str) -> list[str]:
 
 
 def divisors(config: Fields, rope_dims: int) -> dict[str, Floats]:
-    """The tensors of a file by which frequencies are divided, each [rope_dims / 2]."""
+    """Tensors of frequency divisors for the file, each [rope_dims / 2]."""
     rope = parameters(config)
     of_kind = {"llama3": _of_llama3, "longrope": _of_contexts}.get(_kind(rope))
     return of_kind(config, rope, rope_dims) if of_kind else {}
 
 
 def _of_llama3(config: Fields, rope: Fields, rope_dims: int) -> dict[str, Floats]:
-    """Of Llama 3.1 and later."""
+    """Divisors of Llama 3.1 and later."""
     low, high = rope.real("low_freq_factor"), rope.real("high_freq_factor")
     if not 0 < low < high:
         raise rope.error(f"want 0 < low_freq_factor < high_freq_factor, got {low} and {high}")
@@ -128,7 +128,7 @@ def _of_llama3(config: Fields, rope: Fields, rope_dims: int) -> dict[str, Floats
 
 
 def _of_contexts(config: Fields, rope: Fields, rope_dims: int) -> dict[str, Floats]:
-    """Of long rope, for short contexts and for long ones."""
+    """Divisors of long rope, for short contexts and for long ones."""
     found = {}
     for kind in ("short", "long"):
         told = rope.get(f"{kind}_factor")
@@ -148,7 +148,7 @@ def _kind(rope: Fields) -> str:
 
 
 def _factor(config: Fields, rope: Fields) -> float:
-    """How many times as long contexts become; YaRN's is that of the contexts where none is told."""
+    """The factor of context extension; YaRN's is the ratio of contexts where none is given."""
     default = None
     if _kind(rope) == "yarn" and rope.values.get("factor", 1) is None:
         default = config.count("max_position_embeddings") / _original_context(config, rope)
@@ -159,7 +159,7 @@ def _factor(config: Fields, rope: Fields) -> float:
 
 
 def _original_context(config: Fields, rope: Fields) -> int:
-    """The model's own field goes before that among those of its rope."""
+    """The original context; the model's own field takes precedence over its rope's."""
     name = "original_max_position_embeddings"
     if config.get(name) is not None:
         return config.count(name)
@@ -167,7 +167,7 @@ def _original_context(config: Fields, rope: Fields) -> int:
 
 
 def _long_magnitude(config: Fields, rope: Fields) -> float:
-    """Of cosines and sines of long rope: told, or computed as transformers does."""
+    """Long rope's scale of cosines and sines: given, or computed as in transformers."""
     if rope.get("attention_factor") is not None:
         return rope.real("attention_factor")
     original = _original_context(config, rope)
@@ -180,7 +180,7 @@ def _long_magnitude(config: Fields, rope: Fields) -> float:
 
 
 def _magnitude(rope: Fields, factor: float) -> float:
-    """Of cosines and sines: told, or computed as transformers does."""
+    """The scale of cosines and sines: given, or computed as in transformers."""
     if rope.get("attention_factor") is not None:
         return rope.real("attention_factor")
     of = rope_frequencies.yarn_magnitude

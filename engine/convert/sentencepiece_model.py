@@ -1,7 +1,7 @@
-"""tokenizer.model: SentencePiece's own file, a serialised `sentencepiece.ModelProto`.
+"""Reads tokenizer.model: SentencePiece's own file, a serialised `sentencepiece.ModelProto`.
 
-The library says whether the file is whole; the few fields wanted of it are read here, since its
-Python interface gives neither the kind of a model nor how a text is normalised.
+The library validates the file; the few fields needed are read here, since its Python interface
+gives neither the kind of a model nor its normalisation.
 """
 
 import struct
@@ -22,7 +22,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def is_sentencepiece(path: Path) -> bool:
-    """Whether the library takes the file; other tokenizers are called tokenizer.model, too."""
+    """Whether the library accepts the file; other tokenizers are called tokenizer.model, too."""
     try:
         _library(path)
     except (RuntimeError, OSError, ValueError):
@@ -63,7 +63,7 @@ def read(path: Path) -> Tokens:
 
 
 def encoder(path: Path) -> Callable[[str], list[int]]:
-    """What the library itself makes of a text."""
+    """The library's own encoder."""
     library = _library(path)
     return lambda text: list(library.encode(text))
 
@@ -93,7 +93,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends."""
+    """A varint, seven bits per byte, and its end."""
     value, shift = 0, 0
     while True:
         byte = data[at]

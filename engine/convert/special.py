@@ -24,10 +24,10 @@ FURTHER_ENDS = (Names.Tokenizer.EOT_ID, Names.Tokenizer.EOM_ID)
 
 
 def special_keys(checkpoint: Checkpoint, tokens: Tokens) -> gw.Keys:
-    """Ids of the special tokens, and whether BOS and EOS go around a text.
+    """Ids of the special tokens, and whether BOS and EOS are added to a text.
 
-    A token's name in tokenizer_config.json counts first, then its id in config.json, then that in
-    generation_config.json, then what the vocabulary's own file says.
+    A token's name in tokenizer_config.json takes precedence over its id in config.json, in
+    generation_config.json, and in the vocabulary's own file.
     """
     tokenizer = checkpoint.json("tokenizer_config.json")
     id_of = {text: i for i, text in enumerate(tokens.texts)}
@@ -48,7 +48,7 @@ def special_keys(checkpoint: Checkpoint, tokens: Tokens) -> gw.Keys:
 
 
 def further_ends(checkpoint: Checkpoint, tokens: Tokens, tokenizer: Tokenizer) -> gw.Keys:
-    """Keys for tokens that end a text, too, where their names do not say so already."""
+    """Keys for further end-of-text tokens, where their names do not tell."""
     ends = _ids_of(checkpoint, "eos_token_id", tokens)
     unknown = [i for i in ends if i not in tokenizer.eog_ids]
     for i in unknown[len(FURTHER_ENDS) :]:
@@ -57,7 +57,7 @@ def further_ends(checkpoint: Checkpoint, tokens: Tokens, tokenizer: Tokenizer) -
 
 
 def template_keys(checkpoint: Checkpoint) -> gw.Keys:
-    """The chat template; those that have names are kept under them."""
+    """The chat template; named ones are stored under their names."""
     folder = checkpoint.folder
     place = folder / "tokenizer_config.json"
     found: Any = checkpoint.json(place.name).get("chat_template")
@@ -88,13 +88,13 @@ def _template(path: Path) -> str:
 
 
 def _text(token: Any) -> str | None:
-    """A token's text, written as such or as an object."""
+    """A token's text, given as a string or an object."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
 def _ids_of(checkpoint: Checkpoint, field: str, tokens: Tokens) -> list[int]:
-    """Ids that the configs have for a field: one, several or none in each."""
+    """The configs' ids for a field: none, one or several in each."""
     told: list[Any] = []
     for config in (checkpoint.config, checkpoint.json("generation_config.json")):
         value = config.get(field)
@@ -103,7 +103,7 @@ def _ids_of(checkpoint: Checkpoint, field: str, tokens: Tokens) -> list[int]:
 
 
 def _around(file: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, list[int]]:
-    """Which tokens tokenizer.json puts before and behind a text; empty where it does not say."""
+    """The tokens that tokenizer.json puts before and after a text; empty where it does not tell."""
     match file.get("post_processor"):
         case {"processors": list(steps)}:
             pass

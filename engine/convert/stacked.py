@@ -1,4 +1,5 @@
-"""Tensors that GGUF has as one where checkpoints number them: of a block's experts, or heads."""
+"""Stacks tensors that checkpoints number and GGUF stores as one: those of a block's experts, or
+heads."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ EXPERTS = re.compile(r"(.+\.experts)\.(\d+)\.(\w+\.weight)")
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """Tensors of the same dimensions as one that has a dimension more."""
+    """Tensors of the same dimensions as one tensor with a further dimension."""
 
     parts: tuple[Tensor, ...]
 
@@ -33,15 +34,15 @@ class Stacked:
         return (len(self.parts), *self.parts[0].dims)
 
     def rows(self, first: int, last: int) -> Floats:
-        """Those of some of the tensors, whole."""
+        """A range of the tensors, whole."""
         return np.stack([part.rows(0, part.dims[0]) for part in self.parts[first:last]])
 
 
 def stacked(
     tensors: Mapping[str, Tensor], pattern: re.Pattern[str] = EXPERTS, what: str = "expert"
 ) -> dict[str, Tensor]:
-    """All tensors, those of experts together: of PREFIX.experts.3.NAME PREFIX.experts.NAME; or of
-    what else a pattern has PREFIX, a number and NAME."""
+    """All tensors, with numbered ones stacked: PREFIX.experts.3.NAME as PREFIX.experts.NAME, or any
+    pattern of PREFIX, a number and NAME."""
     found: dict[str, Tensor] = {}
     several: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Every architecture of Hugging Face's that the converter knows."""
+"""Every Hugging Face architecture that the converter knows."""
 
 from engine.convert.family import Family
 from engine.convert.fields import Fields
@@ -15,7 +15,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def family_of(config: Fields) -> Family:
-    """The family that config.json's `architectures` names."""
+    """The family of config.json's `architectures`."""
     names = config.get("architectures", [])
     if not isinstance(names, list) or len(names) != 1:
         raise config.error(f"architectures must name one, got {names!r}")

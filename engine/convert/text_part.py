@@ -1,5 +1,5 @@
-"""The text's part of a checkpoint whose model sees images, or hears, too: its fields and tensors
-stand under names of their own, and what sees and hears is left out."""
+"""The text model within a multimodal checkpoint: its fields and tensors have their own prefix, and
+the vision and audio parts are ignored."""
 
 import re
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ SENSES = {"vision_config": "sees images", "audio_config": "hears"}
 
 
 class TextPart(Family):
-    """A family whose models are published with what sees or hears, and without."""
+    """A family published with vision or audio parts, and without."""
 
     def usual_words(self, config: Fields) -> Fields:
-        """Those of the text's part, where there are others."""
+        """The text model's fields, where there are others."""
         values = {**config.values, **config.part("text_config").values}
         return super().usual_words(Fields(values, config.place))
 

@@ -20,7 +20,7 @@ from engine.tokenizer import TokenType
 from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PUNCTUATION
 
 VOCAB, MERGES = "vocab.json", "merges.txt"
-GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]  # the pattern that a ByteLevel has of its own
+GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]  # ByteLevel's own pattern
 DIGITS = {True: r"\p{N}", False: r"\p{N}+"}  # each alone, or runs of them
 # Falcon's runs of digits are found among bytes, where its merges leave nothing to part.
 FALCON = PRE_TOKENIZERS["falcon"].patterns
@@ -32,7 +32,7 @@ Part = Mapping[str, Any]
 
 
 def contents(path: Path) -> Part:
-    """What tokenizer.json holds, or would hold of vocab.json and the files beside it."""
+    """The contents of tokenizer.json, or its equivalent from vocab.json and the files beside it."""
     if path.name != VOCAB:
         return read_json(path)
     vocab, lines = read_json(path), path.with_name(MERGES)
@@ -60,20 +60,20 @@ def contents(path: Path) -> Part:
 
 
 def encoder(path: Path) -> Callable[[str], list[int]]:
-    """What the library itself makes of a text."""
+    """The library's own encoder."""
     from tokenizers import Tokenizer
 
     file = json.dumps(contents(path))
     try:
         library = Tokenizer.from_str(file)
         library.encode("a", add_special_tokens=False)
-    except Exception as error:  # the library has no error type of its own
+    except Exception as error:  # the library has no exception type of its own
         raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from None
     return lambda text: list(library.encode(text, add_special_tokens=False).ids)
 
 
 def read(path: Path) -> Tokens:
-    """The vocabulary, without added tokens, of a file that the library takes."""
+    """The vocabulary, without added tokens, of a file that the library accepts."""
     file = contents(path)
     kind = file["model"].get("type", "BPE")
     if kind != "BPE":
@@ -108,7 +108,7 @@ def _byte_level(path: Path, file: Part, steps: list[Part]) -> Tokens:
 
 
 def _patterns(path: Path, step: Part) -> list[str]:
-    """What a step cuts at, each match and each gap between them being a word."""
+    """Patterns at which a step splits: each match, and each gap between matches, is a word."""
     match step:
         case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated"}:
             return [pattern]
@@ -149,7 +149,7 @@ def _pieces(path: Path, file: Part, steps: list[Part]) -> Tokens:
 
 
 def _puts_space(path: Path, step: Part) -> bool:
-    """Whether a step that turns spaces into ▁ also puts one before a text."""
+    """Whether a step that replaces spaces by ▁ also prepends one."""
     match step:
         case {"type": "Prepend", "prepend": "▁"}:
             return True
@@ -163,7 +163,7 @@ def _puts_space(path: Path, step: Part) -> bool:
 
 
 def _texts(path: Path, vocab: Mapping[str, int]) -> tuple[list[str], list[int]]:
-    """Texts and types by id; ids in between that no token has are unused."""
+    """Texts and types by id; ids without a token are unused."""
     found = {i: text for text, i in vocab.items()}
     if len(found) < len(vocab):
         twice = next(text for text, i in vocab.items() if found[i] != text)
@@ -177,13 +177,13 @@ def _texts(path: Path, vocab: Mapping[str, int]) -> tuple[list[str], list[int]]:
 
 
 def _merges(model: Part) -> list[tuple[str, str]]:
-    """Pairs, written as such or, by older versions, as one text with a space between."""
+    """Pairs, given as such or, in older versions, as one text with a space between."""
     pairs = (m.split(" ") if isinstance(m, str) else m for m in model["merges"])
     return [(first, second) for first, second in pairs]
 
 
 def _parts(path: Path, part: Any, name: str) -> list[Part]:
-    """The steps of a normalizer or pre-tokenizer, one after the other."""
+    """The steps of a normalizer or pre-tokenizer, in order."""
     match part:
         case None:
             return []

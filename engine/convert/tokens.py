@@ -1,4 +1,4 @@
-"""Tokens on their way into a GGUF file: texts, types, and scores or merges."""
+"""Tokens for a GGUF file: texts, types, and scores or merges."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from engine.convert.json_files import CheckpointError
 from engine.gguf import writer as gw
 from engine.tokenizer import TokenType
 
-ADDED_SCORE = -1000.0  # of tokens that are found before any are joined
+ADDED_SCORE = -1000.0  # type of tokens that are matched before any merges
 UNUSED_SCORE = -10000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A token that was added to a vocabulary, or stands out in it; `special` ones are no text."""
+    """A token added to a vocabulary, or special in it; `special` ones are never text."""
 
     id: int
     text: str
@@ -23,7 +23,7 @@ class Added:
 
     @property
     def type(self) -> TokenType:
-        """Control where it is special or looks so, as llama.cpp has it."""
+        """Control if it is special or looks so, as in llama.cpp."""
         looks = self.text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
             self.text.startswith(first) and self.text.endswith(last)
             for first, last in (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
@@ -32,7 +32,7 @@ class Added:
 
 
 def added(entries: Any, place: Path) -> dict[int, Added]:
-    """Added tokens, of objects that have an id, a text as content, and may be special."""
+    """Added tokens, from objects with an id, a text as content, and perhaps a special flag."""
     found = {}
     for entry in entries if isinstance(entries, list) else [entries]:
         match entry:
@@ -48,7 +48,7 @@ class Tokens:
     """A vocabulary: `model` and `pre` are tokenizer.ggml's, ids are indices.
 
     `scores` are for "llama" vocabularies, `merges` for "gpt2" ones; `flags` are further keys.
-    `named` are the ids of bos, eos, unk and pad, if its own file tells.
+    `named` are the ids of bos, eos, unk and pad, if the vocabulary's file has them.
     """
 
     model: str
@@ -62,10 +62,8 @@ class Tokens:
     notes: list[str] = field(default_factory=list)
 
     def fit(self, size: int, added: Mapping[int, Added], place: str) -> None:
-        """Put added tokens where they belong; as many tokens as the embedding has rows.
-
-        What has no row is left out, and said so; a row that has no token gets an unused one.
-        """
+        """Insert added tokens, and match the number of the embedding's rows: tokens without a row
+        are dropped, with a note, and rows without a token get an unused one."""
         if len(self.texts) > size:
             raise CheckpointError(
                 f"{place}: there are {len(self.texts)} tokens, but the model has {size}"

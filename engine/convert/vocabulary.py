@@ -11,7 +11,7 @@ from engine.gguf import writer as gw
 from engine.tokenizer import Tokenizer, TokenizerError
 
 PIECES, PARTS = "tokenizer.model", "tokenizer.json"
-# On which the file's tokenizer has to agree with the checkpoint's.
+# Texts on which the file's tokenizer must agree with the checkpoint's.
 TEXTS = (
     "Hello world",
     " two  spaces,\ttab\nand\n\nlines \n ",
@@ -23,12 +23,12 @@ TEXTS = (
 
 
 def vocabulary(checkpoint: Checkpoint, size: int) -> tuple[gw.Keys, list[str]]:
-    """The keys of a vocabulary of `size` tokens, as this engine's tokenizer takes them, and notes:
-    what could not be kept."""
+    """The keys of a vocabulary of `size` tokens for this engine's tokenizer, and notes on what
+    could not be kept."""
     folder = checkpoint.folder
     path = _path(folder)
     room = sentencepiece_model if path.name == PIECES else tokenizer_json
-    theirs = room.encoder(path)  # first: the library says whether the file is in order
+    theirs = room.encoder(path)  # first: the library validates the file
     tokens = room.read(path)
     tokens.fit(size, _added(checkpoint, path), str(folder))
     keys = {**tokens.keys(), **special_keys(checkpoint, tokens)}
@@ -46,10 +46,8 @@ def vocabulary(checkpoint: Checkpoint, size: int) -> tuple[gw.Keys, list[str]]:
 
 
 def _path(folder: Path) -> Path:
-    """The file of the vocabulary; tokenizer.model is preferred, since its scores are the model's.
-
-    Not every file of that name is SentencePiece's.
-    """
+    """The vocabulary's file; tokenizer.model is preferred for its scores, if it is
+    SentencePiece's."""
     pieces, parts = folder / PIECES, folder / PARTS
     if pieces.exists() and sentencepiece_model.is_sentencepiece(pieces):
         return pieces
@@ -67,7 +65,7 @@ def _path(folder: Path) -> Path:
 
 
 def _added(checkpoint: Checkpoint, path: Path) -> dict[int, Added]:
-    """Tokens that were added to the vocabulary, from all files that tell of them."""
+    """Tokens added to the vocabulary, from all files that list them."""
     listed = checkpoint.json("added_tokens.json").items()
     told = checkpoint.part("tokenizer_config.json", "added_tokens_decoder").items()
     entries = {

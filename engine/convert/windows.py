@@ -1,4 +1,4 @@
-"""Windows of attention, of every layer or of some, as config.json tells them and as GGUF does."""
+"""Attention windows, of all layers or some, in config.json's and GGUF's terms."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ KINDS = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """The windows of a family that has none but where use_sliding_window is true: the tokens of one
-    where config.json does not say, and whether a layer has it where there are no layer_types. The
-    last is asked with the layer's number and with max_window_layers."""
+    """Windows of a family that applies them only where use_sliding_window is true: the default
+    number of tokens, and a predicate, of the layer's index and max_window_layers, for configs
+    without layer_types."""
 
     usual: int | None
     has: Callable[[int, int], bool]
@@ -32,7 +32,7 @@ SWITCHED: Mapping[str, Switched] = {
 
 
 def of_all(config: Fields, usual: int | None = None) -> gw.Keys:
-    """The key of a window that all layers have, where there is one: null is none, while a config
+    """The key of a window common to all layers, if there is one: null is none, while a config
     without the field means transformers' default, `usual`."""
     if config.values.get("sliding_window", usual) is None:
         return {}
@@ -40,7 +40,7 @@ def of_all(config: Fields, usual: int | None = None) -> gw.Keys:
 
 
 def notes(config: Fields, gguf: str, usual: int | None = None) -> list[str]:
-    """What the file's owner should know of windows that llama.cpp does not read."""
+    """Notes on windows that llama.cpp does not read."""
     if not of_all(config, usual):
         return []
     window = config.count("sliding_window", usual)
@@ -50,7 +50,7 @@ def notes(config: Fields, gguf: str, usual: int | None = None) -> list[str]:
 
 
 def where_switched(config: Fields, gguf: str) -> gw.Keys:
-    """The keys of the windows that use_sliding_window asks for."""
+    """Keys of the windows that use_sliding_window enables."""
     if not config.flag("use_sliding_window", False):
         return {}
     if gguf not in SWITCHED:
@@ -71,7 +71,7 @@ def where_switched(config: Fields, gguf: str) -> gw.Keys:
 
 
 def notes_where_switched(config: Fields, gguf: str) -> list[str]:
-    """What the file's owner should know of those."""
+    """Notes on those."""
     there = where_switched(config, gguf)
     return notes(config, gguf, SWITCHED[gguf].usual) if there else []
 

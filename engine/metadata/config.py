@@ -1,4 +1,4 @@
-"""A ModelConfig out of a file's keys."""
+"""Builds a ModelConfig from a file's keys."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from reference.models.transformer import Scales
 
 
 def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
-    """`vocab` is the number of rows of the token embedding."""
+    """The config; `vocab` is the number of rows of the token embedding."""
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         op = MISSING.get(str(architecture))
@@ -62,8 +62,8 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
         raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
     no_rope = traits.no_rope
     if architecture == "granite" and not keys.flag("rope.scaling.finetuned", True):
-        no_rope = 1  # its word for no rope at all
-    # in mixtures of these nothing has that width
+        no_rope = 1  # its name for no rope at all
+    # unused in mixtures of these
     none = 0 if traits.delta and traits.experts else None
     if sizes:
         ffn = sizes[0].ffn
@@ -125,7 +125,7 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
 
 
 def _scales(keys: Keys, traits: Traits, hidden: int, blocks: int) -> Scales:
-    """Those that the family has and the file tells, or MiniCPM 3's; 0 is none."""
+    """Scales that the family has and the file gives, or MiniCPM 3's; 0 is none."""
     usual = {
         "embedding_scale": 12.0,
         "residual_scale": 1.4 / blocks**0.5,
@@ -142,5 +142,5 @@ def _scales(keys: Keys, traits: Traits, hidden: int, blocks: int) -> Scales:
 
 
 def _per_layer(keys: Keys) -> int:
-    """Elements of a token's embedding for each block, 0 where there is none."""
+    """Elements of a token's per-layer embedding, 0 where there is none."""
     return keys.count("embedding_length_per_layer_input", 0, least=0)

@@ -1,4 +1,4 @@
-"""What a file says of its mixtures of experts."""
+"""A file's keys about its mixtures of experts."""
 
 from engine.config import Experts
 from engine.errors import ModelError
@@ -10,7 +10,7 @@ GATING = {1: "softmax", 2: "sigmoid", 3: ""}  # llama.cpp's numbers, by Routing.
 
 
 def dense_of(keys: Keys, routing: Routing | None, blocks: int, further: int) -> frozenset[int]:
-    """The blocks that have no experts: so many of the first, or by a list with a word on each."""
+    """The blocks without experts: the first so many, or by a list of flags."""
     if routing and routing.counted:
         return frozenset(range(min(keys.count("leading_dense_block_count", 0, least=0), blocks)))
     listed = keys.flags(LISTED, blocks + further) if routing and routing.listed else None
@@ -18,7 +18,7 @@ def dense_of(keys: Keys, routing: Routing | None, blocks: int, further: int) -> 
 
 
 def experts_of(keys: Keys, routing: Routing | None, ffn: int) -> Experts | None:
-    """What the file says of its mixtures, or None where its networks are dense."""
+    """The config of its mixtures, or None where its networks are dense."""
     count = keys.count("expert_count", 0, least=0)
     if not count:
         return None

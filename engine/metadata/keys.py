@@ -1,4 +1,4 @@
-"""Typed access to a GGUF file's metadata, which says what is wrong with a value by its key."""
+"""Typed access to a GGUF file's metadata, with errors that name the key."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,8 +11,8 @@ from engine.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Typed access to the metadata under the architecture's prefix; `read` are the keys that were
-    asked for."""
+    """Typed access to the metadata under the architecture's prefix; `read` collects the keys that
+    were accessed."""
 
     metadata: Mapping[str, Any]
     prefix: str
@@ -29,7 +29,7 @@ class Keys:
         return value
 
     def agreed(self, key: str, default: int, least: int, without: Container[int]) -> int:
-        """A count that all blocks have but those `without`."""
+        """A count common to all blocks except `without`."""
         value = self._get(key, default)
         if isinstance(value, list) and without:
             kept = [one for i, one in enumerate(value) if i not in without] or [default]
@@ -38,7 +38,7 @@ class Keys:
 
     def count(self, key: str, default: int | None = None, least: int = 1) -> int:
         value = self._get(key, default)
-        if isinstance(value, list):  # one value a block: fine while all agree
+        if isinstance(value, list):  # one value per block: accepted while all agree
             if len(set(value)) != 1:
                 raise ModelError(f"{self.full(key)} differs between blocks: not supported")
             value = value[0]
@@ -47,7 +47,7 @@ class Keys:
         return value
 
     def counts(self, key: str, blocks: int) -> list[int]:
-        """A count of each block: a list of them, or one that all have."""
+        """A count for each block: a list, or one common number."""
         value = self._get(key, None)
         if not isinstance(value, list):
             return [self.count(key)] * blocks
@@ -62,7 +62,7 @@ class Keys:
         return float(value)
 
     def least(self, key: str, default: float | None) -> float:
-        """A number that is at least 0; without a default 0, and the key is not read."""
+        """A number that is at least 0; with default None it is 0, and the key is not read."""
         if default is None:
             return 0.0
         if (value := self.real(key, default)) < 0:
@@ -70,7 +70,7 @@ class Keys:
         return value
 
     def flags(self, key: str, count: int) -> list[bool] | None:
-        """A list of so many; None where the value is no list of them."""
+        """A list of so many flags; None where the value is no such list."""
         value = self.metadata.get(self.full(key))
         if not isinstance(value, list) or not all(isinstance(one, bool) for one in value):
             return None
@@ -80,7 +80,7 @@ class Keys:
         return value
 
     def one_of(self, key: str, meanings: Mapping[str, str]) -> str:
-        """What the text means; the first meaning where there is none."""
+        """The meaning of a text; the first one if the key is missing."""
         value = self._get(key, next(iter(meanings)))
         if not isinstance(value, str) or value not in meanings:
             raise ModelError(f"{self.full(key)} is {value!r}: want {', '.join(meanings)}")

@@ -1,7 +1,5 @@
-"""Architectures of GGUF's that do not run, and which op of theirs is missing.
-
-Read off llama.cpp's graphs; of image and sound models off what their files hold.
-"""
+"""GGUF architectures that do not run, and the op that each is missing. Derived from llama.cpp's
+graphs; for image and sound models, from their files' contents."""
 
 from collections.abc import Mapping
 from typing import Final

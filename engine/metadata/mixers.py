@@ -1,5 +1,4 @@
-"""What mixes tokens in which block: attention, over all or a window or by latent vectors, or a
-recurrent state."""
+"""The mixer of each block: attention, full, windowed or latent, or a recurrent state."""
 
 from engine.config import Latent
 from engine.errors import ModelError
@@ -7,11 +6,11 @@ from engine.metadata.architectures import Traits
 from engine.metadata.keys import Keys
 from engine.recurrent import Ssm
 
-MOST_BLOCKS = 2**16  # of which each is told whether it has a window
+MOST_BLOCKS = 2**16  # flags of blocks with a window
 
 
 def windowed_of(keys: Keys, every: int, blocks: int) -> frozenset[int]:
-    """The blocks that have a window: by a list with a word on each, or as Traits.windows says."""
+    """The blocks with a window: by a list of flags, or by Traits.windows."""
     if blocks > MOST_BLOCKS:
         raise ModelError(f"{keys.full('block_count')} is {blocks}: at most {MOST_BLOCKS} run")
     listed = keys.flags("attention.sliding_window_pattern", blocks)
@@ -22,9 +21,9 @@ def windowed_of(keys: Keys, every: int, blocks: int) -> frozenset[int]:
 
 
 def latent_of(keys: Keys, traits: Traits, head_dim: int, part: int) -> Latent:
-    """Sizes as files have them whose kv_b is split in k_b and v_b, or is one tensor, as llama.cpp
-    writes MiniCPM 3 and wrote DeepSeek until April 2025: then keys of so many elements are heads'.
-    Values of a `part` of the hidden size are meant where there is no word of them."""
+    """Sizes of latent attention in files with kv_b split into k_b and v_b, or as one tensor, as
+    llama.cpp writes MiniCPM 3 and wrote DeepSeek until April 2025: then key lengths are per head.
+    Values are a `part` of the hidden size where the file does not give their length."""
     joined = keys.full("attention.key_length_mla") not in keys.metadata
     apart = "" if joined else "_mla"
     found = Latent(
@@ -38,7 +37,7 @@ def latent_of(keys: Keys, traits: Traits, head_dim: int, part: int) -> Latent:
     )
     turned = keys.count("rope.dimension_count") if joined else head_dim - found.kv_rank
     other = f"dimension_count of {turned}" if joined else f"key_length_mla of {found.key}"
-    if found.kv_rank % 2:  # rope turns pairs of the elements behind it
+    if found.kv_rank % 2:  # rope rotates pairs of the elements after it
         name = keys.full("attention.kv_lora_rank")
         raise ModelError(f"{name} is {found.kv_rank}: want an even number")
     if not 0 < turned < found.key:
@@ -50,14 +49,14 @@ def latent_of(keys: Keys, traits: Traits, head_dim: int, part: int) -> Latent:
 
 
 def recurrent_of(keys: Keys, traits: Traits, blocks: int, further: int) -> frozenset[int]:
-    """Blocks that have states."""
+    """Blocks with recurrent states."""
     if traits.ssm:
         return _every(keys, blocks)
     return _delta_nets(keys, blocks, further) if traits.delta else _convolving(keys, traits, blocks)
 
 
 def _delta_nets(keys: Keys, blocks: int, further: int) -> frozenset[int]:
-    """By a list with a word on each block, or all but every so many-th."""
+    """By a list of flags for the blocks, or all but every so many-th."""
     every = keys.count("full_attention_interval", 4)
     listed = keys.flags("attention.recurrent_layers", blocks + further)
     if listed is not None:
@@ -66,7 +65,7 @@ def _delta_nets(keys: Keys, blocks: int, further: int) -> frozenset[int]:
 
 
 def _convolving(keys: Keys, traits: Traits, blocks: int) -> frozenset[int]:
-    """Blocks that have no heads of keys, in families where those are convolutions."""
+    """Blocks without KV heads, in families where those are convolutions."""
     key = "attention.head_count_kv"
     heads = keys.metadata.get(keys.full(key))
     if not traits.shortconv or not isinstance(heads, list):
@@ -84,7 +83,7 @@ def _every(keys: Keys, blocks: int) -> frozenset[int]:
 
 
 def ssm_of(keys: Keys, traits: Traits, hidden: int) -> Ssm:
-    """The sizes of recurrent blocks: heads divide the channels, and groups divide the heads."""
+    """Sizes of recurrent blocks: heads divide the channels, and groups divide the heads."""
     if traits.shortconv:
         return Ssm(taps=keys.count("shortconv.l_cache", least=2), inner=hidden)
     found = Ssm(

@@ -1,4 +1,4 @@
-"""How a file says that rotary frequencies are stretched."""
+"""A file's keys about rope scaling."""
 
 from dataclasses import replace
 
@@ -58,15 +58,17 @@ def _magnitude(keys: Keys, factor: float, kind: str, extrapolation: float) -> fl
         raise ModelError(f"{name} must be at least 0, got {scale}")
     if kind != "yarn":
         return times
-    if told and extrapolation >= 0:  # below 0 llama.cpp saved numbers of its own, none of them told
+    if (
+        told and extrapolation >= 0
+    ):  # below 0 llama.cpp stored defaults of its own, without any given
         return told * times
     yarn_magnitude = rope_frequencies.yarn_magnitude
     return yarn_magnitude(factor) / yarn_magnitude(factor, scale) * times
 
 
 def without_magnitude(keys: Keys, scaling: RopeScaling) -> RopeScaling:
-    """Of latent attention, whose vectors cosines and sines leave as they are; YaRN's is that of
-    scores."""
+    """For latent attention, whose vectors cosines and sines must not scale; YaRN's magnitude scales
+    the scores."""
     if scaling.kind != "yarn" and scaling.magnitude != 1:
         name = keys.full("rope.scaling.attn_factor")
         raise ModelError(f"{name} is {scaling.magnitude}: latent attention here has none but 1")
@@ -74,8 +76,8 @@ def without_magnitude(keys: Keys, scaling: RopeScaling) -> RopeScaling:
 
 
 def steepness(keys: Keys, latent: Latent | None, scaling: RopeScaling) -> float:
-    """What YaRN makes of the scores of latent attention, in place of cosines and sines: the square
-    of 1 + m ln(factor), where m is a tenth of transformers' mscale_all_dim."""
+    """YaRN's scale of latent attention's scores, in place of cosines and sines: the square of 1 + m
+    ln(factor), where m is a tenth of transformers' mscale_all_dim."""
     if not latent or scaling.kind != "yarn" or scaling.factor <= 1:
         return 1.0
     m = keys.real("rope.scaling.yarn_log_multiplier", 0.0)
@@ -83,8 +85,9 @@ def steepness(keys: Keys, latent: Latent | None, scaling: RopeScaling) -> float:
 
 
 def check_sections(keys: Keys, pairs: int) -> None:
-    """Text has one position in all three dimensions of an image's; which of them turns a pair does
-    not matter then, but one has to: what is left to a fourth is not turned (llama.cpp's order)."""
+    """Check the sections of multimodal rope. A text has one position in all three dimensions of an
+    image's, so it does not matter which of them rotates a pair, but one must: pairs left to a
+    fourth section are not rotated (llama.cpp's order)."""
     key = "rope.dimension_sections"
     sections = keys.metadata.get(keys.full(key))
     if sections is None:

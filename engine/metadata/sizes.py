@@ -1,4 +1,4 @@
-"""Sizes that differ from block to block, as Gemma 4's do."""
+"""Sizes that differ between blocks, as in Gemma 4."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from engine.metadata.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class OfBlock:
-    """A block's own: heads of keys, the width of its heads and of its network, and the number of
-    the block whose keys and values it reads, which are its own or those of an earlier one."""
+    """A block's own sizes: KV heads, the width of its heads and of its network, and the index of
+    the block whose keys and values it reads: its own or an earlier one."""
 
     kv_heads: int
     head_dim: int
@@ -21,8 +21,8 @@ class OfBlock:
 def sizes_of(
     keys: Keys, blocks: int, heads: int, head_dim: int, windowed: Container[int]
 ) -> tuple[OfBlock, ...]:
-    """Of each block. Those with a window have heads of another width, and the last blocks read the
-    keys and values of the last one before them that has its own and is of their kind."""
+    """The sizes of each block. Blocks with a window have heads of another width, and the last
+    blocks share the keys and values of the last block of their kind that has its own."""
     of_windows = keys.count("attention.key_length_swa")
     for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
         if keys.count(key, of_windows) != of_windows:

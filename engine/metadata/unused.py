@@ -1,8 +1,8 @@
 """Keys that no graph here computes with: known and harmless, or refused by name.
 
-A key under the architecture's name that is in none of these tables is refused, since nobody can
-tell what it would change. Keys under other names (general., tokenizer., quantize., a vendor's own)
-do not reach a graph, but for those in ELSEWHERE. Names are those of the `gguf` package's constants.
+A key under the architecture's name that is in none of these tables is refused, since its effect is
+unknown. Keys under other names (general., tokenizer., quantize., a vendor's own) do not affect a
+graph, except those in ELSEWHERE. Names are those of the `gguf` package's constants.
 """
 
 from collections.abc import Container, Mapping
@@ -10,18 +10,18 @@ from typing import Any
 
 from engine.gguf.cursor import shown
 
-# They change nothing, whatever they say.
+# They change nothing, whatever their value.
 INFORMATION = frozenset(
     {
-        "vocab_size",  # the embedding's rows tell it
+        "vocab_size",  # given by the embedding's rows
         "embedding_length_out",  # of a model of embeddings, as is the next
         "pooling_type",
         "rope.scaling.finetuned",
-        "attention.layer_norm_epsilon",  # a family has one kind of norm, and reads that one's
+        "attention.layer_norm_epsilon",  # a family has one kind of norm, and reads its key
         "attention.layer_norm_rms_epsilon",
-        # of mixtures of experts, in a model that is none
+        # about mixtures of experts, in a model without
         "expert_used_count",
-        "expert_shared_count",  # the width of what they share tells it
+        "expert_shared_count",  # given by the width of the shared network
         "expert_group_count",
         "expert_group_used_count",
         "expert_feed_forward_length",
@@ -29,7 +29,7 @@ INFORMATION = frozenset(
         "expert_weights_scale",
         "expert_weights_norm",
         "expert_gating_func",
-        # of blocks with a window, in a file without one
+        # about blocks with a window, in a file without one
         "attention.sliding_window_pattern",
         "attention.key_length_swa",
         "attention.value_length_swa",
@@ -40,7 +40,7 @@ INFORMATION = frozenset(
 
 OFF = (0,)  # and False, which equals it
 NO_SCALE = (0, 1)
-# What they ask for, and the values with which they ask for nothing.
+# Features that they request, and the values that request nothing.
 ASKED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "activation_sparsity_scale": ("sparsity by a normal's quantile", OFF),
     "attention.clamp_kqv": ("bounds of queries, keys and values", OFF),
@@ -74,7 +74,7 @@ ASKED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "tensor_data_layout": ("other order of rows", ("Meta AI original pth", "jploski")),
 }
 
-# Keys that change what is computed although they are under no architecture's name.
+# Keys that affect the computation although they are under no architecture's name.
 ELSEWHERE: Mapping[str, str] = {
     "adapter.": "weights to be added to another model's",
     "clip.": "a model of images or sound",
@@ -84,8 +84,8 @@ ELSEWHERE: Mapping[str, str] = {
 
 
 def unused_key(metadata: Mapping[str, Any], architecture: str, read: Container[str]) -> str | None:
-    """The line that refuses the first key that changes what a model computes, and is none of those
-    that were `read`; None where there is no such key."""
+    """The line that refuses the first key that affects the computation and was not `read`; None
+    where there is no such key."""
     for key, value in metadata.items():
         name = key.removeprefix(f"{architecture}.")
         if asked := next((what for first, what in ELSEWHERE.items() if key.startswith(first)), ""):

@@ -1,6 +1,5 @@
-"""The ways of families from embedded tokens to logits: in each block something mixes tokens,
-attention for the most part, and a network feeds each of them forward, one after the other or side
-by side."""
+"""Block structures shared by families, from embedded tokens to logits: in each block a mixer,
+mostly attention, and a feed-forward network, in sequence or in parallel."""
 
 from collections.abc import Callable
 
@@ -8,7 +7,7 @@ from engine.graph import Value
 from engine.models.feed_forward import feed_forward
 from engine.models.network import Network
 
-Mixed = Callable[[int, Value], Value]  # what block i mixes of h, both [tokens hidden]
+Mixed = Callable[[int, Value], Value]  # block i's mixer of h, both [tokens hidden]
 Norm = Callable[[str, Value], Value]  # rms_norm or layer_norm of a network
 
 
@@ -20,12 +19,12 @@ def logits_of_blocks(
     after: bool = False,
     last: str = "output_norm",
 ) -> Value:
-    """x [tokens hidden] -> logits [outputs, vocab]; both parts of a block read a norm of what there
-    is, and add to it.
+    """x [tokens hidden] -> logits [outputs, vocab]; both parts of a block read a norm of the
+    residual stream and add to it.
 
-    `norm` is rms_norm unless it is given. `after` says that what is added has norms, too, wherever
-    the file has them; in other families post_attention_norm is a name for the one that the network
-    reads. `last` is the norm that logits read.
+    `norm` is rms_norm unless given. `after` says that both outputs have norms, too, wherever the
+    file has them; in other families post_attention_norm is a name for the network's input norm.
+    `last` is the norm before the logits.
     """
     normed, residual = norm or net.rms_norm, net.config.scales.residual
     for i in range(net.config.blocks):
@@ -44,6 +43,6 @@ def logits_of_blocks(
 
 
 def parallel_residual(net: Network, i: int, x: Value, attended: Value, h: Value) -> Value:
-    """x [tokens hidden] and what block i adds to it: what was attended, and the network of h."""
+    """x [tokens hidden] plus block i's attention output and the network of h."""
     both = net.add(f"blk.{i}.both", feed_forward(net, i, h), attended)
     return net.add(f"blk.{i}.residual", x, both)

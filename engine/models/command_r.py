@@ -28,7 +28,7 @@ from engine.models.tensors import (
 
 
 def block(config: ModelConfig, i: int) -> Tensors:
-    """What block i needs, with dimensions (rows, elements)."""
+    """The tensors of block i, with dimensions (rows, elements)."""
     return {
         "attn_norm.weight": (config.hidden,),
         **attention_tensors(config),
@@ -37,13 +37,13 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:
-    """What a file may have of a block."""
+    """Optional tensors of a block."""
     norms = head_norms(config) if config.architecture == "command-r" else {}
     return attention_biases(config) | norms
 
 
 def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
-    """Rope's, and those of norms without a bias and of heads."""
+    """Constants of rope, and of norms without a bias and of heads."""
     return rope_constants(config, divisors) | no_bias(config) | plain_norm(config)
 
 

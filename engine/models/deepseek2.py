@@ -1,15 +1,15 @@
-"""DeepSeek-V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437): latent attention, and mixtures of
-experts with a shared network.
+"""DeepSeek-V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437): multi-head latent attention (MLA), and
+mixtures of experts with a shared network.
 
-Keys and values come out of a latent vector of each token, and the cache holds that: the vector,
-normalised, and a key that is turned by its position and that all heads have in common. What makes a
-head's keys of the vector is absorbed by its query, k_b q, and what makes its values, v_b, by the
-output; so all heads attend to one key, whose first elements are the value. Prompts are read so,
-too, and no bit depends on how they are cut.
+Keys and values are projections of a latent vector per token, and the cache holds that: the
+normalised vector, and a rotated key common to all heads. The projection to a head's keys is
+absorbed into its query, k_b q, and the one to its values, v_b, into the output; so all heads attend
+to one key, whose first elements are the value. Prompts are computed so, too, and no bit depends on
+how they are cut.
 
 MiniCPM 3 (Hu et al., 2024) has such attention and networks without experts, and scales. Its file,
-as old ones of DeepSeek, has k_b and v_b as one tensor, k_b turned, and rope turns halves: rows of
-queries and of the key of all are taken in the order in which these are neighbours.
+like old ones of DeepSeek, has k_b and v_b as one tensor, with k_b transposed, and rope rotates
+halves: rows of queries and of the common key are taken in the order that makes these neighbours.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def latent_of(config: ModelConfig) -> Latent:
 
 
 def block(config: ModelConfig, i: int) -> Tensors:
-    """What block i needs, with dimensions ([heads or experts], rows, elements)."""
+    """The tensors of block i, with dimensions ([heads or experts], rows, elements)."""
     hidden, heads, own = config.hidden, config.heads, latent_of(config)
     if own.q_rank:
         queries: Tensors = {
@@ -56,7 +56,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 
 def makers(config: ModelConfig) -> Tensors:
-    """What makes heads' keys and values."""
+    """The tensors that project to heads' keys and values."""
     own, nope = latent_of(config), latent_of(config).key - config.rope_dims
     if own.joined:
         return {"attn_kv_b.weight": (config.heads * (nope + own.value), own.kv_rank)}
@@ -67,15 +67,15 @@ def makers(config: ModelConfig) -> Tensors:
 
 
 def optional(config: ModelConfig) -> Tensors:
-    """What a file may have beside the blocks."""
+    """Optional tensors besides the blocks."""
     sets = ("long", "short") if latent_of(config).halves else ()
     divisors = {f"rope_factors_{kind}.weight": (config.rope_dims // 2,) for kind in sets}
     return output(config) | divisors
 
 
 def parts(config: ModelConfig) -> dict[str, Rows | Picked]:
-    """Of attn_kv_a_mqa what makes the latent vector, and what makes the key that is turned; of
-    attn_kv_b, where a file has it, what makes keys, and what makes values."""
+    """The parts of attn_kv_a_mqa that give the latent vector and the rotated key; of attn_kv_b,
+    where a file has it, those that give keys and values."""
     own, turning, heads = latent_of(config), config.rope_dims, range(config.heads)
     nope, found = own.key - turning, dict[str, Rows | Picked]()
     step, order = nope + own.value, np.arange(turning).reshape(2, -1).T.ravel()
@@ -98,8 +98,8 @@ def parts(config: ModelConfig) -> dict[str, Rows | Picked]:
 
 
 def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
-    """Frequencies, of which zeros leave the latent vector as it is, and where each head's matrix
-    lies."""
+    """Frequencies, of which zeros leave the latent vector unrotated, and the index of each head's
+    matrix."""
     still = np.zeros(latent_of(config).kv_rank // 2)
     return {
         "rope.frequencies": np.concatenate([still, config.rope(divisors)[0]]),
@@ -130,8 +130,8 @@ def build(net: Network) -> Value:
 
 
 def by_head(net: Network, label: str, x: Value, size: int, whole: int) -> Value:
-    """The first `size` elements of each head by its own matrix of LABEL.weight, and behind that the
-    last of them, up to `whole`. x [tokens heads width] -> [tokens heads whole]."""
+    """The first `size` elements of each head times its own matrix of LABEL.weight, followed by the
+    head's last elements, up to `whole`. x [tokens heads width] -> [tokens heads whole]."""
     rows, ends = net.graph.several("heads_apart", f"{label}.apart", x=x, size=size)
     matrices = {"weight": net.weights[f"{label}.weight"], "slots": net.weights[SLOTS]}
     made = net.graph("linear_experts", label, x=rows, ends=ends, **matrices)
@@ -141,10 +141,10 @@ def by_head(net: Network, label: str, x: Value, size: int, whole: int) -> Value:
 def queries_and_keys(
     net: Network, i: int, q: Value, latent: Value, shared: Value, rotation: Value
 ) -> list[Value]:
-    """Queries that have absorbed what makes keys, and the key of all heads, turned.
+    """Queries with the key projection absorbed, and the common key, rotated.
 
-    q [tokens heads*key], latent [tokens kv_rank], shared [tokens rope_dims]
-    -> [tokens heads head_dim], [tokens 1 head_dim].
+    q [tokens heads*key], latent [tokens kv_rank], shared [tokens rope_dims] -> [tokens heads
+    head_dim], [tokens 1 head_dim].
     """
     config, tokens, key = net.config, rotation.dims[0], latent_of(net.config).key
     turning, whole = config.rope_dims, config.head_dim
@@ -156,8 +156,8 @@ def queries_and_keys(
 
 
 def attend(net: Network, i: int, q: Value, k: Value) -> Value:
-    """Keys into block i's cache, attention of every head over it, each head's values out of what
-    that gives, and the output projected.
+    """Write keys to block i's cache, attend with every head, project each head's result to its
+    values, then to the output.
 
     q [tokens heads head_dim], k [tokens 1 head_dim] -> [tokens hidden].
     """

@@ -1,9 +1,9 @@
-"""A feed-forward network that is a mixture of experts (Shazeer et al., arXiv 1701.06538), whatever
-the family: a router gives every token to a few of many networks, and what they make of it is added
-in the order of their numbers, so that no bit depends on who else is in the batch.
+"""A mixture-of-experts feed-forward network (Shazeer et al., arXiv 1701.06538) for any family: a
+router sends every token to a few of many networks, and their outputs are added in the order of
+expert indices, so that no bit depends on the batch.
 
-Experts' matrices are one tensor of the file, [experts, rows, elements]. What each token meets
-beside its experts, if anything, is a shared network, which a gate of its own may weigh (Qwen 1.5).
+Experts' matrices are one tensor of the file, [experts, rows, elements]. A shared network, if there
+is one, is applied to every token; a gate may weight it (Qwen 1.5).
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ BOTH = "ffn_gate_up_exps"
 
 
 def tensors(config: ModelConfig, own: Experts) -> Tensors:
-    """What a block needs, with dimensions ([experts], rows, elements)."""
+    """The tensors of a block, with dimensions ([experts], rows, elements)."""
     hidden = config.hidden
     found: Tensors = {"ffn_gate_inp.weight": (own.count, hidden)}
     for name in MATRICES:
@@ -42,15 +42,14 @@ def tensors(config: ModelConfig, own: Experts) -> Tensors:
 
 
 def optional(config: ModelConfig, i: int) -> Tensors:
-    """What scores may have added where block i's experts are chosen, and there alone (DeepSeek
-    V3)."""
+    """The optional bias of scores that affects only the choice of experts (DeepSeek V3)."""
     own = config.experts
     return {"exp_probs_b.bias": (own.count,)} if own and config.routes(i) else {}
 
 
 def parts(config: ModelConfig) -> dict[str, OfEach | Shaped]:
-    """Gates and ups out of a tensor that has both, and a row for each expert of what multiplies
-    what it gives, where a file has such."""
+    """Gates and ups of a tensor that holds both, and one row per expert of output scales, where a
+    file has them."""
     if not (own := config.experts):
         return {}
     found: dict[str, OfEach | Shaped] = {}
@@ -64,8 +63,8 @@ def parts(config: ModelConfig) -> dict[str, OfEach | Shaped]:
 
 
 def constants(own: Experts) -> dict[str, np.ndarray[Any, Any]]:
-    """What scores have added where the file has no bias of the choice, and where each expert's
-    weights lie when all of them are in memory."""
+    """A zero bias where the file has no bias of the choice, and each expert's index when all
+    weights are in memory."""
     return {
         NO_BIAS: np.zeros(own.count, np.float32),
         SLOTS: np.arange(own.count, dtype=np.int32),
@@ -103,7 +102,7 @@ def mixture(net: Network, i: int, x: Value, own: Experts, routed: Value | None =
 
 
 def _routed(net: Network, block: str, x: Value, own: Experts) -> tuple[Value, Value]:
-    """Weights f32 [tokens used] and numbers i32 [tokens used] of each token's experts."""
+    """Weights f32 [tokens used] and indices i32 [tokens used] of each token's experts."""
     graph, weights = net.graph, net.weights
     scores = net.project(f"{block}.ffn_gate_inp", x)
     if own.scores:
@@ -131,7 +130,7 @@ def _routed(net: Network, block: str, x: Value, own: Experts) -> tuple[Value, Va
 
 
 def _shared(net: Network, block: str, x: Value, own: Experts) -> Value:
-    """The network that every token meets, times sigmoid(gate . x) where it has a gate."""
+    """The shared network's output, times sigmoid(gate . x) where it has a gate."""
     activation = net.config.activation
     gate, up = (net.project(f"{block}.ffn_{name}_shexp", x) for name in ("gate", "up"))
     active = net.graph(activation, f"{block}.{activation}_shexp", gate=gate, up=up)

@@ -14,7 +14,7 @@ from engine.models.tensors import Tensors, attention_tensors, with_biases
 
 
 def block(config: ModelConfig, i: int) -> Tensors:
-    """What block i needs, with dimensions (rows, elements)."""
+    """The tensors of block i, with dimensions (rows, elements)."""
     return {
         **with_biases({"attn_norm.weight": (config.hidden,)}),
         **attention_tensors(config),
@@ -23,12 +23,12 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:
-    """What a file may have of a block."""
+    """Optional tensors of a block."""
     return with_biases({"attn_norm_2.weight": (config.hidden,)})
 
 
 def last(config: ModelConfig) -> Tensors:
-    """What follows the blocks."""
+    """The tensors after the blocks."""
     return with_biases({"output_norm.weight": (config.hidden,)})
 
 

@@ -1,4 +1,4 @@
-"""What the engine asks of a model family: its tensors by their GGUF names, and its graph."""
+"""The interface of a model family: its tensors by their GGUF names, and its graph."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +16,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`count` rows from `first` on of a tensor of the file: a weight of its own in the graph.
-
-    Where they are `each` in a row, the file has as many of another weight behind every so many.
-    """
+    """`count` rows from `first` of a tensor of the file: a weight of its own in the graph. With
+    `each`, they alternate in the file with as many rows of another weight, in groups of so many."""
 
     tensor: str
     first: int
@@ -28,15 +26,15 @@ class Rows:
 
     @property
     def numbers(self) -> list[int]:
-        """Which rows of the tensor they are."""
+        """The row indices in the tensor."""
         step = self.each or self.count
         return [self.first + i + i // step * step for i in range(self.count)]
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Rows of a tensor of the file by their `numbers`: a matrix, or so many `matrices`, which are
-    in F32 and have rows for columns where they are `turned`."""
+    """Rows of a tensor of the file by their `numbers`: a matrix, or so many `matrices`, in F32 and
+    transposed where they are `turned`."""
 
     tensor: str
     numbers: tuple[int, ...]
@@ -46,7 +44,7 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A tensor of the file whose elements, in their order, have other dimensions in the graph."""
+    """A tensor of the file with other dimensions in the graph, elements in the same order."""
 
     tensor: str
     dims: tuple[int, ...]
@@ -54,7 +52,7 @@ class Shaped:
 
 @dataclass(frozen=True, slots=True)
 class OfEach:
-    """`count` rows from `first` on of each matrix of a tensor of the file."""
+    """`count` rows from `first` of each matrix of a tensor of the file."""
 
     tensor: str
     first: int
@@ -65,7 +63,7 @@ Part = Rows | Picked | Shaped | OfEach
 
 
 def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
-    """Queries, keys and values, and their biases, out of one tensor of each block."""
+    """Queries, keys and values, and their biases, as parts of one tensor of each block."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     return {
         f"blk.{i}.attn_{name}.{kind}": Rows(f"blk.{i}.attn_qkv.{kind}", first, count)
@@ -76,27 +74,27 @@ def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
 
 
 def of_no_block(config: ModelConfig, i: int) -> Tensors:
-    """Blocks have nothing that they may lack."""
+    """Blocks have no optional tensors."""
     return {}
 
 
 def nothing(config: ModelConfig) -> dict[str, Any]:
-    """Nothing beside the embedding; no weight that is a part of a tensor."""
+    """No tensors besides the embedding, and no weights that are parts of tensors."""
     return {}
 
 
 def output_norm(config: ModelConfig) -> Tensors:
-    """The last norm."""
+    """The final norm."""
     return {"output_norm.weight": (config.hidden,)}
 
 
 def output(config: ModelConfig) -> Tensors:
-    """An output that is not the embedding."""
+    """An output matrix that is not the embedding."""
     return {"output.weight": (config.vocab, config.hidden)}
 
 
 def output_and_divisors(config: ModelConfig) -> Tensors:
-    """That, and divisors of rope's frequencies."""
+    """An output matrix, and divisors of rope's frequencies."""
     return output(config) | {"rope_freqs.weight": (config.rope_dims // 2,)}
 
 
@@ -108,21 +106,21 @@ class Family:
     their names within it: "attn_norm.weight" for block 3's blk.3.attn_norm.weight.
     """
 
-    # what a block needs, of this number
+    # the tensors of the block with this number
     block: Callable[[ModelConfig, int], Tensors]
-    # the nodes of one step, and of these its logits [outputs, vocab]
+    # appends the nodes of one step; returns its logits [outputs, vocab]
     build: Callable[[Network], Value]
-    # what a file may have of a block
+    # optional tensors of a block
     optional_block: Callable[[ModelConfig, int], Tensors] = of_no_block
-    # what a model needs between its embedding and its blocks, and behind these
+    # tensors between embedding and blocks, and after the blocks
     first: Callable[[ModelConfig], Tensors] = nothing
     last: Callable[[ModelConfig], Tensors] = output_norm
-    # what a file may have beside the blocks
+    # optional tensors besides the blocks
     optional: Callable[[ModelConfig], Tensors] = output_and_divisors
-    # weights of the graph that are rows of a larger tensor, of those that the file has
+    # weights of the graph that are rows of a larger tensor, among those in the file
     parts: Callable[[ModelConfig], Mapping[str, Part]] = nothing
-    # arrays that are neither in the file nor computed by a node; the second argument is what
-    # divides the rotary frequencies, if the file has a tensor of that
+    # arrays neither in the file nor computed by a node; the second argument holds the divisors
+    # of rotary frequencies, if the file has a tensor of them
     constants: Callable[[ModelConfig, Array | None], Constants] = rope_constants
 
     def expected_tensors(self, config: ModelConfig) -> Tensors:
@@ -137,7 +135,7 @@ class Family:
 
 
 def _of_blocks(own: Callable[[ModelConfig, int], Tensors], config: ModelConfig) -> Tensors:
-    """Those of all blocks, by their whole names."""
+    """The tensors of all blocks, by their full names."""
     return {
         f"blk.{i}.{name}": dims
         for i in range(config.blocks)

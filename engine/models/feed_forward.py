@@ -1,5 +1,5 @@
-"""The feed-forward network of a block, whatever the family: what it does with its input is one
-function here, and which tensors it needs is another. engine/passes/sparse.py makes it sparse."""
+"""The feed-forward network of a block, for any family: one function for its computation and one for
+its tensors. engine/passes/sparse.py makes it sparse."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ GATED = ("swiglu", "geglu", "reglu", "squared_reglu", "drelu")
 
 
 def tensors(config: ModelConfig, i: int) -> Tensors:
-    """What block i needs, with dimensions (rows, elements)."""
+    """The tensors of block i, with dimensions (rows, elements)."""
     if config.experts and config.routes(i):
         return experts.tensors(config, config.experts)
     hidden, ffn = config.hidden, config.ffn
@@ -35,14 +35,14 @@ def tensors(config: ModelConfig, i: int) -> Tensors:
 
 
 def joined_tensors(config: ModelConfig, i: int) -> Tensors:
-    """What block i needs where ffn_up holds the rows of the gate, then those of up."""
+    """The tensors of block i where ffn_up holds the rows of the gate, then those of up."""
     found = tensors(config, i)
     del found["ffn_gate.weight"]
     return found | {"ffn_up.weight": (2 * config.ffn, config.hidden)}
 
 
 def joined_parts(config: ModelConfig) -> dict[str, Rows]:
-    """Gates and ups of such tensors; a gate goes before, since up takes the tensor's own name."""
+    """Gates and ups of such tensors; the gate first, since up takes the tensor's own name."""
     return {
         f"blk.{i}.{name}.weight": Rows(f"blk.{i}.ffn_up.weight", first, config.ffn)
         for i in range(config.blocks)
@@ -51,9 +51,9 @@ def joined_parts(config: ModelConfig) -> dict[str, Rows]:
 
 
 def constants(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays that are neither in the file nor computed by a node: the list of all neurons, which a
-    dense network with a transposed down needs and which says where rows lie when all of them are in
-    memory, and where neurons live."""
+    """Arrays neither in the file nor computed by a node: the list of all neurons, which a dense
+    network with a transposed down needs, and which gives the rows' places when all are in memory,
+    and the neurons' devices."""
     if config.experts:
         return experts.constants(config.experts)
     if not config.transposed_down:
@@ -68,7 +68,7 @@ def constants(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _slots(config: ModelConfig) -> Iterator[tuple[int, str, np.ndarray[Any, Any]]]:
-    """For each block and place of neurons that are apart, which of its rows is which neuron's."""
+    """For each block and device of split neurons, the index of each row's neuron."""
     for i, part, numbers in _apart(config):
         slots = np.zeros(config.ffn, np.int32)
         slots[numbers] = np.arange(len(numbers), dtype=np.int32)
@@ -76,7 +76,7 @@ def _slots(config: ModelConfig) -> Iterator[tuple[int, str, np.ndarray[Any, Any]
 
 
 def _apart(config: ModelConfig) -> Iterator[tuple[int, str, np.ndarray[Any, Any]]]:
-    """The neurons of each block and place, if they are apart and there are any."""
+    """The neurons of each block and device, if they are split and there are any."""
     if config.sparsity and config.sparsity.apart:
         for i in config.sparsity.ranks:
             for place, part in enumerate(PLACES):
@@ -96,7 +96,7 @@ def picked(config: ModelConfig) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
 
 
 def biases(config: ModelConfig) -> Tensors:
-    """Those of a block, which are added where the file has them."""
+    """The optional biases of a block."""
     down = "ffn_down_t" if config.transposed_down else "ffn_down"
     rows = ("ffn_gate", "ffn_up") if config.activation in GATED else ("ffn_up",)
     own: Tensors = {f"{name}.bias": (config.ffn,) for name in rows}

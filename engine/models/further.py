@@ -1,13 +1,13 @@
-"""The blocks behind a model's own that foretell a token more each (DeepSeek-V3, arXiv 2412.19437,
-section 2.2; what llama.cpp calls NextN), whatever the family:
+"""Multi-token prediction (MTP) blocks, each of which predicts one more token (DeepSeek-V3, arXiv
+2412.19437, section 2.2; llama.cpp's NextN), for any family:
 
     h' = block(M [norm(embedding of the next token), norm(h)]),  logits = head(norm(h'))
 
-h is what the model's own head reads behind a token, and h' stands for what it will read behind the
-next. Of several blocks the k-th reads what the one before it made of the same token as h, and the
-k-th token behind that. A block is one of the family's that attends and, in mixtures, has experts;
-its embedding and head are the model's unless it has its own, and what else a later block lacks
-beside the family's tensors is the first one's, as Qwen's M and norms are.
+h is the input of the model's own head after a token, and h' predicts the one after the next. Of
+several blocks the k-th takes its predecessor's result for the same token as h, and the k-th token
+after that. A block is one of the family's attention blocks, with experts in mixtures; its embedding
+and head are the model's unless it has its own, and tensors that a later block lacks besides the
+family's are the first one's, such as Qwen's M and norms.
 """
 
 from collections.abc import Container
@@ -20,7 +20,7 @@ from engine.models.network import Network
 from engine.models.table import FAMILIES, parts_of
 from engine.models.tensors import Tensors
 
-HIDDEN = "hidden_cache"  # by cell, what the model's head reads behind its token, float32
+HIDDEN = "hidden_cache"  # by cell, the head's input after its token, float32
 ITS_OWN = {
     "token_embd.weight": "embed_tokens",
     "output.weight": "shared_head_head",
@@ -29,12 +29,12 @@ ITS_OWN = {
 
 
 def alone(config: ModelConfig) -> ModelConfig:
-    """The block as a model of one, number 0."""
+    """The block as a model of one block, number 0."""
     return replace(config, blocks=1, dense=frozenset(), recurrent=frozenset(), further=0)
 
 
 def stored(name: str, config: ModelConfig, tensors: Container[str], number: int = 0) -> str:
-    """What the file calls a tensor of the `number`-th block as that model."""
+    """The file's name for a tensor of the `number`-th block as that model."""
     first, block = (f"blk.{config.blocks + i}." for i in (0, number))
     if name in ITS_OWN or name.startswith("nextn."):
         beside = f"nextn.{ITS_OWN[name]}.weight" if name in ITS_OWN else name
@@ -44,7 +44,7 @@ def stored(name: str, config: ModelConfig, tensors: Container[str], number: int 
 
 
 def joining(config: ModelConfig) -> Tensors:
-    """What joins a token's embedding and h, with dimensions."""
+    """The tensors that combine a token's embedding and h, with dimensions."""
     hidden = config.hidden
     return {
         "nextn.eh_proj.weight": (hidden, 2 * hidden),
@@ -54,7 +54,7 @@ def joining(config: ModelConfig) -> Tensors:
 
 
 def expected_tensors(config: ModelConfig) -> Tensors:
-    """What the blocks need beside the model, by the file's names."""
+    """The tensors of the blocks besides the model's, by the file's names."""
     needed = FAMILIES[config.architecture].expected_tensors(alone(config))
     return {
         stored(n, config, (), i): dims
@@ -65,7 +65,7 @@ def expected_tensors(config: ModelConfig) -> Tensors:
 
 
 def optional_tensors(config: ModelConfig) -> Tensors:
-    """What a file may have of the blocks, by its names."""
+    """Optional tensors of the blocks, by the file's names."""
     found = FAMILIES[config.architecture].optional_tensors(alone(config))
     found = {name: dims for name, dims in found.items() if name.startswith("blk.0.")}
     both = dict.fromkeys(("token_embd.weight", "output.weight"), (config.vocab, config.hidden))
@@ -79,7 +79,7 @@ def optional_tensors(config: ModelConfig) -> Tensors:
 
 
 def parts(config: ModelConfig) -> dict[str, Part]:
-    """Their weights that are parts of tensors, all by the file's names."""
+    """Their weights that are parts of tensors, by the file's names."""
     return {
         stored(name, config, (), i): replace(part, tensor=stored(part.tensor, config, (), i))
         for i in range(config.further)
@@ -90,9 +90,9 @@ def parts(config: ModelConfig) -> dict[str, Part]:
 def build(net: Network, hidden: Value, next_cells: Value | None) -> Value:
     """The nodes of one step of a block; its logits [outputs, vocab].
 
-    Tokens of a step are those behind what the cells hold, the k-th behind of the k-th block, whose
-    h is in `hidden`, a cache of rows. Of the last block h' of each output goes to the row of a cell
-    in `next_cells`, from where a further step of it has it.
+    A step's tokens follow those in the cells, the k-th after for the k-th block, whose h is in
+    `hidden`, a cache of rows. The last block's h' of each output goes to the row of a cell in
+    `next_cells`, where a further step finds it.
     """
     graph, inputs, width = net.graph, net.inputs, net.config.hidden
     own = replace(net, graph=Graph())

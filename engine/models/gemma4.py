@@ -154,7 +154,7 @@ def attention(net: Network, i: int, h: Value, turn: Value) -> Value:
 
 
 def networks(net: Network, i: int, x: Value) -> Value:
-    """What block i's network, and its experts beside it, make of x [tokens hidden]."""
+    """The output of block i's network and of its experts, in parallel, for x [tokens hidden]."""
     name, config = f"blk.{i}", net.config
     own = config.of_block(i)
     alone = replace(net, config=replace(own, experts=None))
@@ -170,8 +170,8 @@ def networks(net: Network, i: int, x: Value) -> Value:
 
 
 def own_input(net: Network, i: int, x: Value) -> Value:
-    """What block i lets in: (norm(M_i x / sqrt(hidden)) + sqrt(per_layer) E_i) / sqrt(2), of the
-    scaled embedding x [tokens hidden] -> [tokens per_layer]."""
+    """Block i's per-layer input: (norm(M_i x / sqrt(hidden)) + sqrt(per_layer) E_i) / sqrt(2), of
+    the scaled embedding x [tokens hidden] -> [tokens per_layer]."""
     name, config = f"own.{i}", net.config
     made = net.scaled(f"{name}.scaled", net.project(name, x), config.hidden**-0.5)
     made = net.rms_norm(f"{name}.norm", made, net.weights["per_layer_proj_norm.weight"])

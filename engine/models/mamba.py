@@ -56,7 +56,7 @@ def _second(ssm: Ssm, hidden: int) -> Tensors:
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:
-    """What a projection gives that goes different ways."""
+    """Parts of projections with several outputs."""
     ssm = config.ssm
     assert ssm
     inner, grouped = ssm.inner, ssm.groups * ssm.state
@@ -75,7 +75,7 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
 def split(
     name: str, sizes: Mapping[str, int], kinds: Sequence[str] = ("weight",)
 ) -> dict[str, Rows]:
-    """NAME_PART.weight of so many rows of NAME.weight, one after the other."""
+    """NAME_PART.weight of so many rows of NAME.weight, consecutively."""
     ends = np.cumsum([0, *sizes.values()]).tolist()
     return {
         f"{name}_{part}.{kind}": Rows(f"{name}.{kind}", first, size)
@@ -141,8 +141,9 @@ def mamba2(net: Network, block: str, h: Value) -> Value:
 def convolved(
     net: Network, block: str, x: Value, part: str = "", bias: Value | None = None
 ) -> Value:
-    """x [tokens channels] over its last tokens, of which the block's state has those before; a
-    `part` of the channels has weights and a state of its own. The bias is the file's, or that."""
+    """x [tokens channels] convolved over its last tokens, earlier ones from the block's state; a
+    `part` of the channels has weights and a state of its own. The bias is the file's, or the given
+    one."""
     part = part and f"_{part}"
     state = net.caches[f"{block}.conv_state{part}"]
     out, _ = net.graph.several(
@@ -159,7 +160,7 @@ def convolved(
 
 
 def scanned(net: Network, op: str, block: str, x: Value, dt: Value, b: Value, c: Value) -> Value:
-    """What a scan gives for x, the block's state moved on."""
+    """The scan's output for x, with the block's state advanced."""
     state = net.caches[f"{block}.ssm_state"]
     a, d = net.weights[f"{block}.ssm_a"], net.weights[f"{block}.ssm_d"]
     if op == "ssm_scan_heads":
@@ -170,7 +171,7 @@ def scanned(net: Network, op: str, block: str, x: Value, dt: Value, b: Value, c:
 
 
 def routes(inputs: StepInputs) -> dict[str, Value]:
-    """Where the states of a step's tokens come from and go to."""
+    """The cells from which the step's tokens read their states and to which they write them."""
     assert inputs.sources
     assert inputs.targets
     return {"sources": inputs.sources, "targets": inputs.targets}

@@ -1,5 +1,5 @@
-"""A step's graph in the making: embeddings, projections, norms, rope and attention over the cache,
-as families have them in common."""
+"""Builds a step's graph: embeddings, projections, norms, rope and attention over the cache, shared
+by families."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from engine.graph import LOGITS, Graph, Value
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What the engine writes before each step (of lists and spans see reference/attention);
-    `window_spans` where blocks have a window, `sources` and `targets` where they are recurrent (see
+    """Inputs written before each step (for lists and spans see reference/attention); `window_spans`
+    where blocks have a window, `sources` and `targets` where they are recurrent (see
     reference/recurrent/state.py), `of_blocks` the rows of tokens' embeddings where each block has
     its own."""
 
@@ -30,9 +30,9 @@ class StepInputs:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What a family builds: a `graph`, whose nodes read `weights` and `caches` by their names and
-    the `inputs` of a step. Methods append nodes and give what these make; the tensor NAME.weight is
-    read by a node NAME."""
+    """A family's graph under construction: a `graph`, whose nodes read `weights` and `caches` by
+    their names and the `inputs` of a step. Methods append nodes and return their outputs; the
+    tensor NAME.weight is read by a node NAME."""
 
     config: ModelConfig
     weights: Mapping[str, Value]
@@ -47,17 +47,17 @@ class Network:
         return self.scaled("embd", x, factor)
 
     def wanted(self, x: Value) -> Value:
-        """Of x [tokens hidden] the rows of which logits are wanted [outputs hidden]."""
+        """The rows of x [tokens hidden] for which logits are wanted [outputs hidden]."""
         return self.graph("embedding", "rows", tokens=self.inputs.rows, weight=x.as_weight())
 
     def logits(self, x: Value) -> Value:
-        """Logits [outputs vocab] of the last norm's result; the output may be tied to the
+        """Logits [outputs vocab] of the final norm's output; the output matrix may be tied to the
         embedding."""
         output = "output" if "output.weight" in self.weights else "token_embd"
         return self.graph("linear", LOGITS, x=x, weight=self.weights[f"{output}.weight"])
 
     def capped(self, logits: Value) -> Value:
-        """Logits within the config's soft cap, if it has one."""
+        """Logits after the config's soft cap, if it has one."""
         cap = self.config.logit_cap
         return self.graph("softcap", "softcap", x=logits, cap=cap) if cap else logits
 
@@ -66,12 +66,13 @@ class Network:
         return self.biased(name, self.graph("linear", name, x=x, weight=self._weight(name)))
 
     def biased(self, name: str, x: Value, part: str = "") -> Value:
-        """x and NAME.bias, or x alone where there is none; `part` sets nodes of one name apart."""
+        """x plus NAME.bias, or x alone where there is none; `part` distinguishes nodes of one
+        name."""
         bias = self.weights.get(f"{name}.bias")
         return self.graph("add_bias", f"{name}.bias{part}", x=x, bias=bias) if bias else x
 
     def scaled(self, label: str, x: Value, factor: float) -> Value:
-        """factor * x, which is x where the factor is 1."""
+        """factor * x, or x itself where the factor is 1."""
         return x if factor == 1 else self.graph("scale", label, x=x, factor=factor)
 
     def rms_norm(self, name: str, x: Value, weight: Value | None = None) -> Value:
@@ -126,7 +127,7 @@ class Network:
         )
 
     def turned(self, rope: str, i: int, q: Value, k: Value, rotation: Value) -> list[Value]:
-        """Block i's queries [tokens heads head_dim] and keys [tokens kv_heads head_dim], turned by
+        """Block i's queries [tokens heads head_dim] and keys [tokens kv_heads head_dim], rotated by
         an op."""
         tokens, config = rotation.dims[0], self.config
         return [
@@ -178,12 +179,12 @@ class Network:
         return self.project(f"{block}.attn_output", read)
 
     def write(self, cache: Value, x: Value) -> None:
-        """Rows of a step's tokens into their cells."""
+        """Write rows of a step's tokens to their cells."""
         name, cells = f"{cache.name}_write", self.inputs.cells
         self.graph("kv_write", name, out=cache, x=x, cells=cells, before=cache)
 
     def read(self, i: int, q: Value, k_cache: Value, v_cache: Value) -> Value:
-        """What each head of block i reads of the cells that its tokens see [tokens heads size]."""
+        """Each head's attention output over the cells that its tokens see [tokens heads size]."""
         block, inputs, weights = f"blk.{i}", self.inputs, self.weights
         spans = inputs.window_spans if i in self.config.windowed else inputs.spans
         assert spans

@@ -1,4 +1,4 @@
-"""Every model family the engine runs, by what GGUF calls its architecture."""
+"""Every model family that the engine runs, by GGUF's name of its architecture."""
 
 from collections.abc import Mapping
 

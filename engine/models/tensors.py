@@ -1,5 +1,5 @@
-"""Tensors that many families have, by their names within a block, with dimensions (rows, elements);
-and constants, arrays that are neither in the file nor computed by a node."""
+"""Tensors common to many families, by their names within a block, with dimensions (rows, elements);
+and constants, arrays neither in the file nor computed by a node."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def with_biases(weights: Mapping[str, tuple[int, ...]]) -> Tensors:
 
 
 def biases_of(weights: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """The biases of such tensors alone."""
+    """Only the biases of such tensors."""
     return {name: d for name, d in with_biases(weights).items() if name.endswith(".bias")}
 
 
@@ -44,12 +44,12 @@ def qkv_biases(config: ModelConfig) -> Tensors:
 
 
 def attention_biases(config: ModelConfig) -> Tensors:
-    """Those, and that of the output."""
+    """The biases of queries, keys, values and the output."""
     return qkv_biases(config) | {"attn_output.bias": (config.hidden,)}
 
 
 def qk_norms(config: ModelConfig) -> Tensors:
-    """The norms of queries and of keys, each the same for every head."""
+    """The norms of queries and of keys, common to all heads."""
     return {f"attn_{n}_norm.weight": (config.head_dim,) for n in "qk"}
 
 
@@ -74,8 +74,7 @@ def no_bias(config: ModelConfig) -> Constants:
 
 
 def rope_constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Constants:
-    """What a network's rotations and its attention want that is in no file; see family.py for
-    `divisors`."""
+    """Constants of rotations and attention that no file has; see family.py for `divisors`."""
     found = {"rope.frequencies": config.rope(divisors)[0]} | no_slopes(config)
     if config.window_base:
         of_windows = rope_frequencies.plain(config.rope_dims, config.window_base)
@@ -84,7 +83,7 @@ def rope_constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -
 
 
 def no_slopes(config: ModelConfig) -> Constants:
-    """No ALiBi and no sinks: what attention wants that is in no file."""
+    """No ALiBi and no sinks: constants of attention that no file has."""
     return {"attention.slopes": np.zeros(config.heads, np.float32)} | no_sinks(config)
 
 

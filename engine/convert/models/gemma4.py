@@ -1,4 +1,4 @@
-"""Gemma 4, of text alone; the checkpoint may be of a model that sees, too."""
+"""Gemma 4's text model; the checkpoint may be multimodal."""
 
 import re
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from engine.metadata.mixers import MOST_BLOCKS
 from engine.models.gemma4 import FAMILY
 from reference.formats.format import Floats
 
-WHOLE = KINDS[0]  # layers that see the whole context
+WHOLE = KINDS[0]  # full-attention layers
 LAYER = "model.layers.{}"
 OF_KEYS = re.compile(r"model\.layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.weight")
 ROPES: Mapping[str, Mapping[str, Any]] = {
     WHOLE: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
     KINDS[1]: {"rope_type": "default", "rope_theta": 1e4},
 }
-STILL = 1e30  # what the frequency of a pair is divided by that does not turn
+STILL = 1e30  # the divisor of a frequency whose pair does not rotate
 
 
 class Gemma4(Mixture, TextPart):
@@ -152,7 +152,7 @@ class Gemma4(Mixture, TextPart):
         return in_halves(stacked(super().named(texts)))
 
     def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
-        """Divisors with which some pairs turn, and the others do not."""
+        """Divisors of rotary frequencies: finite for the pairs that rotate."""
         rope = self._rope(config, WHOLE)
         part, pairs = rope.real("partial_rotary_factor", 1.0), model.rope_dims // 2
         if not 0 < part <= 1:
@@ -161,7 +161,7 @@ class Gemma4(Mixture, TextPart):
         return {"rope_freqs.weight": np.where(turned, 1, STILL).astype(np.float32)}
 
     def is_unused(self, name: str, config: Fields) -> bool:
-        """Layers that read the keys and values of others may have been saved with their own."""
+        """Layers that share others' keys and values may have been saved with their own."""
         first = config.count("num_hidden_layers") - self._shared(config)
         of_keys = OF_KEYS.fullmatch(name)
         return (of_keys is not None and int(of_keys[1]) >= first) or super().is_unused(name, config)
@@ -173,7 +173,7 @@ class Gemma4(Mixture, TextPart):
         return config.kinds(KINDS, [KINDS[(i + 1) % 6 > 0] for i in range(blocks)])
 
     def _shared(self, config: Fields) -> int:
-        """How many layers, the last, read the keys and values of others."""
+        """The number of last layers that share others' keys and values."""
         return config.count("num_kv_shared_layers") if config.get("num_kv_shared_layers", 0) else 0
 
     def _keys_alone(self, config: Fields, i: int, model: ModelConfig) -> bool:
@@ -181,8 +181,8 @@ class Gemma4(Mixture, TextPart):
         return i not in model.windowed and config.flag("attention_k_eq_v", False)
 
     def _of_layer(self, config: Fields, i: int, kind: str) -> tuple[int, int]:
-        """The size of heads, and how many of keys: transformers 5.24 says it of each layer that
-        differs, earlier ones of all that see the whole context."""
+        """Head size and number of KV heads: transformers 5.24 gives them for each layer that
+        differs, earlier versions for all full-attention layers."""
         width, heads = "head_dim", "num_key_value_heads"
         own = config.part("per_layer_config").part(str(i))
         if strange := set(own.values) - {width, heads}:
@@ -195,7 +195,7 @@ class Gemma4(Mixture, TextPart):
         return own.count(width, usual[width]), own.count(heads, usual[heads])
 
     def _rope(self, config: Fields, kind: str) -> Fields:
-        """What is said of the rope of a kind of layers."""
+        """The rope parameters of a kind of layers."""
         told = config.part("rope_parameters").part(kind)
         return Fields({**ROPES[kind], **told.values}, told.place)
 

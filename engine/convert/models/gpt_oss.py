@@ -1,5 +1,5 @@
-"""gpt-oss. Checkpoints have gates and ups of experts in turn: as floats, where what goes in is the
-dimension before, or as MXFP4, which stays what it is."""
+"""gpt-oss. Checkpoints interleave experts' gates and ups: as floats, input dimension first, or as
+MXFP4, which is kept."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ class Microscaled:
 
 
 def in_turn(tensor: StoredTensor, axis: int) -> tuple[StoredTensor, StoredTensor]:
-    """What stands at even places of an axis, and what at odd ones."""
+    """Even indices of an axis, then odd ones."""
     size = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}.get(tensor.dtype, 0)
     dims, strides = list(tensor.dims), list(tensor.strides)
     dims[axis] //= 2
@@ -71,14 +71,14 @@ def in_turn(tensor: StoredTensor, axis: int) -> tuple[StoredTensor, StoredTensor
 
 
 def turned(tensor: StoredTensor) -> StoredTensor:
-    """The last two dimensions change places."""
+    """Swap the last two dimensions."""
     *before, rows, elements = tensor.dims
     *steps, far, near = tensor.strides
     return replace(tensor, dims=(*before, elements, rows), strides=(*steps, near, far))
 
 
 class GptOss(Mixture, Qwen2):
-    """LLaMA of experts with biases, sinks, and windows in every other layer."""
+    """LLaMA with experts, biases and sinks, and windows in every other layer."""
 
     architectures = ("GptOssForCausalLM",)
     about = "gpt-oss"
@@ -136,7 +136,7 @@ class GptOss(Mixture, Qwen2):
 
 
 def _of_experts(name: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a tensor of a checkpoint's experts gives, by names of modules; scales go with blocks."""
+    """Experts' tensors in GGUF's names from a tensor of the checkpoint; scales go with blocks."""
     module, _, kind = name.rpartition("_proj")
     layer, _, both = module.rpartition(".")
     names = [f"{layer}.{part}_proj" for part in both.split("_")]

@@ -15,7 +15,7 @@ KINDS = "full_attention", "conv"  # of layers
 
 
 class Lfm2(Family):
-    """LFM 2, whose layers attend or convolve."""
+    """LFM 2, whose layers are attention or convolutions."""
 
     architectures = ("Lfm2ForCausalLM",)
     about = "LFM 2, dense"
@@ -67,7 +67,7 @@ class Lfm2(Family):
         }
 
     def kinds(self, config: Fields) -> list[str]:
-        """Whether layers attend: by name, or by the numbers of those that do."""
+        """Whether each layer has attention: by name, or by the list of those that do."""
         blocks = config.count("num_hidden_layers")
         if blocks > MOST_BLOCKS:
             raise config.error(f"num_hidden_layers is {blocks}: at most {MOST_BLOCKS} are read")
@@ -77,8 +77,8 @@ class Lfm2(Family):
         return config.kinds(KINDS, [KINDS[i not in attending] for i in range(blocks)])
 
     def ffn(self, config: Fields) -> int:
-        """Rows of the network: two thirds of the size that is told, in whole multiples, unless that
-        is not to be adjusted."""
+        """The network's width: two thirds of the given size, rounded up to a multiple, unless
+        adjustment is disabled."""
         size = config.count("block_ff_dim", config.count("intermediate_size", 12288))
         if not config.flag("block_auto_adjust_ff_dim", True):
             return size

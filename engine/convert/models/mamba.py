@@ -13,13 +13,13 @@ from engine.gguf import writer as gw
 from engine.recurrent import is_small
 from reference.formats.format import Floats
 
-# Of Mamba 2's steps, as Python's JSON and transformers' have infinity.
+# Bounds of Mamba 2's steps; infinity as in Python's JSON and transformers'.
 NO_LIMITS = [0.0, math.inf], [0.0, {"__float__": "Infinity"}]
-CONTEXT = 2**20  # a length that nothing depends on: llama.cpp's
+CONTEXT = 2**20  # a context length on which nothing depends: llama.cpp's
 
 
 def decay(logarithms: Floats) -> Floats:
-    """A of its logarithm, which checkpoints hold."""
+    """A, from its logarithm in checkpoints."""
     return np.asarray(-np.exp(logarithms))
 
 
@@ -44,7 +44,7 @@ class Mamba(Family):
         "ssm_a": "backbone.layers.{}.mixer.A_log",
         "ssm_d": "backbone.layers.{}.mixer.D",
     }
-    flat = False  # whether what GGUF has as a matrix is a vector in the checkpoint
+    flat = False  # whether a matrix in GGUF is a vector in the checkpoint
     base = "backbone."
     activation = "hidden_act"
     ropes = ()

@@ -17,7 +17,7 @@ HEADS = re.compile(r"(.+\.[qk]_layernorm)\.norms\.(\d+)\.(weight)")
 
 
 class Rotary(Family):
-    """What they have in common."""
+    """Common to all of them."""
 
     eps: ClassVar[str] = "layer_norm_eps"
 
@@ -95,7 +95,7 @@ class GPTNeoX(Rotary):
 
 
 def apart(source: Source, model: ModelConfig) -> Source:
-    """Query, key and value of each head in turn become all queries, all keys, all values."""
+    """Reorder each head's query, key and value to all queries, all keys, all values."""
     size = model.head_dim
     starts = [(3 * h + part) * size for part in range(3) for h in range(model.heads)]
     return replace(source, stretches=tuple((start, start + size) for start in starts))

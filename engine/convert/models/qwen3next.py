@@ -27,9 +27,9 @@ from engine.recurrent import Ssm
 from reference.formats.format import Floats
 
 KINDS = "full_attention", "linear_attention"  # of layers
-EPS = 1e-6  # of queries and keys of delta nets, whatever that of norms is
+EPS = 1e-6  # eps of the norms of delta nets' queries and keys, whatever the other norms' is
 LINEAR = "model.layers.{}.linear_attn"
-NEXTN = {  # what the layer that foretells a token has beside others, by what GGUF calls it
+NEXTN = {  # further tensors of the MTP layer, by GGUF's names
     "eh_proj": "mtp.fc",
     "enorm": "mtp.pre_fc_norm_embedding",
     "hnorm": "mtp.pre_fc_norm_hidden",
@@ -49,7 +49,7 @@ class DeltaNets(Qwen3):
         "ssm_out": f"{LINEAR}.out_proj",
     }
     alone: ClassVar = {"ssm_a": f"{LINEAR}.A_log", "ssm_dt.bias": f"{LINEAR}.dt_bias"}
-    unused = r"mtp\..*"  # what foretells further tokens, but for what is taken
+    unused = r"mtp\..*"  # MTP tensors, except those that are used
     part_turned = 0.25
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
@@ -77,7 +77,7 @@ class DeltaNets(Qwen3):
         }
 
     def attending(self, config: Fields) -> gw.Keys:
-        """Which layers attend: every so many-th, or those of a list."""
+        """Which layers have attention: every so many-th, or those of a list."""
         blocks = config.count("num_hidden_layers")
         every = config.count("full_attention_interval", 4)
         if blocks > MOST_BLOCKS:
@@ -103,7 +103,7 @@ class DeltaNets(Qwen3):
         return found | nextn.sources(model, NEXTN, added=1.0)
 
     def stored(self, name: str, source: Source, model: ModelConfig) -> Source:
-        """How the checkpoint holds a tensor of GGUF's."""
+        """The checkpoint's form of a GGUF tensor."""
         kind, dims = name.split(".", 2)[-1], source.dims
         if kind == "ssm_conv1d.weight":
             source = replace(source, exact=True, theirs=(dims[0], 1, dims[1]))
