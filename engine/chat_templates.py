@@ -1,7 +1,7 @@
-"""Chat templates by name, for models whose file has none: Jinja as `engine.chat` runs it.
+"""Built-in chat templates by name, for models whose file has none, in Jinja.
 
 Names and texts are llama.cpp's (its src/llama-chat.cpp, `--chat-template NAME`); `mistral` is
-`mistral-v3`. None of them writes BOS, which the tokenizer adds.
+`mistral-v3`. Templates do not write BOS; the tokenizer adds it.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ _END: Final = "{% endif %}"
 
 
 def _alike(before: str, between: str, after: str, role: str = _ROLE, text: str = _TEXT) -> str:
-    """Each message stands between the same marks, with its role."""
+    """A template with the same markers around every message, with its role."""
     opening = before.replace(role, "assistant") if role in before else before + "assistant"
     return (
         f"{_EACH}{before}{'' if role in before else role}{between}{text}{after}"
@@ -28,7 +28,7 @@ def _alike(before: str, between: str, after: str, role: str = _ROLE, text: str =
 
 
 def _by_role(system: str, user: str, assistant: str, opening: str, before: str = "") -> str:
-    """Each role has marks of its own."""
+    """A template with separate markers for each role."""
     return (
         f"{before}{_EACH}"
         f"{{% if message.role == 'system' %}}{system}"
@@ -39,7 +39,7 @@ def _by_role(system: str, user: str, assistant: str, opening: str, before: str =
 
 
 def _in_turns(begin: str, system: str, user: str, assistant: str) -> str:
-    """A turn begins with a mark before the system's or the user's message."""
+    """A template with `begin` at the start of each turn: a system or user message."""
     starts = "loop.first or loop.previtem.role == 'assistant'"
     return (
         f"{_EACH}{{% if {starts} %}}{begin}{{% endif %}}"
@@ -137,9 +137,9 @@ TEMPLATES: Final[dict[str, str]] = {
 
 
 def named(given: str) -> str:
-    """The source of a template that the user names, or that stands in a file.
+    """Returns the source of a built-in template, or reads it from the file `given`.
 
-    Raises `ChatError` if there is neither such a name nor such a file."""
+    Raises `ChatError` if there is no such name and no such file."""
     if given in TEMPLATES:
         return TEMPLATES[given]
     try:
@@ -149,6 +149,6 @@ def named(given: str) -> str:
             f"{given}: neither a file nor one of the templates {', '.join(TEMPLATES)}"
         ) from None
     except UnicodeDecodeError:
-        raise ChatError(f"{given}: a template is UTF-8, and this is not") from None
+        raise ChatError(f"{given}: a template must be UTF-8") from None
     except OSError as error:
         raise ChatError(unreadable(Path(given), error)) from None

@@ -1,6 +1,6 @@
-"""Assay as a model of lm-evaluation-harness, which is imported with this module alone.
+"""Assay as a model of lm-evaluation-harness (an optional package, imported here only).
 
-`python -m engine.harness` is its program `lm_eval`, with the model `assay` among those it knows:
+`python -m engine.harness` is the harness's program `lm_eval` with the model type `assay` added:
 
     python -m engine.harness run --model assay --model_args model=FILE.gguf,threads=2 --tasks ...
 """
@@ -30,17 +30,17 @@ except ImportError as error:
         raise SystemExit(f"assay: {MISSING}") from None
     raise PackageError(MISSING) from error
 
-USUAL_TOKENS = 256  # of an answer, where a task does not say
+USUAL_TOKENS = 256  # max_tokens, where a task does not set it
 SAMPLED = {field.name for field in fields(SamplingParams)}
 
 
 @register_model("assay")
 class AssayLM(TemplateLM):  # type: ignore[misc]
-    """An engine that answers the harness.
+    """An engine as a harness model.
 
-    `model` is what `Engine.load` takes, or an engine, and `options` are fields of Options. From the
-    harness's own options come a `batch_size` of more than 1, its `sequences`, and `device`: "cuda"
-    is a GPU, and "cuda:0", which the program says unless it is told otherwise, is none.
+    `model` is what `Engine.load` takes, or an engine; `options` are fields of Options. Of the
+    harness's own options, a `batch_size` above 1 sets `sequences`, and `device` "cuda" selects the
+    GPU; the harness's default "cuda:0" does not.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__()
-        options.pop("max_batch_size", None)  # of batches whose size the harness finds
+        options.pop("max_batch_size", None)  # used by the harness's automatic batch sizes
         if str(batch_size or 1).isdecimal() and int(batch_size or 1) > 1:
             options.setdefault("sequences", int(batch_size or 1))
         if device in DEVICES:
@@ -61,21 +61,21 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text."""
+        """The end-of-text token."""
         return _there(self.engine.tokenizer.eos_id, "EOS")
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that nothing stands before."""
+        """The token before a text without context."""
         return _there(begin_id(self.engine.tokenizer), "BOS or EOS")
 
     @property
     def max_length(self) -> int:
-        """Most tokens that a continuation is foretold from."""
+        """Most context tokens for a predicted token."""
         return self.engine.model.cells.capacity
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
-        """A text's tokens; as the model has it, BOS is added where the text has none yet."""
+        """Encode a text; BOS is added if the model uses it and the text does not have it."""
         tokenizer = self.engine.tokenizer
         if add_special_tokens is False:
             return tokenizer.encode(string, add_special=False, parse_special=True)
@@ -86,7 +86,7 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         requests: Sequence[tuple[tuple[str, str] | None, list[int], list[int]]],
         disable_tqdm: bool = False,
     ) -> list[tuple[float, bool]]:
-        """Of a prompt that is too long the first tokens are left out."""
+        """Log-likelihoods of continuations; prompts that are too long are truncated on the left."""
         pairs = [_cut(context, wanted, self.max_length) for _, context, wanted in requests]
         answers: dict[int, tuple[float, bool]] = {}
         for number, score in _watched(scores(self.engine, pairs), len(pairs), disable_tqdm):
@@ -96,7 +96,7 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         return [answers[number] for number in range(len(pairs))]
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
-        """Of whole texts, each token from as many before it as the context holds."""
+        """Log-likelihoods of whole texts, in windows of the context's length."""
         windows = [
             [
                 (None, *make_disjoint_window(window))
@@ -117,7 +117,7 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         return sums
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-        """Answers that end before the first text of `until`, many at once."""
+        """Generate until the first stop text (`until`), for many prompts at once."""
         asked = [_params(request.args[1]) for request in requests]
         prompts = [
             self.tok_encode(request.args[0])[-max(1, self.max_length - (params.max_tokens or 0)) :]
@@ -136,18 +136,18 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as the model was trained to read it."""
+        """Render a conversation with the model's chat template."""
         return self.engine.chat_template().render(chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The model's own, if one is asked for."""
+        """The source of the model's chat template, if requested."""
         if isinstance(chat_template, str):
-            raise PromptError(f"chat template {chat_template!r}: a GGUF file has one, without name")
+            raise PromptError(f"chat template {chat_template!r}: GGUF files have no named ones")
         return template_of(self.engine.model.metadata) if chat_template else None
 
     @property
     def tokenizer_name(self) -> str:
-        """What tells requests that the harness keeps apart from another model's."""
+        """Distinguishes the harness's cached requests by model."""
         return Path(self.engine.model.file.path).name
 
 
@@ -158,9 +158,9 @@ def _there(token: int | None, what: str) -> int:
 
 
 def _cut(context: list[int], wanted: list[int], most: int) -> Pair:
-    """The last tokens, of which `most` are read; the last one is not."""
+    """Truncate the context on the left, to evaluate `most` tokens (all but the last)."""
     if not wanted:
-        raise PromptError("a continuation has no token of its own")
+        raise PromptError("a continuation is empty")
     if len(wanted) > most:
         raise PromptError(
             f"a continuation has {len(wanted)} tokens, the context holds {most}: load with a larger"
@@ -169,14 +169,14 @@ def _cut(context: list[int], wanted: list[int], most: int) -> Pair:
 
 
 def _params(given: Mapping[str, Any]) -> SamplingParams:
-    """Of a task's generation_kwargs, in transformers' words or SamplingParams' own."""
+    """SamplingParams from a task's generation_kwargs, in transformers' names or our own."""
     asked = dict(normalize_gen_kwargs(dict(given), default_max_gen_toks=USUAL_TOKENS))
     until = handle_stop_sequences(asked.pop("until", None), eos=None)
     most = asked.pop("max_gen_toks")
     if not asked.pop("do_sample"):
         asked["temperature"] = 0.0
     if unknown := sorted(asked.keys() - SAMPLED):
-        raise PromptError(f"generation_kwargs has {unknown[0]!r}, which no sampler takes")
+        raise PromptError(f"generation_kwargs has {unknown[0]!r}, an unknown parameter")
     return SamplingParams(**asked, max_tokens=most, stop=[text for text in until if text])
 
 

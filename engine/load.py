@@ -1,4 +1,4 @@
-"""From a GGUF file and options to a model that can step."""
+"""Load a model: from a GGUF file and options to an executable step."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -47,13 +47,13 @@ from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.device import Device
 from kernels.dispatch import Dispatcher
 
-TRIED = 32  # tokens by which a load finds how many neurons are active
+TRIED = 32  # tokens for measuring predicted sparsity at load
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model's parts: its step as it was `built`, what runs it, and for whom; and what runs the
-    blocks that foretell tokens `ahead`, where that was asked for."""
+    """A loaded model's parts: the graph as `built`, the executable for it (`ready`), and those of
+    the multi-token-prediction blocks (`ahead`), if requested."""
 
     config: ModelConfig
     device: Device | None
@@ -68,18 +68,18 @@ class Loaded:
 
 
 def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: ExitStack) -> Loaded:
-    """Check a file, build its graph, and compile that for the devices of the options.
+    """Check a file, build its graph, and compile it for the devices of the options.
 
-    What lasts as long as the model is entered into `resources`. Kernels of the ops of `samplers`
-    are certified with the model's own, since somebody will want them.
+    Resources that live as long as the model are entered into `resources`. Kernels for the ops of
+    `samplers` are certified along with the model's own.
 
-    Raises `ModelError` for what is missing, contradicts itself or does not fit.
+    Raises `ModelError` for a file that is incomplete, inconsistent or too large.
     """
     device = current() if options.device == "cuda" else None
     said = model_info(file, options)
     config, notes = said.config, list(said.notes)
     context = options.context or min(config.context, 4096)
-    if sparse := options.prompt_attention:  # a stretch is a step, beside a token of each answer
+    if sparse := options.prompt_attention:  # a chunk and other decode tokens in a step
         options = replace(options, batch=max(options.batch, sparse.stretch + options.sequences - 1))
     check_memory(config, options, context)
     limits = {
@@ -94,7 +94,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         {"tokens": max(limits.values()), "held": context, "kept": context}, options.compiles_apart,
     )  # fmt: skip
     if options.compiles_apart:
-        compile_apart()  # what the team needs
+        compile_apart()  # the thread pool's functions
     compiler = Compiler(file, said, options, dispatcher, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
@@ -112,7 +112,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     if config.sparsity and options.sparse == "auto" and not (options.ram_budget or split):
         config, found = dense_where_faster(config, file, dict.fromkeys(config.sparsity.ranks, 0.0))
         notes += found
-        if config.sparsity and not device:  # whose speeds are not known here
+        if config.sparsity and not device:  # SKIPPING and BRINGING are the CPU's
             shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
@@ -134,7 +134,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
 
 
 def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Method:
-    """How texts are kept and read, in steps of at most so many tokens."""
+    """The KV cache method of these options, for steps of at most `tokens` tokens."""
     sequences = options.sequences
     if options.packs:
         return TwoBits(context, sequences, tokens, options.kv_residual)
@@ -153,7 +153,7 @@ def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Meth
 
 
 def _passes_of(options: Options, context: int, method: Method) -> list[Pass]:
-    """What that is in the graph of a step."""
+    """The graph passes of the KV cache method and of sparse prefill attention."""
     if isinstance(method, Streaming):
         return [heads_apart(method)]
     match options.kv_policy or options.prompt_attention:
@@ -169,7 +169,7 @@ def _passes_of(options: Options, context: int, method: Method) -> list[Pass]:
 def _shares_named(
     built: Built, config: ModelConfig, compiler: Compiler, cells: Cells, limits: Mapping[str, int]
 ) -> dict[int, float]:
-    """The share of its neurons that each block's predictor names, over some tokens."""
+    """Share of its neurons that each block's predictor activates, measured on random tokens."""
     assert config.sparsity
     ready, count = compiler.trial(built), min(TRIED, cells.capacity)
     tokens = np.random.default_rng(0).integers(0, config.vocab, count).tolist()

@@ -1,9 +1,9 @@
-"""Sparse feed-forward networks in PowerInfer's files (arXiv 2312.12456): what a file says of them,
-and how the engine is asked to run them.
+"""Sparse feed-forward networks in PowerInfer's files (arXiv 2312.12456): tensors, metadata, and
+where skipping neurons is faster.
 
 A neuron is a row of ffn_gate, of ffn_up and of ffn_down_t, the transposed ffn_down. Predictors, fc1
-and fc2 of each block, say which neurons a token needs. Such a file's magic is PWRI; one without
-predictors, or with the usual magic, is known by ffn_down_t.
+and fc2 of each block, predict which neurons a token activates. Such a file has the magic PWRI; one
+without predictors, or with the usual magic, is recognized by ffn_down_t.
 """
 
 import math
@@ -18,22 +18,22 @@ from reference.table import OPS
 
 MAGIC = "PWRI"
 THRESHOLD = "powerinfer.sparse_threshold"
-VARIABLE = "LLAMA_SPARSE_PRED_THRESHOLD"  # PowerInfer's, which goes before the file's
+VARIABLE = "LLAMA_SPARSE_PRED_THRESHOLD"  # PowerInfer's variable, which overrides the file's
 MODES = ("auto", "on", "off")
-# Measured by bench.sparse_speed where memory is fast: bytes of a network that take as long as its
-# masks and barriers do, and how many times as long as packed rows those take that are brought
-# together, of floats and of blocks.
+# Measured by bench.sparse_speed with fast memory: the overhead of masks and barriers, in bytes of
+# weights read in that time, and the cost of gathered rows relative to packed ones, for floats and
+# for blocks.
 SKIPPING = 1_200_000
 BRINGING = (1.8, 2.8)
-# What PowerInfer runs where a file of the usual kind has another activation: zeros make it sparse.
+# PowerInfer's activations for files whose usual one is not sparse.
 RELU_OF = {"swiglu": "reglu", "gelu": "relu", "gelu_erf": "relu"}
 
 
 def with_sparsity(
     config: ModelConfig, file: GGUFFile, mode: str, threshold: float | None, union: bool
 ) -> tuple[ModelConfig, list[str]]:
-    """The config with what the file says of its neurons, and notes: why a block cannot skip any.
-    `mode` "off" leaves predictors unused."""
+    """Add the file's sparsity to the config; returns notes on blocks that cannot skip neurons.
+    Mode "off" leaves predictors unused."""
     down = "blk.0.ffn_down_t.weight" in file.tensors
     if not down and file.magic != MAGIC:
         if threshold is not None or mode == "on":
@@ -48,7 +48,7 @@ def with_sparsity(
     if mode == "off":
         return config, []
     if not ranks and (mode == "on" or file.magic == MAGIC):
-        raise ModelError(f"{file.path}: tensor blk.0.fc1.weight is missing: no predictor")
+        raise ModelError(f"{file.path}: tensor blk.0.fc1.weight (a predictor) is missing")
     found = Sparsity(ranks, _threshold(file, threshold), union)
     dense = _dense_alone(config, file)
     if dense and mode == "on":
@@ -58,13 +58,13 @@ def with_sparsity(
 
 
 def run_dense(config: ModelConfig, blocks: set[int]) -> ModelConfig:
-    """The config in which these blocks skip no neurons."""
+    """The config with these blocks run dense."""
     rest = config.sparsity.without(blocks) if config.sparsity else None
     return replace(config, sparsity=rest if rest and rest.ranks else None)
 
 
 def _dense_alone(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
-    """Blocks with a predictor whose rows are in a format that only runs dense, and why."""
+    """Blocks with a predictor whose format has no sparse kernels, with the reason."""
     known = OPS["sparse_linear"].formats
     found: dict[int, str] = {}
     for i in range(config.blocks):
@@ -73,21 +73,21 @@ def _dense_alone(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
             predictor = f"blk.{i}.fc1.weight" in file.tensors
             if info and predictor and info.type_name not in known:
                 found[i] = (
-                    f"tensor {name} is in {info.type_name}, which runs dense; formats that run"
-                    f" sparse: {', '.join(known)}"
+                    f"tensor {name} is in {info.type_name}, which has no sparse kernels; formats"
+                    f" that have: {', '.join(known)}"
                 )
     return found
 
 
 def _ranks(config: ModelConfig, file: GGUFFile) -> dict[int, int]:
-    """Each block's rank, known only from shapes; predictors are in all blocks or in none."""
+    """Predictor ranks by block, from the tensors' shapes; all blocks have predictors, or none."""
     ranks: dict[int, int] = {}
     for i in range(config.blocks):
         found = [name for n in (1, 2) if (name := f"blk.{i}.fc{n}.weight") in file.tensors]
         if len(found) == 2:
             dims = file.tensors[found[0]].dims
             if len(dims) != 2:
-                raise ModelError(f"{file.path}: tensor {found[0]} is no matrix: {list(dims)}")
+                raise ModelError(f"{file.path}: tensor {found[0]} is not a matrix: {list(dims)}")
             ranks[i] = dims[0]
         elif found or ranks:
             lacking = next(n for n in (1, 2) if f"blk.{i}.fc{n}.weight" not in found)
@@ -98,7 +98,7 @@ def _ranks(config: ModelConfig, file: GGUFFile) -> dict[int, int]:
 
 
 def _threshold(file: GGUFFile, wanted: float | None) -> float:
-    """The one asked for, or the environment's, or the file's."""
+    """The threshold requested, or from the environment, or from the file."""
     named, value = "the sparse threshold", wanted
     if value is None and VARIABLE in os.environ:
         named, text = VARIABLE, os.environ[VARIABLE]
@@ -114,8 +114,8 @@ def _threshold(file: GGUFFile, wanted: float | None) -> float:
 
 
 def settings(config: ModelConfig, mode: str) -> str:
-    """How a model of such a file runs, e.g. "sparse=auto,blocks=2/6,threshold=1": the blocks that
-    skip neurons, of all. Nothing of other models."""
+    """A sparse model's settings, e.g. "sparse=auto,blocks=2/6,threshold=1": the blocks that skip
+    neurons, of all. Empty for other models."""
     if not config.transposed_down:
         return ""
     found = config.sparsity
@@ -128,20 +128,20 @@ def settings(config: ModelConfig, mode: str) -> str:
 def dense_where_faster(
     config: ModelConfig, file: GGUFFile, shares: Mapping[int, float]
 ) -> tuple[ModelConfig, list[str]]:
-    """The config without the blocks that are slower for skipping neurons where predictors name
-    such a share of them, and a note of these."""
+    """Make blocks dense that are slower with sparsity, given the `shares` of neurons that their
+    predictors activate; returns the config and a note."""
     dense = {i for i, share in shares.items() if not pays(file, i, share)}
     if not dense:
         return config, []
     least = min(shares[i] for i in dense)
-    named = f"their predictors name {least:.0%} of the neurons or more"
-    reason = named if least else "they are small"  # however few are named
+    named = f"their predictors activate {least:.0%} of the neurons or more"
+    reason = named if least else "they are small"  # however few are active
     note = f"{len(dense)} of {config.blocks} blocks run dense, which is faster: {reason}"
     return run_dense(config, dense), [note]
 
 
 def pays(file: GGUFFile, i: int, active: float) -> bool:
-    """Whether block i is faster if it skips all but this share of its neurons."""
+    """Whether block i is faster if it computes only the `active` share of its neurons."""
     block = f"blk.{i}."
     found = {
         n.removeprefix(block): t.n_bytes for n, t in file.tensors.items() if n.startswith(block)

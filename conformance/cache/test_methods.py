@@ -269,7 +269,7 @@ def test_models_that_a_method_does_not_go_with(tmp_path, options, small, line):
 
 OTHERS = [
     ("snapkv", {"kv_policy": Knorm(96)}, "keeps 96 cells, which is all of a context"),
-    ("snapkv", {"kv_policy": "snapkv"}, "kv_policy is 'snapkv': want a SnapKV or the like"),
+    ("snapkv", {"kv_policy": "snapkv"}, "kv_policy must be a SnapKV etc., got 'snapkv'"),
     ("snapkv", {"ram_budget": "1GiB"}, "ram_budget and kv_policy"),
     ("snapkv", {"foretells": True}, "own draft block and kv_policy"),
     ("quest", {"kv_policy": Quest(96, page=4)}, "Quest reads 24 pages of 4 cells"),

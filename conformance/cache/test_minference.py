@@ -78,7 +78,7 @@ def test_scores_are_of_whole_texts(load, mixed):
     with load(prompt_attention=mixed) as engine:
         assert engine.generate(PROMPT, GREEDY).outputs[0].token_ids == drafted
         for params, shift in ((replace(GREEDY, prompt_logprobs=1), False), (GREEDY, True)):
-            with pytest.raises(PromptError, match="is of texts whose tokens see all"):
+            with pytest.raises(PromptError, match="needs full attention"):
                 engine.stream(PROMPT, params, context_shift=shift)
         many = engine.generate([PROMPT, PROMPT], replace(GREEDY, prompt_logprobs=1))
         assert all("prompt_logprobs exclude prompt_attention" in str(m.error) for m in many)

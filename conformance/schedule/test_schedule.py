@@ -398,15 +398,15 @@ def test_what_is_asked_wrongly():
     with pytest.raises(EngineError, match=r"^there are 2 prompts, but 3 priorities$"):
         engine.generate(["a", "b"], priorities=[1, 2, 3])
     for params in ([SamplingParams()], {"temperature": 0}):
-        with pytest.raises(EngineError, match=r"^params of one prompt are .*want one Sampl"):
+        with pytest.raises(EngineError, match=r"^params of one prompt must be a Sampl"):
             engine.generate("a", params)
     with pytest.raises(EngineError, match=r"^params of prompt 1 are {}: want a SamplingParams$"):
         engine.generate(["a", "b"], [SamplingParams(), {}])
     for prompt in (None, 5, b"abc", [1.5]):
-        with pytest.raises(EngineError, match=r"^a prompt is a text or token ids: "):
+        with pytest.raises(EngineError, match=r"^a prompt must be a text or token ids"):
             engine.stream(prompt)
     failed, whole = engine.generate([None, "a"], SamplingParams(max_tokens=2))
-    assert failed.error == "a prompt is a text or token ids: got None"
+    assert failed.error == "a prompt must be a text or token ids, got None"
     assert whole.error is None
     assert engine.generate([]) == []
 

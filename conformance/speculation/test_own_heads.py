@@ -269,10 +269,10 @@ def test_who_cannot_draft_says_so(tmp_path):
     small = MODELS["GLM 4.5"]
     plain = small.write(tmp_path / "plain.gguf")
     line = refusal(ModelError, plain, Engine.load, plain, speculation=SETTINGS)
-    assert line == "it has no block that foretells further tokens, so none can draft them"
+    assert line == "it has no multi-token-prediction block to draft with"
     part = write(small, tmp_path / "part.gguf")
     line = refusal(ModelError, part, Engine.load, part, speculation=SETTINGS)
-    assert line == f"tensor {LAST}nextn.eh_proj.weight is missing, without which none drafts"
+    assert line == f"tensor {LAST}nextn.eh_proj.weight is missing: drafting needs it"
     many = small.write(tmp_path / "many.gguf", nextn_predict_layers=2**30, block_count=2**30 + 3)
     line = refusal(ModelError, many, Engine.load, many, speculation=SETTINGS)
     assert line.startswith("glm4moe.block_count is 1073741827, but there are")
