@@ -400,7 +400,7 @@ def test_what_is_asked_wrongly():
     for params in ([SamplingParams()], {"temperature": 0}):
         with pytest.raises(EngineError, match=r"^params of one prompt must be a Sampl"):
             engine.generate("a", params)
-    with pytest.raises(EngineError, match=r"^params of prompt 1 are {}: want a SamplingParams$"):
+    with pytest.raises(EngineError, match=r"^params of prompt 1 must be a SamplingParams, got {}$"):
         engine.generate(["a", "b"], [SamplingParams(), {}])
     for prompt in (None, 5, b"abc", [1.5]):
         with pytest.raises(EngineError, match=r"^a prompt must be a text or token ids"):

@@ -1,5 +1,5 @@
-"""One text, and how the tokens behind its prompt come: a step for each, or drafts and steps that
-verify them."""
+"""Decoding one text: a step for each token, or speculative decoding; and the stepper that a single
+request uses."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,38 +17,37 @@ from engine.schedule.scheduler import Serving, StepOutput
 
 
 class Decoding(Protocol):
-    """What a generation asks for its text, that of sequence 0, in turns: `sample`, `has_room` and
-    `run`."""
+    """Decodes the text in sequence 0. A generation calls `sample`, `has_room` and `run` in turn."""
 
     @property
     def timings(self) -> Drafting | None:
-        """Of drafts, if there are any."""
+        """Statistics of speculative decoding, if it is used."""
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """A text begins, whose cells the model has."""
+        """Start a text whose prompt is in the KV cache."""
 
     def sample(self, completion: Completion, row: Row) -> Piece:
-        """Draw its next token."""
+        """Sample the next token."""
 
     def has_room(self, completion: Completion) -> bool:
-        """Whether it can go on without another cell being freed."""
+        """Whether there are cells for the next step."""
 
     def run(self, completion: Completion) -> Row:
-        """What follows its last token: logits [vocab], valid until the next step, or what is wanted
-        of them where they are on a device."""
+        """Evaluate the last token: returns logits [vocab], valid until the next step, or the argmax
+        where a GPU computes it."""
 
     def settle(self) -> None:
-        """Let the cache hold the cells of the text and no others."""
+        """Remove cells other than the text's from the KV cache, such as rejected drafts."""
 
 
 class OneByOne:
-    """A step for each token. Where a device has the tokens of greedy text, the step of the next one
-    is begun before that is known here: it runs while what came before it is looked at."""
+    """One step for each token. With greedy sampling on a GPU, the next step is begun before its
+    token is known on the host, so that it overlaps with the host's work."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.timings: Drafting | None = None
-        self._next: Ahead | None = None  # the step of the last token, if it was begun
+        self._next: Ahead | None = None  # a step begun in advance
 
     def begin(self, prompt: Sequence[int]) -> None:
         pass
@@ -78,7 +77,7 @@ class OneByOne:
             raise
 
     def _goes_on(self, completion: Completion, position: int) -> bool:
-        """Whether the token that the step of the last one finds may want a step, at a position."""
+        """Whether the token that is being computed will need a step, at `position`."""
         most, learned = completion.params.max_tokens, self._model.config.positions
         wanted = most is None or len(completion.tokens) + 1 < most
         return wanted and self._model.cells.free > 0 and not 0 < learned <= position
@@ -90,8 +89,8 @@ class OneByOne:
 
 
 class OneText:
-    """Steps for one request of one completion, whose text is sequence 0's. Where the context is
-    full and it `shifts`, the older half beyond the first `keep` tokens is forgotten."""
+    """Steps for a single request with one completion, in sequence 0. With `shifts`, a full context
+    is shifted: the older half after the first `keep` tokens is dropped."""
 
     waiting = 0
 
@@ -104,11 +103,11 @@ class OneText:
         shifts: bool,
         keep: int,
     ) -> None:
-        """`drew` hears whose turn it was to draw."""
+        """`drew` is called with the sampler after each token."""
         self._serving, self._text, self._decoding = serving, text, decoding
         self._drew, self._shifts, self._keep = drew, shifts, keep
         self._request: Request | None = None
-        self._completion: Completion | None = None  # once the prompt is read
+        self._completion: Completion | None = None  # after prefill
 
     def add(self, request: Request) -> None:
         self._request = request
@@ -118,7 +117,7 @@ class OneText:
         return not (self._completion and self._completion.finished)
 
     def step(self) -> list[StepOutput]:
-        """Read the prompt, or else the token drawn last, and draw the next one."""
+        """Prefill the prompt, or evaluate the last token; then sample the next one."""
         assert self._request
         row = self._run(self._completion) if self._completion else self._read(self._request)
         return [(self._request, self._drawn(row))]
@@ -129,11 +128,11 @@ class OneText:
         return [(request, self._completion.cancelled())]
 
     def close(self) -> None:
-        """The cache holds the cells of the text and no others."""
+        """Leave the text's cells in the KV cache, and no others."""
         self._decoding.settle()
 
     def _read(self, request: Request) -> Row:
-        """The logits behind the prompt."""
+        """Prefill the prompt; returns the logits of its last token."""
         prompt, params, timings = request.tokens, request.params, self._serving.timings
         completion = self._serving.completion(0, prompt, params)
         scored = None
@@ -148,7 +147,7 @@ class OneText:
         return row
 
     def _run(self, completion: Completion) -> Row:
-        """What follows the token drawn last."""
+        """Evaluate the last sampled token."""
         if not self._decoding.has_room(completion):
             self._text.shift(self._keep)
         with self._serving.timings.eval.measure(1):
@@ -157,7 +156,7 @@ class OneText:
         return row
 
     def _drawn(self, row: Row) -> Piece:
-        """The next token."""
+        """Sample the next token."""
         completion, timings = self._completion, self._serving.timings
         assert completion
         timings.cache = self._serving.model.cache_bytes

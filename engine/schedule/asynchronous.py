@@ -1,4 +1,4 @@
-"""Many prompts of an asyncio program: a thread steps, answers come to the loop that asked."""
+"""An engine for asyncio programs: a thread runs steps and delivers results to event loops."""
 
 import asyncio
 import threading
@@ -24,10 +24,10 @@ from engine.speculation.settings import Settings
 
 
 class Answer:
-    """What comes of a prompt: `async for piece in answer`, or `await answer.result()`.
+    """A submitted prompt: `async for piece in answer`, or `await answer.result()`.
 
-    A prompt that fails raises its error where its answer is awaited. Belongs to the loop in which
-    it was asked for.
+    If the prompt fails, awaiting the answer raises its error. It belongs to the event loop in which
+    it was created.
     """
 
     def __init__(self, request: Request, engine: "AsyncEngine") -> None:
@@ -37,16 +37,16 @@ class Answer:
         self._done = asyncio.Event()
 
     def cancel(self) -> None:
-        """Nothing more is drawn; its last pieces say so. From the loop or from another thread."""
-        with suppress(ClosedError):  # which has ended it
+        """Stop generating; may be called from any thread. The last pieces are "cancelled"."""
+        with suppress(ClosedError):  # closing has ended it
             self._engine.order(lambda scheduler: scheduler.cancel(self.request))
 
     async def whole(self) -> None:
-        """Until it is, or has failed."""
+        """Wait until the request has finished or failed."""
         await self._done.wait()
 
     async def result(self) -> RequestOutput:
-        """All of it, once it is whole."""
+        """Wait for the complete result."""
         await self.whole()
         if self.request.error:
             raise self.request.error
@@ -55,12 +55,12 @@ class Answer:
     async def __aiter__(self) -> AsyncIterator[Piece]:
         while (piece := await self._pieces.get()) is not None:
             yield piece
-        self._pieces.put_nowait(None)  # whoever asks again hears no more
+        self._pieces.put_nowait(None)  # a second iteration ends at once
         if self.request.error:
             raise self.request.error
 
     def come(self, pieces: Sequence[Piece | None], over: bool) -> None:
-        """In its loop: pieces have come, the last ones if it is over."""
+        """Deliver pieces, in the event loop; `over` ends the answer."""
         for piece in pieces:
             if piece is not None:
                 self._pieces.put_nowait(piece)
@@ -70,7 +70,7 @@ class Answer:
 
 
 class AsyncEngine:
-    """An engine for asyncio: any number of tasks submit prompts, stream and cancel.
+    """An engine for asyncio: any number of tasks may submit, stream and cancel prompts.
 
     >>> async with AsyncEngine.load("model.gguf", threads=2) as engine:
     ...     one, other = await asyncio.gather(engine.generate("A cat"), engine.generate("A dog"))
@@ -78,8 +78,8 @@ class AsyncEngine:
     ...         print(piece.text, end="")
     ...     score = await engine.score("A cat", " sat")
 
-    Each answer is the one that its prompt has alone, bit for bit. A prompt that waits for its turn
-    is kept as it came. The engine is this one's while it is open.
+    Each answer is bit-identical to that of its prompt alone. Waiting prompts are not evaluated or
+    encoded. The wrapped engine must not be used otherwise while this one is open.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -88,7 +88,7 @@ class AsyncEngine:
         self._orders: list[Callable[[Scheduler], list[StepOutput] | None]] = []
         self._answers: dict[Request, Answer] = {}
         self._closing, self._count = False, 0
-        self.engine.samplers.kernel("log_sum_exp")  # before several threads ask for it
+        self.engine.samplers.kernel("log_sum_exp")  # before several threads do
         self._begin()
         self._thread = threading.Thread(target=self._serve, name="assay-async", daemon=True)
         self._thread.start()
@@ -104,7 +104,7 @@ class AsyncEngine:
         sampling: SamplingParams | None = None,
         **overrides: Unpack[Fields],
     ) -> "AsyncEngine":
-        """As Engine.load."""
+        """Load an engine; see `Engine.load`."""
         engine = Engine.load(
             path, options, draft=draft, speculation=speculation, sampling=sampling, **overrides
         )
@@ -117,7 +117,7 @@ class AsyncEngine:
     def submit(
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> Answer:
-        """A prompt on its way; of those that wait, the smallest `priority` goes first."""
+        """Queue a prompt; the smallest `priority` is admitted first."""
         return self._submit(Request(self._name(), prompt, params or SamplingParams(), priority))
 
     def _name(self) -> str:
@@ -135,7 +135,7 @@ class AsyncEngine:
         return answer
 
     def order(self, what: Callable[[Scheduler], list[StepOutput] | None]) -> None:
-        """Have this done between two steps, and what it says told."""
+        """Run `what` between two steps, in the engine's thread, and deliver its outputs."""
         with self._changed:
             if self._closing:
                 raise ClosedError("this engine was closed")
@@ -161,7 +161,7 @@ class AsyncEngine:
         *,
         priorities: Sequence[int] | None = None,
     ) -> RequestOutput | list[RequestOutput]:
-        """As Engine.generate. Who is cancelled while it waits, cancels what was asked for."""
+        """See `Engine.generate`. Cancelling the caller cancels its prompts."""
         one = is_one(prompts)
         many = [cast(Prompt, prompts)] if one else cast(Sequence[Prompt], prompts)
         answers = [self._submit(request) for request in requests_of(many, params, priorities)]
@@ -171,7 +171,7 @@ class AsyncEngine:
         return [self.result(answer.request) for answer in answers]
 
     async def _whole(self, answers: Sequence[Answer]) -> None:
-        """Until all are; who is cancelled meanwhile cancels them."""
+        """Wait for all answers; cancelling the caller cancels them."""
         try:
             for answer in answers:
                 await answer.whole()
@@ -197,7 +197,7 @@ class AsyncEngine:
         *,
         priority: int = 0,
     ) -> Score | list[Score]:
-        """As Engine.score, beside the answers that are under way."""
+        """See `Engine.score`; runs along with other requests."""
         engine = self.engine
         pairs = await asyncio.to_thread(scoring.pairs_of, engine, prompts, continuations)
         readings = dict(scoring.readings(engine, pairs))
@@ -213,7 +213,7 @@ class AsyncEngine:
         normalize: bool = True,
         priority: int = 0,
     ) -> Any:
-        """As Engine.embed, beside the answers that are under way."""
+        """See `Engine.embed`; runs along with other requests."""
         check_pooling(pooling)
         self.engine.model.demand_hidden()
         one = is_one(texts)
@@ -225,7 +225,7 @@ class AsyncEngine:
         return found[0] if one else together(found, pooling, self.engine.model.config.hidden)
 
     async def _read(self, readings: Iterable[Reading], priority: int) -> None:
-        """Until each has all its rows; one that fails raises its error."""
+        """Submit scoring requests and wait for them; raises the first error."""
         requests = [Request.of(self._name(), reading, priority) for reading in readings]
         await self._whole([self._submit(request) for request in requests])
         for request in requests:
@@ -235,8 +235,8 @@ class AsyncEngine:
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> AsyncIterator[Piece]:
-        """Pieces as they come; who stops to listen, by closing this iterator or being cancelled,
-        cancels the prompt."""
+        """Yield pieces as they are generated. Closing the iterator, or cancelling its task, cancels
+        the prompt."""
         answer = self.submit(prompt, params, priority=priority)
         try:
             async for piece in answer:
@@ -245,15 +245,15 @@ class AsyncEngine:
             answer.cancel()
 
     def result(self, request: Request) -> RequestOutput:
-        """Of a request that is finished."""
+        """The result of a finished request."""
         return request.result(self.engine.tokenizer)
 
     async def aclose(self) -> None:
-        """End all that is under way, which says that the engine was closed; then close it."""
+        """Fail pending requests with `ClosedError` and close the engine."""
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """The same, for who does not mind to wait for the end of a step."""
+        """Like `aclose`, but blocks until the current step ends."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -266,15 +266,15 @@ class AsyncEngine:
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    # In the thread that steps
+    # In the engine's thread
 
     def _begin(self) -> None:
         self._generation = self.engine.begin()
         self._scheduler = Scheduler(self.engine.serving(), self.engine.text.held)
-        self.engine.text.hold([])  # the scheduler has it
+        self.engine.text.hold([])  # now the scheduler's
 
     def _end(self, error: Exception) -> None:
-        """Whoever is under way or waits is told why nothing more comes."""
+        """Fail all pending requests with this error."""
         for request in list(self._answers):
             request.fails(error)
             self._tell([(request, None)])
@@ -287,13 +287,13 @@ class AsyncEngine:
                 if not self.engine.is_at(self._generation):
                     raise BusyError("another generation has begun on the same engine")
                 self._tell(self._scheduler.step())
-            except Exception as error:  # who comes next finds a new beginning
+            except Exception as error:  # later requests get a new scheduler
                 self._end(error)
                 self._begin()
         self._end(ClosedError("this engine was closed"))
 
     def _await_work(self) -> bool:
-        """Whether there is a step to do, once there is, or else the engine is closing."""
+        """Wait for work, or for closing; returns whether there is a step to run."""
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -307,7 +307,7 @@ class AsyncEngine:
                 return not closing
 
     def _tell(self, said: Sequence[StepOutput]) -> None:
-        """The loops hear what has come, each answer once."""
+        """Deliver outputs to their event loops, one call for each answer."""
         pieces: dict[Request, list[Piece | None]] = {}
         for request, piece in said:
             pieces.setdefault(request, []).append(piece)
@@ -318,6 +318,6 @@ class AsyncEngine:
             if answer:
                 try:
                     answer.loop.call_soon_threadsafe(answer.come, come, request.finished)
-                except RuntimeError:  # its loop is closed: nobody listens
+                except RuntimeError:  # its loop is closed
                     self._answers.pop(request, None)
                     self._scheduler.cancel(request)

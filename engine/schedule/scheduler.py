@@ -1,11 +1,11 @@
-"""Continuous batching: in every step, what goes on, chunks of prompts beside it, and who leaves.
+"""Continuous batching: every step has the decode tokens of running requests and chunks of prompts.
 
-A request waits until there is a sequence and cells for it; what its prompt begins with is evaluated
-once, whoever else begins so. Where cells run out, the run that came last is put back: its cells go,
-its sampler stays, and its text is evaluated anew later. As logits do not depend on company, nor on
-how a text was cut into steps, every answer is the one that it is alone, bit for bit.
+A request waits until there are a sequence and cells for it. Shared prefixes are evaluated once.
+When cells run out, the latest run is preempted: its cells are freed, its sampler is kept, and its
+text is recomputed later. As logits depend neither on the batch nor on chunking, every answer is
+bit-identical to that of its prompt alone.
 
-That holds as far as it does for steps: not for numerics "fast", nor for the `union` of neurons.
+Exceptions, as for steps: numerics "fast", and the `union` of active neurons.
 """
 
 import heapq
@@ -27,13 +27,13 @@ from engine.schedule.request import Order, Request, Run
 from engine.schedule.slots import Slots, common
 from kernels.kernel import Kernel
 
-WORTH_WAITING = 16  # tokens to share; for fewer nobody waits
+WORTH_WAITING = 16  # tokens: the shortest prefix worth waiting for
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What an engine lends a scheduler: prompts to tokens, parameters to completions (`index` of
-    a request), and the kernel that scores a prompt's tokens."""
+    """What a scheduler uses of an engine: encoding of prompts, creation of completions (`index` of
+    a request), and the kernel for prompt log-probabilities."""
 
     model: Model
     encode: Callable[[str | Sequence[int], SamplingParams], list[int]]
@@ -44,8 +44,8 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The next `count` tokens of a run in a step, and of how many, the last ones, logits are
-    wanted; whether an answer goes on, or else a text is read."""
+    """The next `count` tokens of a run in a step, the last `wanted` of which need logits.
+    `goes_on`: it is a decode token, not prefill."""
 
     run: Run
     count: int
@@ -53,39 +53,39 @@ class Part:
     goes_on: bool = False
 
 
-StepOutput = tuple[Request, Piece | None]  # no piece: the request has failed, or is read
+StepOutput = tuple[Request, Piece | None]  # no piece: the request failed, or its scoring ended
 
 
 class Steps(Protocol):
-    """Who steps for requests: a Scheduler for any number, or generation/decoding.py for one text,
-    which may be drafted and shifted."""
+    """Runs steps for requests: a Scheduler for any number, or generation/decoding.py for a single
+    text, with speculative decoding and context shift."""
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Number of waiting requests."""
 
     @property
     def work(self) -> bool:
         """Whether a step has anything to do."""
 
     def add(self, request: Request) -> None:
-        """It waits for its turn."""
+        """Queue a request."""
 
     def step(self) -> list[StepOutput]:
-        """Choose what is evaluated, evaluate it, and draw what follows."""
+        """Schedule tokens, evaluate them, and sample."""
 
     def cancel(self, request: Request) -> list[StepOutput]:
-        """Nothing more of it is drawn: its last pieces."""
+        """Cancel a request; returns its last pieces."""
 
     def close(self) -> list[int] | None:
-        """Nobody goes on; the text that sequence 0 holds, if it is another than the engine has."""
+        """Stop; returns the text in sequence 0, if the engine does not have it already."""
 
 
 class Scheduler:
-    """Requests come by `add`; `step` gives what came of them, until there is no `work`.
+    """Requests enter by `add`; `step` returns outputs, until there is no `work`.
 
-    `held` is the text in the cache's sequence 0; `close` gives the one that is there at the end.
-    Not for several threads at once.
+    `held` is the text in the cache's sequence 0; `close` returns its text at the end. Not
+    thread-safe.
     """
 
     def __init__(self, serving: Serving, held: Sequence[int] = ()) -> None:
@@ -94,14 +94,14 @@ class Scheduler:
         self._slots, self._pace = Slots(self._cells, held), Pace()
         self._most = min(self._cells.n_sequences, self._model.limits["outputs"])
         self._waiting: dict[Order, tuple[Request, Run | None]] = {}
-        self._queue: list[Order] = []  # a heap, in which those who have left may still be
+        self._queue: list[Order] = []  # a heap; may contain orders no longer waiting
         self._running: list[Run] = []
         self._arrivals = 0
-        self._blocked = False  # until somebody leaves, or comes
+        self._blocked = False  # no admission until a run leaves or a request arrives
         self.evaluated = 0  # tokens, in all
 
     def add(self, request: Request) -> None:
-        """It waits; nothing of it is looked at before its turn."""
+        """Queue a request; it is not encoded or checked before admission."""
         self._arrivals += 1
         request.arrival = self._arrivals
         self._push((request.priority, self._arrivals, 0), request, None)
@@ -114,14 +114,14 @@ class Scheduler:
         heapq.heappush(self._queue, order)
 
     def _forget(self, request: Request) -> list[Run]:
-        """It waits no longer: its runs that were put back."""
+        """Remove a request from the queue; returns its preempted runs."""
         orders = ((request.priority, request.arrival, i) for i in range(request.params.n))
         left = [self._waiting.pop(order, (request, None)) for order in orders]
         return [run for _, run in left if run]
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     @property
@@ -130,7 +130,7 @@ class Scheduler:
         return bool(self._waiting or self._running)
 
     def cancel(self, request: Request) -> list[StepOutput]:
-        """Nothing more of it is drawn: its last pieces, which say what was held back."""
+        """Cancel a request; returns its last pieces, with text that was held back."""
         request.cancelled = True
         own = [run for run in self._running if run.request is request]
         for run in own:
@@ -149,7 +149,7 @@ class Scheduler:
         return said
 
     def step(self) -> list[StepOutput]:
-        """Admit who can be, evaluate a step, draw what follows."""
+        """Admit requests, evaluate a step, sample."""
         said = self._admit()
         if parts := self._parts():
             started = time.perf_counter()
@@ -161,14 +161,14 @@ class Scheduler:
         return said
 
     def close(self) -> list[int]:
-        """Nobody goes on; the text that sequence 0 holds."""
+        """Stop; returns the text in sequence 0."""
         self._waiting, self._queue, self._running = {}, [], []
         return self._slots.close()
 
-    # Who is admitted, and who leaves
+    # Admission and preemption
 
     def _admit(self) -> list[StepOutput]:
-        """Let those in whose turn it is, as long as there are sequences and cells."""
+        """Admit waiting requests in order, while there are sequences and cells."""
         said: list[StepOutput] = []
         while self._waiting and len(self._running) < self._most and not self._blocked:
             if (order := self._queue[0]) not in self._waiting:
@@ -186,7 +186,7 @@ class Scheduler:
         return said
 
     def _enter(self, order: Order, request: Request, run: Run | None) -> bool:
-        """Whether the first that waits can run; then it does."""
+        """Try to admit the first waiting request; returns whether it runs now."""
         text = request.tokens + (run.drawn if run else [])
         index, fresh = order[2], run is None
         scored = request.params.prompt_logprobs is not None and index == 0
@@ -197,10 +197,10 @@ class Scheduler:
         else:
             most = 0 if scored else len(text) - 1
         if self._method.stretch and scored:
-            raise PromptError("prompt_logprobs exclude prompt_attention: such tokens see all")
+            raise PromptError("prompt_logprobs and prompt_attention exclude each other")
         if not request.reading:
             most = self._method.most(most, len(request.tokens))
-        elif self._method.stretch:  # its tokens see all
+        elif self._method.stretch:  # scoring needs full attention
             most = 0
         if most and self._soon(text, most):
             return False
@@ -234,8 +234,8 @@ class Scheduler:
         return True
 
     def _soon(self, text: Sequence[int], most: int) -> bool:
-        """Whether a prompt that is being read will soon have evaluated more of the beginning of
-        this text than is there, and enough of it that it is worth to wait."""
+        """Whether a running prefill will soon have evaluated more of this text's prefix than is
+        cached, and enough of it to be worth waiting."""
         coming = [
             min(common(run.request.tokens, text), most)
             for run in self._running
@@ -252,7 +252,7 @@ class Scheduler:
         self._blocked = False
 
     def _put_back(self, run: Run) -> None:
-        """Its cells are another's; its sampler waits with it."""
+        """Preempt a run: free its cells, keep its sampler, queue it again."""
         self._slots.cut(run.slot, 0)
         self._leave(run)
         run.held = 0
@@ -262,33 +262,33 @@ class Scheduler:
         self._blocked = True
 
     def _fail(self, request: Request, error: Exception) -> StepOutput:
-        """All of it ends."""
+        """End a request with an error."""
         self.cancel_silently(request)
         request.fails(error)
         return request, None
 
     def cancel_silently(self, request: Request) -> None:
-        """It leaves without a word."""
+        """Remove a request without output."""
         for run in [run for run in self._running if run.request is request]:
             self._leave(run)
         self._forget(request)
 
-    # What a step evaluates
+    # Composition of a step
 
     def _parts(self) -> list[Part]:
-        """Of every run that goes on its last token, then chunks of prompts, in their order."""
+        """Decode tokens of running completions, then chunks of prompts, in order."""
         budget, outputs = self._model.limits["tokens"], self._model.limits["outputs"]
         parts: list[Part] = []
         for run in list(self._running):
             if run.slot >= 0 and run.decodes and len(parts) < budget and self._room(run, parts):
                 parts.append(Part(run, 1, 1, goes_on=True))
         left = min(budget - len(parts), self._pace.chunk(budget)) if parts else budget
-        spare = outputs - len(self._running)  # for texts of which more rows than one are wanted
+        spare = outputs - len(self._running)  # for readings, which need several rows
         for run in list(self._running):
             if run.slot < 0 or run.decodes or left <= 0:
                 continue
             if stretch := self._stretch(run):
-                # whole or not at all, and one in a step
+                # a chunk of sparse prefill is indivisible, and there is one per step
                 if stretch > budget - len(parts) or any(self._stretch(p.run) for p in parts):
                     continue
                 if count := self._room(run, parts, stretch, stretch):
@@ -296,7 +296,7 @@ class Scheduler:
                     parts.append(Part(run, count, int(ends)))
                     left -= count
                 continue
-            begin = max(0, run.first - run.held)  # of which nothing is wanted
+            begin = max(0, run.first - run.held)  # tokens whose rows are not needed
             count = min(run.length - run.held, left, begin + 1 + spare)
             if self._method.ends and run.held < (prompt := len(run.request.tokens)):
                 count = min(count, prompt - run.held)
@@ -310,15 +310,15 @@ class Scheduler:
         return [part for part in parts if part.run.slot >= 0]
 
     def _stretch(self, run: Run) -> int:
-        """How many tokens a step has to read next of a prompt that is read by sparse attention."""
+        """Size of the next chunk of a prompt with sparse prefill attention; 0 for others."""
         prompt, stretch = len(run.request.tokens), self._method.stretch
         if not stretch or run.request.reading or run.held >= prompt:
             return 0
         return min(prompt, run.held // stretch * stretch + stretch) - run.held
 
     def _room(self, run: Run, parts: list[Part], count: int = 1, least: int = 1) -> int:
-        """How many cells, of `count`, there are for a run beside those of the parts. Where there
-        are fewer than `least`, those that came last are put back, or it is itself."""
+        """How many of `count` cells a run gets besides those of `parts`. While there are fewer than
+        `least`, the latest run is preempted, possibly this one."""
         while True:
             taken = sum(part.count for part in parts if part.run.slot >= 0)
             self._slots.make_room(taken + count)
@@ -332,8 +332,8 @@ class Scheduler:
     def _evaluate(
         self, parts: list[Part], said: list[StepOutput]
     ) -> Iterator[tuple[Part, list[Row]]]:
-        """A step of these parts: what is wanted of each. If it fails, each is tried alone, and
-        whose step fails, fails."""
+        """Run a step; yields the parts with their rows. If it fails, each part is run alone, and
+        only the failing requests end."""
         try:
             return self._split(parts, self._run(parts))
         except (EngineError, ArithmeticError) as error:
@@ -356,8 +356,8 @@ class Scheduler:
                 yield part, own
 
     def _run(self, parts: list[Part]) -> Sequence[Row]:
-        """The rows that are wanted of a step, logits [vocab] or what a device found in them; they
-        are valid until the next one."""
+        """Run a step; returns the wanted rows, logits [vocab] or an argmax, valid until the next
+        step."""
         tokens: list[int] = []
         positions: list[int] = []
         sequences: list[tuple[int]] = []
@@ -387,8 +387,8 @@ class Scheduler:
         return found
 
     def _finish(self, run: Run) -> None:
-        """Where its prompt has just been read, what a policy does not keep goes. What others share
-        with it wants cells of its own: if there are none, those that came last are put back."""
+        """Apply the eviction policy if the prompt is complete. Cells shared with other sequences
+        need copies: if there are no cells for them, the latest runs are preempted."""
         if run.slot < 0 or run.request.reading or run.held != len(run.request.tokens):
             return
         others = [other for other in self._running if other is not run]
@@ -397,7 +397,7 @@ class Scheduler:
         self._method.finish(run.slot)
 
     def _count(self, parts: list[Part], seconds: float) -> None:
-        """Where a step's time went: what answers and prompts share is divided by their tokens."""
+        """Record a step's time, divided between decode and prefill by tokens."""
         decoded = sum(part.count for part in parts if part.goes_on)
         read = sum(part.count for part in parts) - decoded
         self._pace.add(decoded, read, seconds)
@@ -408,12 +408,12 @@ class Scheduler:
             span.seconds += seconds * tokens / (decoded + read)
             span.tokens += tokens
 
-    # What follows
+    # Sampling
 
     def _draw(self, part: Part, rows: list[Row], said: list[StepOutput]) -> None:
-        """A run's next token, if its text is read to the end, or that it is."""
+        """Sample a run's next token if its text is evaluated, or end its reading."""
         run, request = part.run, part.run.request
-        if run.slot < 0:  # another of its request has failed
+        if run.slot < 0:  # another run of the request has failed
             return
         try:
             if run.reading:
@@ -432,7 +432,7 @@ class Scheduler:
             piece = completion.sample(rows[-1])
             if not completion.finished and run.length > self._cells.capacity:
                 piece = completion.ended(piece, "length")
-        except Exception as error:  # of this request alone: its processors are foreign code
+        except Exception as error:  # fail this request only: logits processors are user code
             said.append(self._fail(request, error))
             return
         if piece.finish_reason:
