@@ -133,7 +133,7 @@ def test_a_text_that_cannot_be_gone_on_with(load, policy):
         with pytest.raises(ValueError, match="cannot be dropped without those after them"):
             cells.remove(0, begin=50, end=60)
         cells.remove(0, begin=40)
-        with pytest.raises(StreamedError, match="position 40 goes on from cells that streaming"):
+        with pytest.raises(StreamedError, match="position 40 would attend to cells that streaming"):
             model.step([5], [40], [(0,)], [0])
         assert (cells.lengths[0], cells.free) == (40, 160)
 

@@ -92,6 +92,6 @@ def test_a_step_that_fails_packs_nothing(load, monkeypatch):
         assert text(engine) == alone
         assert model.cells.reach(0, 60) == 0
         model.cells.remove(0, begin=60)
-        with pytest.raises(PackedError, match="position 60 goes on from tokens that are in two"):
+        with pytest.raises(PackedError, match="position 60 would attend to rows that were packed"):
             model.step([5], [60], [(0,)], [0])
         assert model.cells.lengths[0] == 60

@@ -120,7 +120,7 @@ def test_a_step_that_fails_merges_nothing(load, monkeypatch):
         assert text(engine) == alone
         assert (method.packed, model.cells.reach(0, 90)) == (2, 0)
         model.cells.remove(0, begin=90)
-        with pytest.raises(MergedError, match="position 90 goes on from tokens that are merged"):
+        with pytest.raises(MergedError, match="position 90 would attend to merged tokens"):
             model.step([5], [90], [(0,)], [0])
 
 

@@ -231,7 +231,7 @@ def test_what_is_shared_moves_elsewhere():
     with pytest.raises(ValueError, match="cannot be dropped alone"):
         cells.remove(1, begin=6)
     cells.copy(0, 2)
-    with pytest.raises(ContextFullError, match="kept of a shared text wants 8 cells, 7 of 20"):
+    with pytest.raises(ContextFullError, match="a shared text needs 8 cells, 7 of 20"):
         cells.room_for_kept(2, 8)
     cells.remove(0)
     cells.remove(2)

@@ -161,7 +161,7 @@ def test_sessions_keep_to_their_long_rope(tmp_path):
         restore(engine, session)
     with Engine.load(path, threads=1, context=65) as engine:
         line = refusal(SessionError, session, restore, engine, session)
-    assert line == "its keys are turned as those of another context's length"
+    assert line == "its keys are rotated for another context length"
 
 
 # The same bits

@@ -1,9 +1,9 @@
-"""The cells of a KV cache: which sequences and positions they hold.
+"""Cells of the KV cache: their sequences and positions.
 
 A cell holds one token's keys and values in every block, and belongs to any number of sequences, so
-that a shared prefix is stored once. Each sequence lists its cells in order of position; where a
-cell lies never matters. Cells are freed when the last sequence drops them. Where a model is
-recurrent, some have the state behind their token (states.py).
+that a shared prefix is stored once. Each sequence lists its cells in order of position; the order
+of cells in memory does not matter. Cells are freed when the last sequence drops them. In a
+recurrent model some cells have a state, that after their token (states.py).
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ Array = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class ContextFullError(EngineError, RuntimeError):
-    """No free cells for the tokens of a step."""
+    """Not enough free cells for the tokens of a step."""
 
 
 class Cells:
-    """`capacity` cells for up to `n_sequences` sequences. Where blocks have a `window`, they see so
-    many tokens, the last itself included. Where they are recurrent, the model has `states`.
+    """`capacity` cells for up to `n_sequences` sequences. `window` is the size of sliding-window
+    attention, the token itself included. Recurrent models have `states`.
 
-    A `method` (method.py) hears of what becomes of sequences, where not all is kept or read.
+    The `method` (method.py) is notified of changes to sequences; it may keep or read only a part.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Cells:
         self.lengths = [0] * n_sequences
         self._owners = np.zeros(capacity, np.int32)
         self.free = capacity
-        self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are free
+        self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are unused
 
     def of(self, sequence: int) -> Array:
         """The sequence's cells in order of position."""
@@ -60,14 +60,14 @@ class Cells:
         return int(self.positions[self.lists[sequence, length - 1]]) + 1 if length else 0
 
     def place(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
-        """Cells int32 [tokens] for new tokens, each entered into all its sequences.
+        """Allocate cells int32 [tokens] for new tokens and add them to their sequences.
 
-        On an error nothing changes.
+        On error nothing changes.
         """
         count = len(positions)
         if count > self.free:
             raise ContextFullError(
-                f"the context is full: {count} tokens want cells,"
+                f"the context is full: {count} tokens need cells,"
                 f" {self.free} of {self.capacity} are free"
             )
         self._demand_vacant(positions, sequences)
@@ -87,7 +87,7 @@ class Cells:
                 self.remove(sequence, position, position + 1)
 
     def _demand_vacant(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
-        """No token stands at a position that one of its sequences has already."""
+        """Raise if a sequence already has a token at one of the positions."""
         seen: set[tuple[int, int]] = set()
         for position, owners in zip(positions, sequences, strict=True):
             if not owners:
@@ -121,7 +121,8 @@ class Cells:
         self._owners[cell] += 1
 
     def spans(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
-        """int32 [tokens, 3]: the part of a list that each token sees, itself included."""
+        """Spans int32 [tokens, 3]: sequence, begin and end of the cells in its list that each token
+        attends to, itself included."""
         spans = np.zeros((len(positions), 3), np.int32)
         for t, (position, owners) in enumerate(zip(positions, sequences, strict=True)):
             sequence = owners[0]
@@ -132,8 +133,8 @@ class Cells:
         return spans
 
     def routes(self, cells: Array, spans: Array) -> tuple[Array, Array, Array]:
-        """The order in which new tokens, which see these spans, are run, where in it their states
-        come from, and where they go to (states.py)."""
+        """For new tokens with these spans: execution order, and the slots that their states are
+        read from and written to (states.py)."""
         assert self.states
         sequences, _, ends = spans.T
         before = np.where(ends > 1, self.lists[sequences, ends - 2], -1)
@@ -141,24 +142,24 @@ class Cells:
         return self.states.routes(cells.tolist(), before.tolist(), last)
 
     def wanted_to_keep(self, sequence: int, count: int) -> int:
-        """How many free cells it takes to move `count` of a sequence's cells together."""
+        """Number of free cells needed to compact `count` of a sequence's cells."""
         return count if (self._owners[self.of(sequence)[-count:]] > 1).any() else 0
 
     def room_for_kept(self, sequence: int, count: int) -> Array:
-        """Where `count` of a sequence's cells are to move together: into its last ones, or where
-        those are another sequence's, too, into free ones."""
+        """Target cells for compacting `count` of a sequence's cells: its last ones, or free ones if
+        those are shared with another sequence."""
         if not (wanted := self.wanted_to_keep(sequence, count)):
             return self.of(sequence)[-count:].copy()
         if wanted > self.free:
             raise ContextFullError(
-                f"the context is full: what is kept of a shared text wants {count} cells,"
+                f"the context is full: eviction from a shared text needs {count} cells,"
                 f" {self.free} of {self.capacity} are free"
             )
         return self._stack[self.free - count : self.free][::-1].copy()
 
     def keep(self, sequence: int, into: Array) -> None:
-        """Let the sequence have these cells of `room_for_kept` alone, into which what it keeps has
-        moved; they stand just below its next position."""
+        """Make these cells of `room_for_kept`, to which the kept rows were moved, the sequence's
+        only ones; their positions are the last ones before its next position."""
         cells, end = self.of(sequence).copy(), self.next_position(sequence)
         if into[-1] != cells[-1]:
             self.free -= len(into)
@@ -170,9 +171,8 @@ class Cells:
         self.positions[into] = np.arange(end - len(into), end)
 
     def reach(self, sequence: int, end: int) -> int:
-        """The last position up to `end` from which the sequence can be gone on with: `end` itself,
-        or what the method says, or where a model is recurrent that behind the last token before it
-        whose state is kept."""
+        """The last position up to `end` from which the sequence can be continued: `end` itself, or
+        as the method limits it; in a recurrent model, one after a token with a kept state."""
         end = self.method.reach(sequence, end)
         if not self.states:
             return end
@@ -183,16 +183,16 @@ class Cells:
         return 0
 
     def windowed(self, spans: Array, positions: Sequence[int]) -> Array:
-        """int32 [tokens, 3]: the spans of tokens at these positions, cut to the window."""
+        """Spans int32 [tokens, 3] of tokens at these positions, cut to the sliding window."""
         cut = spans.copy()
         for t, (sequence, _, end) in enumerate(spans.tolist()):
-            begin = max(0, end - self.window)  # or later, where positions are missing
+            begin = max(0, end - self.window)  # or later, if positions are missing
             reached = self.positions[self.lists[sequence, begin:end]]
             cut[t, 1] = begin + np.searchsorted(reached, positions[t] - self.window, side="right")
         return cut
 
     def copy(self, source: int, target: int, end: int | None = None) -> None:
-        """Let `target`, which must be empty, share the source's cells below position `end`."""
+        """Share the source's cells below position `end` with `target`, which must be empty."""
         if self.lengths[target]:
             raise ValueError(f"sequence {target} is not empty")
         cells = self.of(source)
@@ -223,7 +223,7 @@ class Cells:
         self._let_go(dropped[self._owners[dropped] == 0])
 
     def _let_go(self, cells: Array) -> None:
-        """Nobody has these any more."""
+        """Free cells that have no owner."""
         freed = cells[::-1]
         self.positions[freed] = -1
         if self.states:
@@ -233,7 +233,7 @@ class Cells:
         self.free += len(freed)
 
     def clear(self) -> None:
-        """Forget every sequence."""
+        """Clear all sequences."""
         for sequence in range(self.n_sequences):
             self.remove(sequence)
         self.method.cleared()

@@ -1,10 +1,10 @@
-"""Caches that two blocks share but for the latest tokens of each text (docs/decisions/051).
+"""MiniCache: pairs of blocks share merged caches, except for recent tokens (docs/decisions/051).
 
-A token has a cell as ever, and in all blocks a row for it. A prompt's tokens see rows. When it has
-been read, groups of 256 tokens are merged, block by pair of blocks, into pages (paged.py): by the
-step of the first token that sees them so, which is an answer's. That many tokens younger than the
-group are in rows. Of the merged blocks the memory of rows that no text needs goes back to the
-system. A prompt that goes on from a text sees the pages that its own place in the text allows.
+A token has a cell as usual, with a row in all blocks. Prefill attends to rows. After prefill,
+groups of 256 tokens are merged, per pair of blocks, into pages (paged.py), in the step of the first
+decode token that attends to them merged; more recent tokens stay in rows. Rows of merged blocks
+that no text needs are returned to the system. A prompt that continues a text attends to the pages
+that its position in the text allows.
 """
 
 from collections.abc import Mapping
@@ -22,20 +22,20 @@ from engine.policies.table import text_of
 from reference.formats.minicache import GROUP
 from reference.op import Array
 
-BACK = 64  # tokens by which a text can be taken back, though what it held of them was merged
+BACK = 64  # tokens by which a text can be rolled back across merged groups
 UNKNOWN = -1
 
 
 class MergedError(EngineError, RuntimeError):
-    """A token that would go on from what is merged, and was not when it was read."""
+    """A token would attend to rows that have been merged and released."""
 
 
 class Merged(Paged):
-    """Pages of the blocks from `first` on.
+    """Merged pages of the blocks from `first` on.
 
-    Of a sequence tokens behind its first `prompt` ones are an answer's; the others `prompt_sees`
-    pages, told when the first of them is read. So many pages are `merged` of its text,
-    whose last prompt was `answered` so many tokens from its beginning.
+    In each sequence the tokens after the first `prompt` ones are decoded; those of the prompt
+    attend to `prompt_sees` pages, set when its first token is read. `merged` is the sequence's
+    number of pages, `answered` the length of its last prompt that has an answer.
     """
 
     ends = True
@@ -47,12 +47,13 @@ class Merged(Paged):
         self.prompt_sees = [UNKNOWN] * n_sequences
         self.merged = [0] * n_sequences
         self.answered = [0] * n_sequences
-        self.gone = np.zeros(capacity, np.bool_)  # cells of whose rows merged blocks have none
-        self._memory: list[Array] = []  # of these blocks, where it is the process's own
-        self._running: dict[int, int] = {}  # pages that a step's sequences will have
+        self.gone = np.zeros(capacity, np.bool_)  # cells without rows in merged blocks
+        self._memory: list[Array] = []  # caches of these blocks in process memory
+        self._running: dict[int, int] = {}  # number of pages by sequence, after this step
 
     def compiled(self, caches: Mapping[str, Array | DeviceRows]) -> None:
-        """Those of a model's step, uint8 [capacity, bytes] by name: a device's stay as they are."""
+        """Receive the step's caches, uint8 [capacity, bytes] by name; GPU caches are not
+        released."""
         own = {name: rows for name, rows in caches.items() if isinstance(rows, np.ndarray)}
         self._memory = [r for name, r in own.items() if int(name.split(".")[1]) >= self.block]
 
@@ -91,16 +92,16 @@ class Merged(Paged):
         return super().held(block) - (int(self.gone.sum()) if block >= self.block else 0)
 
     def pages_seen(self, ends: Any) -> Any:
-        """How many pages an answer's tokens see that are the last of so many of their text."""
+        """Number of pages that a decode token attends to, by its index + 1 in the text (`ends`)."""
         return np.maximum(0, np.asarray(ends) - self.policy.recent) // GROUP
 
     def _pages_of_prompt(self, sequence: int, held: int) -> int:
-        """How many pages tokens see that go on behind so many."""
+        """Number of pages that a prompt attends to which continues a text of `held` tokens."""
         return min(int(self.pages_seen(held)), self.merged[sequence])
 
     def reach(self, sequence: int, end: int) -> int:
-        """None where what follows wants rows that are gone, nor within a prompt that was answered,
-        whose own tokens saw others than what is left of it."""
+        """Not where the continuation needs released rows, nor within a prompt that was answered:
+        its own tokens attended to rows that may be merged now."""
         if self.merged[sequence] and end < self.answered[sequence]:
             return 0
         listed = self.cells.of(sequence)[:end]
@@ -108,7 +109,7 @@ class Merged(Paged):
         return 0 if self.gone[listed[first:]].any() else end
 
     def shares(self, sequence: int, end: int) -> int:
-        """Nothing of what is merged, which is not what another prompt's tokens would see."""
+        """Nothing of a merged text: another prompt's tokens would attend to unmerged rows."""
         return 0 if self.merged[sequence] else super().shares(sequence, end)
 
     def is_begun(self, sequence: int) -> bool:
@@ -118,8 +119,8 @@ class Merged(Paged):
         return self.merged[sequence] > 0
 
     def inputs(self, step: Step) -> dict[str, Array]:
-        """How many pages each token sees, and the spans behind them; of each sequence the groups
-        that are due, the first and the end."""
+        """Number of pages and the remaining span for each token; and for each sequence the range of
+        groups to merge."""
         if "due" not in step.inputs:  # no blocks of the step are merged
             return {}
         cells, spans = self.cells, step.spans.copy()
@@ -127,8 +128,8 @@ class Merged(Paged):
         if (strange := cells.positions[step.cells] != ends - 1).any():
             at = int(strange.argmax())
             raise MergedError(
-                f"position {cells.positions[step.cells[at]]} is the {ends[at]}th of its text, by"
-                " which tokens are merged: leave none out"
+                f"position {cells.positions[step.cells[at]]} is number {ends[at]} of its text:"
+                " merging needs positions without gaps"
             )
         packed, due = np.zeros(len(spans), np.int32), np.zeros((cells.n_sequences, 2), np.int32)
         self._running = {}
@@ -139,8 +140,8 @@ class Merged(Paged):
             listed = cells.lists[sequence, : int(ends[own].max())]
             if GROUP * pages > first or self.gone[listed[GROUP * int(packed[own].min()) :]].any():
                 raise MergedError(
-                    f"position {first} goes on from tokens that are merged: read the text anew, and"
-                    f" no more than {self.together} tokens of an answer in a step"
+                    f"position {first} would attend to merged tokens: read the text again, with"
+                    f" at most {self.together} decode tokens in a step"
                 )
             lasts = self._ends(listed, pages)
             there = int((self.page_of[lasts] >= 0).sum())
@@ -153,14 +154,14 @@ class Merged(Paged):
         return {"packed": packed, "unmerged_spans": spans, "due": due}
 
     def _seen_by(self, sequence: int, ends: Array) -> Array:
-        """The pages that tokens see, the last ones of so many."""
+        """Number of pages that tokens attend to, by index + 1 in the text (`ends`)."""
         asked = ends <= self.prompt[sequence]
         if asked.any() and self.prompt_sees[sequence] == UNKNOWN:
             self.prompt_sees[sequence] = self._pages_of_prompt(sequence, int(ends.min()) - 1)
         return np.where(asked, self.prompt_sees[sequence], self.pages_seen(ends)).astype(np.int32)
 
     def ran(self) -> None:
-        """Let rows go that no text needs, to go on or to be taken back a little."""
+        """Release rows that no text needs, even after a rollback by BACK tokens."""
         for sequence, pages in self._running.items():
             self.merged[sequence] = pages
             if self.cells.lengths[sequence] > self.prompt[sequence]:
@@ -181,7 +182,7 @@ class Merged(Paged):
                 release(rows, np.flatnonzero(going))
 
     def session_fields(self, cells: Array) -> dict[str, Any]:
-        """The first cell that has rows in all blocks, as all behind it do."""
+        """Includes the index of the first cell from which on all have rows."""
         lacking = np.flatnonzero(self.gone[cells])
         return {
             "kv_policy": text_of(self.policy),

@@ -1,8 +1,8 @@
-"""Pages: which cells each token of an answer reads, where nothing is evicted (docs/decisions/042).
+"""Quest: each decode token attends to selected pages; nothing is evicted (docs/decisions/042).
 
-Whole pages of a text have the least and the largest of their keys, channel by channel, made when
-their last cell is written. A token of an answer scores them and chooses some; tokens of a prompt
-read all. In the graph that is passes/choose_pages.py's.
+Complete pages of a text have the minimum and maximum of their keys per channel, computed when
+their last cell is written. Decode tokens score pages by these and select some; prefill attends to
+all. passes/choose_pages.py adds the nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,8 +17,8 @@ from reference.op import Array
 
 
 class Pages(Method):
-    """From where on the tokens of texts choose: those from `dense_until` on, whose cells are
-    `by_choice`. Pages of the first `summed` slots of a sequence have extremes."""
+    """Tokens from position `dense_until` on select pages; their cells are marked in `by_choice`.
+    Pages within a sequence's first `summed` cells have extremes."""
 
     ends = True
 
@@ -27,7 +27,7 @@ class Pages(Method):
         self.dense_until = [NEVER] * n_sequences
         self.summed = [0] * n_sequences
         self.by_choice = np.zeros(capacity, np.bool_)
-        self._read: list[int] = []  # sequences of the step that runs
+        self._read: list[int] = []  # sequences of the current step
 
     def begin(self, sequence: int, tokens: int) -> None:
         self.dense_until[sequence] = tokens
@@ -52,7 +52,7 @@ class Pages(Method):
         self.dense_until[:] = [NEVER] * len(self.dense_until)
 
     def reach(self, sequence: int, end: int) -> int:
-        """None within what chose its pages."""
+        """Not after the first token that selected its pages."""
         chose = self.by_choice[self.cells.of(sequence)]
         if not chose.any():
             return end
@@ -65,9 +65,9 @@ class Pages(Method):
         return self.dense_until[sequence] != NEVER
 
     def inputs(self, step: Step) -> dict[str, Array]:
-        """Spans of tokens that read all and of those that choose, for others empty ones; of each
-        sequence the whole pages that have no extremes yet, the first and the end."""
-        if "stale" not in step.inputs:  # no block of the step chooses
+        """Spans of tokens that attend to all and of those that select pages, each empty for the
+        others; and for each sequence the range of complete pages without extremes."""
+        if "stale" not in step.inputs:  # no block selects pages
             return {}
         dense, choosing = step.spans.copy(), step.spans.copy()
         chooses = step.positions >= np.array(self.dense_until)[step.spans[:, 0]]
@@ -78,7 +78,7 @@ class Pages(Method):
         return {"dense_spans": dense, "choosing_spans": choosing, "stale": stale}
 
     def stale(self, sequences: Iterable[int]) -> Array:
-        """int32 [n_sequences, 2]: of these the whole pages that have no extremes yet."""
+        """int32 [n_sequences, 2]: for these sequences the range of pages without extremes."""
         found, page = np.zeros((len(self.summed), 2), np.int32), self.policy.page
         for s in sequences:
             found[s] = self.summed[s] // page, self.cells.lengths[s] // page

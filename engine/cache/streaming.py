@@ -1,9 +1,9 @@
-"""Streaming heads keep the first cells of a text and the latest; the others keep all
-(docs/decisions/050).
+"""DuoAttention: streaming heads keep a text's first cells (sinks) and the latest; retrieval heads
+keep all (docs/decisions/050).
 
-A token has a cell as ever, in the caches of the heads that keep all. Those that stream have caches
-of their own with few rows, of which a cell has one as long as some text needs it. What a token sees
-of them goes by its place in the text alone, so that neither chunks nor company change a bit.
+A token has a cell as usual, in the caches of the retrieval heads. Streaming heads have separate
+caches with few rows; a cell has one as long as some text needs it. Which rows a token attends to
+depends only on its position in the text, so chunking and batching do not change results.
 """
 
 import hashlib
@@ -21,18 +21,17 @@ from engine.policies.duo_attention import DuoAttention
 from engine.policies.table import text_of
 from reference.op import Array
 
-STREAMING = ".attention_streaming"  # how labels of nodes end that attend for such heads
-BACK = 64  # rows that a text keeps beyond those it needs, so as to be taken back a little
+STREAMING = ".attention_streaming"  # suffix of the labels of streaming heads' attention nodes
+BACK = 64  # extra rows per text, for rollback
 
 
 class StreamedError(EngineError, RuntimeError):
-    """A token that would go on from cells which streaming heads have let go."""
+    """A token would attend to cells that streaming heads have evicted."""
 
 
 class Streaming(Method):
-    """Rows for up to `n_sequences` texts in steps of at most `tokens`. Those tokens of a step that
-    follow one another in a text, and whose windows begin alike, have a list in common. In a row of
-    `lists` there are `in_one` of these one behind the other."""
+    """Rows for up to `n_sequences` texts in steps of at most `tokens`. Consecutive tokens of a text
+    whose windows begin at the same cell share a list; a row of `lists` holds `in_one` lists."""
 
     def __init__(self, policy: DuoAttention, capacity: int, n_sequences: int, tokens: int) -> None:
         self.policy = policy
@@ -47,7 +46,7 @@ class Streaming(Method):
         return self.rows_held.held
 
     def before(self) -> None:
-        """Let rows go that no text needs to go on, or to be taken back by BACK tokens."""
+        """Free rows that no text needs, even after a rollback by BACK tokens."""
         needed, cells = np.zeros(len(self.rows_held.of), np.bool_), self.cells
         for sequence, length in enumerate(cells.lengths):
             if length:
@@ -57,14 +56,14 @@ class Streaming(Method):
         self.rows_held.keep(needed)
 
     def _begins(self, ends: Any) -> Any:
-        """At which slot the windows of tokens begin that are the last of so many of their text."""
+        """Index of the first cell in the window of a token, by its index + 1 in the text
+        (`ends`)."""
         stride = self.policy.stride
         return np.maximum(self.policy.sinks, (ends - self.policy.recent) // stride * stride)
 
     def inputs(self, step: Step) -> dict[str, Array]:
-        """The new cells' rows, and of each token which it sees, as a part of a list. The lists are
-        written."""
-        if "streaming_cells" not in step.inputs:  # no head of the step streams
+        """Rows of the new cells, and spans in `lists`, which are filled."""
+        if "streaming_cells" not in step.inputs:  # no streaming heads
             return {}
         new, (sequences, _, ends) = self._hold(step.cells), step.spans.T
         begins, spans = self._begins(ends), np.zeros_like(step.spans)
@@ -75,8 +74,8 @@ class Streaming(Method):
             rows = self.rows_held.of[self.cells.lists[sequences[first], slots]]
             if (rows == NONE).any():
                 raise StreamedError(
-                    f"position {step.positions[first]} goes on from cells that streaming heads have"
-                    " let go: read the text anew"
+                    f"position {step.positions[first]} would attend to cells that streaming heads"
+                    " have evicted: read the text again"
                 )
             at, start = i // self.in_one, i % self.in_one * self.policy.seen
             self.lists[at, start : start + len(rows)] = rows
@@ -86,25 +85,25 @@ class Streaming(Method):
         return {"streaming_cells": new, "streaming_spans": spans}
 
     def _slots(self, begin: int, end: int) -> Array:
-        """The sinks, and a window from one slot to another."""
+        """List indices of the sinks and of the window [begin, end)."""
         return np.append(np.arange(min(self.policy.sinks, end)), np.arange(begin, end))
 
     def reach(self, sequence: int, end: int) -> int:
-        """Within the sinks, or where all that what follows sees is there."""
+        """Within the sinks, or where all rows that the continuation needs are present."""
         own = self.rows_held.of[self.cells.of(sequence)[:end]]
         if (own[self._needed(len(own))] != NONE).all():
             return end
         return min(end, self.policy.sinks)
 
     def _needed(self, length: int) -> Array:
-        """The slots of a text that its next token sees beside its own, or a session keeps."""
+        """List indices that a text's next token attends to (besides itself), and sessions save."""
         return self._slots(int(self._begins(length + 1)), length)
 
     def removed(self, sequence: int, begin: int, gone: Array) -> None:  # noqa: ARG002
         if gone.any() and not gone[gone.argmax() :].all():
             raise ValueError(
-                f"positions from {begin} on cannot be dropped without those after them, of which"
-                " streaming heads see the latest"
+                f"positions from {begin} on cannot be dropped without those after them: streaming"
+                " heads keep the latest ones"
             )
 
     def freed(self, cells: Array) -> None:
@@ -115,9 +114,9 @@ class Streaming(Method):
         return len(self._needed(held)) if node.endswith(STREAMING) else held
 
     def session_fields(self, cells: Array) -> dict[str, Any]:
-        """Which heads stream is part of it, not what the file is called that says so."""
+        """The policy is identified by the streaming heads themselves, not by their file's name."""
         if len(cells) and (self.rows_held.of[cells[self._needed(len(cells))]] == NONE).any():
-            raise StreamedError("streaming heads have let cells of the text go: read it anew")
+            raise StreamedError("streaming heads have evicted cells of the text: read it again")
         which = hashlib.sha256(np.packbits(self.streaming).tobytes()).hexdigest()[:16]
         return {"kv_policy": text_of(replace(self.policy, heads=which))}
 
@@ -134,5 +133,5 @@ class Streaming(Method):
 
 
 def rows_for(policy: DuoAttention, capacity: int, n_sequences: int, tokens: int) -> int:
-    """As many as texts keep between two steps, and a step's tokens."""
+    """Number of rows: those that texts keep between steps, and a step's tokens."""
     return min(capacity, n_sequences * (policy.seen + BACK) + tokens)

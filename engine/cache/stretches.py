@@ -1,5 +1,5 @@
-"""Stretches: prompts that are read by sparse attention, a stretch in each step, so that what tokens
-see depends on their prompt alone (docs/decisions/045)."""
+"""MInference: prompts are prefilled with sparse attention, in one fixed-size chunk (stretch) per
+step, so that attention depends on the prompt alone (docs/decisions/045)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +13,8 @@ from reference.op import Array
 
 
 class Stretches(Method):
-    """Tokens of a sequence up to `prompt_to` are read so; of `stretched` tokens, or -1 where not
-    all were read so, cells are what any prompt has that begins alike."""
+    """Tokens of a sequence up to `prompt_to` are prefilled sparsely. The cells of its first
+    `stretched` tokens (-1: not applicable) can be shared by prompts with the same prefix."""
 
     def __init__(self, policy: MInference, n_sequences: int) -> None:
         self.policy, self.stretch = policy, policy.stretch
@@ -36,7 +36,7 @@ class Stretches(Method):
             self.whole(sequence)
 
     def shares(self, sequence: int, end: int) -> int:
-        """Whole stretches."""
+        """Complete chunks only."""
         return max(0, min(end, self.stretched[sequence])) // self.stretch * self.stretch
 
     def most(self, count: int, tokens: int) -> int:
@@ -49,7 +49,7 @@ class Stretches(Method):
         return self.stretched[sequence] >= 0
 
     def inputs(self, step: Step) -> dict[str, Array]:
-        """Spans of tokens that are a prompt's and of the others, empty where they are not meant."""
+        """Spans of sparse prefill tokens and of the others, each empty for the others."""
         if PROMPT not in step.inputs:
             return {}
         spans, prompt, dense = step.spans, step.spans.copy(), step.spans.copy()

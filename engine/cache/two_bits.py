@@ -1,10 +1,10 @@
-"""A cache of which all but the latest tokens of each text are in two bits (docs/decisions/043).
+"""KIVI: all but the latest tokens of each text are quantized to two bits (docs/decisions/043).
 
-A token has a cell as ever, which says where its text has it. Its keys and values are in a row of
-float16 at first. Once 32 tokens, counted from the text's beginning, all have at least `residual`
-younger ones, a step packs them into a page; their rows are free when no text needs them any more. A
-page belongs to whoever has the cell of its last token. Which pages a token sees depends on its
-place in the text alone, so that neither chunks nor company change a bit.
+A token has a cell as usual, which gives its place in the text. Its keys and values are first stored
+in a float16 row. Once all 32 tokens of a group, counted from the text's beginning, have at least
+`residual` later ones, a step packs them into a page; their rows are freed when no text needs them.
+A page belongs to the cell of its last token. Which pages a token attends to depends only on its
+position in the text, so chunking and batching do not change results.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ from reference.formats.kivi import GROUP
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
-BACK = 2 * GROUP  # rows that a text keeps beyond those it needs, so as to be taken back a little
+BACK = 2 * GROUP  # extra rows per text, for rollback
 
 
 class PackedError(EngineError, RuntimeError):
-    """A token that would go on from what is in two bits, and was not when it was read."""
+    """A token would attend to rows that have been packed and released."""
 
 
 class TwoBits(Paged):
     """Rows and pages for `capacity` cells of up to `n_sequences` sequences, in steps of at most
-    `tokens`. What a step is given is in `lists` (rows by sequence, from the first one that some
-    token of the step sees), `positions` (by row) and `page_lists`."""
+    `tokens`. A step's inputs are `lists` (rows by sequence, from the first one that a token of the
+    step attends to), `positions` (by row) and `page_lists`."""
 
     def __init__(self, capacity: int, n_sequences: int, tokens: int, residual: int) -> None:
         super().__init__(capacity, n_sequences, GROUP, -(-capacity // GROUP))
@@ -52,12 +52,12 @@ class TwoBits(Paged):
         return self._rows.held
 
     def pages_seen(self, ends: Any) -> Any:
-        """How many pages tokens see that are the last of so many of their text."""
+        """Number of pages that tokens attend to, by their index + 1 in the text (`ends`)."""
         return np.maximum(0, np.asarray(ends) - self.residual) // GROUP
 
     def before(self) -> None:
-        """Let rows go that no text needs to go on, or to be taken back by GROUP tokens; what the
-        step before packed stays."""
+        """Free rows that no text needs, even after a rollback by GROUP tokens; pages packed in the
+        last step stay."""
         super().before()
         needed = np.zeros(len(self.row_of), bool)
         for sequence, length in enumerate(self.cells.lengths):
@@ -67,16 +67,15 @@ class TwoBits(Paged):
         self._rows.keep(needed)
 
     def inputs(self, step: Step) -> dict[str, Array]:
-        """The new cells' rows, the spans as parts of `lists`, how many pages each token sees, and
-        the page into which the group before its span is to be packed. Rows and lists are
-        written."""
+        """The new cells' rows, spans in `lists`, the number of pages for each token, and the page
+        into which it packs the group before its span. Rows are allocated and lists filled."""
         cells, chosen, spans = self.cells, step.cells, step.spans
         sequences, _, ends = spans.T
         if (strange := cells.positions[chosen] != ends - 1).any():
             at = int(strange.argmax())
             raise PackedError(
-                f"position {cells.positions[chosen[at]]} is the {ends[at]}th of its text, by which"
-                " tokens are packed: leave none out"
+                f"position {cells.positions[chosen[at]]} is number {ends[at]} of its text: packing"
+                " needs positions without gaps"
             )
         self._hold(chosen, cells.positions[chosen])
         packed, before = self.pages_seen(ends), self.pages_seen(ends - 1)
@@ -91,8 +90,8 @@ class TwoBits(Paged):
             pages = self.pages_of(cells.lists[sequence, :last], {})
             if (rows < 0).any() or (pages < 0).any():
                 raise PackedError(
-                    f"position {first - 1} goes on from tokens that are in two bits: read the text"
-                    " anew"
+                    f"position {first - 1} would attend to rows that were packed: read the text"
+                    " again"
                 )
             self.lists[sequence, : len(rows)] = rows
             self.page_lists[sequence, : len(pages)] = pages
@@ -102,7 +101,7 @@ class TwoBits(Paged):
         return {"cells": self.row_of[chosen], "spans": seen, "packed": packed, "into": into}
 
     def reach(self, sequence: int, end: int) -> int:
-        """None where what follows wants rows that are gone."""
+        """Not where the continuation needs released rows."""
         listed = self.cells.of(sequence)[:end]
         start = GROUP * int(self.pages_seen(len(listed)))
         return end if (self.row_of[listed[start:]] >= 0).all() else 0
@@ -115,7 +114,7 @@ class TwoBits(Paged):
             )
 
     def session_fields(self, cells: Array) -> dict[str, Any]:
-        """The first cell that has a row, as all behind it do."""
+        """Includes the index of the first cell from which on all have rows."""
         self.before()
         lacking = np.flatnonzero(self.row_of[cells] < 0)
         return {"first": int(lacking[-1]) + 1 if len(lacking) else 0}
@@ -141,5 +140,5 @@ class TwoBits(Paged):
 
 
 def rows_for(capacity: int, n_sequences: int, tokens: int, residual: int) -> int:
-    """As many as sequences keep between two steps, and a step's tokens."""
+    """Number of rows: those that sequences keep between steps, and a step's tokens."""
     return min(capacity, n_sequences * (residual + GROUP - 1 + BACK) + tokens)
