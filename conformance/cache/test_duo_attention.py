@@ -197,8 +197,8 @@ def test_distances_are_those_in_the_text(tmp_path):
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "whole context": ({"recent": 192}, "see 200 cells, which is all of a context of 200"),
     "no heads": ({"heads": ""}, "want heads=FILE, the authors' .* or what `python -m bench.retri"),
-    "no file": ({"heads": "nowhere.tsv"}, "nowhere.tsv: no file of numbers by block and head"),
-    "no window": ({"recent": 0}, "recent is 0, stride 5 and sparsity 50: want a cell"),
+    "no file": ({"heads": "nowhere.tsv"}, "nowhere.tsv: not a table of numbers by block and head"),
+    "no window": ({"recent": 0}, "recent is 0, stride 5 and sparsity 50: want recent"),
     "per cent": ({"sparsity": 101}, "recent is 9, stride 5 and sparsity 101"),
 }
 
@@ -223,8 +223,8 @@ def test_files_that_say_no_heads(load, policy, tmp_path):
     """Files of another model's heads, and of no numbers, are refused in a line."""
     path = tmp_path / "heads.tsv"
     for given, line in (
-        ("1\t0\n0\t1\n", "numbers of 2 x 2 blocks and heads of keys, the model has 4 x 3"),
-        ("1\t0\n0\n", "no file of numbers by block and head"),
+        ("1\t0\n0\t1\n", "numbers of 2 x 2 blocks and KV heads, the model has 4 x 3"),
+        ("1\t0\n0\n", "not a table of numbers by block and head"),
         ("1\tnan\n", "not all of its numbers are finite"),
     ):
         path.write_text(given)

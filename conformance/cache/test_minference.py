@@ -90,7 +90,7 @@ def test_scores_are_of_whole_texts(load, mixed):
         ("sparse", " is 'sparse': want minference"),
         ("minference:columns", " minference has 'columns': want NAME=NUMBER, of columns"),
         ("minference:stretch=100", "stretch is 100: want a multiple of 64"),
-        ("minference:recent=0", "want a recent diagonal, a token's own"),
+        ("minference:recent=0", "recent and observers must be at least 1"),
     ],
 )
 def test_what_is_no_method(inside, tmp_path, given, line):
@@ -104,14 +104,14 @@ def test_what_is_no_method(inside, tmp_path, given, line):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("", "no file of patterns"),
+        ("", "not a file of patterns"),
         ('{"0": 1}', "want a list with an entry for each block"),
         ("[{}]", "of 1 blocks, the model has 2"),
-        ('[{"x": ["stream_llm", 1, 2]}, {}]', "'x' is the number of no head"),
+        ('[{"x": ["stream_llm", 1, 2]}, {}]', "'x' is not the index of a head"),
         ('[{}, {"9": ["stream_llm", 1, 2]}]', "block 1 has no head 9, only 4"),
         ('[{}, {"1": ["diagonal", 1, 2]}]', "block 1, head 1: ['diagonal', 1, 2] is none of"),
         ('[{}, {"1": ["stream_llm", 1]}]', "block 1, head 1: ['stream_llm', 1] is none of"),
-        ('[{}, {"1": ["block_sparse", 0]}]', "block 1, head 1: sees nothing"),
+        ('[{}, {"1": ["block_sparse", 0]}]', "block 1, head 1: attends to nothing"),
     ],
 )
 def test_bad_files(load, tmp_path, content, line):

@@ -201,7 +201,7 @@ def test_sessions_of_somebodys_own_policy(load, tmp_path):
     """Nobody could tell by a name what they keep: one line says so, and nothing is written."""
     with load(kv_policy=Own(KEPT)) as engine:
         engine.generate(PROMPT, GREEDY)
-        with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm, .*no text"):
+        with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm, .*cannot be"):
             engine.save(tmp_path / "talk.session")
     assert not list(tmp_path.iterdir())
 
@@ -259,19 +259,19 @@ def test_policies_have_texts():
         ("snap", " is 'snap': want streaming_llm, knorm, keydiff, snapkv, h2o, pyramidkv, quest"),
         ("snapkv:capacity", " snapkv has 'capacity': want NAME=NUMBER, of capacity"),
         ("knorm:window=3", " knorm has 'window=3': want NAME=NUMBER, of capacity"),
-        ("knorm:capacity=0", "Knorm: capacity is 0: want a cell at least"),
-        ("snapkv:capacity=31", "SnapKV: capacity is 31, and 32 cells are kept whatever they score"),
+        ("knorm:capacity=0", "Knorm: capacity is 0: want at least 1"),
+        ("snapkv:capacity=31", "SnapKV: capacity is 31, but 32 cells are always kept"),
         ("pyramidkv:beta=0", "PyramidKV: beta is 0: want a number from 1 up"),
         (
             "quest:budget=15",
-            "Quest: budget is 15 and page 16: want a page of a cell or more at least",
+            "Quest: budget is 15 and page 16: want page >= 1 and budget >= page",
         ),
         (
             "quest:page=0",
-            "Quest: budget is 1024 and page 0: want a page of a cell or more at least",
+            "Quest: budget is 1024 and page 0: want page >= 1 and budget >= page",
         ),
         ("quest:apart=2", "Quest: apart is 2: want 0 or 1"),
-        ("snapkv:kernel=4", "SnapKV: window is 32 and kernel 4: want tokens that observe"),
+        ("snapkv:kernel=4", "SnapKV: window is 32 and kernel 4: want window >= 1"),
     ],
 )
 def test_what_is_no_policy(inside, model, given, line):

@@ -87,7 +87,7 @@ def test_branches_that_begin_alike_share_nodes(paths):
         ((1, 2), (-1,), "2 tokens have 1 parents"),
         ((1, 2), (-1, 1), "node 1 has parent 1: want -1 or an earlier node"),
         ((1, 2), (-1, -2), "node 1 has parent -2"),
-        ((1, 2, 1), (-1, 0, -1), "the same token twice"),
+        ((1, 2, 1), (-1, 0, -1), "children with the same token"),
     ],
 )
 def test_what_is_no_tree_is_refused(tokens, parents, message):

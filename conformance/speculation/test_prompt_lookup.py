@@ -59,5 +59,5 @@ def test_a_text_that_was_not_told_is_refused():
     """Places would be another text's."""
     drafter = PromptLookupDrafter()
     drafter.begin([1, 2, 1])
-    with pytest.raises(ValueError, match="the text has 2 tokens, 3 were told"):
+    with pytest.raises(ValueError, match="the text has 2 tokens, 3 were passed"):
         drafter.draft([1, 2], 4)

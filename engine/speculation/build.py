@@ -1,4 +1,4 @@
-"""From settings to a drafter at work."""
+"""Build a drafter from its settings."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ from engine.tokenizer import Tokenizer
 
 
 class Loaded(Protocol):
-    """A model with its tokenizer and samplers: what an Engine is."""
+    """The parts of an engine that drafting uses."""
 
     @property
     def model(self) -> Model: ...
@@ -46,7 +46,7 @@ class Loaded(Protocol):
 
 
 def with_room(options: Options, settings: Settings) -> Options:
-    """The options of a target, with sequences and outputs for its drafts."""
+    """The target's options, with sequences, outputs and states for drafts."""
     return replace(
         options,
         sequences=max(options.sequences, min(2 + branches(settings), MOST_SEQUENCES)),
@@ -57,9 +57,9 @@ def with_room(options: Options, settings: Settings) -> Options:
 
 
 def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
-    """Raises `ModelError` where settings and models do not go together."""
+    """Build speculative decoding; raises `ModelError` if settings and models do not match."""
     if target.model.limits["tokens"] < 2:
-        raise ModelError("drafts want steps of 2 tokens or more: batch or context is 1")
+        raise ModelError("drafts need steps of at least 2 tokens: batch or context is 1")
     sampler = verifier = None
     if isinstance(settings, Linear) and settings.sampling:
         sampler = (draft or target).samplers.of_drafts(settings.sampling)
@@ -78,7 +78,7 @@ def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Spe
 def drafter(
     settings: Settings, target: Loaded, draft: Loaded | None, sampler: Sampler | None = None
 ) -> Drafter:
-    """The drafter of these settings; its tokens are drawn where there is a sampler."""
+    """Build the drafter; with a `sampler` its tokens are sampled."""
     if draft and not isinstance(settings, Linear | Tree):
         raise ModelError(f"{type(settings).__name__} drafts without a model, but one was given")
     match settings:
@@ -103,16 +103,16 @@ def drafter(
 
 
 def _guesser(settings: Linear | Tree, target: Loaded, draft: Loaded | None) -> Guesser:
-    """Who drafts."""
+    """The model that drafts."""
     if draft is None:
         if settings.threshold is None:
-            raise ModelError("drafting wants a draft model, or a stricter threshold of neurons")
+            raise ModelError("drafting needs a draft model, or a stricter neuron threshold")
         if not target.model.config.sparsity:
             path = target.model.file.path
             raise ModelError(f"{path}: no block skips neurons, so a draft cannot skip more")
         return Sparser(target.model, settings.threshold)
     if settings.threshold is not None:
-        raise ModelError("either a draft model drafts, or a stricter threshold: not both")
+        raise ModelError("a draft model and a stricter threshold exclude each other")
     if not settings.translate:
         vocabularies.check(target.tokenizer, draft.tokenizer, Path(draft.model.file.path))
     return OtherModel(draft.model)

@@ -1,7 +1,7 @@
-"""Drafts by a model: a smaller one, or the target itself with fewer of its neurons.
+"""Drafts by a model: a draft model, or the target itself with fewer neurons.
 
-`grow` is llama.cpp's drafter, a chain or a tree of likely tokens; `draw` samples a chain and keeps
-the distributions, for models whose own sampling is to be matched.
+`grow` is llama.cpp's drafter: a chain or tree of likely tokens. `draw` samples a chain and keeps
+the distributions, for rejection sampling.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +16,15 @@ from engine.sampling.sampler import Sampler
 from engine.speculation.drafter import TEXT, Branches, Draft, Verified
 from reference.op import Array
 
-CANDIDATES = 10  # tokens among which probabilities are shared, as llama.cpp's drafters have it
-FORKS = 8  # of them, those that a branch may go on with
+CANDIDATES = 10  # likeliest tokens, over which probabilities are normalized, as in llama.cpp
+FORKS = 8  # of them, those considered for forks
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a drafting model stands: the text is in `sequence` of its cache, behind which `end` is
-    the next position; `logits` float32 [vocab] are of the text's last token, until the next step.
-    `spare` sequences are empty and may be used."""
+    """State of a drafting model: the text is in `sequence` of its cache and ends before position
+    `end`; `logits` float32 [vocab] are the last token's, until the next step. `spare` are empty
+    sequences that may be used."""
 
     model: Model
     sequence: int
@@ -34,18 +34,18 @@ class Place:
 
 
 class Guesser(Protocol):
-    """A model that can go on from a text and forget that it did."""
+    """A model that can continue a text and roll back."""
 
     def standing(self, text: Sequence[int]) -> AbstractContextManager[Place]:
-        """Within it the model stands behind the text."""
+        """Context manager: evaluate the text; on exit, roll back to it."""
 
     def room(self, text: Sequence[int]) -> int:
-        """How many tokens it can go on for."""
+        """Number of tokens that it can draft."""
 
 
 class OtherModel:
-    """A draft model, with a cache of its own in which the text stays from draft to draft. Of a text
-    that has outgrown it, it reads the end alone: each time half of the cache is forgotten."""
+    """A draft model with its own cache, which keeps the text between drafts. Texts longer than its
+    context are cut at the front, half of the context at a time."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -54,12 +54,12 @@ class OtherModel:
 
     def room(self, text: Sequence[int]) -> int:
         read = self._read(text)
-        if max(read) >= self._model.config.vocab:  # a token that the target alone has
+        if max(read) >= self._model.config.vocab:  # a token that only the target has
             return 0
         return self._most - len(read)
 
     def _read(self, text: Sequence[int]) -> Sequence[int]:
-        """The end of a text, if not all of it, such that another token fits behind."""
+        """The end of the text that fits, with room for another token."""
         half = -(-self._most // 2)
         over = max(0, len(text) + 1 - self._most)
         return text[min(-(-over // half) * half, len(text) - 1) :]
@@ -85,8 +85,8 @@ class OtherModel:
 
 
 class Sparser:
-    """The target itself at a stricter threshold for its neurons: the text's cells are there, only
-    its last token is run once more, in a sequence of its own."""
+    """The target itself with a stricter neuron threshold: the text's cells are shared, and only its
+    last token is evaluated again, in another sequence."""
 
     def __init__(self, model: Model, threshold: float) -> None:
         self._model, self._threshold = model, threshold
@@ -113,14 +113,14 @@ class Sparser:
 
 @dataclass(slots=True)
 class Branch:
-    """The end of a branch: its node, and its sequence in the cache."""
+    """A branch's last node, and its sequence in the cache."""
 
     node: int
     sequence: int
 
 
 def shares(logits: Array) -> list[tuple[int, float]]:
-    """The likeliest tokens with their shares of these tokens' probability, the likeliest first."""
+    """The likeliest tokens in order, with their probabilities normalized over these tokens."""
     best = np.argpartition(-logits, min(CANDIDATES, len(logits) - 1))[:CANDIDATES]
     best = best[np.lexsort((best, -logits[best]))]
     weights = np.exp(np.float64(logits[best]) - np.float64(logits[best[0]]))
@@ -128,8 +128,8 @@ def shares(logits: Array) -> list[tuple[int, float]]:
 
 
 def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: int = 1) -> Draft:
-    """At most so many likely tokens: each branch goes on with its likeliest token until that has a
-    share below `p_min`, and forks where others have more than `p_split`, up to so many branches."""
+    """Draft at most `most` likely tokens: each branch is extended by its likeliest token until its
+    probability is below `p_min`, and forks at others above `p_split`, up to `branches` branches."""
     found = Branches()
     spare = list(place.spare)[: branches - 1]
     cells, rows = place.model.cells, place.logits[np.newaxis]
@@ -159,9 +159,8 @@ def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: 
 
 
 def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
-    """A chain of tokens drawn by this sampler, with what each was drawn from. It ends where no
-    token has `p_min` or more: not by the one that was drawn, or that would be another distribution.
-    """
+    """Sample a chain with its distributions. It ends where no token has probability `p_min` or
+    more; a criterion on the sampled token would change the distribution."""
     tokens: list[int] = []
     rows: list[Array] = []
     logits, position = place.logits, place.end
@@ -179,7 +178,7 @@ def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
 
 
 class ModelDrafter:
-    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none."""
+    """Drafts made by `propose`; those shorter than `least` are discarded."""
 
     def __init__(
         self,
@@ -190,7 +189,7 @@ class ModelDrafter:
         self._guesser, self._propose, self._least = guesser, propose, least
 
     def begin(self, _: Sequence[int]) -> None:
-        """What is held of another text stays as far as it is the same."""
+        """The model's cache keeps the common prefix."""
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
         most = min(most, self._guesser.room(text))
@@ -201,4 +200,4 @@ class ModelDrafter:
         return found if len(found) >= self._least else Draft()
 
     def verified(self, step: Verified) -> None:
-        """Nothing: the next text says it."""
+        """Not needed: the next `draft` has the text."""

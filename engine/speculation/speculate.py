@@ -1,10 +1,10 @@
 """Generation with drafts: one step of the target for several tokens.
 
-Every token of the text is sampled from the target's logits by the completion's own sampler, in the
-text's order, exactly as without drafts; a draft only says behind which tokens logits are computed
-ahead. As these are the same bits in any company, so is the text, greedy or seeded. Drafts drawn
-from a distribution are verified by rejection instead (verification.py), which accepts more of them:
-the text is then another of the same distribution.
+Every token is sampled from the target's logits by the completion's own sampler, in order, exactly
+as without drafts; a draft only determines for which tokens logits are computed in advance. As
+logits do not depend on the batch, the text is the same, greedy or seeded. Drafts sampled from a
+distribution are verified by rejection sampling instead (verification.py), which accepts more: the
+text then differs, but has the same distribution.
 """
 
 import time
@@ -29,10 +29,10 @@ NOTHING = Draft()
 
 
 class Speculation:
-    """A drafter at work for a target model, whose sequence 0 holds the text.
+    """Speculative decoding for a target model, whose sequence 0 holds the text.
 
-    Drafts have at most `most` tokens on at most so many `branches`; `adaptive`: as many, up to
-    that, as measurement says are worth it. `verifier`: for drafts that are drawn.
+    Drafts have at most `most` tokens on at most `branches` branches; `adaptive` chooses their
+    length. `verifier` is for sampled drafts.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Speculation:
     ) -> None:
         self._model, self._drafter, self.verifier = model, drafter, verifier
         self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
-        if states := model.cells.states:  # one behind every token, or none could be dropped
+        if states := model.cells.states:  # one for every token, for rollback
             self._most = min(self._most, max(0, states.spare - 1))
         self._branches = min(branches, model.options.sequences - 1)
         self._length = AdaptiveLength(self._most) if adaptive else None
@@ -54,34 +54,34 @@ class Speculation:
         self.begin([])
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """A text begins."""
+        """Start a text."""
         self._text = list(prompt)
         self._begun = False
         self._draft, self._node = NOTHING, TEXT
-        self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
+        self._kept = {TEXT: TEXT}  # evaluated nodes by the drafter's nodes
         self._children: dict[tuple[int, int], int] = {}
         self._rows: Array | None = None  # logits of the text's last token and of each node
-        self._taken: list[int] = []  # sampled from them, or while drafts rest
-        # tokens that go on as if there were no drafts, whichever text they are of
+        self._taken: list[int] = []  # sampled from them, or during a rest
+        # plain steps left before drafting again, across texts
         self._resting = self._length.rest() if self._length else 0
-        self._foretold = 0  # of these, those that the draft has
+        self._foretold = 0  # how many of these were drafted
         self.timings = Drafting()
 
     def has_room(self, completion: Completion) -> bool:
-        """Whether the draft has what the text goes on with, or there is a cell for it, with those
-        of a draft that has not."""
+        """Whether the draft contains the last token, or there is a free cell once the draft is
+        dropped."""
         if self._is_ahead(completion.tokens[-1]):
             return True
         self.settle()
         return self._model.cells.free > 0
 
     def run(self, completion: Completion) -> Row:
-        """The logits [vocab] behind the text's last token, which the draft has, or a step gives."""
+        """Logits [vocab] after the text's last token, from the draft or from a step."""
         token = completion.tokens[-1]
         return self._go_on(token) if self._is_ahead(token) else self._step(completion)
 
     def sample(self, completion: Completion, row: Row) -> Piece:
-        """The completion's next token, from the logits [vocab] behind its last."""
+        """Sample the completion's next token from logits [vocab]."""
         if self.verifier:
             assert isinstance(row, np.ndarray)
             sampler = completion.sampler
@@ -97,17 +97,17 @@ class Speculation:
         return replace(piece, drafted=True) if drafted else piece
 
     def _is_ahead(self, token: int) -> bool:
-        """Whether the logits behind this token, the last sampled, are there."""
+        """Whether logits after this token, the last sampled one, are available."""
         return (self._node, token) in self._children
 
     def _go_on(self, token: int) -> Array:
-        """Take them."""
+        """Move to this token's node; returns its logits."""
         assert self._rows is not None
         self._node = self._children[self._node, token]
         return np.asarray(self._rows[1 + self._node])
 
     def settle(self) -> None:
-        """Drop what the text did not take of the last draft, and tell the drafter."""
+        """Drop rejected draft tokens from the cache, and inform the drafter."""
         if self._rows is None:
             return
         started = time.perf_counter()
@@ -120,15 +120,15 @@ class Speculation:
             Verified(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
         )
         if self._length and self._in_full:
-            # a draft costs what is done here as well, which who drafts nothing has not to do
+            # settling the last draft is part of a draft's cost
             seconds = self._step_seconds + (self._settled_in if self._asked else 0)
             self._length.record(self._asked, accepted, self._draft_seconds, seconds)
             self._resting = self._length.rest()
         self._settled_in = time.perf_counter() - started
 
     def _step(self, completion: Completion) -> Array:
-        """Run the text's last token, and with it a draft of what may follow, of as many tokens as
-        the completion may still have at most; the last token's logits [vocab]."""
+        """Evaluate the text's last token together with a draft, limited by the completion's
+        max_tokens; returns the last token's logits [vocab]."""
         cells, most = self._model.cells, completion.params.max_tokens
         left = cells.capacity if most is None else most - len(completion.tokens) - 1
         if not self._begun:
@@ -138,7 +138,7 @@ class Speculation:
             self._begun, self._taken = True, []
         if self._resting:
             return self._rest()
-        if self._taken:  # while drafts rested
+        if self._taken:  # during a rest
             last = self._text[-1]
             self._drafter.verified(Verified(tuple(self._taken), lambda _: last))
             self._taken = []
@@ -155,7 +155,7 @@ class Speculation:
         self._last = cells.next_position(0)
         try:
             self._rows = self._run(draft)
-        except (ModelError, NumericalError):  # of tokens that the text may never have
+        except (ModelError, NumericalError):  # caused by draft tokens, maybe
             if not draft:
                 raise
             self._draft, self._kept = draft, _ = cache_tree.pruned(draft, 0, 0)
@@ -170,7 +170,7 @@ class Speculation:
         return np.asarray(self._rows[0])
 
     def _rest(self) -> Array:
-        """Run the text's last token as if there were no drafts; its logits [vocab]."""
+        """Evaluate the text's last token without a draft; returns its logits [vocab]."""
         assert self._length
         self._draft, self._node = NOTHING, TEXT
         started = time.perf_counter()
@@ -184,7 +184,7 @@ class Speculation:
         return np.asarray(logits[0])
 
     def _run(self, draft: Draft) -> Array:
-        """The text's last token and a draft behind it: logits [1 + nodes, vocab]."""
+        """Evaluate the text's last token and a draft: logits [1 + nodes, vocab]."""
         cells = self._model.cells
         cache_tree.enter(cells, draft)
         try:
