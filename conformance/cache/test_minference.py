@@ -105,7 +105,7 @@ def test_what_is_no_method(inside, tmp_path, given, line):
     ("content", "line"),
     [
         ("", "not a file of patterns"),
-        ('{"0": 1}', "want a list with an entry for each block"),
+        ('{"0": 1}', "want a list with an entry per block"),
         ("[{}]", "of 1 blocks, the model has 2"),
         ('[{"x": ["stream_llm", 1, 2]}, {}]', "'x' is not the index of a head"),
         ('[{}, {"9": ["stream_llm", 1, 2]}]', "block 1 has no head 9, only 4"),

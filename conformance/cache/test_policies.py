@@ -201,7 +201,7 @@ def test_sessions_of_somebodys_own_policy(load, tmp_path):
     """Nobody could tell by a name what they keep: one line says so, and nothing is written."""
     with load(kv_policy=Own(KEPT)) as engine:
         engine.generate(PROMPT, GREEDY)
-        with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm, .*cannot be"):
+        with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm"):
             engine.save(tmp_path / "talk.session")
     assert not list(tmp_path.iterdir())
 

@@ -1,5 +1,4 @@
-"""Knorm (Devoto et al., arXiv 2406.11430): keeps keys of small norm, which receive most
-attention."""
+"""Knorm (Devoto et al., arXiv 2406.11430): small keys receive most attention."""
 
 from dataclasses import dataclass
 

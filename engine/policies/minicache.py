@@ -50,4 +50,4 @@ class MiniCache:
             if (value := getattr(self, name)) > 100:
                 raise ModelError(f"MiniCache: {name} is {value}: want per cent, at most 100")
         if self.recent < 1:
-            raise ModelError("MiniCache: recent must be at least 1")
+            raise ModelError("MiniCache: recent is 0: want at least 1")

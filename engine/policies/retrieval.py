@@ -1,8 +1,7 @@
 """Measure which heads of a model are retrieval heads, for DuoAttention.
 
 The paper trains a number for each head, so that hidden states are preserved when the other heads
-stream. Here nothing is trained: a head's number is the share of its attention outside of a
-streaming head's window.
+stream. Here a head's number is the share of its attention outside of a streaming head's window.
 """
 
 from collections.abc import Sequence

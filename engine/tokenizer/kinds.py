@@ -1,6 +1,6 @@
-"""The kinds of vocabulary, by `tokenizer.ggml.model`, and what each puts around a text.
+"""Kinds of vocabulary, by `tokenizer.ggml.model`, with the special tokens they add to a text.
 
-The names and the defaults are llama.cpp's.
+Names and defaults are llama.cpp's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Metadata = Mapping[str, Any]
 
 
 class SubwordModel(Protocol):
-    """What all of them have in common. `prefix` puts a space before a text, where that is done."""
+    """The interface of subword models. `prefix` adds a space before a text, if the model does
+    so."""
 
     def encode(self, text: str, *, prefix: bool = False) -> list[int]: ...
 
@@ -32,8 +33,8 @@ class SubwordModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Of a vocabulary: its special tokens, its subword model, and whether a space is put before a
-    text, and before text behind a special token."""
+    """A vocabulary's special tokens and subword model, and whether it adds a `space` before a text
+    and before text after a special token."""
 
     special: SpecialTokens
     model: SubwordModel
@@ -58,7 +59,7 @@ def _whitespace(metadata: Metadata, vocab: Vocab) -> Parts:
     pre = pre_tokenizer(metadata)
     if not pre.characters:
         name = metadata.get("tokenizer.ggml.pre")
-        raise TokenizerError(f"tokenizer.ggml.pre is {name!r}, which 'whitespace' has no use for")
+        raise TokenizerError(f"tokenizer.ggml.pre is {name!r}, which 'whitespace' does not support")
     lower = read_value(metadata, "normalizer.lowercase", False)
     return _bpe(metadata, vocab, pre, words=True, lower=lower)
 
@@ -77,7 +78,7 @@ def _t5(metadata: Metadata, vocab: Vocab) -> Parts:
 
 
 def _bert(metadata: Metadata, vocab: Vocab) -> Parts:
-    """BOS in front and the separator behind, whatever the file says."""
+    """Always adds BOS at the start and the separator at the end."""
     bos_id = needed_id(metadata, "bos_token_id", vocab, 101)
     closing = needed_id(metadata, "seperator_token_id", vocab, 102)
     eos_id = read_id(metadata, "eos_token_id", vocab)
@@ -99,7 +100,7 @@ KINDS: Final[Mapping[str, tuple[str, Callable[[Metadata, Vocab], Parts]]]] = {
     "llama": ("SentencePiece BPE", _llama),
     "gpt2": ("byte-level BPE", _gpt2),
     "gemma4": ("BPE of characters", _gemma4),
-    "whitespace": ("BPE of words apart", _whitespace),
+    "whitespace": ("BPE of words without spaces", _whitespace),
     "t5": ("SentencePiece Unigram", _t5),
     "bert": ("WordPiece", _bert),
     "rwkv": ("RWKV World", _rwkv),
@@ -117,7 +118,7 @@ def _special(
     add_eos: bool = False,
     insists: bool = False,
 ) -> SpecialTokens:
-    """Special tokens by the kind's defaults; who `insists` has BOS whatever the file says."""
+    """Special tokens with the kind's defaults; `insists` adds BOS even if the file does not."""
     bos_id = read_id(metadata, "bos_token_id", vocab, bos)
     eos_id = read_id(metadata, "eos_token_id", vocab, eos)
     add_bos = read_value(metadata, "add_bos_token", add_bos) or insists
@@ -139,7 +140,7 @@ def _special(
 
 
 def _bare(metadata: Metadata, vocab: Vocab, bos: int | None, eos: int | None) -> SpecialTokens:
-    """Nothing around a text: to llama.cpp the file's keys do not count here."""
+    """Special tokens that are never added; llama.cpp ignores the file's keys here."""
     return SpecialTokens.from_metadata(
         metadata,
         vocab,
