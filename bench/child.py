@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from engine.closing import Closing
+from engine.closeable import Closeable
 from kernels.child import environment
 
 LINES = 50  # that the child prints, the last that are kept
@@ -78,7 +78,7 @@ def output(
     return out, err
 
 
-class Child(Closing):
+class Child(Closeable):
     """A process that has `home`, a function or a class as `module:name`, imported when it is first
     asked; a context manager that ends it. A class is made once, of `arguments`.
 

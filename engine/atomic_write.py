@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine.errors import EngineError
-from engine.faults import unwritable
+from engine.file_errors import unwritable
 
-UNFINISHED = ".part"
+PART_SUFFIX = ".part"
 
 
 class OutputError(EngineError):
@@ -24,7 +24,7 @@ def atomic_write(out: Path, *, reads: Path | None = None) -> Iterator[BinaryIO]:
     the disk is full.
     """
     check(out, reads)
-    part = out.with_name(out.name + UNFINISHED)
+    part = out.with_name(out.name + PART_SUFFIX)
     try:
         with part.open("wb") as file:
             yield file

@@ -35,7 +35,7 @@ class ChatError(EngineError):
     """Messages or a template that cannot be rendered; the message is one line."""
 
 
-def template_of(metadata: Mapping[str, Any]) -> str:
+def chat_template_source(metadata: Mapping[str, Any]) -> str:
     """Returns the source of the model's chat template; raises `ChatError` if it has none."""
     source = metadata.get("tokenizer.chat_template")
     if not isinstance(source, str):
@@ -55,7 +55,7 @@ class ChatTemplate:
         self.eos_text: Final = eos_text
         environment = _environment()
         try:
-            tree = environment.parse(_GENERATION_TAG.sub(_without_generation, source))
+            tree = environment.parse(_GENERATION_TAG.sub(_replace_generation_tag, source))
             _count_steps(tree)
             self._code: Final = environment.compile(tree)
         except Exception as error:  # a syntax error, or Python's nesting limit
@@ -75,7 +75,7 @@ class ChatTemplate:
         from jinja2 import Template
 
         variables = {
-            "messages": checked(messages),
+            "messages": checked_messages(messages),
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self.bos_text,
             "eos_token": self.eos_text,
@@ -103,11 +103,11 @@ class ChatTemplate:
         return bool(self.bos_text) and prompt.startswith(self.bos_text)
 
 
-def _without_generation(tag: re.Match[str]) -> str:
+def _replace_generation_tag(tag: re.Match[str]) -> str:
     return f"{{%{tag[1]} {'endif' if tag[2] else 'if true'} {tag[3]}%}}"
 
 
-def checked(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def checked_messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Validate messages; returns copies, which the template cannot share with the caller."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise ChatError(f"messages must be a list, got {type(messages).__name__}")

@@ -97,7 +97,7 @@ def check_dims(file: GGUFFile, known: Mapping[str, tuple[int, ...]]) -> None:
 def _unread(config: ModelConfig) -> set[str]:
     """K and V tensors that files may have for blocks that share another block's KV cache."""
     roles = ("attn_k", "attn_v", "attn_k_norm")
-    blocks = (i for i in range(config.blocks) if config.kept(i) != i)
+    blocks = (i for i in range(config.blocks) if config.cache_block(i) != i)
     return {f"blk.{i}.{role}.weight" for i in blocks for role in roles}
 
 
@@ -112,7 +112,7 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     """Check that KV cache rows are whole blocks of the format and that the cache fits."""
     layout = FORMATS[options.cell_format]
     blocks = range(options.cpu_blocks(config.blocks))
-    widths = [config.cell(i) for i in range(config.blocks)]
+    widths = [config.cell_width(i) for i in range(config.blocks)]
     for width in widths:
         if width % layout.block:
             raise ModelError(

@@ -102,7 +102,7 @@ class ModelConfig:
     - `fused_qkv`: Q, K and V are one tensor. `parallel`: attention and feed-forward network read
       the same input, in families that have either order.
     - `alibi`: the least slope is 2^-alibi (or near it, if heads are not a power of two); 0: none.
-    - `no_rope`: every n-th block has no RoPE; 0: all have. `windows_turn`: only windowed ones have.
+    - `no_rope`: every n-th block has no RoPE; 0: all do. `windows_rotate`: only windowed blocks do.
     - `recurrent`: blocks with states of `ssm`'s sizes instead of attention; if all are, heads is 0.
     - `latent`: MLA; the latent and the rotated part are the cell's one key, of `head_dim`.
     - `dense`: blocks of a mixture without experts. `sizes`: per-block sizes, if they differ.
@@ -135,7 +135,7 @@ class ModelConfig:
     parallel: bool = False
     alibi: float = 0.0
     no_rope: int = 0
-    windows_turn: bool = False
+    windows_rotate: bool = False
     scales: Scales = field(default_factory=Scales)
     windowed: frozenset[int] = frozenset()
     window_base: float = 0.0
@@ -201,20 +201,22 @@ class ModelConfig:
         own = self.sizes[i]
         return replace(self, kv_heads=own.kv_heads, head_dim=own.head_dim, ffn=own.ffn)
 
-    def routes(self, i: int) -> bool:
+    def is_mixture(self, i: int) -> bool:
         """Whether block i is a mixture of experts."""
         return bool(self.experts) and i not in self.dense
 
-    def kept(self, i: int) -> int:
+    def cache_block(self, i: int) -> int:
         """Index of the block whose KV cache block i reads."""
         return self.sizes[i].kept if self.sizes else i
 
-    def cell(self, i: int) -> int:
+    def cell_width(self, i: int) -> int:
         """Elements of block i's key in a cache cell; 0 if the block has no cache of its own."""
         own = self.of_block(i)
-        return own.kv_heads * own.head_dim if self.attends(i) and self.kept(i) == i else 0
+        return (
+            own.kv_heads * own.head_dim if self.has_attention(i) and self.cache_block(i) == i else 0
+        )
 
-    def attends(self, i: int) -> bool:
+    def has_attention(self, i: int) -> bool:
         """Whether block i is an attention block, not a recurrent one."""
         return i not in self.recurrent
 
@@ -230,13 +232,13 @@ class ModelConfig:
         """Shapes of all blocks' recurrent states, by name."""
         return {n: dims for i in sorted(self.recurrent) for n, dims in self.states_of(i).items()}
 
-    def turns(self, i: int) -> bool:
+    def has_rope(self, i: int) -> bool:
         """Whether block i applies RoPE."""
-        if self.windows_turn:
+        if self.windows_rotate:
             return i in self.windowed
         return not self.no_rope or (i + 1) % self.no_rope != 0
 
-    def rope_set(self, context: int) -> str:
+    def rope_factor_set(self, context: int) -> str:
         """The set of LongRoPE factors for this context length: "long" or "short"."""
         return "long" if context > (self.rope_scaling.original_context or self.context) else "short"
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from engine.gguf.cursor import GGUFError
-from engine.hub import PREFIX, fetched
+from engine.hub import PREFIX, fetch
 
 
 def embedded_models() -> dict[str, Path]:
@@ -21,7 +21,7 @@ def embedded_models() -> dict[str, Path]:
 def resolve(name: str | Path) -> Path:
     """Resolve a path, an embedded model's name, or a hub file ("hf:...", which is downloaded)."""
     if str(name).startswith(PREFIX):
-        return fetched(str(name))
+        return fetch(str(name))
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path

@@ -15,15 +15,15 @@ import numpy as np
 
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.session import restore, save
-from engine.chat import ChatTemplate, template_of
+from engine.chat import ChatTemplate, chat_template_source
 from engine.checks import PromptError, check_generation, check_prompt
-from engine.closing import Closing
+from engine.closeable import Closeable
 from engine.config import ModelError
 from engine.embedded import resolve
 from engine.errors import BusyError, EngineError
 from engine.generation.completion import Completion, Piece
-from engine.generation.decoding import OneByOne, OneText
-from engine.generation.embedding import check_pooling, embeddings, texts_of, together
+from engine.generation.decoding import PlainDecoding, SingleTextStepper
+from engine.generation.embedding import check_pooling, embeddings, encode_texts, stack_embeddings
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score, pairs_of, scores
 from engine.generation.timings import Timings
@@ -34,16 +34,16 @@ from engine.sampling.chain import needed_ops
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Sampler
 from engine.sampling.samplers import Samplers
-from engine.schedule.many import AHEAD, Prompt, is_one, requests_of
+from engine.schedule.prompts import QUEUED_PER_SEQUENCE, Prompt, is_single, make_requests
 from engine.schedule.request import Request
-from engine.schedule.scheduler import Scheduler, Serving, StepOutput, Steps
+from engine.schedule.scheduler import Scheduler, Serving, StepOutput, Stepper
 from engine.speculation import build
 from engine.speculation.settings import Linear, Settings
 from engine.speculation.speculate import Speculation
 from engine.tokenizer import Tokenizer
 
 
-class Engine(Closing):
+class Engine(Closeable):
     """Generates text with a GGUF model, using certified kernels only.
 
     >>> with Engine.load("model.gguf", threads=2) as engine:
@@ -61,7 +61,7 @@ class Engine(Closing):
         self.text = PrefixCache(model)
         self.timings = Timings.empty()
         self._draft: Engine | None = None
-        self._plain = OneByOne(model)
+        self._plain = PlainDecoding(model)
         self._speculation: Speculation | None = None
         self._sampler: Sampler | None = None  # of the last generation
         self._restored: dict[str, Any] | None = None  # a restored session's, until the first draw
@@ -96,15 +96,15 @@ class Engine(Closing):
         if draft is not None and speculation is None:
             speculation = Linear()
         if speculation:
-            options = build.with_room(options, speculation)
+            options = build.with_draft_capacity(options, speculation)
         with ExitStack() as opened:
             drafting = None
             if draft is not None:  # first, so that ram_budget counts its memory
-                drafting = opened.enter_context(cls._alone(draft, options.for_draft_model()))
+                drafting = opened.enter_context(cls._load_one(draft, options.for_draft_model()))
                 if options.ram_budget:
                     for tokens in (1, drafting.model.limits["tokens"]):
                         drafting.model.plan_for(tokens).touch()
-            engine = opened.enter_context(cls._alone(path, options, sampling))
+            engine = opened.enter_context(cls._load_one(path, options, sampling))
             engine._draft = drafting
             if speculation:
                 engine.speculation = build.speculation(speculation, engine, drafting)
@@ -113,7 +113,7 @@ class Engine(Closing):
         return engine
 
     @classmethod
-    def _alone(
+    def _load_one(
         cls, path: str | Path, options: Options, sampling: SamplingParams | None = None
     ) -> "Engine":
         """Load one model, without a draft model."""
@@ -183,7 +183,7 @@ class Engine(Closing):
         `error`; a single prompt raises the error instead. Speculative decoding is used for single
         prompts only.
         """
-        if not is_one(prompts):
+        if not is_single(prompts):
             many = cast(Sequence[Prompt], prompts)
             found = list(self.as_completed(many, params, priorities=priorities))
             return sorted(found, key=lambda result: int(result.request_id))
@@ -194,9 +194,9 @@ class Engine(Closing):
         stream = self.stream(prompts, asked)
         request.tokens = self._prompt(prompts, asked)
         for piece in stream:
-            request.says(piece)
+            request.add_piece(piece)
         read = self.timings.prompt
-        request.begun, request.cached = request.arrived, len(request.tokens) - read.tokens
+        request.started, request.cached = request.arrived, len(request.tokens) - read.tokens
         return request.result(self.tokenizer)
 
     def as_completed(
@@ -209,8 +209,8 @@ class Engine(Closing):
         """Like `generate` for many prompts, but yields each result when it is complete; its
         `request_id` is the prompt's index, from "0". Prompts are consumed lazily, so they may be
         unlimited in number."""
-        requests = requests_of(prompts, params, priorities)
-        return (done.result(self.tokenizer) for done in self.completed(requests))
+        requests = make_requests(prompts, params, priorities)
+        return (done.result(self.tokenizer) for done in self.serve_completed(requests))
 
     def stream(
         self,
@@ -236,11 +236,13 @@ class Engine(Closing):
         if context_shift and self.model.method.evicts:
             raise PromptError("context_shift and an evicting kv_policy exclude each other")
         self._check_sparse(params, context_shift)
-        self.samplers.bound(needed_ops(params, self._verifies))
+        self.samplers.bind_kernels(needed_ops(params, self._verifies))
         if params.structured_outputs:  # fail before anything is evaluated
             self.samplers.grammars.constraint(params.structured_outputs)
         request = Request("0", tokens, params, tokens=tokens)
-        steps = self._many if params.n > 1 else partial(self._one, context_shift, keep, resume)
+        steps = (
+            self._scheduler if params.n > 1 else partial(self._stepper, context_shift, keep, resume)
+        )
         return self._pieces(request, steps)
 
     def _check_sparse(self, params: SamplingParams, context_shift: bool = False) -> None:
@@ -280,7 +282,7 @@ class Engine(Closing):
 
     def chat_template(self, source: str | None = None) -> ChatTemplate:
         """The model's chat template, or one with this `source`, with the model's BOS and EOS."""
-        source = source or template_of(self.model.metadata)
+        source = source or chat_template_source(self.model.metadata)
         names = (self.tokenizer.bos_id, self.tokenizer.eos_id)
         bos, eos = ("" if token is None else self.tokenizer.piece(token) for token in names)
         return ChatTemplate(source, bos, eos)
@@ -312,7 +314,7 @@ class Engine(Closing):
         """
         pairs = pairs_of(self, prompts, continuations)
         found = dict(scores(self, pairs))
-        if is_one(prompts) and is_one(continuations):
+        if is_single(prompts) and is_single(continuations):
             return found[0]
         return [found[number] for number in range(len(pairs))]
 
@@ -328,10 +330,10 @@ class Engine(Closing):
         tokens, [tokens, hidden], in a list for many texts. With `normalize` vectors have length
         1."""
         check_pooling(pooling)
-        one = is_one(texts)
-        tokens = texts_of(self, cast(Sequence[Prompt], [texts] if one else texts))
+        one = is_single(texts)
+        tokens = encode_texts(self, cast(Sequence[Prompt], [texts] if one else texts))
         found = list(embeddings(self, tokens, pooling, normalize))
-        return found[0] if one else together(found, pooling, self.model.config.hidden)
+        return found[0] if one else stack_embeddings(found, pooling, self.model.config.hidden)
 
     def _check(self, tokens: Sequence[int]) -> None:
         check_prompt(tokens, self.tokenizer.vocab_size, self.model.cells.capacity)
@@ -347,7 +349,7 @@ class Engine(Closing):
 
     def reset(self) -> None:
         """Clear the KV cache."""
-        self.settle()
+        self.drop_drafts()
         self.text.clear()
 
     @property
@@ -357,7 +359,7 @@ class Engine(Closing):
 
     @speculation.setter
     def speculation(self, speculation: Speculation | None) -> None:
-        self.settle()
+        self.drop_drafts()
         self._speculation = speculation
 
     @property
@@ -365,10 +367,10 @@ class Engine(Closing):
         """Whether sampled drafts are verified against the target's distributions."""
         return self._speculation is not None and self._speculation.verifier is not None
 
-    def settle(self) -> None:
+    def drop_drafts(self) -> None:
         """Remove cells other than those of `text` from the cache: a suspended generation may have
         left draft tokens."""
-        (self._speculation or self._plain).settle()
+        (self._speculation or self._plain).drop_drafts()
 
     @property
     def sampler_state(self) -> dict[str, Any] | None:
@@ -384,21 +386,21 @@ class Engine(Closing):
         self.timings.start()
         self._cancelled.clear()
         self._generation += 1
-        self.settle()
+        self.drop_drafts()
         return self._generation
 
-    def reading(self) -> PrefixCache:
+    def begin_reading(self) -> PrefixCache:
         """Like `begin`, but returns the prefix cache of sequence 0, for scoring and embedding."""
         self.begin()
-        return self._hold_one()
+        return self._single_text()
 
-    def _hold_one(self) -> PrefixCache:
+    def _single_text(self) -> PrefixCache:
         """Clear all sequences but 0; returns its prefix cache."""
         for sequence in range(1, self.model.options.sequences):
             self.model.cells.remove(sequence)
         return self.text
 
-    def is_at(self, generation: int) -> bool:
+    def is_current(self, generation: int) -> bool:
         """Whether this generation is the latest."""
         return generation == self._generation
 
@@ -419,54 +421,58 @@ class Engine(Closing):
         kernel = partial(self.samplers.kernel, "log_sum_exp")
         return Serving(self.model, self._prompt, completion, kernel, self.timings)
 
-    def _many(self) -> Scheduler:
+    def _scheduler(self) -> Scheduler:
         """The scheduler for several sequences."""
         found = Scheduler(self.serving(), self.text.held)
-        self.text.hold([])  # now the scheduler's
+        self.text.set_held([])  # now the scheduler's
         self.sampler_state = None  # `resume` needs a single text
         return found
 
-    def _one(self, context_shift: bool, keep: int, resume: bool) -> OneText:
+    def _stepper(self, context_shift: bool, keep: int, resume: bool) -> SingleTextStepper:
         """The stepper for one text, in sequence 0."""
 
         def completion(index: int, prompt: list[int], params: SamplingParams) -> Completion:
             return self._completion(index, prompt, params, resume)
 
-        def drew(sampler: Sampler) -> None:
+        def on_sampled(sampler: Sampler) -> None:
             self._sampler = sampler
 
         serving, decoding = self._serving(completion), self._speculation or self._plain
-        return OneText(serving, self._hold_one(), decoding, drew, context_shift, keep)
+        return SingleTextStepper(
+            serving, self._single_text(), decoding, on_sampled, context_shift, keep
+        )
 
-    def _pieces(self, request: Request, steps: Callable[[], Steps]) -> Generator[Piece, None, None]:
+    def _pieces(
+        self, request: Request, steps: Callable[[], Stepper]
+    ) -> Generator[Piece, None, None]:
         """Yield the pieces of one request; raises its error."""
-        with closing(self.served(iter([request]), steps)) as said:
-            for _, piece in said:
+        with closing(self.serve(iter([request]), steps)) as outputs:
+            for _, piece in outputs:
                 if piece:
                     yield piece
         if request.error:
             raise request.error
 
-    def completed(self, requests: Iterator[Request]) -> Iterator[Request]:
+    def serve_completed(self, requests: Iterator[Request]) -> Iterator[Request]:
         """Yield requests as they finish, with or without an error."""
-        return (request for request, piece in self.served(requests) if request.ends_with(piece))
+        return (request for request, piece in self.serve(requests) if request.is_last_output(piece))
 
-    def served(
-        self, requests: Iterator[Request], steps: Callable[[], Steps] | None = None
+    def serve(
+        self, requests: Iterator[Request], steps: Callable[[], Stepper] | None = None
     ) -> Generator[StepOutput, None, None]:
         """Run requests and yield each step's outputs; admits a few requests ahead of need.
 
         Raises `BusyError` if another generation has started on the engine.
         """
         generation = self.begin()
-        stepping, live = (steps or self._many)(), dict[str, Request]()
-        ahead = AHEAD * self.model.options.sequences
+        stepping, live = (steps or self._scheduler)(), dict[str, Request]()
+        ahead = QUEUED_PER_SEQUENCE * self.model.options.sequences
         try:
             while True:
                 while stepping.waiting < ahead and (request := next(requests, None)):
                     live[request.id] = request
                     stepping.add(request)
-                if not stepping.work:
+                if not stepping.has_work:
                     return
                 for request, piece in stepping.step():
                     if request.error and not isinstance(request.error, EngineError):
@@ -484,14 +490,14 @@ class Engine(Closing):
                     return
         finally:
             if generation == self._generation and (held := stepping.close()) is not None:
-                self.text.hold(held)
+                self.text.set_held(held)
 
     def _completion(
         self, index: int, prompt: list[int], params: SamplingParams, resume: bool
     ) -> Completion:
         tokenizer = self.tokenizer
         seed = None if params.seed is None else params.seed + index
-        sampler = self.samplers.of_text(replace(params, seed=seed), prompt, self._verifies)
+        sampler = self.samplers.for_text(replace(params, seed=seed), prompt, self._verifies)
         if resume and (state := self.sampler_state) is not None:
             sampler.restore(state)
             known = len(self.text.held) + len(self.text.drawn)

@@ -146,7 +146,7 @@ class Graph:
         axes, spec = _axes(op, label, arguments), OPS[op]
         if out is None:
             (output,) = spec.outputs
-            out = _made(output, label, axes)
+            out = _new_output(output, label, axes)
         self._append(op, label, {**arguments, spec.outputs[0].name: out})
         return out
 
@@ -161,7 +161,8 @@ class Graph:
         memory to write to."""
         axes, spec = _axes(op, label, arguments), OPS[op]
         made = {
-            o.name: into.get(o.name) or _made(o, f"{label}.{o.name}", axes) for o in spec.outputs
+            o.name: into.get(o.name) or _new_output(o, f"{label}.{o.name}", axes)
+            for o in spec.outputs
         }
         self._append(op, label, {**arguments, **made})
         return tuple(made.values())
@@ -190,7 +191,7 @@ class Graph:
         self.nodes.append(Node(op, arguments, chosen, label, self.target))
 
 
-def _made(output: Argument, label: str, axes: Mapping[str, Dim]) -> Value:
+def _new_output(output: Argument, label: str, axes: Mapping[str, Dim]) -> Value:
     """A new output in the arena."""
     dims = tuple(_dim(axis, axes) for axis in output.axes)
     return Value(label, "activation", output.dtype, dims)

@@ -10,11 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from engine.chat import template_of
+from engine.chat import chat_template_source
 from engine.checks import PromptError
 from engine.engine import Engine
 from engine.errors import PackageError
-from engine.generation.scoring import Pair, begin_id, scores, text_ids
+from engine.generation.scoring import Pair, context_start_id, scores, text_ids
 from engine.options import DEVICES
 from engine.sampling.params import SamplingParams
 
@@ -30,8 +30,8 @@ except ImportError as error:
         raise SystemExit(f"assay: {MISSING}") from None
     raise PackageError(MISSING) from error
 
-USUAL_TOKENS = 256  # max_tokens, where a task does not set it
-SAMPLED = {field.name for field in fields(SamplingParams)}
+DEFAULT_MAX_TOKENS = 256  # max_tokens, where a task does not set it
+SAMPLING_FIELDS = {field.name for field in fields(SamplingParams)}
 
 
 @register_model("assay")
@@ -62,12 +62,12 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
     @property
     def eot_token_id(self) -> int:
         """The end-of-text token."""
-        return _there(self.engine.tokenizer.eos_id, "EOS")
+        return _required(self.engine.tokenizer.eos_id, "EOS")
 
     @property
     def prefix_token_id(self) -> int:
         """The token before a text without context."""
-        return _there(begin_id(self.engine.tokenizer), "BOS or EOS")
+        return _required(context_start_id(self.engine.tokenizer), "BOS or EOS")
 
     @property
     def max_length(self) -> int:
@@ -87,13 +87,13 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         disable_tqdm: bool = False,
     ) -> list[tuple[float, bool]]:
         """Log-likelihoods of continuations; prompts that are too long are truncated on the left."""
-        pairs = [_cut(context, wanted, self.max_length) for _, context, wanted in requests]
+        pairs = [_truncated(context, wanted, self.max_length) for _, context, wanted in requests]
         answers: dict[int, tuple[float, bool]] = {}
-        for number, score in _watched(scores(self.engine, pairs), len(pairs), disable_tqdm):
-            answers[number] = score.cumulative_logprob, score.is_greedy
-            if (key := requests[number][0]) is not None:
-                self.cache_hook.add_partial("loglikelihood", key, answers[number])
-        return [answers[number] for number in range(len(pairs))]
+        for index, score in _with_progress(scores(self.engine, pairs), len(pairs), disable_tqdm):
+            answers[index] = score.cumulative_logprob, score.is_greedy
+            if (key := requests[index][0]) is not None:
+                self.cache_hook.add_partial("loglikelihood", key, answers[index])
+        return [answers[index] for index in range(len(pairs))]
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
         """Log-likelihoods of whole texts, in windows of the context's length."""
@@ -110,28 +110,28 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
             for request in requests
         ]
         every = [window for own in windows for window in own]
-        said = iter(self._loglikelihood_tokens(every, disable_tqdm))
-        sums = [sum(next(said)[0] for _ in own) for own in windows]
+        scored = iter(self._loglikelihood_tokens(every, disable_tqdm))
+        sums = [sum(next(scored)[0] for _ in own) for own in windows]
         for request, total in zip(requests, sums, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return sums
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
         """Generate until the first stop text (`until`), for many prompts at once."""
-        asked = [_params(request.args[1]) for request in requests]
+        asked = [_sampling_params(request.args[1]) for request in requests]
         prompts = [
             self.tok_encode(request.args[0])[-max(1, self.max_length - (params.max_tokens or 0)) :]
             for request, params in zip(requests, asked, strict=True)
         ]
         found = self.engine.as_completed(prompts, asked)
         answers: dict[int, str] = {}
-        for result in _watched(found, len(prompts), disable_tqdm):
-            number = int(result.request_id)
+        for result in _with_progress(found, len(prompts), disable_tqdm):
+            index = int(result.request_id)
             if result.error:
-                raise PromptError(f"prompt {number}: {result.error}")
-            answers[number] = result.text
-            self.cache_hook.add_partial("generate_until", requests[number].args, result.text)
-        return [answers[number] for number in range(len(prompts))]
+                raise PromptError(f"prompt {index}: {result.error}")
+            answers[index] = result.text
+            self.cache_hook.add_partial("generate_until", requests[index].args, result.text)
+        return [answers[index] for index in range(len(prompts))]
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -143,7 +143,7 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         """The source of the model's chat template, if requested."""
         if isinstance(chat_template, str):
             raise PromptError(f"chat template {chat_template!r}: GGUF files have no named ones")
-        return template_of(self.engine.model.metadata) if chat_template else None
+        return chat_template_source(self.engine.model.metadata) if chat_template else None
 
     @property
     def tokenizer_name(self) -> str:
@@ -151,13 +151,13 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         return Path(self.engine.model.file.path).name
 
 
-def _there(token: int | None, what: str) -> int:
+def _required(token: int | None, what: str) -> int:
     if token is None:
         raise PromptError(f"the model's vocabulary has no {what}")
     return token
 
 
-def _cut(context: list[int], wanted: list[int], most: int) -> Pair:
+def _truncated(context: list[int], wanted: list[int], most: int) -> Pair:
     """Truncate the context on the left, to evaluate `most` tokens (all but the last)."""
     if not wanted:
         raise PromptError("a continuation is empty")
@@ -168,19 +168,19 @@ def _cut(context: list[int], wanted: list[int], most: int) -> Pair:
     return context[-(most + 1 - len(wanted)) :], wanted
 
 
-def _params(given: Mapping[str, Any]) -> SamplingParams:
+def _sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     """SamplingParams from a task's generation_kwargs, in transformers' names or our own."""
-    asked = dict(normalize_gen_kwargs(dict(given), default_max_gen_toks=USUAL_TOKENS))
+    asked = dict(normalize_gen_kwargs(dict(given), default_max_gen_toks=DEFAULT_MAX_TOKENS))
     until = handle_stop_sequences(asked.pop("until", None), eos=None)
     most = asked.pop("max_gen_toks")
     if not asked.pop("do_sample"):
         asked["temperature"] = 0.0
-    if unknown := sorted(asked.keys() - SAMPLED):
+    if unknown := sorted(asked.keys() - SAMPLING_FIELDS):
         raise PromptError(f"generation_kwargs has {unknown[0]!r}, an unknown parameter")
     return SamplingParams(**asked, max_tokens=most, stop=[text for text in until if text])
 
 
-def _watched(found: Iterable[Any], total: int, hidden: bool) -> Iterable[Any]:
+def _with_progress(found: Iterable[Any], total: int, hidden: bool) -> Iterable[Any]:
     return tqdm(found, total=total, disable=hidden)  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ class HubError(EngineError):
     """A hub model that cannot be downloaded."""
 
 
-def fetched(name: str) -> Path:
+def fetch(name: str) -> Path:
     """Returns the local path of `hf:OWNER/REPO:FILE`, or `hf:OWNER/REPO@REVISION:FILE`.
 
     Downloads it to the hub's cache folder if it is not there, with a progress bar; resumes

@@ -11,9 +11,9 @@ from engine.cache.eviction import Eviction
 from engine.cache.merged import Merged
 from engine.cache.method import Method
 from engine.cache.pages import Pages
+from engine.cache.sparse_prefill import SparsePrefill
 from engine.cache.states import States
 from engine.cache.streaming import Streaming
-from engine.cache.stretches import Stretches
 from engine.cache.two_bits import TwoBits
 from engine.checks import check_memory
 from engine.compile.build import Built, build, build_further
@@ -47,7 +47,7 @@ from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.device import Device
 from kernels.dispatch import Dispatcher
 
-TRIED = 32  # tokens for measuring predicted sparsity at load
+PROBE_TOKENS = 32  # tokens for measuring predicted sparsity at load
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     Raises `ModelError` for a file that is incomplete, inconsistent or too large.
     """
     device = current() if options.device == "cuda" else None
-    said = model_info(file, options)
-    config, notes = said.config, list(said.notes)
+    info = model_info(file, options)
+    config, notes = info.config, list(info.notes)
     context = options.context or min(config.context, 4096)
     if sparse := options.prompt_attention:  # a chunk and other decode tokens in a step
         options = replace(options, batch=max(options.batch, sparse.stretch + options.sequences - 1))
@@ -87,7 +87,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    method = _method_of(options, context, config.blocks, limits["tokens"])
+    method = _cache_method(options, context, config.blocks, limits["tokens"])
     cells = Cells(context, options.sequences, config.window, states, method)
     dispatcher = Dispatcher(
         Store(), options.strict, options.variant, options.numerics,
@@ -95,7 +95,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     )  # fmt: skip
     if options.compiles_apart:
         compile_apart()  # the thread pool's functions
-    compiler = Compiler(file, said, options, dispatcher, device, samplers, resources)
+    compiler = Compiler(file, info, options, dispatcher, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
         own = [*passes]
@@ -103,7 +103,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             own.append(packing(method))
         if isinstance(method, Merged):
             own.append(merging(method))
-        return build(file, said, config, cells, limits, options, own)
+        return build(file, info, config, cells, limits, options, own)
 
     if options.vram_budget:
         config, found = placed(config, file, options, context, device)
@@ -112,14 +112,14 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     if config.sparsity and options.sparse == "auto" and not (options.ram_budget or split):
         config, found = dense_where_faster(config, file, dict.fromkeys(config.sparsity.ranks, 0.0))
         notes += found
-        if config.sparsity and not device:  # SKIPPING and BRINGING are the CPU's
-            shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
+        if config.sparsity and not device:  # SKIP_OVERHEAD and GATHER_COST are the CPU's
+            shares = _predicted_shares(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
-    foretelling = [keep_hidden] if options.foretells else []
-    reading = _passes_of(options, context, method)
-    whole = built([*options.passes, *reading, *foretelling])
-    further = build_further(file, said, cells, options, whole) if options.foretells else []
+    keeping = [keep_hidden] if options.foretells else []
+    reading = _method_passes(options, context, method)
+    whole = built([*options.passes, *reading, *keeping])
+    further = build_further(file, info, cells, options, whole) if options.foretells else []
     ready, ahead = compiler.compile(whole, further)
     if isinstance(method, Eviction):
         method.compile(whole.graph, whole.memory, compiler)
@@ -133,7 +133,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     )
 
 
-def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Method:
+def _cache_method(options: Options, context: int, blocks: int, tokens: int) -> Method:
     """The KV cache method of these options, for steps of at most `tokens` tokens."""
     sequences = options.sequences
     if options.packs:
@@ -148,11 +148,11 @@ def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Meth
         case Policy() as policy:
             return Eviction(policy, sequences, blocks)
         case MInference() as policy:
-            return Stretches(policy, sequences)
+            return SparsePrefill(policy, sequences)
     return Method()
 
 
-def _passes_of(options: Options, context: int, method: Method) -> list[Pass]:
+def _method_passes(options: Options, context: int, method: Method) -> list[Pass]:
     """The graph passes of the KV cache method and of sparse prefill attention."""
     if isinstance(method, Streaming):
         return [heads_apart(method)]
@@ -166,12 +166,12 @@ def _passes_of(options: Options, context: int, method: Method) -> list[Pass]:
     return []
 
 
-def _shares_named(
+def _predicted_shares(
     built: Built, config: ModelConfig, compiler: Compiler, cells: Cells, limits: Mapping[str, int]
 ) -> dict[int, float]:
     """Share of its neurons that each block's predictor activates, measured on random tokens."""
     assert config.sparsity
-    ready, count = compiler.trial(built), min(TRIED, cells.capacity)
+    ready, count = compiler.trial(built), min(PROBE_TOKENS, cells.capacity)
     tokens = np.random.default_rng(0).integers(0, config.vocab, count).tolist()
     for at in range(0, count, limits["tokens"]):
         part = range(at, min(at + limits["tokens"], count))

@@ -130,7 +130,7 @@ class Model:
         Each token has a position and belongs to one or more sequences; it attends to the cells of
         its first sequence up to its own position.
         """
-        with self._stepped(tokens, positions, sequences, wanted) as ready:
+        with self._ran_step(tokens, positions, sequences, wanted) as ready:
             return check_finite(ready.logits[: len(wanted)], positions, wanted)
 
     def hidden(
@@ -142,11 +142,11 @@ class Model:
     ) -> Array:
         """Like `step`, but returns the last hidden states, float32 [wanted, hidden]: the final
         norm's results, from which logits are computed."""
-        self.demand_hidden()
-        with self._stepped(tokens, positions, sequences, wanted) as ready:
+        self.check_hidden()
+        with self._ran_step(tokens, positions, sequences, wanted) as ready:
             return self._hidden(ready, positions, wanted)
 
-    def demand_hidden(self) -> None:
+    def check_hidden(self) -> None:
         """Raise `ModelError` if `hidden` is not supported."""
         if self.device:
             raise ModelError(f"{self.file.path}: hidden states need the CPU: load without a GPU")
@@ -167,7 +167,7 @@ class Model:
         """Like `step`, but a list of rows [vocab]. If a GPU has the logits and only their `argmax`
         is needed, it is computed there. Rows at the indices in `hidden` are hidden states [hidden]
         instead of logits."""
-        with self._stepped(tokens, positions, sequences, wanted, argmax) as ready:
+        with self._ran_step(tokens, positions, sequences, wanted, argmax) as ready:
             if not (argmax and ready.greedy):
                 rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
                 if hidden:
@@ -181,18 +181,18 @@ class Model:
             return found
 
     @property
-    def runs_ahead(self) -> bool:
-        """Whether a greedy decode step can `begin` before the last token is known on the host: the
-        GPU feeds its own argmax, and the cell can be dropped again."""
+    def can_begin_early(self) -> bool:
+        """Whether a greedy step can begin before the last token is known on the host: the GPU feeds
+        its own argmax, and the cell can be dropped again."""
         greedy = self.ready.greedy if self.ready else None
         plain = type(self.method) is Method and not self.cells.states
         return greedy is not None and greedy.feeds and plain
 
-    def begin(self, token: int, position: int) -> Ahead:
+    def begin_step(self, token: int, position: int) -> Ahead:
         """Begin sequence 0's next step without waiting for it; the token LEFT stands for the result
         of `latest`, the previous step."""
         where, sequences, wanted = (position,), ((0,),), (0,)
-        with self.alone() as ready:
+        with self.exclusive() as ready:
             check_step(self.config, self.limits, (max(token, 0),), where, sequences, wanted)
             self.latest, greedy = None, ready.greedy
             assert greedy is not None
@@ -201,7 +201,7 @@ class Model:
             return self.latest
 
     @contextmanager
-    def _stepped(
+    def _ran_step(
         self,
         tokens: Sequence[int],
         positions: Sequence[int],
@@ -210,24 +210,24 @@ class Model:
         argmax: bool = False,
     ) -> Iterator[Executable]:
         """Run a step; its cells are committed if no error occurs within the context."""
-        with self.alone() as ready:
+        with self.exclusive() as ready:
             check_step(self.config, self.limits, tokens, positions, sequences, wanted)
             self.latest = None
             with stepped(ready, self.cells, tokens, positions, sequences, wanted, argmax):
                 yield ready
 
     @contextmanager
-    def alone(self) -> Iterator[Executable]:
+    def exclusive(self) -> Iterator[Executable]:
         """Exclude steps by other threads and closing the model."""
-        alone = self._stepping.acquire(blocking=False)
+        acquired = self._stepping.acquire(blocking=False)
         try:
             if (ready := self.ready) is None or self._closing:
                 raise ClosedError(f"{self.file.path}: the model was closed")
-            if not alone:
+            if not acquired:
                 raise BusyError("this engine is running a step in another thread")
             yield ready
         finally:
-            if alone:
+            if acquired:
                 self._stepping.release()
 
     def evaluate(

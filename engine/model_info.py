@@ -43,9 +43,9 @@ def model_info(file: GGUFFile, options: Options) -> ModelInfo:
     for bundle in found.values():
         del tensors[bundle.name]
     config, notes = with_sparsity(config, file, options.sparse, options.threshold, options.union)
-    if config.attends(0) and "blk.0.attn_qkv.weight" in tensors:
+    if config.has_attention(0) and "blk.0.attn_qkv.weight" in tensors:
         config = replace(config, fused_qkv=True)
-    routed = filter(config.routes, range(config.blocks))
+    routed = filter(config.is_mixture, range(config.blocks))
     if config.experts and any(f"blk.{i}.{experts.BOTH}.weight" in tensors for i in routed):
         config = replace(config, experts=replace(config.experts, joined=True))
     check_tensors(file, family, config)

@@ -22,7 +22,11 @@ from reference.formats.kivi import KIVI
 
 MOST_SEQUENCES = 2**10
 DEVICES = ("cpu", "cuda")
-WHOLE = "passes", "kv_policy", "prompt_attention"  # options that need all weights in memory
+NEEDS_ALL_WEIGHTS = (
+    "passes",
+    "kv_policy",
+    "prompt_attention",
+)  # options that need all weights in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class DeviceOptions:
 
     def check_device(self) -> None:
         """Raise `ModelError` for invalid device options."""
-        _check_whole(self, {"gpu_layers": ALL, "n_cpu_moe": 0}, {})
+        _check_integers(self, {"gpu_layers": ALL, "n_cpu_moe": 0}, {})
         if not isinstance(self.threads, Integral) or not 0 <= self.threads <= MOST_THREADS:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
         if self.device not in DEVICES:
@@ -183,7 +187,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        _check_whole(
+        _check_integers(
             self,
             {"context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0, "kv_residual": 1},
             {"context": 2**24, "batch": 2**16, "sequences": MOST_SEQUENCES, "states": 2**24},
@@ -194,7 +198,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         if self.kv_format not in (known := (*FORMATS_OF_CACHE, KIVI)):
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(known)}")
         if self.packs:
-            self._without(
+            self._exclude(
                 f"kv_format {KIVI}", "ram_budget", "vram_budget", "kv_policy", "foretells",
                 "prompt_attention",
             )  # fmt: skip
@@ -204,13 +208,13 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", "passes")
+            self._exclude(f"device {self.device}", "ram_budget", "passes")
         if self.ram_budget:
-            self._without("ram_budget", "vram_budget", *WHOLE)
+            self._exclude("ram_budget", "vram_budget", *NEEDS_ALL_WEIGHTS)
         if self.foretells:
-            self._without("a model's own draft block", "kv_policy", "prompt_attention")
+            self._exclude("a model's own draft block", "kv_policy", "prompt_attention")
         if self.kv_policy:
-            self._without("kv_policy", "prompt_attention")
+            self._exclude("kv_policy", "prompt_attention")
         if not isinstance(self.kv_policy, AnyPolicy | None):
             raise ModelError(f"kv_policy must be a SnapKV etc., got {self.kv_policy!r:.60}")
         if not isinstance(self.prompt_attention, MInference | None):
@@ -220,7 +224,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         if self.activation and not (self.ram_budget or self.vram_budget):
             raise ModelError("activation needs a ram_budget or a vram_budget")
 
-    def _without(self, what: str, *names: str) -> None:
+    def _exclude(self, what: str, *names: str) -> None:
         """Raise `ModelError` if one of these options is set as well."""
         for name in names:
             if getattr(self, name):
@@ -247,7 +251,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         )  # fmt: skip
 
 
-def _check_whole(options: object, least: Mapping[str, int], most: Mapping[str, int]) -> None:
+def _check_integers(options: object, least: Mapping[str, int], most: Mapping[str, int]) -> None:
     """Raise `ModelError` for options that are not integers within these bounds."""
     for name, bound in least.items():
         given = getattr(options, name)

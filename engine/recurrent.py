@@ -19,7 +19,7 @@ def is_small(name: str) -> bool:
     return bool(_SMALL.fullmatch(name) or _NORM.fullmatch(name))
 
 
-def as_ops_take_it(name: str, values: Array) -> Array:
+def to_op_layout(name: str, values: Array) -> Array:
     """A small tensor or a vector in its op's layout, float32. A norm's rows are groups; those of
     per-head norms are concatenated."""
     if _OF_HEADS.fullmatch(name):
@@ -39,7 +39,7 @@ class Ssm:
     groups: int = 1
 
     @property
-    def convolved(self) -> int:
+    def conv_channels(self) -> int:
         """Channels of Mamba 2's convolution (x, B and C), or of a delta net's (values, keys and
         queries)."""
         return self.inner + 2 * self.groups * self.state

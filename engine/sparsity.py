@@ -18,15 +18,17 @@ from reference.table import OPS
 
 MAGIC = "PWRI"
 THRESHOLD = "powerinfer.sparse_threshold"
-VARIABLE = "LLAMA_SPARSE_PRED_THRESHOLD"  # PowerInfer's variable, which overrides the file's
+THRESHOLD_VARIABLE = (
+    "LLAMA_SPARSE_PRED_THRESHOLD"  # PowerInfer's variable, which overrides the file's
+)
 MODES = ("auto", "on", "off")
 # Measured by bench.sparse_speed with fast memory: the overhead of masks and barriers, in bytes of
 # weights read in that time, and the cost of gathered rows relative to packed ones, for floats and
 # for blocks.
-SKIPPING = 1_200_000
-BRINGING = (1.8, 2.8)
+SKIP_OVERHEAD = 1_200_000
+GATHER_COST = (1.8, 2.8)
 # PowerInfer's activations for files whose usual one is not sparse.
-RELU_OF = {"swiglu": "reglu", "gelu": "relu", "gelu_erf": "relu"}
+SPARSE_ACTIVATIONS = {"swiglu": "reglu", "gelu": "relu", "gelu_erf": "relu"}
 
 
 def with_sparsity(
@@ -41,7 +43,7 @@ def with_sparsity(
         return config, []
     config = replace(
         config,
-        activation=RELU_OF.get(config.activation, config.activation),
+        activation=SPARSE_ACTIVATIONS.get(config.activation, config.activation),
         transposed_down=True,
     )
     ranks = _ranks(config, file)
@@ -50,7 +52,7 @@ def with_sparsity(
     if not ranks and (mode == "on" or file.magic == MAGIC):
         raise ModelError(f"{file.path}: tensor blk.0.fc1.weight (a predictor) is missing")
     found = Sparsity(ranks, _threshold(file, threshold), union)
-    dense = _dense_alone(config, file)
+    dense = _dense_only_blocks(config, file)
     if dense and mode == "on":
         raise ModelError(f"{file.path}: {next(iter(dense.values()))}")
     config = replace(config, sparsity=found)
@@ -63,7 +65,7 @@ def run_dense(config: ModelConfig, blocks: set[int]) -> ModelConfig:
     return replace(config, sparsity=rest if rest and rest.ranks else None)
 
 
-def _dense_alone(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
+def _dense_only_blocks(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
     """Blocks with a predictor whose format has no sparse kernels, with the reason."""
     known = OPS["sparse_linear"].formats
     found: dict[int, str] = {}
@@ -100,12 +102,12 @@ def _ranks(config: ModelConfig, file: GGUFFile) -> dict[int, int]:
 def _threshold(file: GGUFFile, wanted: float | None) -> float:
     """The threshold requested, or from the environment, or from the file."""
     named, value = "the sparse threshold", wanted
-    if value is None and VARIABLE in os.environ:
-        named, text = VARIABLE, os.environ[VARIABLE]
+    if value is None and THRESHOLD_VARIABLE in os.environ:
+        named, text = THRESHOLD_VARIABLE, os.environ[THRESHOLD_VARIABLE]
         try:
             value = float(text)
         except ValueError:
-            raise ModelError(f"{VARIABLE} is {text!r}, not a number") from None
+            raise ModelError(f"{THRESHOLD_VARIABLE} is {text!r}, not a number") from None
     if value is None:
         named, value = THRESHOLD, file.metadata.get(THRESHOLD, 0.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -130,7 +132,7 @@ def dense_where_faster(
 ) -> tuple[ModelConfig, list[str]]:
     """Make blocks dense that are slower with sparsity, given the `shares` of neurons that their
     predictors activate; returns the config and a note."""
-    dense = {i for i, share in shares.items() if not pays(file, i, share)}
+    dense = {i for i, share in shares.items() if not is_sparse_faster(file, i, share)}
     if not dense:
         return config, []
     least = min(shares[i] for i in dense)
@@ -140,7 +142,7 @@ def dense_where_faster(
     return run_dense(config, dense), [note]
 
 
-def pays(file: GGUFFile, i: int, active: float) -> bool:
+def is_sparse_faster(file: GGUFFile, i: int, active: float) -> bool:
     """Whether block i is faster if it computes only the `active` share of its neurons."""
     block = f"blk.{i}."
     found = {
@@ -149,4 +151,4 @@ def pays(file: GGUFFile, i: int, active: float) -> bool:
     network = sum(size for name, size in found.items() if name.startswith("ffn_"))
     predictor = sum(size for name, size in found.items() if name.startswith("fc"))
     in_blocks = FORMATS[file.tensors[f"{block}ffn_up.weight"].type_name].block > 1
-    return SKIPPING + predictor + BRINGING[in_blocks] * active * network < network
+    return SKIP_OVERHEAD + predictor + GATHER_COST[in_blocks] * active * network < network

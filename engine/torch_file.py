@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from engine.errors import EngineError
-from engine.faults import shown_path, unreadable
+from engine.file_errors import shown_path, unreadable
 from reference.formats import FORMATS
 from reference.formats.format import Floats
 from reference.op import Array
@@ -106,7 +106,7 @@ def load(path: Path) -> Any:
                 raise _error(path, "its numbers are big-endian")
             data = archive.read(pickles[0])
             begins = {
-                name.removeprefix(f"{home}data/"): (_begin(file, info), info.file_size)
+                name.removeprefix(f"{home}data/"): (_data_offset(file, info), info.file_size)
                 for name, info in members.items()
                 if name.startswith(f"{home}data/")
             }
@@ -117,7 +117,7 @@ def load(path: Path) -> Any:
             path, "not a complete PyTorch file; files of versions before 1.6 must be saved again"
         ) from None
     try:
-        return Tables(path, data, begins).load()
+        return TensorUnpickler(path, data, begins).load()
     except TorchFileError:
         raise
     except Exception:  # pickles fail in many ways
@@ -134,14 +134,14 @@ def _error(path: Path, fault: str) -> TorchFileError:
     return TorchFileError(f"{shown_path(path)}: {fault}")
 
 
-def _begin(file: Any, info: zipfile.ZipInfo) -> int:
+def _data_offset(file: Any, info: zipfile.ZipInfo) -> int:
     """File offset of a member's data; the local header's lengths differ from the directory's."""
     file.seek(info.header_offset)
     name, extra = struct.unpack("<26x2H", file.read(LOCAL_HEADER))
     return info.header_offset + LOCAL_HEADER + int(name) + int(extra)
 
 
-class Tables(pickle.Unpickler):
+class TensorUnpickler(pickle.Unpickler):
     """Unpickler for tensors and containers only; `begins` has offset and size of each storage."""
 
     def __init__(self, path: Path, data: bytes, begins: dict[str, tuple[int, int]]) -> None:

@@ -17,7 +17,7 @@ from bench.fleet.about import About, about
 from bench.fleet.cluster import SOON, FleetError, ask, reached
 from bench.fleet.files import PART, Named, has, keep
 from bench.fleet.worker import ALONE, CorruptedError, Sealed, WorkerError, do, end, offer
-from engine.closing import Closing
+from engine.closeable import Closeable
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -61,7 +61,7 @@ class _Share:
     tries: int = 0
 
 
-class Fleet(Closing):
+class Fleet(Closeable):
     """A Dask cluster's workers, as far as they run what this process runs.
 
     `note` is told, in a line each, of workers that are refused, that go and that come, and of

@@ -19,7 +19,7 @@ from engine.cache.session import SessionError
 from engine.cache.streaming import BACK, StreamedError
 from engine.errors import EngineError, ModelError
 from engine.policies.retrieval import alphas, write
-from engine.policies.table import policy_of, text_of
+from engine.policies.table import format_policy, parse_policy
 from reference.cache import policies
 from reference.models.transformer import transformer
 
@@ -77,7 +77,7 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
         with load(kv_policy=policy) as engine:
             found = [text(engine)]
             model, method = engine.model, engine.model.method
-            seen = method.rows_held.of[model.cells.of(0)]
+            seen = method.rows_held.row_of[model.cells.list_of(0)]
             sees = policies.streaming_slots(len(seen), SINKS, RECENT, STRIDE)[:-1]
             needed = seen[sees]
             assert (needed >= 0).all()
@@ -234,9 +234,9 @@ def test_files_that_say_no_heads(load, policy, tmp_path):
 
 def test_its_text(policy):
     """A policy is read back from its text, with its file."""
-    assert policy_of(text_of(policy)) == policy
-    assert policy_of("duoattention:heads=x.tsv,sparsity=25").sparsity == 25
+    assert parse_policy(format_policy(policy)) == policy
+    assert parse_policy("duoattention:heads=x.tsv,sparsity=25").sparsity == 25
     with pytest.raises(
         ModelError, match=r"want NAME=NUMBER, of sinks, recent, stride, .*, heads=FILE"
     ):
-        policy_of("duoattention:window=3")
+        parse_policy("duoattention:window=3")

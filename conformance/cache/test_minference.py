@@ -12,7 +12,7 @@ from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_models import Small
 from engine import Engine, Lookahead, MInference, PromptError, SamplingParams
 from engine.errors import ModelError
-from engine.policies.minference import prompts_of
+from engine.policies.minference import parse_prompt_attention
 from reference.attention.prompt_patterns import prompt_pattern
 
 SMALL = Small(head_dim=32, context=256, seed=9)
@@ -98,7 +98,7 @@ def test_what_is_no_method(inside, tmp_path, given, line):
     code, _, told = inside("run", str(tmp_path), "--prompt-attention", given, "-p", "a")
     assert (code, line in " ".join(told.split())) == (2, True), told
     with pytest.raises(ModelError):
-        prompts_of(given)
+        parse_prompt_attention(given)
 
 
 @pytest.mark.parametrize(

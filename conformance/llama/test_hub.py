@@ -14,7 +14,7 @@ from conformance.support.models.spelling import TEXT
 from conformance.support.program import fault, printed
 from engine import Engine, SamplingParams
 from engine.errors import PackageError
-from engine.hub import HubError, fetched
+from engine.hub import HubError, fetch
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -118,7 +118,7 @@ def test_an_interrupted_download_goes_on(hub, monkeypatch):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
     hub.cuts = [60_000, 20_000]
     assert len(hub.data) > 100_000
-    assert fetched(NAME).read_bytes() == hub.data
+    assert fetch(NAME).read_bytes() == hub.data
     assert hub.ranges[0] is None
     assert all(asked for asked in hub.ranges[1:])
     assert len(hub.ranges) == 3

@@ -48,7 +48,7 @@ NONE = float("inf")
 @pytest.fixture(autouse=True)
 def no_overhead(monkeypatch):
     """What is fixed of skipping neurons costs nothing, as beside networks larger than these."""
-    monkeypatch.setattr(sparsity, "SKIPPING", 0)
+    monkeypatch.setattr(sparsity, "SKIP_OVERHEAD", 0)
 
 
 each_model = pytest.mark.parametrize("small", SMALL_MODELS.values(), ids=SMALL_MODELS.keys())

@@ -413,7 +413,7 @@ def test_distributions_are_what_samples_are_drawn_from(params):
         greedy = params.temperature == 0
         token = int(p.argmax()) if greedy else two.draw(p)
         assert not greedy or p[token] == p.sum() == 1
-        assert two.chosen(token) == sampled
+        assert two.result(token) == sampled
         one.accept(token)
         two.accept(token)
         assert one.state() == two.state()
@@ -432,7 +432,7 @@ def test_distributions_are_zero_where_the_chain_cuts(params):
         assert ((p == 0) == np.isneginf(left)).all()
         assert_allclose(p, powers / powers.sum(), rtol=1e-5)
         assert p.sum() == pytest.approx(1, abs=1e-14)
-        sampler.accept(sampler.chosen(sampler.draw(p)).token)
+        sampler.accept(sampler.result(sampler.draw(p)).token)
         cut += int((p == 0).sum())
     assert cut > 20
 

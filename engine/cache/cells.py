@@ -47,12 +47,12 @@ class Cells:
         self.free = capacity
         self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are unused
 
-    def of(self, sequence: int) -> Array:
+    def list_of(self, sequence: int) -> Array:
         """The sequence's cells in order of position."""
         return self.lists[sequence, : self.lengths[sequence]]
 
     def positions_of(self, sequence: int) -> Array:
-        return self.positions[self.of(sequence)]
+        return self.positions[self.list_of(sequence)]
 
     def next_position(self, sequence: int) -> int:
         """The position after the sequence's last."""
@@ -70,23 +70,23 @@ class Cells:
                 f"the context is full: {count} tokens need cells,"
                 f" {self.free} of {self.capacity} are free"
             )
-        self._demand_vacant(positions, sequences)
+        self._check_vacant(positions, sequences)
         self.free -= count
         cells = self._stack[self.free : self.free + count][::-1].copy()
         self.positions[cells] = positions
         for cell, position, owners in zip(cells, positions, sequences, strict=True):
             for sequence in owners:
-                self._enter(sequence, int(cell), position)
+                self._insert(sequence, int(cell), position)
         return cells
 
-    def take_back(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
+    def unplace(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
         """Undo `place`."""
         placed = sorted(zip(positions, sequences, strict=True), key=lambda it: it[0], reverse=True)
         for position, owners in placed:
             for sequence in owners:
                 self.remove(sequence, position, position + 1)
 
-    def _demand_vacant(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
+    def _check_vacant(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
         """Raise if a sequence already has a token at one of the positions."""
         seen: set[tuple[int, int]] = set()
         for position, owners in zip(positions, sequences, strict=True):
@@ -108,14 +108,14 @@ class Cells:
                     )
                 seen.add((sequence, position))
 
-    def _enter(self, sequence: int, cell: int, position: int) -> None:
+    def _insert(self, sequence: int, cell: int, position: int) -> None:
         length = self.lengths[sequence]
         row = self.lists[sequence]
         at = length
         if length and self.positions[row[length - 1]] >= position:
             at = int(np.searchsorted(self.positions_of(sequence), position))
             row[at + 1 : length + 1] = row[at:length].copy()
-            self.method.moved(sequence, at)
+            self.method.on_move(sequence, at)
         row[at] = cell
         self.lengths[sequence] = length + 1
         self._owners[cell] += 1
@@ -132,24 +132,24 @@ class Cells:
             spans[t] = sequence, 0, end
         return spans
 
-    def routes(self, cells: Array, spans: Array) -> tuple[Array, Array, Array]:
+    def state_routes(self, cells: Array, spans: Array) -> tuple[Array, Array, Array]:
         """For new tokens with these spans: execution order, and the slots that their states are
         read from and written to (states.py)."""
         assert self.states
         sequences, _, ends = spans.T
         before = np.where(ends > 1, self.lists[sequences, ends - 2], -1)
-        last = [int(self.of(s)[-1]) for s in range(self.n_sequences) if self.lengths[s]]
+        last = [int(self.list_of(s)[-1]) for s in range(self.n_sequences) if self.lengths[s]]
         return self.states.routes(cells.tolist(), before.tolist(), last)
 
-    def wanted_to_keep(self, sequence: int, count: int) -> int:
+    def cells_to_compact(self, sequence: int, count: int) -> int:
         """Number of free cells needed to compact `count` of a sequence's cells."""
-        return count if (self._owners[self.of(sequence)[-count:]] > 1).any() else 0
+        return count if (self._owners[self.list_of(sequence)[-count:]] > 1).any() else 0
 
-    def room_for_kept(self, sequence: int, count: int) -> Array:
+    def compaction_targets(self, sequence: int, count: int) -> Array:
         """Target cells for compacting `count` of a sequence's cells: its last ones, or free ones if
         those are shared with another sequence."""
-        if not (wanted := self.wanted_to_keep(sequence, count)):
-            return self.of(sequence)[-count:].copy()
+        if not (wanted := self.cells_to_compact(sequence, count)):
+            return self.list_of(sequence)[-count:].copy()
         if wanted > self.free:
             raise ContextFullError(
                 f"the context is full: eviction from a shared text needs {count} cells,"
@@ -157,15 +157,15 @@ class Cells:
             )
         return self._stack[self.free - count : self.free][::-1].copy()
 
-    def keep(self, sequence: int, into: Array) -> None:
-        """Make these cells of `room_for_kept`, to which the kept rows were moved, the sequence's
-        only ones; their positions are the last ones before its next position."""
-        cells, end = self.of(sequence).copy(), self.next_position(sequence)
+    def compact(self, sequence: int, into: Array) -> None:
+        """Make these `compaction_targets`, to which the kept rows were moved, the sequence's only
+        cells; their positions are the last ones before its next position."""
+        cells, end = self.list_of(sequence).copy(), self.next_position(sequence)
         if into[-1] != cells[-1]:
             self.free -= len(into)
         self._owners[into] += 1
         self._owners[cells] -= 1
-        self._let_go(cells[self._owners[cells] == 0])
+        self._free_cells(cells[self._owners[cells] == 0])
         self.lists[sequence, : len(into)] = into
         self.lengths[sequence] = len(into)
         self.positions[into] = np.arange(end - len(into), end)
@@ -176,13 +176,13 @@ class Cells:
         end = self.method.reach(sequence, end)
         if not self.states:
             return end
-        for cell in self.of(sequence)[::-1].tolist():
+        for cell in self.list_of(sequence)[::-1].tolist():
             position = int(self.positions[cell]) + 1
             if position <= end and cell in self.states:
                 return position
         return 0
 
-    def windowed(self, spans: Array, positions: Sequence[int]) -> Array:
+    def cut_to_window(self, spans: Array, positions: Sequence[int]) -> Array:
         """Spans int32 [tokens, 3] of tokens at these positions, cut to the sliding window."""
         cut = spans.copy()
         for t, (sequence, _, end) in enumerate(spans.tolist()):
@@ -195,17 +195,17 @@ class Cells:
         """Share the source's cells below position `end` with `target`, which must be empty."""
         if self.lengths[target]:
             raise ValueError(f"sequence {target} is not empty")
-        cells = self.of(source)
+        cells = self.list_of(source)
         if end is not None:
             cells = cells[self.positions[cells] < end]
         self.lists[target, : len(cells)] = cells
         self.lengths[target] = len(cells)
-        self.method.copied(source, target, len(cells))
+        self.method.on_copy(source, target, len(cells))
         self._owners[cells] += 1
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Drop the sequence's cells with positions in [begin, end)."""
-        cells = self.of(sequence)
+        cells = self.list_of(sequence)
         positions = self.positions[cells]
         gone = positions >= begin
         if end is not None:
@@ -216,19 +216,19 @@ class Cells:
                 f"positions from {begin} on cannot be dropped without those after them, which a"
                 " recurrent model has read with them"
             )
-        self.method.removed(sequence, begin, gone)
+        self.method.on_remove(sequence, begin, gone)
         self.lists[sequence, : len(kept)] = kept
         self.lengths[sequence] = len(kept)
         self._owners[dropped] -= 1
-        self._let_go(dropped[self._owners[dropped] == 0])
+        self._free_cells(dropped[self._owners[dropped] == 0])
 
-    def _let_go(self, cells: Array) -> None:
+    def _free_cells(self, cells: Array) -> None:
         """Free cells that have no owner."""
         freed = cells[::-1]
         self.positions[freed] = -1
         if self.states:
-            self.states.drop(freed.tolist())
-        self.method.freed(freed)
+            self.states.free(freed.tolist())
+        self.method.on_free(freed)
         self._stack[self.free : self.free + len(freed)] = freed
         self.free += len(freed)
 
@@ -236,4 +236,4 @@ class Cells:
         """Clear all sequences."""
         for sequence in range(self.n_sequences):
             self.remove(sequence)
-        self.method.cleared()
+        self.method.on_clear()

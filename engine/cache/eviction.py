@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.freed import release
 from engine.cache.method import NEVER, Method, Step
+from engine.cache.release import release
 from engine.compile.build import Kept
 from engine.compile.compiler import Compiler
 from engine.gpu.beside import caches_of
@@ -21,7 +21,7 @@ from engine.passes import Memory
 from engine.passes.attending import attending, heads_of
 from engine.passes.receive import OBSERVED, SPANS
 from engine.policies.policy import Block, Policy
-from engine.policies.table import text_of
+from engine.policies.table import format_policy
 from reference.op import Array
 
 
@@ -36,7 +36,7 @@ class Eviction(Method):
     int32 [kv_heads, kept].
     """
 
-    evicts = ends = True
+    evicts = ends_prefill = True
 
     def __init__(self, policy: Policy, n_sequences: int, blocks: int) -> None:
         self.policy, self.observers = policy, policy.observers
@@ -108,9 +108,9 @@ class Eviction(Method):
             for received in self._received:
                 received[sequence] = 0
 
-    def wanted(self, sequence: int) -> int:
+    def cells_needed(self, sequence: int) -> int:
         kept = self._keeping(sequence)
-        return self.cells.wanted_to_keep(sequence, max(kept)) if kept else 0
+        return self.cells.cells_to_compact(sequence, max(kept)) if kept else 0
 
     def _keeping(self, sequence: int) -> list[int]:
         """Number of cells that each block will keep; empty if nothing changes."""
@@ -125,7 +125,7 @@ class Eviction(Method):
         self.observed_from[sequence] = NEVER
         if not (kept := self._keeping(sequence)):
             return
-        into, own = cells.room_for_kept(sequence, max(kept)), cells.of(sequence).copy()
+        into, own = cells.compaction_targets(sequence, max(kept)), cells.list_of(sequence).copy()
         begins, stays = self.begins[sequence].copy(), into[-1] == own[-1]
         for i, (block, count) in enumerate(zip(self._heads, kept, strict=True)):
             held = own[begins[i] :]
@@ -143,14 +143,14 @@ class Eviction(Method):
 
     def keep(self, sequence: int, into: Array, begins: Array | int = 0) -> None:
         """Make `into` the sequence's only cells, used by the blocks from `begins` on."""
-        self.cells.keep(sequence, into)
+        self.cells.compact(sequence, into)
         self.evicted[sequence] = self.cells.next_position(sequence)
         self.begins[sequence] = begins
 
-    def copied(self, source: int, target: int, count: int) -> None:  # noqa: ARG002
+    def on_copy(self, source: int, target: int, count: int) -> None:  # noqa: ARG002
         self.evicted[target], self.begins[target] = self.evicted[source], self.begins[source]
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:
         if gone.all():
             self.evicted[sequence], self.begins[sequence] = 0, 0
         elif gone.any() and begin < self.evicted[sequence]:
@@ -166,7 +166,7 @@ class Eviction(Method):
         own = np.flatnonzero(self.begins[:, block]).tolist()
         if not own:  # asked for each token: nothing is looked through where nothing is empty
             return super().held(block)
-        empty = np.concatenate([self.cells.of(s)[: self.begins[s, block]] for s in own])
+        empty = np.concatenate([self.cells.list_of(s)[: self.begins[s, block]] for s in own])
         return super().held(block) - len(np.unique(empty))
 
     def reach(self, sequence: int, end: int) -> int:
@@ -175,17 +175,17 @@ class Eviction(Method):
             return end if end >= self.evicted[sequence] else 0
         return min(end, self.observed_from[sequence])
 
-    def shares(self, sequence: int, end: int) -> int:
+    def shareable(self, sequence: int, end: int) -> int:
         """Nothing of an evicted text, which is incomplete."""
-        return 0 if self.evicted[sequence] else super().shares(sequence, end)
+        return 0 if self.evicted[sequence] else super().shareable(sequence, end)
 
-    def most(self, count: int, tokens: int) -> int:
+    def max_shared(self, count: int, tokens: int) -> int:
         return max(0, min(count, tokens - max(1, self.observers)))
 
-    def is_begun(self, sequence: int) -> bool:
+    def is_decoding(self, sequence: int) -> bool:
         return self.evicted[sequence] > 0
 
-    def is_spoilt(self, sequence: int) -> bool:
+    def is_partial(self, sequence: int) -> bool:
         return self.evicted[sequence] > 0
 
     def inputs(self, step: Step) -> dict[str, Array]:
@@ -208,7 +208,7 @@ class Eviction(Method):
         return seen
 
     def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
-        said = {"kv_policy": text_of(self.policy), "evicted": self.evicted[0]}
+        said = {"kv_policy": format_policy(self.policy), "evicted": self.evicted[0]}
         begins = self.begins[0].tolist()
         return said | ({"begins": begins} if any(begins) else {})
 

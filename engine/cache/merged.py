@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.freed import release
 from engine.cache.method import NEVER, Step
 from engine.cache.paged import Paged
+from engine.cache.release import release
 from engine.errors import EngineError
 from engine.gpu.memory import DeviceRows
 from engine.policies.minicache import MiniCache
-from engine.policies.table import text_of
+from engine.policies.table import format_policy
 from reference.formats.minicache import GROUP
 from reference.op import Array
 
-BACK = 64  # tokens by which a text can be rolled back across merged groups
+ROLLBACK = 64  # tokens by which a text can be rolled back across merged groups
 UNKNOWN = -1
 
 
@@ -38,11 +38,11 @@ class Merged(Paged):
     number of pages, `answered` the length of its last prompt that has an answer.
     """
 
-    ends = True
+    ends_prefill = True
 
     def __init__(self, policy: MiniCache, first: int, capacity: int, n_sequences: int) -> None:
         super().__init__(capacity, n_sequences, GROUP, capacity // GROUP)
-        self.policy, self.block, self.together = policy, first, policy.recent
+        self.policy, self.block, self.max_decode = policy, first, policy.recent
         self.prompt = [NEVER] * n_sequences
         self.prompt_sees = [UNKNOWN] * n_sequences
         self.merged = [0] * n_sequences
@@ -60,16 +60,16 @@ class Merged(Paged):
     def begin(self, sequence: int, tokens: int) -> None:
         self.prompt[sequence], self.prompt_sees[sequence] = tokens, UNKNOWN
 
-    def whole(self, sequence: int) -> None:
+    def begin_full(self, sequence: int) -> None:
         self.begin(sequence, NEVER)
 
-    def copied(self, source: int, target: int, count: int) -> None:
+    def on_copy(self, source: int, target: int, count: int) -> None:
         self.prompt[target] = self.prompt[source]
         self.prompt_sees[target] = self.prompt_sees[source]
         self.merged[target] = min(self.merged[source], count // GROUP)
         self.answered[target] = self.answered[source]
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:
         if not gone.any():
             return
         left = int(gone.argmax())
@@ -80,13 +80,13 @@ class Merged(Paged):
             )
         self.merged[sequence] = min(self.merged[sequence], left // GROUP)
 
-    def freed(self, cells: Array) -> None:
-        super().freed(cells)
+    def on_free(self, cells: Array) -> None:
+        super().on_free(cells)
         self.gone[cells] = False
 
-    def cleared(self) -> None:
+    def on_clear(self) -> None:
         for sequence in range(len(self.prompt)):
-            self.whole(sequence)
+            self.begin_full(sequence)
 
     def held(self, block: int) -> int:
         return super().held(block) - (int(self.gone.sum()) if block >= self.block else 0)
@@ -104,18 +104,18 @@ class Merged(Paged):
         its own tokens attended to rows that may be merged now."""
         if self.merged[sequence] and end < self.answered[sequence]:
             return 0
-        listed = self.cells.of(sequence)[:end]
+        listed = self.cells.list_of(sequence)[:end]
         first = GROUP * self._pages_of_prompt(sequence, len(listed))
         return 0 if self.gone[listed[first:]].any() else end
 
-    def shares(self, sequence: int, end: int) -> int:
+    def shareable(self, sequence: int, end: int) -> int:
         """Nothing of a merged text: another prompt's tokens would attend to unmerged rows."""
-        return 0 if self.merged[sequence] else super().shares(sequence, end)
+        return 0 if self.merged[sequence] else super().shareable(sequence, end)
 
-    def is_begun(self, sequence: int) -> bool:
+    def is_decoding(self, sequence: int) -> bool:
         return self.prompt[sequence] != NEVER
 
-    def is_spoilt(self, sequence: int) -> bool:
+    def is_partial(self, sequence: int) -> bool:
         return self.merged[sequence] > 0
 
     def inputs(self, step: Step) -> dict[str, Array]:
@@ -141,12 +141,12 @@ class Merged(Paged):
             if GROUP * pages > first or self.gone[listed[GROUP * int(packed[own].min()) :]].any():
                 raise MergedError(
                     f"position {first} would attend to merged tokens: read the text again, with"
-                    f" at most {self.together} decode tokens in a step"
+                    f" at most {self.max_decode} decode tokens in a step"
                 )
-            lasts = self._ends(listed, pages)
+            lasts = self._last_cells(listed, pages)
             there = int((self.page_of[lasts] >= 0).sum())
             for cell in lasts[there:].tolist():
-                self._page(cell)
+                self._allocate_page(cell)
             due[sequence] = there, pages
             self.page_lists[sequence, :pages] = self.page_of[lasts]
             self._running[sequence] = pages
@@ -160,8 +160,8 @@ class Merged(Paged):
             self.prompt_sees[sequence] = self._pages_of_prompt(sequence, int(ends.min()) - 1)
         return np.where(asked, self.prompt_sees[sequence], self.pages_seen(ends)).astype(np.int32)
 
-    def ran(self) -> None:
-        """Release rows that no text needs, even after a rollback by BACK tokens."""
+    def after_step(self) -> None:
+        """Release rows that no text needs, even after a rollback by ROLLBACK tokens."""
         for sequence, pages in self._running.items():
             self.merged[sequence] = pages
             if self.cells.lengths[sequence] > self.prompt[sequence]:
@@ -174,8 +174,8 @@ class Merged(Paged):
         for sequence, length in enumerate(cells.lengths):
             pages = self.prompt_sees[sequence]
             if length > self.prompt[sequence] or pages == UNKNOWN:
-                pages = self._pages_of_prompt(sequence, max(0, length - BACK))
-            going[cells.of(sequence)[GROUP * pages :]] = False
+                pages = self._pages_of_prompt(sequence, max(0, length - ROLLBACK))
+            going[cells.list_of(sequence)[GROUP * pages :]] = False
         if going.any():
             self.gone |= going
             for rows in self._memory:
@@ -185,7 +185,7 @@ class Merged(Paged):
         """Includes the index of the first cell from which on all have rows."""
         lacking = np.flatnonzero(self.gone[cells])
         return {
-            "kv_policy": text_of(self.policy),
+            "kv_policy": format_policy(self.policy),
             "prompt": self.prompt[0],
             "merged": self.merged[0],
             "answered": self.answered[0],
@@ -196,11 +196,11 @@ class Merged(Paged):
         return cells[fields["first"] :] if block >= self.block else cells
 
     def pages_of(self, cells: Array, fields: Mapping[str, Any]) -> Array:
-        return self.page_of[self._ends(cells, fields["merged"])]
+        return self.page_of[self._last_cells(cells, fields["merged"])]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
         self.begin(0, header["prompt"])
         self.merged[0], self.answered[0] = header["merged"], header["answered"]
         self.gone[cells[: header["first"]]] = True
-        for cell in self._ends(cells, self.merged[0]).tolist():
-            self._page(cell)
+        for cell in self._last_cells(cells, self.merged[0]).tolist():
+            self._allocate_page(cell)

@@ -25,23 +25,23 @@ class Step:
 
 class Method:
     """Keeps and reads everything. Subclasses override hooks:
-    engine/cache/{eviction,pages,stretches,streaming,two_bits,merged}.py.
+    engine/cache/{eviction,pages,sparse_prefill,streaming,two_bits,merged}.py.
 
     Cells call the hooks when sequences change, a step asks for its `inputs`, and prefill calls
     `begin` and `finish`.
 
     evicts      whether cells are freed after prefill
-    ends        whether a step that ends a prefill may not contain later tokens of the text
+    ends_prefill        whether a step that ends a prefill may not contain later tokens of the text
     observers   last tokens of a prompt that must be evaluated even if they are cached
     stretch     tokens of a prompt that a step must read (chunk size); 0: any number
-    together    most decode tokens of a sequence in a step; 0: any number
+    max_decode    most decode tokens of a sequence in a step; 0: any number
     """
 
     evicts = False
-    ends = False
+    ends_prefill = False
     observers = 0
     stretch = 0
-    together = 0
+    max_decode = 0
     cells: "Cells"
 
     # Prefill
@@ -49,13 +49,13 @@ class Method:
     def begin(self, sequence: int, tokens: int) -> None:
         """A prompt of `tokens` will be prefilled into a sequence."""
 
-    def reads(self, sequence: int, held: int, tokens: int) -> None:
+    def prefill_from(self, sequence: int, held: int, tokens: int) -> None:
         """The sequence holds `held` of the prompt's tokens; the rest is read from here on."""
 
-    def whole(self, sequence: int) -> None:
+    def begin_full(self, sequence: int) -> None:
         """A text will be scored or embedded: its tokens need full attention."""
 
-    def wanted(self, sequence: int) -> int:  # noqa: ARG002
+    def cells_needed(self, sequence: int) -> int:  # noqa: ARG002
         """Number of free cells that `finish` will need."""
         return 0
 
@@ -64,20 +64,20 @@ class Method:
 
     # Sequences
 
-    def copied(self, source: int, target: int, count: int) -> None:
+    def on_copy(self, source: int, target: int, count: int) -> None:
         """`target`, which was empty, now shares the source's first `count` cells."""
 
-    def moved(self, sequence: int, slot: int) -> None:
+    def on_move(self, sequence: int, slot: int) -> None:
         """The sequence's list has changed from index `slot` on."""
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:
         """Cells with positions from `begin` on will be removed: mask bool [length]. Raises
         ValueError if that is impossible."""
 
-    def freed(self, cells: Array) -> None:
+    def on_free(self, cells: Array) -> None:
         """These cells have no owner any more."""
 
-    def cleared(self) -> None:
+    def on_clear(self) -> None:
         """All sequences were cleared."""
 
     def first(self, sequence: int, block: int) -> int:  # noqa: ARG002
@@ -107,40 +107,40 @@ class Method:
         """The last position up to `end` from which the sequence can be continued."""
         return end
 
-    def shares(self, sequence: int, end: int) -> int:
+    def shareable(self, sequence: int, end: int) -> int:
         """Like `reach`, for a different prompt with the same prefix."""
         return self.cells.reach(sequence, end)
 
-    def most(self, count: int, tokens: int) -> int:  # noqa: ARG002
+    def max_shared(self, count: int, tokens: int) -> int:  # noqa: ARG002
         """How many of the first `count` tokens of a prompt may be shared with another sequence."""
         return count
 
-    def is_begun(self, sequence: int) -> bool:  # noqa: ARG002
+    def is_decoding(self, sequence: int) -> bool:  # noqa: ARG002
         """Whether decode depends on the prompt's length: such a text is continued as it is."""
         return False
 
-    def is_spoilt(self, sequence: int) -> bool:  # noqa: ARG002
+    def is_partial(self, sequence: int) -> bool:  # noqa: ARG002
         """Whether some of the sequence's tokens were read without full attention."""
         return False
 
     # Steps
 
     @property
-    def given(self) -> dict[str, Array]:
+    def persistent_inputs(self) -> dict[str, Array]:
         """The step's persistent inputs: cell lists and cell positions."""
         return {"lists": self.cells.lists, "cell_positions": self.cells.positions}
 
-    def before(self) -> None:
+    def before_step(self) -> None:
         """Called before a step, before its tokens get cells."""
 
     def inputs(self, step: Step) -> Mapping[str, Array]:  # noqa: ARG002
         """The method's inputs for a step, by name."""
         return {}
 
-    def ran(self) -> None:
+    def after_step(self) -> None:
         """The step has succeeded."""
 
-    def undo(self) -> None:
+    def on_failure(self) -> None:
         """The step has failed."""
 
     # Sessions

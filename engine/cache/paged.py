@@ -27,24 +27,24 @@ class Paged(Method):
     def packed(self) -> int:
         return self.count - len(self._free)
 
-    def before(self) -> None:
+    def before_step(self) -> None:
         self._fresh = []
 
-    def undo(self) -> None:
+    def on_failure(self) -> None:
         """Free the pages allocated in the failed step."""
         for cell in self._fresh:
-            self._let_page_go(cell)
+            self._free_page(cell)
         self._fresh = []
 
-    def freed(self, cells: Array) -> None:
+    def on_free(self, cells: Array) -> None:
         for cell in cells[self.page_of[cells] >= 0].tolist():
-            self._let_page_go(cell)
+            self._free_page(cell)
 
-    def _ends(self, listed: Array, pages: int) -> Array:
+    def _last_cells(self, listed: Array, pages: int) -> Array:
         """The cells of the last tokens of a text's first pages."""
         return listed[self.group - 1 : self.group * pages : self.group]
 
-    def _page(self, last: int) -> int:
+    def _allocate_page(self, last: int) -> int:
         """Allocate a page for the group whose last token has this cell; NONE if it has one."""
         if self.page_of[last] >= 0:
             return NONE
@@ -52,7 +52,7 @@ class Paged(Method):
         self._fresh.append(last)
         return int(self.page_of[last])
 
-    def _let_page_go(self, cell: int) -> None:
+    def _free_page(self, cell: int) -> None:
         if self.page_of[cell] >= 0:
             self._free.append(int(self.page_of[cell]))
             self.page_of[cell] = NONE

@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.cache.method import NEVER, Method, Step
 from engine.policies.quest import Quest
-from engine.policies.table import text_of
+from engine.policies.table import format_policy
 from reference.op import Array
 
 
@@ -20,7 +20,7 @@ class Pages(Method):
     """Tokens from position `dense_until` on select pages; their cells are marked in `by_choice`.
     Pages within a sequence's first `summed` cells have extremes."""
 
-    ends = True
+    ends_prefill = True
 
     def __init__(self, policy: Quest, n_sequences: int, capacity: int) -> None:
         self.policy = policy
@@ -32,36 +32,36 @@ class Pages(Method):
     def begin(self, sequence: int, tokens: int) -> None:
         self.dense_until[sequence] = tokens
 
-    def whole(self, sequence: int) -> None:
+    def begin_full(self, sequence: int) -> None:
         self.dense_until[sequence] = NEVER
 
-    def copied(self, source: int, target: int, count: int) -> None:  # noqa: ARG002
+    def on_copy(self, source: int, target: int, count: int) -> None:  # noqa: ARG002
         self.dense_until[target], self.summed[target] = self.dense_until[source], 0
 
-    def moved(self, sequence: int, slot: int) -> None:
+    def on_move(self, sequence: int, slot: int) -> None:
         self.summed[sequence] = min(self.summed[sequence], slot)
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:  # noqa: ARG002
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:  # noqa: ARG002
         if gone.any():
-            self.moved(sequence, int(gone.argmax()))
+            self.on_move(sequence, int(gone.argmax()))
 
-    def freed(self, cells: Array) -> None:
+    def on_free(self, cells: Array) -> None:
         self.by_choice[cells] = False
 
-    def cleared(self) -> None:
+    def on_clear(self) -> None:
         self.dense_until[:] = [NEVER] * len(self.dense_until)
 
     def reach(self, sequence: int, end: int) -> int:
         """Not after the first token that selected its pages."""
-        chose = self.by_choice[self.cells.of(sequence)]
+        chose = self.by_choice[self.cells.list_of(sequence)]
         if not chose.any():
             return end
         return min(end, int(self.cells.positions_of(sequence)[chose.argmax()]))
 
-    def most(self, count: int, tokens: int) -> int:
+    def max_shared(self, count: int, tokens: int) -> int:
         return max(0, min(count, tokens - 1))
 
-    def is_begun(self, sequence: int) -> bool:
+    def is_decoding(self, sequence: int) -> bool:
         return self.dense_until[sequence] != NEVER
 
     def inputs(self, step: Step) -> dict[str, Array]:
@@ -84,12 +84,12 @@ class Pages(Method):
             found[s] = self.summed[s] // page, self.cells.lengths[s] // page
         return found
 
-    def ran(self) -> None:
+    def after_step(self) -> None:
         for s in self._read:
             self.summed[s] = self.cells.lengths[s]
 
     def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
-        return {"kv_policy": text_of(self.policy), "dense_until": self.dense_until[0]}
+        return {"kv_policy": format_policy(self.policy), "dense_until": self.dense_until[0]}
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
         self.dense_until[0] = dense = header["dense_until"]

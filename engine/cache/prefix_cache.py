@@ -19,27 +19,27 @@ class PrefixCache:
         self.held: list[int] = []
         self.drawn: list[int] = []
 
-    def read(self, prompt: Sequence[int], span: Span, beside: Reading | None = None) -> Array:
+    def prefill(self, prompt: Sequence[int], span: Span, beside: Reading | None = None) -> Array:
         """Prefill a prompt, evaluating only what is not cached; returns the last logits [vocab].
         `beside` receives the logits of its tokens. Then the cache policy evicts, unless the prompt
         is the current text itself, being continued."""
         method = self._model.method
-        left = method.is_begun(0) and list(prompt) == self.held + self.drawn
+        left = method.is_decoding(0) and list(prompt) == self.held + self.drawn
         if not left:
             method.begin(0, len(prompt))
         first = beside.first if beside else len(prompt) - 1
         for logits in self._rows(prompt, first, span, left=left):
             if beside:
-                beside.take(logits)
+                beside.receive(logits)
         if not left:
             with span.measure(0):
                 method.finish(0)
         return np.array(logits[-1])
 
-    def take(self, reading: Reading, span: Span) -> None:
+    def collect(self, reading: Reading, span: Span) -> None:
         """Read a scoring request's text and pass it the rows."""
         for rows in self.rows(reading.tokens, reading.first, span, reading.hidden):
-            reading.take(rows)
+            reading.receive(rows)
 
     def rows(
         self, tokens: Sequence[int], first: int, span: Span, hidden: bool = False
@@ -47,9 +47,9 @@ class PrefixCache:
         """Read a text; yields its logits [n, vocab] after each token from index `first` on, or
         hidden states [n, hidden], in chunks that are valid until the next one. The cached prefix is
         reused, unless parts were evicted or read without full attention."""
-        if self._model.method.is_spoilt(0):
+        if self._model.method.is_partial(0):
             self.clear()
-        self._model.method.whole(0)
+        self._model.method.begin_full(0)
         return self._rows(tokens, first, span, hidden, sparse=False)
 
     def _rows(
@@ -68,10 +68,10 @@ class PrefixCache:
         sparse = sparse and not left and method.stretch > 0
         begin = min(self._shared(tokens), first)
         if not left:
-            begin = method.shares(0, begin) if sparse else cells.reach(0, begin)
+            begin = method.shareable(0, begin) if sparse else cells.reach(0, begin)
         cells.remove(0, begin=begin)
         if sparse:
-            method.reads(0, begin, len(tokens))
+            method.prefill_from(0, begin, len(tokens))
         chunk = method.stretch if sparse else limits["tokens"]
         self.held, self.drawn = self.held[:begin], []
         while begin < len(tokens):
@@ -90,12 +90,12 @@ class PrefixCache:
         most = min(len(self.held), len(prompt) - 1)
         return next((i for i in range(most) if self.held[i] != prompt[i]), most)
 
-    def go_on(self, token: int) -> None:
+    def append(self, token: int) -> None:
         """Record that the sampled token was evaluated."""
         self.held.append(token)
         self.drawn = []
 
-    def hold(self, tokens: Sequence[int]) -> None:
+    def set_held(self, tokens: Sequence[int]) -> None:
         """Set the cached tokens, after someone else has filled the cache."""
         self.held, self.drawn = list(tokens), []
 

@@ -8,11 +8,11 @@ NONE = -1
 
 
 class Rows:
-    """`count` rows for `capacity` cells; `of` maps a cell to its row, or NONE."""
+    """`count` rows for `capacity` cells; `row_of` maps a cell to its row, or NONE."""
 
     def __init__(self, count: int, capacity: int) -> None:
         self.count = count
-        self.of = np.full(capacity, NONE, np.int32)
+        self.row_of = np.full(capacity, NONE, np.int32)
         self._cells = np.full(count, NONE, np.int32)  # by row
 
     @property
@@ -20,19 +20,19 @@ class Rows:
         """Number of rows in use."""
         return int((self._cells != NONE).sum())
 
-    def hold(self, cells: Array) -> Array:
+    def allocate(self, cells: Array) -> Array:
         """Allocate rows for cells without one, the lowest free ones."""
         rows = np.flatnonzero(self._cells == NONE)[: len(cells)].astype(np.int32)
-        self.of[cells], self._cells[rows] = rows, cells
+        self.row_of[cells], self._cells[rows] = rows, cells
         return rows
 
-    def let_go(self, cells: Array) -> None:
+    def free(self, cells: Array) -> None:
         """Free the rows of these cells."""
-        rows = self.of[cells]
+        rows = self.row_of[cells]
         self._cells[rows[rows != NONE]] = NONE
-        self.of[cells] = NONE
+        self.row_of[cells] = NONE
 
-    def keep(self, needed: Array) -> None:
+    def retain(self, needed: Array) -> None:
         """Free all rows but those of `needed` cells: bool [capacity]."""
         held = self._cells[self._cells != NONE]
-        self.let_go(held[~needed[held]])
+        self.free(held[~needed[held]])

@@ -35,8 +35,8 @@ class SessionError(EngineError):
 def save(engine: "Engine", path: str | Path) -> None:
     """Save sequence 0."""
     path = Path(path)
-    engine.settle()
-    cells = engine.model.cells.of(0)
+    engine.drop_drafts()
+    cells = engine.model.cells.list_of(0)
     # an interrupted evaluation leaves more cells
     cells = cells[engine.model.cells.positions[cells] < len(engine.text.held)]
     states = engine.model.cells.states
@@ -114,7 +114,7 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     model.method.restore(cells, header)
     states, start = model.cells.states, 0
     # if there are fewer slots, the last tokens' states replace earlier ones
-    slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
+    slots = np.array([states.allocate(int(cells[t])) for t in behind if states], np.int64)
     for rows, numbers in _kept(model, cells, slots, header):
         size = len(numbers) * rows.shape[1]
         part = np.frombuffer(body, np.uint8, size, start)
@@ -151,7 +151,7 @@ def _format(model: Model) -> str:
 def _rope(model: Model) -> str:
     """The set of RoPE factors in use; empty if the model has only one."""
     two = "rope_factors_long.weight" in model.file.tensors
-    return model.config.rope_set(model.cells.capacity) if two else ""
+    return model.config.rope_factor_set(model.cells.capacity) if two else ""
 
 
 def _opened(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:

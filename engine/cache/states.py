@@ -40,13 +40,13 @@ class States:
         """The slot of the state after this cell's token."""
         return self._slots[cell]
 
-    def drop(self, cells: Iterable[int]) -> None:
+    def free(self, cells: Iterable[int]) -> None:
         """Free the states of these cells, if any."""
         for cell in cells:
             if cell in self._slots:
                 self._free.append(self._slots.pop(cell))
 
-    def hold(self, cell: int, needed: Iterable[int] = ()) -> int:
+    def allocate(self, cell: int, needed: Iterable[int] = ()) -> int:
         """Allocate a slot for the state after this cell's token; may evict the oldest state of a
         cell that is not `needed`."""
         if not self._free:
@@ -54,7 +54,7 @@ class States:
             oldest = next((old for old in self._slots if old not in pinned), None)
             if oldest is None:
                 raise StateError(f"a step needs more than the {self.count} state slots")
-            self.drop([oldest])
+            self.free([oldest])
         self._slots[cell] = self._free.pop()
         return self._slots[cell]
 
@@ -67,7 +67,7 @@ class States:
         Each token has its cell and the one before it in its sequence (-1 for the first); `ends` are
         the last cells of all sequences.
         """
-        order = _in_runs(cells, before)
+        order = _execution_order(cells, before)
         own, behind, ends = [cells[t] for t in order], [before[t] for t in order], set(ends)
         follows = [t > 0 and cell == own[t - 1] for t, cell in enumerate(behind)]
         read = {cell for cell, near in zip(behind, follows, strict=True) if not near}
@@ -75,19 +75,19 @@ class States:
         sources, targets = np.full((2, len(own)), BEFORE, np.int32)
         for t, cell in enumerate(own):
             if cell in read or cell in ends or t >= len(own) - latest:
-                targets[t] = self.hold(cell, {*own, *behind, *ends})
+                targets[t] = self.allocate(cell, {*own, *behind, *ends})
         for t, cell in enumerate(behind):
             if not follows[t]:
                 if cell >= 0 and cell not in self._slots:
                     raise StateError("no state is kept where the text continues: read it again")
                 sources[t] = self._slots[cell] if cell >= 0 else ZEROS
-        self._forget(ends | read)
+        self._evict(ends | read)
         return np.array(order, np.int32), sources, targets
 
-    def _forget(self, needed: set[int]) -> None:
+    def _evict(self, needed: set[int]) -> None:
         """Evict the oldest states that are neither needed nor among the `spare` latest."""
         others = [cell for cell in self._slots if cell not in needed]
-        self.drop(others[: max(0, len(others) - self.spare)])
+        self.free(others[: max(0, len(others) - self.spare)])
 
 
 def slots_for(n_sequences: int, spare: int) -> int:
@@ -96,7 +96,7 @@ def slots_for(n_sequences: int, spare: int) -> int:
     return 1 + 3 * n_sequences + spare
 
 
-def _in_runs(cells: Sequence[int], before: Sequence[int]) -> list[int]:
+def _execution_order(cells: Sequence[int], before: Sequence[int]) -> list[int]:
     """Order tokens so that each follows its predecessor, directly if possible."""
     numbers = {cell: t for t, cell in enumerate(cells)}
     following: dict[int, list[int]] = {}

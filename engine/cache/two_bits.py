@@ -20,7 +20,7 @@ from reference.formats.kivi import GROUP
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
-BACK = 2 * GROUP  # extra rows per text, for rollback
+ROLLBACK = 2 * GROUP  # extra rows per text, for rollback
 
 
 class PackedError(EngineError, RuntimeError):
@@ -38,14 +38,14 @@ class TwoBits(Paged):
         self._rows = Rows(rows_for(capacity, n_sequences, tokens, residual), capacity)
         self.lists = np.zeros((n_sequences, self._rows.count), np.int32)
         self.positions = np.zeros(self._rows.count, np.int32)
-        self.row_of = self._rows.of
+        self.row_of = self._rows.row_of
 
     @property
     def rows(self) -> int:
         return self._rows.count
 
     @property
-    def given(self) -> dict[str, Array]:
+    def persistent_inputs(self) -> dict[str, Array]:
         return {"lists": self.lists, "cell_positions": self.positions}
 
     def held(self, block: int) -> int:  # noqa: ARG002
@@ -55,16 +55,16 @@ class TwoBits(Paged):
         """Number of pages that tokens attend to, by their index + 1 in the text (`ends`)."""
         return np.maximum(0, np.asarray(ends) - self.residual) // GROUP
 
-    def before(self) -> None:
+    def before_step(self) -> None:
         """Free rows that no text needs, even after a rollback by GROUP tokens; pages packed in the
         last step stay."""
-        super().before()
+        super().before_step()
         needed = np.zeros(len(self.row_of), bool)
         for sequence, length in enumerate(self.cells.lengths):
             if length:
-                first = max(0, GROUP * int(self.pages_seen(length)) - BACK)
-                needed[self.cells.of(sequence)[first:]] = True
-        self._rows.keep(needed)
+                first = max(0, GROUP * int(self.pages_seen(length)) - ROLLBACK)
+                needed[self.cells.list_of(sequence)[first:]] = True
+        self._rows.retain(needed)
 
     def inputs(self, step: Step) -> dict[str, Array]:
         """The new cells' rows, spans in `lists`, the number of pages for each token, and the page
@@ -86,7 +86,7 @@ class TwoBits(Paged):
             start = GROUP * int(self.pages_seen(first - 1))
             rows = self.row_of[cells.lists[sequence, start:last]]
             for t in own[packed[own] > before[own]].tolist():
-                into[t] = self._page(int(cells.lists[sequence, GROUP * packed[t] - 1]))
+                into[t] = self._allocate_page(int(cells.lists[sequence, GROUP * packed[t] - 1]))
             pages = self.pages_of(cells.lists[sequence, :last], {})
             if (rows < 0).any() or (pages < 0).any():
                 raise PackedError(
@@ -102,11 +102,11 @@ class TwoBits(Paged):
 
     def reach(self, sequence: int, end: int) -> int:
         """Not where the continuation needs released rows."""
-        listed = self.cells.of(sequence)[:end]
+        listed = self.cells.list_of(sequence)[:end]
         start = GROUP * int(self.pages_seen(len(listed)))
         return end if (self.row_of[listed[start:]] >= 0).all() else 0
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:  # noqa: ARG002
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:  # noqa: ARG002
         if gone.any() and not gone[gone.argmax() :].all():
             raise ValueError(
                 f"positions from {begin} on cannot be dropped without those after them, which are"
@@ -115,7 +115,7 @@ class TwoBits(Paged):
 
     def session_fields(self, cells: Array) -> dict[str, Any]:
         """Includes the index of the first cell from which on all have rows."""
-        self.before()
+        self.before_step()
         lacking = np.flatnonzero(self.row_of[cells] < 0)
         return {"first": int(lacking[-1]) + 1 if len(lacking) else 0}
 
@@ -123,22 +123,22 @@ class TwoBits(Paged):
         return self.row_of[cells[fields["first"] :]]
 
     def pages_of(self, cells: Array, fields: Mapping[str, Any]) -> Array:  # noqa: ARG002
-        return self.page_of[self._ends(cells, int(self.pages_seen(len(cells))))]
+        return self.page_of[self._last_cells(cells, int(self.pages_seen(len(cells))))]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
         first = header["first"]
         self._hold(cells[first:], np.arange(first, len(cells), dtype=np.int32))
-        for cell in self._ends(cells, int(self.pages_seen(len(cells)))).tolist():
-            self._page(cell)
+        for cell in self._last_cells(cells, int(self.pages_seen(len(cells)))).tolist():
+            self._allocate_page(cell)
 
-    def freed(self, cells: Array) -> None:
-        self._rows.let_go(cells)
-        super().freed(cells)
+    def on_free(self, cells: Array) -> None:
+        self._rows.free(cells)
+        super().on_free(cells)
 
     def _hold(self, chosen: Array, positions: Array) -> None:
-        self.positions[self._rows.hold(chosen)] = positions
+        self.positions[self._rows.allocate(chosen)] = positions
 
 
 def rows_for(capacity: int, n_sequences: int, tokens: int, residual: int) -> int:
     """Number of rows: those that sequences keep between steps, and a step's tokens."""
-    return min(capacity, n_sequences * (residual + GROUP - 1 + BACK) + tokens)
+    return min(capacity, n_sequences * (residual + GROUP - 1 + ROLLBACK) + tokens)

@@ -87,10 +87,10 @@ class Completion:
     def sample(self, row: Row) -> Piece:
         """Sample the next token from logits [vocab], or accept an argmax; returns its piece."""
         if isinstance(row, Argmax):
-            return self.take(self.sampler.argmax(row))
-        return self.take(self.sampler.sample(row))
+            return self.append(self.sampler.argmax(row))
+        return self.append(self.sampler.sample(row))
 
-    def take(self, sampled: Sampled) -> Piece:
+    def append(self, sampled: Sampled) -> Piece:
         """Append a sampled token; returns its piece."""
         self.sampler.accept(sampled.token)
         self.tokens.append(sampled.token)
@@ -118,27 +118,27 @@ class Completion:
         if token in params.stop_token_ids:
             self._stop = token
         if stopped and not params.include_stop_str_in_output:
-            return self._rest(), "stop"
+            return self._flush(), "stop"
         text = self._text.push(token) if params.detokenize else ""
         text, found = self._stops.push(text)
         if found is not None:
             self._stop = found
             return text, "stop"
         if stopped:
-            return text + self._rest(), "stop"
+            return text + self._flush(), "stop"
         if params.max_tokens is not None and len(self.tokens) >= params.max_tokens:
-            return text + self._rest(), "length"
+            return text + self._flush(), "length"
         return text, None
 
-    def _rest(self) -> str:
+    def _flush(self) -> str:
         text, found = self._stops.push(self._text.flush())
         return text if found is not None else text + self._stops.flush()
 
-    def ended(self, piece: Piece, reason: str) -> Piece:
+    def finish(self, piece: Piece, reason: str) -> Piece:
         """The last piece when generation cannot continue, with the text held back."""
         self.finished = True
-        return replace(piece, text=piece.text + self._rest(), finish_reason=reason)
+        return replace(piece, text=piece.text + self._flush(), finish_reason=reason)
 
-    def cancelled(self) -> Piece:
+    def cancel(self) -> Piece:
         """A last piece without a token, after the piece of the last token was emitted."""
-        return self.ended(Piece("", None, 0.0, self.index), "cancelled")
+        return self.finish(Piece("", None, 0.0, self.index), "cancelled")

@@ -36,11 +36,11 @@ class Decoding(Protocol):
         """Evaluate the last token: returns logits [vocab], valid until the next step, or the argmax
         where a GPU computes it."""
 
-    def settle(self) -> None:
+    def drop_drafts(self) -> None:
         """Remove cells other than the text's from the KV cache, such as rejected drafts."""
 
 
-class OneByOne:
+class PlainDecoding:
     """One step for each token. With greedy sampling on a GPU, the next step is begun before its
     token is known on the host, so that it overlaps with the host's work."""
 
@@ -60,35 +60,35 @@ class OneByOne:
 
     def run(self, completion: Completion) -> Row:
         model, argmax = self._model, completion.sampler.takes_argmax
-        if not (argmax and model.runs_ahead):
-            self.settle()
+        if not (argmax and model.can_begin_early):
+            self.drop_drafts()
             position = model.cells.next_position(0)
             (row,) = model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), argmax)
             return row
         now, self._next = self._next, None
-        now = now or model.begin(completion.tokens[-1], model.cells.next_position(0))
+        now = now or model.begin_step(completion.tokens[-1], model.cells.next_position(0))
         try:
-            if now is model.latest and self._goes_on(completion, now.position + 1):
-                self._next = model.begin(LEFT, now.position + 1)
+            if now is model.latest and self._needs_next_step(completion, now.position + 1):
+                self._next = model.begin_step(LEFT, now.position + 1)
             return now.row()
         except BaseException:
-            self.settle()
+            self.drop_drafts()
             now.drop()
             raise
 
-    def _goes_on(self, completion: Completion, position: int) -> bool:
+    def _needs_next_step(self, completion: Completion, position: int) -> bool:
         """Whether the token that is being computed will need a step, at `position`."""
         most, learned = completion.params.max_tokens, self._model.config.positions
         wanted = most is None or len(completion.tokens) + 1 < most
         return wanted and self._model.cells.free > 0 and not 0 < learned <= position
 
-    def settle(self) -> None:
+    def drop_drafts(self) -> None:
         if self._next:
             self._next.drop()
             self._next = None
 
 
-class OneText:
+class SingleTextStepper:
     """Steps for a single request with one completion, in sequence 0. With `shifts`, a full context
     is shifted: the older half after the first `keep` tokens is dropped."""
 
@@ -99,13 +99,13 @@ class OneText:
         serving: Serving,
         text: PrefixCache,
         decoding: Decoding,
-        drew: Callable[[Sampler], None],
+        on_sampled: Callable[[Sampler], None],
         shifts: bool,
         keep: int,
     ) -> None:
-        """`drew` is called with the sampler after each token."""
+        """`on_sampled` is called with the sampler after each token."""
         self._serving, self._text, self._decoding = serving, text, decoding
-        self._drew, self._shifts, self._keep = drew, shifts, keep
+        self._on_sampled, self._shifts, self._keep = on_sampled, shifts, keep
         self._request: Request | None = None
         self._completion: Completion | None = None  # after prefill
 
@@ -113,32 +113,32 @@ class OneText:
         self._request = request
 
     @property
-    def work(self) -> bool:
+    def has_work(self) -> bool:
         return not (self._completion and self._completion.finished)
 
     def step(self) -> list[StepOutput]:
         """Prefill the prompt, or evaluate the last token; then sample the next one."""
         assert self._request
-        row = self._run(self._completion) if self._completion else self._read(self._request)
-        return [(self._request, self._drawn(row))]
+        row = self._decode(self._completion) if self._completion else self._prefill(self._request)
+        return [(self._request, self._sample(row))]
 
     def cancel(self, request: Request) -> list[StepOutput]:
         if not self._completion or self._completion.finished:
             return []
-        return [(request, self._completion.cancelled())]
+        return [(request, self._completion.cancel())]
 
     def close(self) -> None:
         """Leave the text's cells in the KV cache, and no others."""
-        self._decoding.settle()
+        self._decoding.drop_drafts()
 
-    def _read(self, request: Request) -> Row:
+    def _prefill(self, request: Request) -> Row:
         """Prefill the prompt; returns the logits of its last token."""
         prompt, params, timings = request.tokens, request.params, self._serving.timings
         completion = self._serving.completion(0, prompt, params)
         scored = None
         if params.prompt_logprobs is not None:
             scored = Likelihoods(prompt, 0, self._serving.log_sum_exp())
-        row = self._text.read(prompt, timings.prompt, scored)
+        row = self._text.prefill(prompt, timings.prompt, scored)
         if scored:
             completion.prompt_logprobs = (None, *scored.logprobs)
         self._decoding.begin(prompt)
@@ -146,16 +146,16 @@ class OneText:
         self._completion = completion
         return row
 
-    def _run(self, completion: Completion) -> Row:
+    def _decode(self, completion: Completion) -> Row:
         """Evaluate the last sampled token."""
         if not self._decoding.has_room(completion):
             self._text.shift(self._keep)
         with self._serving.timings.eval.measure(1):
             row = self._decoding.run(completion)
-        self._text.go_on(completion.tokens[-1])
+        self._text.append(completion.tokens[-1])
         return row
 
-    def _drawn(self, row: Row) -> Piece:
+    def _sample(self, row: Row) -> Piece:
         """Sample the next token."""
         completion, timings = self._completion, self._serving.timings
         assert completion
@@ -163,7 +163,7 @@ class OneText:
         with timings.sample.measure(1):
             piece = self._decoding.sample(completion, row)
         self._text.drawn = completion.tokens[-1:]
-        self._drew(completion.sampler)
+        self._on_sampled(completion.sampler)
         if not (completion.finished or self._shifts or self._decoding.has_room(completion)):
-            piece = completion.ended(piece, "length")
+            piece = completion.finish(piece, "length")
         return piece

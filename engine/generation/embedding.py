@@ -20,7 +20,7 @@ def check_pooling(pooling: str) -> None:
         raise PromptError(f"pooling is {pooling!r}: want one of {', '.join(POOLING)}")
 
 
-def texts_of(engine: "Engine", texts: Sequence[str | Sequence[int]]) -> list[list[int]]:
+def encode_texts(engine: "Engine", texts: Sequence[str | Sequence[int]]) -> list[list[int]]:
     """Encode the texts. Raises `PromptError` before anything is evaluated."""
     found = []
     for number, text in enumerate(texts):
@@ -37,10 +37,10 @@ def embeddings(
     engine: "Engine", texts: Sequence[Sequence[int]], pooling: str, normalize: bool
 ) -> Iterator[Array]:
     """Yields each text's embedding float32 [hidden], or [tokens, hidden] with pooling "none"."""
-    held = engine.reading()
+    held = engine.begin_reading()
     for text in texts:
         vectors = Vectors(text, pooling, normalize)
-        held.take(vectors, engine.timings.prompt)
+        held.collect(vectors, engine.timings.prompt)
         yield vectors.pooled()
 
 
@@ -53,12 +53,12 @@ class Vectors:
         self.tokens = text[:1] if pooling == "cls" else text  # it attends only to itself
         self.first = len(text) - 1 if pooling == "last" else 0
         self._pooling, self._normalize = pooling, normalize
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         self._parts: list[Array] = []
 
-    def take(self, rows: Array | Sequence[Row]) -> None:
+    def receive(self, rows: Array | Sequence[Row]) -> None:
         self._parts.append(np.array(rows))
 
     def pooled(self) -> Array:
@@ -69,7 +69,7 @@ class Vectors:
         return _normalized(pooled) if self._normalize else pooled.astype(np.float32)
 
 
-def together(found: Sequence[Array], pooling: str, hidden: int) -> Any:
+def stack_embeddings(found: Sequence[Array], pooling: str, hidden: int) -> Any:
     """Embeddings of many texts: float32 [texts, hidden], or a list with pooling "none"."""
     if pooling == "none":
         return list(found)

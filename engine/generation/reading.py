@@ -23,10 +23,10 @@ class Reading(Protocol):
     @property
     def hidden(self) -> bool: ...
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Reset: the text will be read from the start."""
 
-    def take(self, rows: Array | Sequence[Row]) -> None:
+    def receive(self, rows: Array | Sequence[Row]) -> None:
         """Receive the next rows, which are valid during this call."""
 
 
@@ -38,17 +38,17 @@ class Likelihoods:
 
     def __init__(self, text: Sequence[int], first: int, log_sum_exp: Kernel) -> None:
         self._text, self.first, self._log_sum_exp = text, first, log_sum_exp
-        self.begin()
+        self.reset()
 
     @property
     def tokens(self) -> Sequence[int]:
         return self._text[:-1]
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         self.logprobs: list[float] = []
         self.is_greedy = True
 
-    def take(self, rows: Array | Sequence[Row]) -> None:
+    def receive(self, rows: Array | Sequence[Row]) -> None:
         begin = self.first + 1 + len(self.logprobs)
         following = self._text[begin : begin + len(rows)]
         for row, token in zip(rows, following, strict=False):  # the last one has no next token

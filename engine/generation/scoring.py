@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.checks import PromptError, check_prompt
 from engine.generation.reading import Likelihoods
-from engine.schedule.many import Prompt, is_one
+from engine.schedule.prompts import Prompt, is_single
 from engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
 
-def begin_id(tokenizer: Tokenizer) -> int | None:
+def context_start_id(tokenizer: Tokenizer) -> int | None:
     """The token before an empty context: BOS, or EOS if there is no BOS."""
     return tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
 
@@ -47,9 +47,9 @@ def begin_id(tokenizer: Tokenizer) -> int | None:
 def cut(tokenizer: Tokenizer, prompt: str, continuation: str) -> Pair:
     """Tokenize both as lm-evaluation-harness does: trailing spaces of the prompt belong to the
     continuation, whose tokens are those of the whole text after as many as the prompt alone has,
-    even if a token crosses the boundary. An empty prompt is `begin_id`."""
+    even if a token crosses the boundary. An empty prompt is `context_start_id`."""
     if not prompt:
-        ids, begin = text_ids(tokenizer, continuation), begin_id(tokenizer)
+        ids, begin = text_ids(tokenizer, continuation), context_start_id(tokenizer)
         given = ids[:1] if begin is None or ids[:1] == [begin] else [begin]
         return given, ids[1:] if given == ids[:1] else ids
     kept = prompt.rstrip()
@@ -62,7 +62,7 @@ def pairs_of(
 ) -> list[Pair]:
     """Encode and pair prompts and continuations; a single one is paired with each of the others.
     Raises `PromptError` before anything is evaluated."""
-    several = [[each] if is_one(each) else list(each) for each in (prompts, continuations)]
+    several = [[each] if is_single(each) else list(each) for each in (prompts, continuations)]
     count = max(map(len, several))
     if any(len(each) not in (1, count) for each in several):
         had = " and ".join(str(len(each)) for each in several)
@@ -109,7 +109,7 @@ def score(pair: Pair, read: Likelihoods) -> Score:
 
 def scores(engine: "Engine", pairs: Sequence[Pair]) -> Iterator[tuple[int, Score]]:
     """Yields the pairs' scores by index; shared prefixes are evaluated once."""
-    text = engine.reading()
+    text = engine.begin_reading()
     for number, reading in readings(engine, pairs):
-        text.take(reading, engine.timings.prompt)
+        text.collect(reading, engine.timings.prompt)
         yield number, score(pairs[number], reading)

@@ -45,7 +45,7 @@ def optional(config: ModelConfig, i: int) -> Tensors:
     """What scores may have added where block i's experts are chosen, and there alone (DeepSeek
     V3)."""
     own = config.experts
-    return {"exp_probs_b.bias": (own.count,)} if own and config.routes(i) else {}
+    return {"exp_probs_b.bias": (own.count,)} if own and config.is_mixture(i) else {}
 
 
 def parts(config: ModelConfig) -> dict[str, OfEach | Shaped]:
@@ -54,7 +54,7 @@ def parts(config: ModelConfig) -> dict[str, OfEach | Shaped]:
     if not (own := config.experts):
         return {}
     found: dict[str, OfEach | Shaped] = {}
-    for block in (f"blk.{i}" for i in range(config.blocks) if config.routes(i)):
+    for block in (f"blk.{i}" for i in range(config.blocks) if config.is_mixture(i)):
         found[f"{block}.ffn_down_exps.scale"] = Shaped(
             f"{block}.ffn_down_exps.scale", (own.count, 1)
         )

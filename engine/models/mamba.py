@@ -45,9 +45,9 @@ def _first(ssm: Ssm, hidden: int) -> Tensors:
 def _second(ssm: Ssm, hidden: int) -> Tensors:
     """A block of Mamba 2."""
     return {
-        "ssm_in.weight": (ssm.inner + ssm.convolved + ssm.rank, hidden),
-        "ssm_conv1d.weight": (ssm.convolved, ssm.taps),
-        "ssm_conv1d.bias": (ssm.convolved,),
+        "ssm_in.weight": (ssm.inner + ssm.conv_channels + ssm.rank, hidden),
+        "ssm_conv1d.weight": (ssm.conv_channels, ssm.taps),
+        "ssm_conv1d.bias": (ssm.conv_channels,),
         "ssm_dt.bias": (ssm.rank,),
         "ssm_a": (ssm.rank, 1),
         "ssm_d": (ssm.rank, 1),

@@ -51,7 +51,7 @@ def heads_apart(method: Streaming) -> Pass:
 def _demand_heads(method: Streaming, graph: Graph) -> list[str]:
     """The blocks that attend, of whose heads the method knows from now on which stream; ModelError
     where the policy does not go with a model."""
-    seen, capacity = method.policy.seen, method.cells.capacity
+    seen, capacity = method.policy.max_seen, method.cells.capacity
     if seen >= capacity:
         raise ModelError(
             f"kv_policy DuoAttention: streaming heads see {seen} cells, which is all of a context"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.errors import ModelError
-from engine.policies.policy import demand_numbers
+from engine.policies.policy import check_fields
 from reference.cache.policies import streaming_heads
 from reference.op import Array
 
@@ -28,13 +28,13 @@ class DuoAttention:
     heads: str = ""
 
     @property
-    def seen(self) -> int:
+    def max_seen(self) -> int:
         """Most cells that a streaming head attends to."""
         return self.sinks + self.recent + self.stride - 1
 
     def __post_init__(self) -> None:
         """Raise `ModelError` for invalid sizes."""
-        demand_numbers(self)
+        check_fields(self)
         if min(self.recent, self.stride) < 1 or self.sparsity > 100:
             raise ModelError(
                 f"DuoAttention: recent is {self.recent}, stride {self.stride} and sparsity"

@@ -4,7 +4,7 @@ from all tokens so far, and the latest. Here attention is summed during prefill.
 from dataclasses import dataclass
 
 from engine.graph import Graph, Value
-from engine.policies.policy import EVERY, Block, Policy
+from engine.policies.policy import ALL_TOKENS, Block, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class H2O(Policy):
 
     @property
     def observers(self) -> int:
-        return EVERY
+        return ALL_TOKENS
 
     def scores(self, graph: Graph, block: Block) -> Value:  # noqa: ARG002
         return block.received

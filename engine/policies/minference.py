@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ModelError
-from engine.policies.policy import demand_numbers
+from engine.policies.policy import check_fields
 from reference.attention.pattern_attention import BLOCK
 from reference.attention.prompt_patterns import A_SHAPE, BLOCK_SPARSE, VERTICAL_SLASH
 from reference.op import Array
@@ -44,7 +44,7 @@ class MInference:
 
     def __post_init__(self) -> None:
         """Raise `ModelError` for invalid sizes."""
-        demand_numbers(self)
+        check_fields(self)
         if self.recent < 1 or self.observers < 1:
             raise ModelError("MInference: recent and observers must be at least 1")
         if self.stretch < BLOCK or self.stretch % BLOCK:
@@ -114,7 +114,7 @@ def _fits(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**31
 
 
-def prompts_of(text: str) -> MInference:
+def parse_prompt_attention(text: str) -> MInference:
     """Parse a text such as `minference:columns=1000,heads=FILE`."""
     name, _, given = text.partition(":")
     if name != "minference":

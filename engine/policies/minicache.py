@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.errors import ModelError
-from engine.policies.policy import demand_numbers
+from engine.policies.policy import check_fields
 from reference.formats.minicache import GROUP
 
 
@@ -45,7 +45,7 @@ class MiniCache:
 
     def __post_init__(self) -> None:
         """Raise `ModelError` for invalid parameters."""
-        demand_numbers(self)
+        check_fields(self)
         for name in ("retained", "towards"):
             if (value := getattr(self, name)) > 100:
                 raise ModelError(f"MiniCache: {name} is {value}: want per cent, at most 100")

@@ -9,7 +9,7 @@ from engine.errors import ModelError
 from engine.graph import Graph, Value
 from reference.cache.policies import pyramid
 
-EVERY = 2**31 - 1  # tokens: all of a prompt
+ALL_TOKENS = 2**31 - 1  # tokens: all of a prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Policy(ABC):
     def __post_init__(self) -> None:
         """Raise `ModelError` for invalid or inconsistent numbers of cells."""
         name = type(self).__name__
-        demand_numbers(self)
+        check_fields(self)
         if self.capacity < 1:
             raise ModelError(f"{name}: capacity is {self.capacity}: want at least 1")
         if self.first + self.last > self.capacity:
@@ -78,7 +78,7 @@ class Policy(ABC):
             )
 
 
-def demand_numbers(policy: Any) -> None:
+def check_fields(policy: Any) -> None:
     """Raise `ModelError` for fields that are neither texts nor integers from 0 up."""
     for number in fields(policy):
         value = getattr(policy, number.name)

@@ -4,7 +4,7 @@ keys may matter most to it."""
 from dataclasses import dataclass
 
 from engine.errors import ModelError
-from engine.policies.policy import demand_numbers
+from engine.policies.policy import check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Quest:
 
     def __post_init__(self) -> None:
         """Raise `ModelError` for invalid sizes."""
-        demand_numbers(self)
+        check_fields(self)
         if self.page < 1 or self.budget < self.page:
             raise ModelError(
                 f"Quest: budget is {self.budget} and page {self.page}: want page >= 1 and budget >="

@@ -42,7 +42,7 @@ def alphas(
                     f" more than {sinks + recent + observers - 1}"
                 )
             engine.text.clear()
-            engine.text.read(prompt, Span())
+            engine.text.prefill(prompt, Span())
             received = [memory[f"blk.{i}.received"][0] for i in range(config.blocks)]
             given = observers * config.heads / config.kv_heads
             found.append(np.array([own[:, sinks:end].sum(axis=1) / given for own in received]))

@@ -30,7 +30,7 @@ POLICIES: dict[str, type[AnyPolicy]] = {
 }
 
 
-def policy_of(text: str) -> AnyPolicy:
+def parse_policy(text: str) -> AnyPolicy:
     """Parse a policy such as `snapkv:capacity=1024,window=32`; text fields name files."""
     name, _, given = text.partition(":")
     if name not in POLICIES:
@@ -48,8 +48,8 @@ def policy_of(text: str) -> AnyPolicy:
     return POLICIES[name](**numbers)
 
 
-def text_of(policy: AnyPolicy) -> str:
-    """The text of a policy for `policy_of`; raises `ModelError` for classes not in the table."""
+def format_policy(policy: AnyPolicy) -> str:
+    """The text of a policy for `parse_policy`; raises `ModelError` for classes not in the table."""
     name = next((name for name, kind in POLICIES.items() if type(policy) is kind), "")
     if not name:
         raise ModelError(

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.sampling.memory import Memory
 from engine.sampling.params import GREEDY_BELOW, SamplingError, SamplingParams
+from engine.sampling.state import SamplerState
 from kernels.call import Run, bind
 from kernels.dispatch import KernelSpec
 from kernels.table import variants
@@ -22,12 +22,12 @@ from reference.op import Arguments, Array
 Bind = Callable[[Arguments, Mapping[str, Array]], Run]
 
 
-def _steered(_: SamplingParams, memory: Memory) -> dict[str, Any]:
+def _mirostat_arguments(_: SamplingParams, memory: SamplerState) -> dict[str, Any]:
     return {"mu": lambda: memory.mu}
 
 
 # An op's arguments besides logits; callables are evaluated for each token.
-ARGUMENTS: Mapping[str, Callable[[SamplingParams, Memory], dict[str, Any]]] = {
+ARGUMENTS: Mapping[str, Callable[[SamplingParams, SamplerState], dict[str, Any]]] = {
     "logit_bias": lambda p, _: {
         "ids": np.array(list(p.logit_bias or ()), np.int32),
         "biases": np.array(list((p.logit_bias or {}).values()), np.float32),
@@ -62,8 +62,8 @@ ARGUMENTS: Mapping[str, Callable[[SamplingParams, Memory], dict[str, Any]]] = {
         "exponent": p.dynatemp_exponent,
     },
     "temperature": lambda p, _: {"temperature": p.temperature},
-    "mirostat_v1": _steered,
-    "mirostat_v2": _steered,
+    "mirostat_v1": _mirostat_arguments,
+    "mirostat_v2": _mirostat_arguments,
     "draw": lambda _, memory: {"u": memory.random.random},
 }
 
@@ -114,7 +114,7 @@ def needed_ops(params: SamplingParams, distributions: bool = False) -> tuple[str
     return tuple(dict.fromkeys((*chain(params), "log_sum_exp", *top, *also)))
 
 
-def over(op: str, vocab: int) -> KernelSpec:
+def sampling_spec(op: str, vocab: int) -> KernelSpec:
     """The kernel spec of a sampling op, for rows as wide as the vocabulary."""
     return KernelSpec(op, None, (("width" if op == "softmax" else "vocab", vocab),))
 
@@ -128,7 +128,9 @@ class Chain:
     """The chain of `params` on buffers float32 [vocab]: `raw` logits, `edited` ones (after bans and
     logits processors; the first op's input) and `final` ones (the last filter's output)."""
 
-    def __init__(self, params: SamplingParams, memory: Memory, kernels: Mapping[str, Bind]) -> None:
+    def __init__(
+        self, params: SamplingParams, memory: SamplerState, kernels: Mapping[str, Bind]
+    ) -> None:
         self._params, self._memory, self._kernels = params, memory, kernels
         for op in needed_ops(params):
             self._kernel(op)
@@ -142,22 +144,22 @@ class Chain:
         for op in before:
             self._stages.append(self._stage(op, source, target))
             source, target = target, source
-        self._choose = self._stage(last, source, self._token)
+        self._select = self._stage(last, source, self._token)
         self.greedy, self.final = last == "greedy", source
 
-    def normaliser(self) -> float:
+    def log_sum_exp(self) -> float:
         """The log-sum-exp of the raw logits."""
         self._log_sum_exp()
         return float(self._total[0])
 
-    def shape(self) -> None:
+    def run_filters(self) -> None:
         """Run the chain from `edited` to `final`."""
         for run in self._stages:
             run()
 
-    def choose(self) -> int:
+    def select(self) -> int:
         """Select a token with the last op."""
-        self._choose()
+        self._select()
         return int(self._token[0])
 
     def probabilities(self) -> Array:
@@ -173,7 +175,7 @@ class Chain:
         run(1, (0,))
         return int(self._token[0])
 
-    def likeliest(self) -> Array:
+    def top_ids(self) -> Array:
         """The ids of the `params.logprobs` largest raw logits, in descending order."""
         run, best = self._top_k
         run()

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.sampling.chain import Bind, Chain, chain, first_variants
-from engine.sampling.memory import Memory
 from engine.sampling.params import Logits, SamplingError, SamplingParams
+from engine.sampling.state import SamplerState
 from reference.op import Array
 from reference.samplers.mirostat import mirostat_mu
 
@@ -61,7 +61,7 @@ class Sampler:
 
     A `constraint`, if set, is applied after all other bans.
 
-    For speculative decoding: `distribution`, `chosen`, then `accept`.
+    For speculative decoding: `distribution`, `result`, then `accept`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Sampler:
         self.params, self.vocab = params, vocab
         self._eog = sorted(eog_ids)
         self._check()
-        self._memory = Memory(params, vocab, prompt, stream)
+        self._memory = SamplerState(params, vocab, prompt, stream)
         kernels = first_variants(params) if kernels is None else kernels
         self._chain = Chain(params, self._memory, kernels)
         self._log_sum = 0.0
@@ -117,10 +117,10 @@ class Sampler:
         Raises `SamplingError` if the logits have another shape, are NaN, infinite or all -inf, or
         if all tokens are banned.
         """
-        self._shape(logits)
-        token = self._chain.choose()
-        self._demand_left(token)
-        return self.chosen(token)
+        self._run_chain(logits)
+        token = self._chain.select()
+        self._check_any_left(token)
+        return self.result(token)
 
     @property
     def takes_argmax(self) -> bool:
@@ -140,13 +140,13 @@ class Sampler:
     def distribution(self, logits: Logits) -> Array:
         """The distribution that `sample` draws from: probabilities float64 [vocab], zero for banned
         and filtered tokens. Raises as `sample` does; draws a random number for xtc."""
-        self._shape(logits)
+        self._run_chain(logits)
         if self._chain.greedy:
-            p, token = np.zeros(self.vocab), self._chain.choose()
-            self._demand_left(token)
+            p, token = np.zeros(self.vocab), self._chain.select()
+            self._check_any_left(token)
             p[token] = 1
             return p
-        self._demand_left(int(self._chain.final.argmax()))
+        self._check_any_left(int(self._chain.final.argmax()))
         return self._chain.probabilities()
 
     def draw(self, p: Array) -> int:
@@ -158,35 +158,35 @@ class Sampler:
         """The sampler's random number generator, for use in verification."""
         return self._memory.random
 
-    def of_another_text(self, seed: int | None, length: int) -> None:
+    def reseed(self, seed: int | None, length: int) -> None:
         """Reseed for a text of this seed and length: independent of other texts, and reproducible
         for the same seed."""
         own = self.params.seed or 0
         self._memory.reseed(None if seed is None else (own, seed, length))
 
-    def chosen(self, token: int) -> Sampled:
+    def result(self, token: int) -> Sampled:
         """The result for this token of the last `distribution`, as `sample` would return it."""
         if self.params.mirostat and not self._chain.greedy:
-            self._steer(token)
+            self._update_mu(token)
         log_sum = self._log_sum
         return Sampled(token, float(self._chain.raw[token]) - log_sum, self._top(log_sum))
 
-    def _shape(self, logits: Logits) -> None:
+    def _run_chain(self, logits: Logits) -> None:
         """Run the chain up to its last op."""
         if logits.shape != (self.vocab,):
             raise SamplingError(f"want logits [{self.vocab}], got {list(logits.shape)}")
         np.copyto(self._chain.raw, logits)
-        self._demand_numbers(self._chain.raw)
-        self._log_sum = self._chain.normaliser()
-        self._edit()
-        self._chain.shape()
+        self._check_finite(self._chain.raw)
+        self._log_sum = self._chain.log_sum_exp()
+        self._apply_bans()
+        self._chain.run_filters()
 
-    def _demand_left(self, token: int) -> None:
+    def _check_any_left(self, token: int) -> None:
         if self._chain.final[token] == -np.inf:
             count = len(self._memory.history)
             raise SamplingError(f"no token is left at token {count}: all are banned")
 
-    def _demand_numbers(self, logits: Array) -> None:
+    def _check_finite(self, logits: Array) -> None:
         top, count = logits.max(), len(self._memory.history)
         if top == -np.inf:
             raise SamplingError(f"logits are -inf at token {count}: all {self.vocab} of them")
@@ -197,7 +197,7 @@ class Sampler:
                 f" first that of id {bad.argmax()}"
             )
 
-    def _edit(self) -> None:
+    def _apply_bans(self) -> None:
         """Apply bans, then the user's logits processors, then the constraint."""
         p, logits, generated = self.params, self._chain.edited, self.generated
         if p.allowed_token_ids is None:
@@ -224,11 +224,11 @@ class Sampler:
                     f" want logits float32 [{self.vocab}]"
                 )
             np.copyto(logits, edited, casting="unsafe")
-            self._demand_numbers(logits)
+            self._check_finite(logits)
         if self.constraint:
             self.constraint.ban(logits)
 
-    def _steer(self, token: int) -> None:
+    def _update_mu(self, token: int) -> None:
         """Mirostat's feedback, from the token's surprise among the remaining ones, in bits."""
         surprise = self._chain.surprise(token) / math.log(2)
         tau, eta = self.params.mirostat_tau, self.params.mirostat_eta
@@ -237,7 +237,7 @@ class Sampler:
     def _top(self, total: float) -> list[tuple[int, float]]:
         if not self.params.logprobs:
             return []
-        return [(int(i), float(self._chain.raw[i]) - total) for i in self._chain.likeliest()]
+        return [(int(i), float(self._chain.raw[i]) - total) for i in self._chain.top_ids()]
 
     def accept(self, token: int) -> None:
         """Append a token to the text."""

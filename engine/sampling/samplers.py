@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from engine.model import Model
-from engine.sampling.chain import Bind, needed_ops, over
+from engine.sampling.chain import Bind, needed_ops, sampling_spec
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Sampler
 from engine.sampling.structured import Grammars
@@ -27,7 +27,7 @@ class Samplers:
         encode = partial(self._tokenizer.encode, add_special=False, at_start=False)
         return params.in_tokens(encode)
 
-    def of_text(
+    def for_text(
         self, params: SamplingParams, prompt: Sequence[int], distributions: bool
     ) -> Sampler:
         """A sampler for a completion of `prompt`; with `distributions` also for verifying sampled
@@ -37,28 +37,28 @@ class Samplers:
             self._model.config.vocab,
             self._tokenizer.eog_ids,
             prompt=prompt,
-            kernels=self.bound(needed_ops(params, distributions)),
+            kernels=self.bind_kernels(needed_ops(params, distributions)),
         )
 
-    def of_drafts(self, params: SamplingParams) -> Sampler:
+    def for_drafts(self, params: SamplingParams) -> Sampler:
         """A sampler for drafts, with distributions. Its random numbers are independent of those of
         the texts' samplers, even with the same seed."""
         return Sampler(
             self.in_tokens(params),
             self._model.config.vocab,
             self._tokenizer.eog_ids,
-            kernels=self.bound(needed_ops(params, distributions=True)),
+            kernels=self.bind_kernels(needed_ops(params, distributions=True)),
             stream=(1,),
         )
 
     def kernel(self, op: str) -> Kernel:
         """The certified kernel of an op."""
-        self.bound([op])
-        return self._kernels[self._need(op)]
+        self.bind_kernels([op])
+        return self._kernels[self._spec(op)]
 
-    def bound(self, ops: Sequence[str]) -> dict[str, Bind]:
+    def bind_kernels(self, ops: Sequence[str]) -> dict[str, Bind]:
         """Certified kernels of these ops, by name."""
-        needs = {op: self._need(op) for op in ops}
+        needs = {op: self._spec(op) for op in ops}
         if new := [need for need in needs.values() if need not in self._kernels]:
             progress = self._model.options.progress.certified
             chosen = self._model.dispatcher.choose(new, progress)
@@ -67,5 +67,5 @@ class Samplers:
             self._kernels |= chosen
         return {op: partial(bind, self._kernels[need]) for op, need in needs.items()}
 
-    def _need(self, op: str) -> KernelSpec:
-        return over(op, self._model.config.vocab)
+    def _spec(self, op: str) -> KernelSpec:
+        return sampling_spec(op, self._model.config.vocab)

@@ -13,7 +13,7 @@ class Pace:
         self._plain = 0.0  # seconds of a decode step
         self._each = 0.0  # seconds that a prefill token adds
 
-    def add(self, decoded: int, read: int, seconds: float) -> None:
+    def record(self, decoded: int, read: int, seconds: float) -> None:
         """Record a step's duration, with its numbers of decode and prefill tokens."""
         if not decoded:
             return
@@ -22,7 +22,7 @@ class Pace:
         elif self._plain:
             self._each = _mean(self._each, max(0.0, seconds - self._plain) / read)
 
-    def chunk(self, most: int) -> int:
+    def prefill_budget(self, most: int) -> int:
         """Number of prefill tokens for a step that also decodes."""
         if not (self._plain and self._each):
             return min(most, 4 * LEAST)

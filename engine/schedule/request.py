@@ -33,9 +33,9 @@ class Request:
     ended: int = 0
     cancelled: bool = False
     error: Exception | None = None
-    begun: float = 0.0
+    started: float = 0.0
     first: float = 0.0
-    over: float = 0.0
+    finished_at: float = 0.0
     cached: int = 0
     reading: Reading | None = None
     read: bool = False
@@ -51,26 +51,26 @@ class Request:
         """Whether no more output will come."""
         return self.error is not None or self.read or self.ended == self.params.n
 
-    def ends_with(self, piece: Piece | None) -> bool:
+    def is_last_output(self, piece: Piece | None) -> bool:
         """Whether `piece` (None: no piece) is the request's last output."""
         last = None if self.error or self.read else self.pieces[-1] if self.pieces else None
         return self.finished and piece is last
 
-    def says(self, piece: Piece) -> None:
+    def add_piece(self, piece: Piece) -> None:
         """Record a piece."""
         now = time.perf_counter()
         self.first = self.first or now
         self.pieces.append(piece)
         self.ended += piece.finish_reason is not None
-        self.over = now
+        self.finished_at = now
 
-    def is_read(self) -> None:
+    def finish_reading(self) -> None:
         """Record that the reading is complete."""
-        self.read, self.over = True, time.perf_counter()
+        self.read, self.finished_at = True, time.perf_counter()
 
-    def fails(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Record the request's failure."""
-        self.error, self.over = error, time.perf_counter()
+        self.error, self.finished_at = error, time.perf_counter()
 
     def result(self, tokenizer: Tokenizer) -> RequestOutput:
         """The complete result of a finished request."""
@@ -93,7 +93,7 @@ class Request:
             return max(0.0, moment - self.arrived)
 
         drawn = sum(piece.token is not None for piece in self.pieces)
-        times = since(self.begun), since(self.first), since(self.over)
+        times = since(self.started), since(self.first), since(self.finished_at)
         return RequestTimings(*times, len(self.tokens), self.cached, drawn)
 
 
@@ -125,11 +125,11 @@ class Run:
         return self.reading.first if self.reading else self.length - 1
 
     @property
-    def decodes(self) -> bool:
+    def is_decoding(self) -> bool:
         """Whether only the last sampled token is left to evaluate."""
         return bool(self.drawn) and self.held == self.length - 1
 
-    def part(self, count: int) -> list[int]:
+    def next_tokens(self, count: int) -> list[int]:
         """The next `count` tokens to evaluate."""
         prompt, drawn = self.request.tokens, self.drawn
         beyond = len(prompt)

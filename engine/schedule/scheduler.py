@@ -24,10 +24,10 @@ from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Row
 from engine.schedule.pace import Pace
 from engine.schedule.request import Order, Request, Run
-from engine.schedule.slots import Slots, common
+from engine.schedule.slots import Slots, common_prefix
 from kernels.kernel import Kernel
 
-WORTH_WAITING = 16  # tokens: the shortest prefix worth waiting for
+MIN_SHARED = 16  # tokens: the shortest prefix worth waiting for
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,18 @@ class Serving:
 @dataclass(frozen=True, slots=True)
 class Part:
     """The next `count` tokens of a run in a step, the last `wanted` of which need logits.
-    `goes_on`: it is a decode token, not prefill."""
+    `decodes`: it is a decode token, not prefill."""
 
     run: Run
     count: int
     wanted: int
-    goes_on: bool = False
+    decodes: bool = False
 
 
 StepOutput = tuple[Request, Piece | None]  # no piece: the request failed, or its scoring ended
 
 
-class Steps(Protocol):
+class Stepper(Protocol):
     """Runs steps for requests: a Scheduler for any number, or generation/decoding.py for a single
     text, with speculative decoding and context shift."""
 
@@ -65,7 +65,7 @@ class Steps(Protocol):
         """Number of waiting requests."""
 
     @property
-    def work(self) -> bool:
+    def has_work(self) -> bool:
         """Whether a step has anything to do."""
 
     def add(self, request: Request) -> None:
@@ -82,7 +82,7 @@ class Steps(Protocol):
 
 
 class Scheduler:
-    """Requests enter by `add`; `step` returns outputs, until there is no `work`.
+    """Requests enter by `add`; `step` returns outputs, until there is no `has_work`.
 
     `held` is the text in the cache's sequence 0; `close` returns its text at the end. Not
     thread-safe.
@@ -113,7 +113,7 @@ class Scheduler:
         self._waiting[order] = request, run
         heapq.heappush(self._queue, order)
 
-    def _forget(self, request: Request) -> list[Run]:
+    def _dequeue(self, request: Request) -> list[Run]:
         """Remove a request from the queue; returns its preempted runs."""
         orders = ((request.priority, request.arrival, i) for i in range(request.params.n))
         left = [self._waiting.pop(order, (request, None)) for order in orders]
@@ -125,7 +125,7 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def work(self) -> bool:
+    def has_work(self) -> bool:
         """Whether a step has anything to do."""
         return bool(self._waiting or self._running)
 
@@ -134,31 +134,31 @@ class Scheduler:
         request.cancelled = True
         own = [run for run in self._running if run.request is request]
         for run in own:
-            self._leave(run)
-        put_back = self._forget(request)
-        said: list[StepOutput] = []
+            self._release(run)
+        preempted = self._dequeue(request)
+        outputs: list[StepOutput] = []
         if request.finished:
-            return said
-        live = {one.index: one for run in (*own, *put_back) if (one := run.completion)}
+            return outputs
+        live = {one.index: one for run in (*own, *preempted) if (one := run.completion)}
         over = {piece.index for piece in request.pieces if piece.finish_reason}
         for index in range(request.params.n):
             if index not in over:
                 one = live.get(index)
-                piece = one.cancelled() if one else Piece("", None, 0.0, index, "cancelled")
-                said.append(self._says(request, piece))
-        return said
+                piece = one.cancel() if one else Piece("", None, 0.0, index, "cancelled")
+                outputs.append(self._emit(request, piece))
+        return outputs
 
     def step(self) -> list[StepOutput]:
         """Admit requests, evaluate a step, sample."""
-        said = self._admit()
+        outputs = self._admit()
         if parts := self._parts():
             started = time.perf_counter()
-            rows = self._evaluate(parts, said)
-            self._count(parts, time.perf_counter() - started)
+            rows = self._evaluate(parts, outputs)
+            self._record(parts, time.perf_counter() - started)
             with self._serving.timings.sample.measure(sum(bool(part.wanted) for part in parts)):
                 for part, own in rows:
-                    self._draw(part, own, said)
-        return said
+                    self._sample(part, own, outputs)
+        return outputs
 
     def close(self) -> list[int]:
         """Stop; returns the text in sequence 0."""
@@ -169,7 +169,7 @@ class Scheduler:
 
     def _admit(self) -> list[StepOutput]:
         """Admit waiting requests in order, while there are sequences and cells."""
-        said: list[StepOutput] = []
+        outputs: list[StepOutput] = []
         while self._waiting and len(self._running) < self._most and not self._blocked:
             if (order := self._queue[0]) not in self._waiting:
                 heapq.heappop(self._queue)
@@ -179,13 +179,13 @@ class Scheduler:
                 if run is None and not request.tokens:
                     request.tokens = self._serving.encode(request.prompt, request.params)
                     check_prompt(request.tokens, self._model.config.vocab, self._cells.capacity)
-                if not self._enter(order, request, run):
+                if not self._try_admit(order, request, run):
                     break
             except EngineError as error:
-                said.append(self._fail(request, error))
-        return said
+                outputs.append(self._fail(request, error))
+        return outputs
 
-    def _enter(self, order: Order, request: Request, run: Run | None) -> bool:
+    def _try_admit(self, order: Order, request: Request, run: Run | None) -> bool:
         """Try to admit the first waiting request; returns whether it runs now."""
         text = request.tokens + (run.drawn if run else [])
         index, fresh = order[2], run is None
@@ -199,10 +199,10 @@ class Scheduler:
         if self._method.stretch and scored:
             raise PromptError("prompt_logprobs and prompt_attention exclude each other")
         if not request.reading:
-            most = self._method.most(most, len(request.tokens))
+            most = self._method.max_shared(most, len(request.tokens))
         elif self._method.stretch:  # scoring needs full attention
             most = 0
-        if most and self._soon(text, most):
+        if most and self._shares_soon(text, most):
             return False
         if run is None:
             run = Run(request, None, order, request.reading)
@@ -210,68 +210,68 @@ class Scheduler:
                 run.completion = self._serving.completion(index, request.tokens, request.params)
             if scored:
                 run.reading = Likelihoods(request.tokens, 0, self._serving.log_sum_exp())
-        slot = self._slots.take(text, most)
+        slot = self._slots.allocate(text, most)
         held = len(self._slots.texts[slot])
         wanted = len(text) - held + len(self._running)
         if self._running and not self._slots.make_room(wanted):
-            self._slots.leave(slot)
+            self._slots.release(slot)
             self._blocked = True
             return False
         heapq.heappop(self._queue)
         del self._waiting[order]
         if fresh and index + 1 < request.params.n:
             self._push((order[0], order[1], index + 1), request, None)
-        if not request.begun:
-            request.begun, request.cached = time.perf_counter(), held
+        if not request.started:
+            request.started, request.cached = time.perf_counter(), held
         run.slot, run.held = slot, held
         if request.reading:
-            self._method.whole(slot)
+            self._method.begin_full(slot)
         else:
             self._method.begin(slot, len(request.tokens))
-            self._method.reads(slot, held, len(request.tokens))
+            self._method.prefill_from(slot, held, len(request.tokens))
         self._running.append(run)
         self._running.sort(key=lambda one: one.order)
         return True
 
-    def _soon(self, text: Sequence[int], most: int) -> bool:
+    def _shares_soon(self, text: Sequence[int], most: int) -> bool:
         """Whether a running prefill will soon have evaluated more of this text's prefix than is
         cached, and enough of it to be worth waiting."""
         coming = [
-            min(common(run.request.tokens, text), most)
+            min(common_prefix(run.request.tokens, text), most)
             for run in self._running
             if run.held < len(run.request.tokens)
         ]
-        if (soon := max(coming, default=0)) < WORTH_WAITING:
+        if (soon := max(coming, default=0)) < MIN_SHARED:
             return False
-        return soon > max(min(common(held, text), most) for held in self._slots.texts)
+        return soon > max(min(common_prefix(held, text), most) for held in self._slots.texts)
 
-    def _leave(self, run: Run) -> None:
+    def _release(self, run: Run) -> None:
         self._running.remove(run)
-        self._slots.leave(run.slot)
+        self._slots.release(run.slot)
         run.slot = -1
         self._blocked = False
 
-    def _put_back(self, run: Run) -> None:
+    def _preempt(self, run: Run) -> None:
         """Preempt a run: free its cells, keep its sampler, queue it again."""
-        self._slots.cut(run.slot, 0)
-        self._leave(run)
+        self._slots.truncate(run.slot, 0)
+        self._release(run)
         run.held = 0
         if run.reading:
-            run.reading.begin()
+            run.reading.reset()
         self._push(run.order, run.request, run)
         self._blocked = True
 
     def _fail(self, request: Request, error: Exception) -> StepOutput:
         """End a request with an error."""
-        self.cancel_silently(request)
-        request.fails(error)
+        self.remove(request)
+        request.fail(error)
         return request, None
 
-    def cancel_silently(self, request: Request) -> None:
+    def remove(self, request: Request) -> None:
         """Remove a request without output."""
         for run in [run for run in self._running if run.request is request]:
-            self._leave(run)
-        self._forget(request)
+            self._release(run)
+        self._dequeue(request)
 
     # Composition of a step
 
@@ -280,43 +280,48 @@ class Scheduler:
         budget, outputs = self._model.limits["tokens"], self._model.limits["outputs"]
         parts: list[Part] = []
         for run in list(self._running):
-            if run.slot >= 0 and run.decodes and len(parts) < budget and self._room(run, parts):
-                parts.append(Part(run, 1, 1, goes_on=True))
-        left = min(budget - len(parts), self._pace.chunk(budget)) if parts else budget
+            if (
+                run.slot >= 0
+                and run.is_decoding
+                and len(parts) < budget
+                and self._reserve(run, parts)
+            ):
+                parts.append(Part(run, 1, 1, decodes=True))
+        left = min(budget - len(parts), self._pace.prefill_budget(budget)) if parts else budget
         spare = outputs - len(self._running)  # for readings, which need several rows
         for run in list(self._running):
-            if run.slot < 0 or run.decodes or left <= 0:
+            if run.slot < 0 or run.is_decoding or left <= 0:
                 continue
-            if stretch := self._stretch(run):
+            if stretch := self._next_chunk(run):
                 # a chunk of sparse prefill is indivisible, and there is one per step
-                if stretch > budget - len(parts) or any(self._stretch(p.run) for p in parts):
+                if stretch > budget - len(parts) or any(self._next_chunk(p.run) for p in parts):
                     continue
-                if count := self._room(run, parts, stretch, stretch):
+                if count := self._reserve(run, parts, stretch, stretch):
                     ends = run.held + count == run.length
                     parts.append(Part(run, count, int(ends)))
                     left -= count
                 continue
             begin = max(0, run.first - run.held)  # tokens whose rows are not needed
             count = min(run.length - run.held, left, begin + 1 + spare)
-            if self._method.ends and run.held < (prompt := len(run.request.tokens)):
+            if self._method.ends_prefill and run.held < (prompt := len(run.request.tokens)):
                 count = min(count, prompt - run.held)
-            elif self._method.together and not run.request.reading:
-                count = min(count, self._method.together)
-            if count := self._room(run, parts, count):
+            elif self._method.max_decode and not run.request.reading:
+                count = min(count, self._method.max_decode)
+            if count := self._reserve(run, parts, count):
                 wanted = max(0, count - begin)
                 spare -= max(0, wanted - 1)
                 parts.append(Part(run, count, wanted))
                 left -= count
         return [part for part in parts if part.run.slot >= 0]
 
-    def _stretch(self, run: Run) -> int:
+    def _next_chunk(self, run: Run) -> int:
         """Size of the next chunk of a prompt with sparse prefill attention; 0 for others."""
         prompt, stretch = len(run.request.tokens), self._method.stretch
         if not stretch or run.request.reading or run.held >= prompt:
             return 0
         return min(prompt, run.held // stretch * stretch + stretch) - run.held
 
-    def _room(self, run: Run, parts: list[Part], count: int = 1, least: int = 1) -> int:
+    def _reserve(self, run: Run, parts: list[Part], count: int = 1, least: int = 1) -> int:
         """How many of `count` cells a run gets besides those of `parts`. While there are fewer than
         `least`, the latest run is preempted, possibly this one."""
         while True:
@@ -325,12 +330,12 @@ class Scheduler:
             if (free := self._cells.free - taken) >= least:
                 return min(free, count)
             last = self._running[-1]
-            self._put_back(last)
+            self._preempt(last)
             if last is run:
                 return 0
 
     def _evaluate(
-        self, parts: list[Part], said: list[StepOutput]
+        self, parts: list[Part], outputs: list[StepOutput]
     ) -> Iterator[tuple[Part, list[Row]]]:
         """Run a step; yields the parts with their rows. If it fails, each part is run alone, and
         only the failing requests end."""
@@ -338,14 +343,16 @@ class Scheduler:
             return self._split(parts, self._run(parts))
         except (EngineError, ArithmeticError) as error:
             if len(parts) == 1:
-                said.append(self._fail(parts[0].run.request, error))
+                outputs.append(self._fail(parts[0].run.request, error))
                 return iter(())
-        return self._each(parts, said)
+        return self._evaluate_each(parts, outputs)
 
-    def _each(self, parts: list[Part], said: list[StepOutput]) -> Iterator[tuple[Part, list[Row]]]:
+    def _evaluate_each(
+        self, parts: list[Part], outputs: list[StepOutput]
+    ) -> Iterator[tuple[Part, list[Row]]]:
         for part in parts:
             if part.run.slot >= 0:
-                yield from self._evaluate([part], said)
+                yield from self._evaluate([part], outputs)
 
     def _split(self, parts: list[Part], rows: Sequence[Row]) -> Iterator[tuple[Part, list[Row]]]:
         at = 0
@@ -367,7 +374,7 @@ class Scheduler:
             run = part.run
             if run.reading and run.reading.hidden:
                 hidden.update(range(len(wanted), len(wanted) + part.wanted))
-            tokens += run.part(part.count)
+            tokens += run.next_tokens(part.count)
             positions += range(run.held, run.held + part.count)
             sequences += [(run.slot,)] * part.count
             wanted += range(len(tokens) - part.wanted, len(tokens))
@@ -381,26 +388,26 @@ class Scheduler:
             part.run.held += part.count
             self._slots.texts[part.run.slot] += tokens[at : at + part.count]
             at += part.count
-        for part in parts if self._method.ends else ():
-            self._finish(part.run)
+        for part in parts if self._method.ends_prefill else ():
+            self._end_prefill(part.run)
         self.evaluated += len(tokens)
         return found
 
-    def _finish(self, run: Run) -> None:
+    def _end_prefill(self, run: Run) -> None:
         """Apply the eviction policy if the prompt is complete. Cells shared with other sequences
         need copies: if there are no cells for them, the latest runs are preempted."""
         if run.slot < 0 or run.request.reading or run.held != len(run.request.tokens):
             return
         others = [other for other in self._running if other is not run]
-        while not self._slots.make_room(self._method.wanted(run.slot)) and others:
-            self._put_back(others.pop())
+        while not self._slots.make_room(self._method.cells_needed(run.slot)) and others:
+            self._preempt(others.pop())
         self._method.finish(run.slot)
 
-    def _count(self, parts: list[Part], seconds: float) -> None:
+    def _record(self, parts: list[Part], seconds: float) -> None:
         """Record a step's time, divided between decode and prefill by tokens."""
-        decoded = sum(part.count for part in parts if part.goes_on)
+        decoded = sum(part.count for part in parts if part.decodes)
         read = sum(part.count for part in parts) - decoded
-        self._pace.add(decoded, read, seconds)
+        self._pace.record(decoded, read, seconds)
         for span, tokens in (
             (self._serving.timings.eval, decoded),
             (self._serving.timings.prompt, read),
@@ -410,35 +417,35 @@ class Scheduler:
 
     # Sampling
 
-    def _draw(self, part: Part, rows: list[Row], said: list[StepOutput]) -> None:
+    def _sample(self, part: Part, rows: list[Row], outputs: list[StepOutput]) -> None:
         """Sample a run's next token if its text is evaluated, or end its reading."""
         run, request = part.run, part.run.request
         if run.slot < 0:  # another run of the request has failed
             return
         try:
             if run.reading:
-                run.reading.take(rows)
+                run.reading.receive(rows)
             if run.held < run.length:
                 return
             completion = run.completion
             if completion is None:
-                request.is_read()
-                self._leave(run)
-                said.append((request, None))
+                request.finish_reading()
+                self._release(run)
+                outputs.append((request, None))
                 return
             if isinstance(run.reading, Likelihoods):
                 completion.prompt_logprobs = (None, *run.reading.logprobs)
                 run.reading = None
             piece = completion.sample(rows[-1])
             if not completion.finished and run.length > self._cells.capacity:
-                piece = completion.ended(piece, "length")
+                piece = completion.finish(piece, "length")
         except Exception as error:  # fail this request only: logits processors are user code
-            said.append(self._fail(request, error))
+            outputs.append(self._fail(request, error))
             return
         if piece.finish_reason:
-            self._leave(run)
-        said.append(self._says(request, piece))
+            self._release(run)
+        outputs.append(self._emit(request, piece))
 
-    def _says(self, request: Request, piece: Piece) -> StepOutput:
-        request.says(piece)
+    def _emit(self, request: Request, piece: Piece) -> StepOutput:
+        request.add_piece(piece)
         return request, piece

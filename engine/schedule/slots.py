@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from engine.cache.cells import Cells
 
 
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix of two texts."""
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common_prefix prefix of two texts."""
     most = min(len(a), len(b))
     if a[:most] == b[:most]:
         return most
@@ -30,34 +30,34 @@ class Slots:
         self.texts[0] = list(held)
         self._idle = dict.fromkeys(range(cells.n_sequences - 1, -1, -1))  # 0 is the most recent
 
-    def take(self, text: Sequence[int], most: int) -> int:
+    def allocate(self, text: Sequence[int], most: int) -> int:
         """Allocate an idle slot for a text; it shares up to `most` tokens of the longest prefix
         that any slot has evaluated."""
         giver, shared = 0, 0
         for sequence, held in enumerate(self.texts):
-            found = min(common(held, text), most)
-            if found > shared and (found := self._cells.method.shares(sequence, found)) > shared:
+            found = min(common_prefix(held, text), most)
+            if found > shared and (found := self._cells.method.shareable(sequence, found)) > shared:
                 giver, shared = sequence, found
         empty = (s for s in self._idle if not self.texts[s])
         others = (s for s in self._idle if s != giver or not shared)
         slot = next(empty, next(others, giver))
         del self._idle[slot]
         if slot == giver and shared:
-            self.cut(slot, shared)
+            self.truncate(slot, shared)
         else:
-            self.cut(slot, 0)
+            self.truncate(slot, 0)
             if shared:
                 self._cells.copy(giver, slot, end=shared)
                 self.texts[slot] = self.texts[giver][:shared]
         return slot
 
-    def cut(self, slot: int, end: int) -> None:
+    def truncate(self, slot: int, end: int) -> None:
         """Drop the slot's tokens from index `end` on."""
         if self._cells.lengths[slot] > end:
             self._cells.remove(slot, begin=end)
         del self.texts[slot][end:]
 
-    def leave(self, slot: int) -> None:
+    def release(self, slot: int) -> None:
         """Mark a slot as idle."""
         self._idle[slot] = None
 
@@ -71,11 +71,11 @@ class Slots:
         for slot in list(self._idle):
             if self._cells.free >= cells:
                 break
-            self.cut(slot, 0)
+            self.truncate(slot, 0)
         return self._cells.free >= cells
 
     def close(self) -> list[int]:
         """Clear all slots but 0; returns the text in it."""
         for slot in range(1, len(self.texts)):
-            self.cut(slot, 0)
+            self.truncate(slot, 0)
         return self.texts[0]

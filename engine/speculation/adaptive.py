@@ -109,14 +109,14 @@ class AdaptiveLength:
             return self.best
         return min((n for n in self._lost if n != self.best), key=lambda n: self._lost[n])
 
-    def rest(self) -> int:
+    def plain_steps(self) -> int:
         """Number of plain steps before the next exploration, if speculation does not pay."""
         if self.best or 0 not in self.step_seconds.means:
             return 0
         due = sum(self._lost.values()) / PROBING - self._elapsed
         return max(0, min(LONGEST_REST, int(due / self.step_seconds.means[0])))
 
-    def rested(self, step_seconds: float) -> None:
+    def record_plain_step(self, step_seconds: float) -> None:
         """Record a plain step during a rest."""
         self._elapsed += step_seconds
         self._unread += 1

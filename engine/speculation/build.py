@@ -13,7 +13,14 @@ from engine.sampling.samplers import Samplers
 from engine.speculation import vocabularies
 from engine.speculation.drafter import Drafter
 from engine.speculation.lookahead import LookaheadDrafter
-from engine.speculation.model_drafter import Guesser, ModelDrafter, OtherModel, Sparser, draw, grow
+from engine.speculation.model_drafter import (
+    DraftingModel,
+    DraftModel,
+    ModelDrafter,
+    SparseTarget,
+    draw,
+    grow,
+)
 from engine.speculation.own_heads import OwnHeads
 from engine.speculation.prompt_lookup import PromptLookupDrafter
 from engine.speculation.settings import (
@@ -45,7 +52,7 @@ class Loaded(Protocol):
     def samplers(self) -> Samplers: ...
 
 
-def with_room(options: Options, settings: Settings) -> Options:
+def with_draft_capacity(options: Options, settings: Settings) -> Options:
     """The target's options, with sequences, outputs and states for drafts."""
     return replace(
         options,
@@ -62,8 +69,8 @@ def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Spe
         raise ModelError("drafts need steps of at least 2 tokens: batch or context is 1")
     sampler = verifier = None
     if isinstance(settings, Linear) and settings.sampling:
-        sampler = (draft or target).samplers.of_drafts(settings.sampling)
-        kernels = target.samplers.bound(OPS)
+        sampler = (draft or target).samplers.for_drafts(settings.sampling)
+        kernels = target.samplers.bind_kernels(OPS)
         verifier = Verifier(target.model.config.vocab, kernels, sampler)
     return Speculation(
         target.model,
@@ -90,19 +97,19 @@ def drafter(
             return LookaheadDrafter(settings.W, settings.N, settings.G, settings.seed)
         case OwnHead():
             return OwnHeads(target.model, settings.draft_p_min)
-    guesser = _guesser(settings, target, draft)
+    drafting_model = _drafting_model(settings, target, draft)
     propose = partial(grow, p_min=settings.draft_p_min)
     if isinstance(settings, Tree):
         propose = partial(propose, p_split=settings.p_split, branches=settings.n_parallel)
     elif sampler:
         propose = partial(draw, sampler=sampler, p_min=settings.draft_p_min)
-    found = ModelDrafter(guesser, propose, settings.draft_min)
+    found = ModelDrafter(drafting_model, propose, settings.draft_min)
     if draft and settings.translate:
         return vocabularies.TranslatedDrafter(found, target.tokenizer, draft.tokenizer)
     return found
 
 
-def _guesser(settings: Linear | Tree, target: Loaded, draft: Loaded | None) -> Guesser:
+def _drafting_model(settings: Linear | Tree, target: Loaded, draft: Loaded | None) -> DraftingModel:
     """The model that drafts."""
     if draft is None:
         if settings.threshold is None:
@@ -110,9 +117,9 @@ def _guesser(settings: Linear | Tree, target: Loaded, draft: Loaded | None) -> G
         if not target.model.config.sparsity:
             path = target.model.file.path
             raise ModelError(f"{path}: no block skips neurons, so a draft cannot skip more")
-        return Sparser(target.model, settings.threshold)
+        return SparseTarget(target.model, settings.threshold)
     if settings.threshold is not None:
         raise ModelError("a draft model and a stricter threshold exclude each other")
     if not settings.translate:
         vocabularies.check(target.tokenizer, draft.tokenizer, Path(draft.model.file.path))
-    return OtherModel(draft.model)
+    return DraftModel(draft.model)

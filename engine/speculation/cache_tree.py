@@ -44,14 +44,14 @@ def depth(draft: Draft) -> int:
     return max(positions(draft, 0))
 
 
-def enter(cells: Cells, draft: Draft) -> None:
+def fork(cells: Cells, draft: Draft) -> None:
     """Fork the text into the sequences of the leaves, before the step."""
     if not is_chain(draft):
         for sequence in range(1, 1 + len(leaves(draft))):
             cells.copy(0, sequence)
 
 
-def keep(cells: Cells, draft: Draft, node: int, last: int) -> None:
+def commit(cells: Cells, draft: Draft, node: int, last: int) -> None:
     """Commit the path to `node` (-1: nothing) to the text after a step, and drop all other nodes.
     The text's last token is at position `last`."""
     if not draft:
@@ -65,17 +65,17 @@ def keep(cells: Cells, draft: Draft, node: int, last: int) -> None:
         winner = 1 + next(i for i, leaf in enumerate(ends) if node in draft.path(leaf))
         cells.remove(0)
         cells.copy(winner, 0, end=last + 1 + len(path))
-    leave(cells, draft)
+    drop_leaves(cells, draft)
 
 
-def leave(cells: Cells, draft: Draft) -> None:
+def drop_leaves(cells: Cells, draft: Draft) -> None:
     """Drop the leaves' sequences."""
     if not is_chain(draft):
         for sequence in range(1, 1 + len(leaves(draft))):
             cells.remove(sequence)
 
 
-def pruned(draft: Draft, nodes: int, branches: int) -> tuple[Draft, dict[int, int]]:
+def prune(draft: Draft, nodes: int, branches: int) -> tuple[Draft, dict[int, int]]:
     """Limit a draft to its first `nodes` nodes on at most `branches` branches; also returns the
     kept nodes' new indices by old ones (-1 for -1)."""
     parents: list[int] = []

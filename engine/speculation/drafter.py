@@ -54,7 +54,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Verification:
     """The result of verifying a draft.
 
     - `tokens` are appended to the text: the accepted ones and one more.
@@ -79,11 +79,11 @@ class Drafter(Protocol):
         """Propose at most `most` tokens, possibly none. `text` is the prompt and all tokens passed
         to `verified` since, at least one in all."""
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         """Receive the result of the last draft."""
 
 
-class Branches:
+class DraftBuilder:
     """Builds a deterministic draft; branches with common prefixes share nodes."""
 
     def __init__(self) -> None:

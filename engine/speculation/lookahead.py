@@ -9,7 +9,7 @@ any other, and correct guesses of the window are accepted too.
 import random
 from collections.abc import Sequence
 
-from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+from engine.speculation.drafter import TEXT, Draft, DraftBuilder, Verification
 
 
 class Window:
@@ -42,7 +42,7 @@ class Window:
         """Tokens of the window in a step, without the text's last one."""
         return self.W * (self.N - 1) - 1
 
-    def feed(self, last: int, branches: Branches) -> list[int]:
+    def add_to(self, last: int, branches: DraftBuilder) -> list[int]:
         """Add the window to a draft; returns the nodes of the last row."""
         first, *later = self._rows
         first[0] = last
@@ -53,7 +53,7 @@ class Window:
             nodes = [branches.add(node, token) for node, token in zip(nodes, row, strict=True)]
         return nodes
 
-    def take(self, guesses: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+    def advance(self, guesses: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
         """Append a row of W argmax tokens and drop the first row. Returns the n-grams of columns
         that the target guessed completely, each as its first token and the rest."""
         self._rows.append(list(guesses))
@@ -89,7 +89,7 @@ class NgramPool:
         if len(found) > self._most:
             del found[next(iter(found))]
 
-    def of(self, token: int) -> list[tuple[int, ...]]:
+    def continuations(self, token: int) -> list[tuple[int, ...]]:
         """Continuations of a token, the latest first."""
         return list(reversed(self._found.get(token, {})))
 
@@ -117,10 +117,10 @@ class LookaheadDrafter:
         self._last_row = []
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
-        branches = Branches()
+        branches = DraftBuilder()
         fits = self._window.size <= most
-        self._last_row = self._window.feed(text[-1], branches) if fits else []
-        for ngram in self._pool.of(text[-1]):
+        self._last_row = self._window.add_to(text[-1], branches) if fits else []
+        for ngram in self._pool.continuations(text[-1]):
             node = TEXT
             for token in ngram:
                 if len(branches) >= most:
@@ -128,11 +128,11 @@ class LookaheadDrafter:
                 node = branches.add(node, token)
         return branches.draft()
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         ahead = len(step.tokens)
         if self._last_row:
             guesses = [step.likeliest(node) for node in self._last_row]
-            for token, following in self._window.take(guesses):
+            for token, following in self._window.advance(guesses):
                 self._pool.add(token, following)
             ahead -= 1  # dropping a row moved the window by one
         self._window.slide(ahead)

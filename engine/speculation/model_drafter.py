@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.model import Model
 from engine.sampling.sampler import Sampler
-from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+from engine.speculation.drafter import TEXT, Draft, DraftBuilder, Verification
 from reference.op import Array
 
 CANDIDATES = 10  # likeliest tokens, over which probabilities are normalized, as in llama.cpp
@@ -21,7 +21,7 @@ FORKS = 8  # of them, those considered for forks
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DraftState:
     """State of a drafting model: the text is in `sequence` of its cache and ends before position
     `end`; `logits` float32 [vocab] are the last token's, until the next step. `spare` are empty
     sequences that may be used."""
@@ -33,17 +33,17 @@ class Place:
     logits: Array
 
 
-class Guesser(Protocol):
+class DraftingModel(Protocol):
     """A model that can continue a text and roll back."""
 
-    def standing(self, text: Sequence[int]) -> AbstractContextManager[Place]:
+    def evaluated(self, text: Sequence[int]) -> AbstractContextManager[DraftState]:
         """Context manager: evaluate the text; on exit, roll back to it."""
 
-    def room(self, text: Sequence[int]) -> int:
+    def capacity(self, text: Sequence[int]) -> int:
         """Number of tokens that it can draft."""
 
 
-class OtherModel:
+class DraftModel:
     """A draft model with its own cache, which keeps the text between drafts. Texts longer than its
     context are cut at the front, half of the context at a time."""
 
@@ -52,7 +52,7 @@ class OtherModel:
         self._most = min(model.cells.capacity, model.config.positions or model.cells.capacity)
         self._held: list[int] = []
 
-    def room(self, text: Sequence[int]) -> int:
+    def capacity(self, text: Sequence[int]) -> int:
         read = self._read(text)
         if max(read) >= self._model.config.vocab:  # a token that only the target has
             return 0
@@ -65,7 +65,7 @@ class OtherModel:
         return text[min(-(-over // half) * half, len(text) - 1) :]
 
     @contextmanager
-    def standing(self, text: Sequence[int]) -> Iterator[Place]:
+    def evaluated(self, text: Sequence[int]) -> Iterator[DraftState]:
         model, cells = self._model, self._model.cells
         text = self._read(text)
         most = min(len(self._held), len(text) - 1)
@@ -77,25 +77,25 @@ class OtherModel:
         self._held = list(text)
         spare = range(1, model.options.sequences)
         try:
-            yield Place(model, 0, spare, len(text), logits)
+            yield DraftState(model, 0, spare, len(text), logits)
         finally:
             cells.remove(0, begin=len(text))
             for sequence in spare:
                 cells.remove(sequence)
 
 
-class Sparser:
+class SparseTarget:
     """The target itself with a stricter neuron threshold: the text's cells are shared, and only its
     last token is evaluated again, in another sequence."""
 
     def __init__(self, model: Model, threshold: float) -> None:
         self._model, self._threshold = model, threshold
 
-    def room(self, _: Sequence[int]) -> int:
+    def capacity(self, _: Sequence[int]) -> int:
         return self._model.cells.free - 1
 
     @contextmanager
-    def standing(self, text: Sequence[int]) -> Iterator[Place]:
+    def evaluated(self, text: Sequence[int]) -> Iterator[DraftState]:
         model, cells = self._model, self._model.cells
         last = model.options.sequences - 1
         before = model.threshold
@@ -104,7 +104,7 @@ class Sparser:
         try:
             end = cells.next_position(0) + 1
             logits = model.evaluate(text[-1:], end - 1, sequence=last)
-            yield Place(model, last, range(1, last), end, logits)
+            yield DraftState(model, last, range(1, last), end, logits)
         finally:
             model.set_threshold(before)
             for sequence in range(1, model.options.sequences):
@@ -119,7 +119,7 @@ class Branch:
     sequence: int
 
 
-def shares(logits: Array) -> list[tuple[int, float]]:
+def top_probabilities(logits: Array) -> list[tuple[int, float]]:
     """The likeliest tokens in order, with their probabilities normalized over these tokens."""
     best = np.argpartition(-logits, min(CANDIDATES, len(logits) - 1))[:CANDIDATES]
     best = best[np.lexsort((best, -logits[best]))]
@@ -127,18 +127,20 @@ def shares(logits: Array) -> list[tuple[int, float]]:
     return list(zip(best.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
 
-def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: int = 1) -> Draft:
+def grow(
+    state: DraftState, most: int, p_min: float, p_split: float = 1.0, branches: int = 1
+) -> Draft:
     """Draft at most `most` likely tokens: each branch is extended by its likeliest token until its
     probability is below `p_min`, and forks at others above `p_split`, up to `branches` branches."""
-    found = Branches()
-    spare = list(place.spare)[: branches - 1]
-    cells, rows = place.model.cells, place.logits[np.newaxis]
-    live, position = [Branch(TEXT, place.sequence)], place.end
+    found = DraftBuilder()
+    spare = list(state.spare)[: branches - 1]
+    cells, rows = state.model.cells, state.logits[np.newaxis]
+    live, position = [Branch(TEXT, state.sequence)], state.end
     while live:
         grown: list[Branch] = []
         tokens: list[int] = []
         for branch, row in zip(live, rows, strict=True):
-            likely = shares(row)
+            likely = top_probabilities(row)
             going = likely[0][1] >= p_min
             wanted = [token for token, share in likely[1:FORKS] if share > p_split]
             for token in [likely[0][0], *wanted] if going else []:
@@ -153,17 +155,17 @@ def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: 
         if not grown or len(found) == most:
             break
         owners = [(branch.sequence,) for branch in grown]
-        rows = place.model.step(tokens, [position] * len(grown), owners, range(len(grown)))
+        rows = state.model.step(tokens, [position] * len(grown), owners, range(len(grown)))
         live, position = grown, position + 1
     return found.draft()
 
 
-def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
+def draw(state: DraftState, most: int, sampler: Sampler, p_min: float) -> Draft:
     """Sample a chain with its distributions. It ends where no token has probability `p_min` or
     more; a criterion on the sampled token would change the distribution."""
     tokens: list[int] = []
     rows: list[Array] = []
-    logits, position = place.logits, place.end
+    logits, position = state.logits, state.end
     while len(tokens) < most:
         distribution = sampler.distribution(logits)
         if distribution.max() < p_min:
@@ -172,7 +174,7 @@ def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
         tokens.append(token)
         rows.append(distribution)
         if len(tokens) < most:
-            logits = place.model.step([token], [position], [(place.sequence,)], [0])[0]
+            logits = state.model.step([token], [position], [(state.sequence,)], [0])[0]
             position += 1
     return Draft.chain(tokens, np.array(rows) if rows else None)
 
@@ -182,22 +184,22 @@ class ModelDrafter:
 
     def __init__(
         self,
-        guesser: Guesser,
-        propose: Callable[[Place, int], Draft],
+        model: DraftingModel,
+        propose: Callable[[DraftState, int], Draft],
         least: int,
     ) -> None:
-        self._guesser, self._propose, self._least = guesser, propose, least
+        self._drafting_model, self._propose, self._least = model, propose, least
 
     def begin(self, _: Sequence[int]) -> None:
         """The model's cache keeps the common prefix."""
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
-        most = min(most, self._guesser.room(text))
+        most = min(most, self._drafting_model.capacity(text))
         if most < max(1, self._least):
             return Draft()
-        with self._guesser.standing(text) as place:
-            found = self._propose(place, most)
+        with self._drafting_model.evaluated(text) as state:
+            found = self._propose(state, most)
         return found if len(found) >= self._least else Draft()
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         """Not needed: the next `draft` has the text."""

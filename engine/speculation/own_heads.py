@@ -14,8 +14,8 @@ import numpy as np
 
 from engine.config import ModelError
 from engine.model import Model
-from engine.speculation.drafter import Draft, Verified
-from engine.speculation.model_drafter import shares
+from engine.speculation.drafter import Draft, Verification
+from engine.speculation.model_drafter import top_probabilities
 from reference.op import Array
 
 
@@ -33,7 +33,7 @@ class OwnHeads:
     def begin(self, prompt: Sequence[int]) -> None:
         """Caches keep the common prefix."""
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         """Not needed: the next `draft` has the text."""
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
@@ -41,39 +41,41 @@ class OwnHeads:
         cells = self._model.cells
         if most < 1 or not 0 < cells.lengths[0] == len(text) - 1:
             return Draft()
-        behind, found = cells.next_position(0), list[int]()
-        self._forget_others(text)
+        end, found = cells.next_position(0), list[int]()
+        self._invalidate(text)
         try:
             while len(found) < most:
-                logits = self._logits_behind([*text, *found], len(found))
-                token, share = shares(logits)[0] if np.isfinite(logits).all() else (0, -1.0)
+                logits = self._logits_after([*text, *found], len(found))
+                token, share = (
+                    top_probabilities(logits)[0] if np.isfinite(logits).all() else (0, -1.0)
+                )
                 if share < self._p_min:
                     break
                 found.append(token)
         finally:
-            cells.remove(0, begin=behind)
+            cells.remove(0, begin=end)
             self._text = [*text, *found]
         return Draft.chain(found)
 
-    def _place(self) -> int:
+    def _allocate_cell(self) -> int:
         """Allocate a cell for the next draft token."""
         cells = self._model.cells
         return int(cells.place([cells.next_position(0)], [(0,)])[0])
 
-    def _forget_others(self, text: Sequence[int]) -> None:
+    def _invalidate(self, text: Sequence[int]) -> None:
         """Invalidate what was read of other tokens or in other cells."""
-        cells = self._model.cells.of(0).tolist()
-        same, there = _alike(self._text, text), _alike(self._cells, cells)
+        cells = self._model.cells.list_of(0).tolist()
+        same, there = _common_prefix(self._text, text), _common_prefix(self._cells, cells)
         self._read = [min(n, there, max(same - 1 - i, 0)) for i, n in enumerate(self._read)]
         self._cells = cells
 
-    def _logits_behind(self, text: Sequence[int], drafted: int) -> Array:
+    def _logits_after(self, text: Sequence[int], drafted: int) -> Array:
         """Logits float32 [vocab] after a text whose last `drafted` tokens are drafted; the block
         catches up with what it has not read."""
         number = min(drafted, len(self._read) - 1)
-        goal = self._place() if number == len(self._read) - 1 else 0
+        goal = self._allocate_cell() if number == len(self._read) - 1 else 0
         if drafted > number:  # continue from the cell of its last hidden state
-            return self._run(number, text[-1:], [int(self._model.cells.of(0)[-2])], goal)
+            return self._run(number, text[-1:], [int(self._model.cells.list_of(0)[-2])], goal)
         count, size = len(self._cells), self._model.limits["tokens"]
         following, logits = text[1 + number :], np.empty(0, np.float32)
         for first in range(min(self._read[number], count - 1), count, size):
@@ -92,7 +94,7 @@ class OwnHeads:
         model, count, outputs = self._model, len(own), int(goal is not None)
         ahead = model.ahead[number]
         inputs, positions = ahead.inputs, model.cells.positions[list(own)]
-        with model.alone():
+        with model.exclusive():
             for name, values in (("tokens", following), ("cells", own), ("positions", positions)):
                 inputs[name][:count] = values
             ends = np.searchsorted(model.cells.positions_of(0), positions, side="right")
@@ -103,7 +105,7 @@ class OwnHeads:
             return np.array(ahead.logits[0])
 
 
-def _alike(old: Sequence[int], new: Sequence[int]) -> int:
+def _common_prefix(old: Sequence[int], new: Sequence[int]) -> int:
     """Length of the common prefix."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from engine.speculation.drafter import Draft, Verified
+from engine.speculation.drafter import Draft, Verification
 
 
 class PromptLookupDrafter:
@@ -38,7 +38,7 @@ class PromptLookupDrafter:
                 return Draft.chain(_continued(text, self._follows[suffix], most))
         return Draft()
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         self._read(step.tokens)
 
     def _read(self, tokens: Sequence[int]) -> None:

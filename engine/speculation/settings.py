@@ -13,19 +13,19 @@ from engine.config import ModelError
 from engine.sampling.params import SamplingParams
 
 
-def _demand(**least: tuple[int, int]) -> None:
+def _check_least(**least: tuple[int, int]) -> None:
     for name, (value, bound) in least.items():
         if value < bound:
             raise ModelError(f"{name} must be at least {bound}, got {value}")
 
 
-def _demand_shares(**shares: float) -> None:
+def _check_fractions(**shares: float) -> None:
     for name, value in shares.items():
         if not 0 <= value <= 1:
             raise ModelError(f"{name} must be 0 to 1, got {value}")
 
 
-def _demand_number(threshold: float | None) -> None:
+def _check_number(threshold: float | None) -> None:
     if threshold is not None and math.isnan(threshold):
         raise ModelError(f"threshold is {threshold}, not a number")
 
@@ -51,9 +51,9 @@ class Linear:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
-        _demand(draft_max=(self.draft_max, 1), draft_min=(self.draft_min, 0))
-        _demand_shares(draft_p_min=self.draft_p_min)
-        _demand_number(self.threshold)
+        _check_least(draft_max=(self.draft_max, 1), draft_min=(self.draft_min, 0))
+        _check_fractions(draft_p_min=self.draft_p_min)
+        _check_number(self.threshold)
         if self.sampling and self.translate:
             raise ModelError("translated drafts have no probabilities: leave out sampling")
         if self.sampling and self.draft_min:
@@ -75,13 +75,13 @@ class Tree:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
-        _demand(
+        _check_least(
             draft_max=(self.draft_max, 1),
             draft_min=(self.draft_min, 0),
             n_parallel=(self.n_parallel, 1),
         )
-        _demand_shares(draft_p_min=self.draft_p_min, p_split=self.p_split)
-        _demand_number(self.threshold)
+        _check_fractions(draft_p_min=self.draft_p_min, p_split=self.p_split)
+        _check_number(self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class PromptLookup:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
-        _demand(
+        _check_least(
             draft_max=(self.draft_max, 1),
             prompt_lookup_min=(self.prompt_lookup_min, 1),
             prompt_lookup_max=(self.prompt_lookup_max, self.prompt_lookup_min),
@@ -111,7 +111,7 @@ class LookaheadTrie:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
-        _demand(draft_max=(self.draft_max, 1), branch_length=(self.branch_length, 1))
+        _check_least(draft_max=(self.draft_max, 1), branch_length=(self.branch_length, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Lookahead:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _demand(W=(self.W, 1), N=(self.N, 2), G=(self.G, 0))
+        _check_least(W=(self.W, 1), N=(self.N, 2), G=(self.G, 0))
 
     @property
     def draft_max(self) -> int:
@@ -146,8 +146,8 @@ class OwnHead:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
-        _demand(draft_max=(self.draft_max, 1))
-        _demand_shares(draft_p_min=self.draft_p_min)
+        _check_least(draft_max=(self.draft_max, 1))
+        _check_fractions(draft_p_min=self.draft_p_min)
 
 
 Settings = Linear | Tree | PromptLookup | LookaheadTrie | Lookahead | OwnHead

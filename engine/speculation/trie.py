@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+from engine.speculation.drafter import TEXT, Draft, DraftBuilder, Verification
 
 OUTPUT_WEIGHT = 1e-4  # outputs only break ties between equally frequent branches of the prompt
 
@@ -109,16 +109,16 @@ class Trie:
         for token, child in [*node.children.items()]:
             child.f_out = child.f_out / 2 if child.f_out > 1 else 0.0
             self._halve_outputs(child)
-            self._drop_if_unheard_of(node, token)
+            self._drop_if_unused(node, token)
 
     def _forget_prompt(self, node: Node) -> None:
         for token, child in [*node.children.items()]:
             if child.f_in:
                 child.f_in = 0
                 self._forget_prompt(child)
-                self._drop_if_unheard_of(node, token)
+                self._drop_if_unused(node, token)
 
-    def _drop_if_unheard_of(self, node: Node, token: int) -> None:
+    def _drop_if_unused(self, node: Node, token: int) -> None:
         child = node.children[token]
         if not child.f_in and not child.f_out:  # it has no children any more
             del node.children[token]
@@ -147,18 +147,18 @@ class TrieDrafter:
         self.trie.begin(prompt)
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
-        branches = Branches()
+        branches = DraftBuilder()
         room = min(most, self._decoding_length)
         for n in range(min(self._suffix, len(text)), 0, -1):
             if found := self.trie.find(text[-n:]):
                 _add_most_frequent(found, branches, room)
         return branches.draft()
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         self.trie.read(step.tokens)
 
 
-def _add_most_frequent(found: Node, branches: Branches, room: int) -> None:
+def _add_most_frequent(found: Node, branches: DraftBuilder, room: int) -> None:
     """Fill a draft with the most frequent continuations of a node, by score.
 
     A parent scores no less than its children, so these are the nodes that the paper's threshold
@@ -167,11 +167,11 @@ def _add_most_frequent(found: Node, branches: Branches, room: int) -> None:
     order = count()  # ties: first seen
     waiting: list[tuple[float, int, int, Node, int]] = []
 
-    def wait(node: Node, here: int) -> None:
+    def push(node: Node, here: int) -> None:
         for token, child in node.children.items():
             heappush(waiting, (-child.score, next(order), token, child, here))
 
-    wait(found, TEXT)
+    push(found, TEXT)
     while waiting and len(branches) < room:
         _, _, token, node, parent = heappop(waiting)
-        wait(node, branches.add(parent, token))
+        push(node, branches.add(parent, token))

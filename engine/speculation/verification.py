@@ -69,7 +69,7 @@ class Verifier:
         """Reseed the drafter's sampler for a text of this seed and length, so that texts are not
         correlated through their drafts."""
         if self._drafts:
-            self._drafts.of_another_text(seed, length)
+            self._drafts.reseed(seed, length)
 
     def choose(self, p: Array, tokens: Sequence[int], q: Array, random: np.random.Generator) -> int:
         """Sample a token distributed as p, one of the drafted `tokens` where possible.
@@ -77,8 +77,8 @@ class Verifier:
         p float64 [vocab]; q float64 [drafted, vocab].
         """
         vocab = self._q.shape[1]
-        _demand(p, (vocab,), "p")
-        _demand(q, (len(tokens), vocab), "q")
+        _check_rows(p, (vocab,), "p")
+        _check_rows(q, (len(tokens), vocab), "q")
         here, other = self._rows
         here.p[0] = p
         for token, drawn_from in zip(tokens, q, strict=True):
@@ -101,7 +101,7 @@ class Verifier:
             return sampler.sample(logits)
         p, behind = sampler.distribution(logits), children(draft, node)
         tokens = [draft.tokens[child] for child in behind]
-        return sampler.chosen(self.choose(p, tokens, draft.q[behind], sampler.random))
+        return sampler.result(self.choose(p, tokens, draft.q[behind], sampler.random))
 
 
 def children(draft: Draft, node: int) -> list[int]:
@@ -109,7 +109,7 @@ def children(draft: Draft, node: int) -> list[int]:
     return [child for child, parent in enumerate(draft.parents) if parent == node]
 
 
-def _demand(rows: Array, shape: tuple[int, ...], name: str) -> None:
+def _check_rows(rows: Array, shape: tuple[int, ...], name: str) -> None:
     if rows.dtype != np.float64 or rows.shape != shape:
         got = f"{rows.dtype} {list(rows.shape)}"
         raise ValueError(f"{name}: want float64 {list(shape)}, got {got}")

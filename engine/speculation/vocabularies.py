@@ -6,7 +6,7 @@ from itertools import groupby, islice, takewhile
 from pathlib import Path
 
 from engine.errors import EngineError
-from engine.speculation.drafter import Draft, Drafter, Verified
+from engine.speculation.drafter import Draft, Drafter, Verification
 from engine.tokenizer import Detokenizer, Tokenizer, TokenizerError
 
 # llama.cpp's rule: related vocabularies may differ in padding and in the first tokens.
@@ -114,7 +114,7 @@ class Translation:
                 else:
                     unfinished = ""
                     for token in run:
-                        ids += self._named(token)
+                        ids += self._translated(token)
         except TokenizerError:
             return None
         return None if unfinished else ids
@@ -128,10 +128,10 @@ class Translation:
         ids: list[int] = []
         for is_text, run in groupby(drafted, self._draft.is_text):
             if is_text:
-                said = b"".join(map(self._draft.piece_bytes, run))
-                heard = list(self._hear(_whole_characters(said)))
-                ids += heard
-                whole = said == b"".join(map(self._target.piece_bytes, heard))
+                text_bytes = b"".join(map(self._draft.piece_bytes, run))
+                spelled = list(self._spelled(_whole_characters(text_bytes)))
+                ids += spelled
+                whole = text_bytes == b"".join(map(self._target.piece_bytes, spelled))
             else:
                 known = list(takewhile(self._to_target.__contains__, named := list(run)))
                 ids += (self._to_target[token] for token in known)
@@ -140,12 +140,12 @@ class Translation:
                 break
         return ids
 
-    def _named(self, token: int) -> list[int]:
+    def _translated(self, token: int) -> list[int]:
         if token in self._to_draft:
             return [self._to_draft[token]]
         return self._draft.encode(self._target.texts[token], add_special=False, at_start=False)
 
-    def _hear(self, text: str) -> Iterator[int]:
+    def _spelled(self, text: str) -> Iterator[int]:
         """The target's tokens, as far as they spell the text exactly."""
         try:
             ids = self._target.encode(text, add_special=False, at_start=False)
@@ -164,12 +164,12 @@ def _special(tokenizer: Tokenizer) -> Iterator[int]:
     return (i for i in range(tokenizer.vocab_size) if not tokenizer.is_text(i))
 
 
-def _whole_characters(said: bytes) -> str:
+def _whole_characters(text_bytes: bytes) -> str:
     """Decode up to the first byte that is not part of a complete character."""
     try:
-        return said.decode()
+        return text_bytes.decode()
     except UnicodeDecodeError as error:
-        return said[: error.start].decode()
+        return text_bytes[: error.start].decode()
 
 
 class TranslatedDrafter:
@@ -193,5 +193,5 @@ class TranslatedDrafter:
         tokens = [found.tokens[node] for node in found.path(ends)]
         return Draft.chain(self._translation.to_target(tokens)[:most])
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         """Not needed: the next `draft` has the text."""

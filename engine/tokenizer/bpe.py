@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, by_llama_cpps_tables
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, with_llama_cpp_classes
 from engine.tokenizer.spm import SPACE
 from engine.tokenizer.vocab import TokenizerError, Vocab, read_list, read_value
 from engine.tokenizer.wordpiece import is_space, lowered
@@ -109,10 +109,10 @@ class CharacterBPE:
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         if len(self._bytes) < 256:
-            _check_complete(text, b"".join(map(self._said, ids)))
+            _check_complete(text, b"".join(map(self._token_bytes, ids)))
         return ids
 
-    def _said(self, token_id: int) -> bytes:
+    def _token_bytes(self, token_id: int) -> bytes:
         byte = self._bytes.get(token_id)
         return self._vocab.tokens[token_id].encode() if byte is None else bytes([byte])
 
@@ -131,7 +131,7 @@ def _library(metadata: Mapping[str, Any], vocab: Vocab, pre: PreTokenizer) -> An
         raise TokenizerError(_wrong_merge(merges, vocab) or _one_line(error)) from None
     library = Tokenizer(model)
     steps: list[Any] = [
-        pre_tokenizers.Split(Regex(by_llama_cpps_tables(pattern)), "isolated")
+        pre_tokenizers.Split(Regex(with_llama_cpp_classes(pattern)), "isolated")
         for pattern in pre.patterns
     ]
     if not pre.characters:

@@ -55,7 +55,7 @@ NO_END: Final = ({"<|return|>", "<|call|>"}, {"<|call|>", "<|flush|>"}, {"<|call
 NO_MARK: Final = ("<|tool_response>", "<|plamo:eos|>")
 
 
-def by_name(
+def classify_by_name(
     metadata: Mapping[str, Any], vocab: Vocab, eos_id: int | None
 ) -> tuple[Vocab, frozenset[int], frozenset[int]]:
     """Returns the vocabulary with token types corrected by name, the end-of-generation tokens, and

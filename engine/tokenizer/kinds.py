@@ -16,7 +16,7 @@ from engine.tokenizer.rwkv import World
 from engine.tokenizer.special import SpecialTokens
 from engine.tokenizer.spm import SentencePieceBPE
 from engine.tokenizer.unigram import Unigram
-from engine.tokenizer.vocab import TokenizerError, Vocab, needed_id, read_id, read_value
+from engine.tokenizer.vocab import TokenizerError, Vocab, read_id, read_value, require_id
 from engine.tokenizer.wordpiece import WordPiece
 
 Metadata = Mapping[str, Any]
@@ -79,8 +79,8 @@ def _t5(metadata: Metadata, vocab: Vocab) -> Parts:
 
 def _bert(metadata: Metadata, vocab: Vocab) -> Parts:
     """Always adds BOS at the start and the separator at the end."""
-    bos_id = needed_id(metadata, "bos_token_id", vocab, 101)
-    closing = needed_id(metadata, "seperator_token_id", vocab, 102)
+    bos_id = require_id(metadata, "bos_token_id", vocab, 101)
+    closing = require_id(metadata, "seperator_token_id", vocab, 102)
     eos_id = read_id(metadata, "eos_token_id", vocab)
     special = SpecialTokens.from_metadata(
         metadata, vocab, bos_id=bos_id, eos_id=eos_id, add_bos=True, closing=closing
@@ -89,11 +89,11 @@ def _bert(metadata: Metadata, vocab: Vocab) -> Parts:
 
 
 def _rwkv(metadata: Metadata, vocab: Vocab) -> Parts:
-    return Parts(_bare(metadata, vocab, None, None), World(vocab))
+    return Parts(_without_special(metadata, vocab, None, None), World(vocab))
 
 
 def _plamo2(metadata: Metadata, vocab: Vocab) -> Parts:
-    return Parts(_bare(metadata, vocab, 1, 2), Plamo2(metadata, vocab))
+    return Parts(_without_special(metadata, vocab, 1, 2), Plamo2(metadata, vocab))
 
 
 KINDS: Final[Mapping[str, tuple[str, Callable[[Metadata, Vocab], Parts]]]] = {
@@ -139,7 +139,9 @@ def _special(
     )
 
 
-def _bare(metadata: Metadata, vocab: Vocab, bos: int | None, eos: int | None) -> SpecialTokens:
+def _without_special(
+    metadata: Metadata, vocab: Vocab, bos: int | None, eos: int | None
+) -> SpecialTokens:
     """Special tokens that are never added; llama.cpp ignores the file's keys here."""
     return SpecialTokens.from_metadata(
         metadata,

@@ -24,7 +24,7 @@ class Matches(Generic[AnyStr, _V]):
             first: sorted(found, reverse=True) for first, found in lengths.items()
         }
 
-    def at(self, text: AnyStr, start: int) -> Iterator[tuple[int, _V]]:
+    def starting_at(self, text: AnyStr, start: int) -> Iterator[tuple[int, _V]]:
         """Lengths and values of all matches at `start`, longest first."""
         for length in self._lengths.get(text[start : start + 1], ()):
             piece = text[start : start + length]

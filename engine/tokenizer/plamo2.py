@@ -46,7 +46,7 @@ class Plamo2:
         first: list[tuple[int, int | None]] = [(1, None)] * len(text)  # length and id
         for at in reversed(range(len(text))):
             least = math.inf
-            for length, (cost, token_id) in self._matches.at(text, at):
+            for length, (cost, token_id) in self._matches.starting_at(text, at):
                 if costs[at + length] + cost < least:
                     least = costs[at + length] + cost
                     costs[at], first[at] = least, (length, token_id)

@@ -248,7 +248,7 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
 
 # Code points assigned since Unicode 16. llama.cpp's tables are of version 15.1, where these are
 # neither letters, numbers nor marks; the library's are newer.
-LATER: Final = (
+AFTER_UNICODE_15: Final = (
     "897 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 31E4-31E5 A7CB-A7CD A7DA-A7DC 105C0-105F3 "
     "10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC 11380-11389 1138B 1138E 11390-113B5 "
     "113B7-113C0 113C2 113C5 113C7-113CA 113CC-113D5 113D7-113D8 113E1-113E2 116D0-116E3 "
@@ -258,8 +258,8 @@ LATER: Final = (
 )
 
 
-def by_llama_cpps_tables(pattern: str) -> str:
+def with_llama_cpp_classes(pattern: str) -> str:
     """A pattern with character classes as in llama.cpp's version of Unicode."""
-    known = rf"[\\p{{\1}}&&[^{_class(LATER)}]]"
+    known = rf"[\\p{{\1}}&&[^{_class(AFTER_UNICODE_15)}]]"
     pattern = re.sub(r"\\p\{(\w)\}", known, pattern)
     return re.sub(r"\\P\{(\w)\}", known.replace("[", "[^", 1), pattern)

@@ -35,7 +35,7 @@ class World:
         data, at = text.encode(), 0
         ids = []
         while at < len(data):
-            length, token_id = next(self._matches.at(data, at))
+            length, token_id = next(self._matches.starting_at(data, at))
             ids.append(token_id)
             at += length
         return ids

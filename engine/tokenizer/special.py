@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.tokenizer.ends import by_name
+from engine.tokenizer.ends import classify_by_name
 from engine.tokenizer.vocab import TokenType, Vocab, read_id
 
 # Which tokens strip adjacent whitespace is in no GGUF key; as in llama.cpp, model names decide.
@@ -70,7 +70,7 @@ class SpecialTokens:
         """Collect the special tokens, by type and by name."""
         for unused in ("unknown_token_id", "padding_token_id", "mask_token_id"):
             read_id(metadata, unused, vocab)  # validates the id
-        vocab, eog_ids, shown = by_name(metadata, vocab, eos_id)
+        vocab, eog_ids, shown = classify_by_name(metadata, vocab, eos_id)
         special = vocab.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
         user_defined = vocab.of_type(TokenType.USER_DEFINED)
         ids = {vocab.tokens[i]: i for i in (*special, *user_defined)}

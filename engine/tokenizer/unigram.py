@@ -19,7 +19,7 @@ import numpy as np
 from engine.tokenizer.charsmap import Charsmap
 from engine.tokenizer.matches import Matches
 from engine.tokenizer.spm import SPACE
-from engine.tokenizer.vocab import TokenType, Vocab, needed_id, read_scores, read_value
+from engine.tokenizer.vocab import TokenType, Vocab, read_scores, read_value, require_id
 
 UNKNOWN_ID: Final = 2  # default
 PENALTY: Final = np.float32(10)  # float32 as in llama.cpp
@@ -30,7 +30,7 @@ class Unigram:
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
         scores = [float(np.float32(score)) for score in read_scores(metadata, vocab)]
-        self._unknown = needed_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
+        self._unknown = require_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
         self._tokens = vocab.tokens
         own = vocab.of_type(TokenType.USER_DEFINED)
         for i in own:
@@ -53,7 +53,7 @@ class Unigram:
         )  # its start, and its id
         for start in range(len(text)):
             score, alone = best[start], False
-            for length, (token_id, own) in self._matches.at(text, start):
+            for length, (token_id, own) in self._matches.starting_at(text, start):
                 alone = alone or length == 1
                 if score + own > best[start + length]:
                     best[start + length], last[start + length] = score + own, (start, token_id)

@@ -116,7 +116,7 @@ def read_id(
     return value
 
 
-def needed_id(metadata: Mapping[str, Any], name: str, vocab: Vocab, default: int) -> int:
+def require_id(metadata: Mapping[str, Any], name: str, vocab: Vocab, default: int) -> int:
     """Like `read_id`, but raises `TokenizerError` instead of returning None."""
     token_id = read_id(metadata, name, vocab, default)
     if token_id is None:

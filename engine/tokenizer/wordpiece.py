@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from engine.tokenizer.matches import Matches
-from engine.tokenizer.pre_tokenizers import LATER, code_points
+from engine.tokenizer.pre_tokenizers import AFTER_UNICODE_15, code_points
 from engine.tokenizer.spm import SPACE
-from engine.tokenizer.vocab import Vocab, needed_id, read_value
+from engine.tokenizer.vocab import Vocab, read_value, require_id
 
 UNKNOWN_ID: Final = 100  # default
 _NO_SPACES: Final = "\x1c\x1d\x1e\x1f"  # spaces in Python only
@@ -29,7 +29,7 @@ _CHINESE: Final = (
 
 # llama.cpp's tables are of Unicode 15.1. Corrections for Python's: characters added since version
 # 14 (the oldest supported Python), and those added after 15.1.
-_KINDS: Final = dict.fromkeys(code_points(LATER), "Cn") | {
+_KINDS: Final = dict.fromkeys(code_points(AFTER_UNICODE_15), "Cn") | {
     char: kind
     for kind, ranges in {
         "Mn": "CF3 ECE 10EFD-10EFF 11241 11F00-11F01 11F03 11F34-11F3A 11F3E-11F42 13440"
@@ -54,7 +54,7 @@ class WordPiece:
     """Ordinary text to ids, and the bytes of an ordinary token."""
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
-        self._unknown = needed_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
+        self._unknown = require_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
         self._tokens = vocab.tokens
         self._matches = Matches(vocab.ids)
         self._lower = read_value(metadata, "normalizer.lowercase", True)
@@ -75,7 +75,7 @@ class WordPiece:
         """Split greedily into the longest tokens; empty if that fails."""
         ids, at = [], 0
         while at < len(word):
-            match = next(self._matches.at(word, at), None)
+            match = next(self._matches.starting_at(word, at), None)
             if match is None:
                 return []
             at += match[0]

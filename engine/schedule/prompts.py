@@ -10,10 +10,10 @@ from engine.sampling.params import SamplingParams
 from engine.schedule.request import Request
 
 Prompt = str | Sequence[int]
-AHEAD = 4  # prompts queued per sequence; further ones are not consumed
+QUEUED_PER_SEQUENCE = 4  # prompts queued per sequence; further ones are not consumed
 
 
-def is_one(prompts: Prompt | Iterable[Prompt]) -> TypeGuard[Prompt]:
+def is_single(prompts: Prompt | Iterable[Prompt]) -> TypeGuard[Prompt]:
     """Whether this is a single prompt (a text or token ids). Values of other types count as one,
     and are rejected when they are encoded."""
     if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
@@ -21,7 +21,7 @@ def is_one(prompts: Prompt | Iterable[Prompt]) -> TypeGuard[Prompt]:
     return isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], Integral)
 
 
-def requests_of(
+def make_requests(
     prompts: Iterable[Prompt],
     params: SamplingParams | Sequence[SamplingParams] | None,
     priorities: Sequence[int] | None,

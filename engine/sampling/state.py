@@ -9,7 +9,7 @@ from engine.sampling.params import SamplingError, SamplingParams
 from reference.op import Array
 
 
-class Memory:
+class SamplerState:
     """State for a text that begins with `prompt`. Token counts, int32 [vocab], are over the range
     of the repetition penalty (`repeated`) and of the other penalties (`counts`).
 

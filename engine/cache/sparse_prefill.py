@@ -12,7 +12,7 @@ from engine.policies.minference import MInference
 from reference.op import Array
 
 
-class Stretches(Method):
+class SparsePrefill(Method):
     """Tokens of a sequence up to `prompt_to` are prefilled sparsely. The cells of its first
     `stretched` tokens (-1: not applicable) can be shared by prompts with the same prefix."""
 
@@ -21,31 +21,31 @@ class Stretches(Method):
         self.prompt_to = [0] * n_sequences
         self.stretched = [-1] * n_sequences
 
-    def reads(self, sequence: int, held: int, tokens: int) -> None:
+    def prefill_from(self, sequence: int, held: int, tokens: int) -> None:
         self.prompt_to[sequence], self.stretched[sequence] = tokens, held
 
-    def whole(self, sequence: int) -> None:
+    def begin_full(self, sequence: int) -> None:
         self.prompt_to[sequence], self.stretched[sequence] = 0, -1
 
-    def copied(self, source: int, target: int, count: int) -> None:
+    def on_copy(self, source: int, target: int, count: int) -> None:
         self.stretched[target] = min(self.stretched[source], count)
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:
         self.stretched[sequence] = min(self.stretched[sequence], begin)
         if gone.all():
-            self.whole(sequence)
+            self.begin_full(sequence)
 
-    def shares(self, sequence: int, end: int) -> int:
+    def shareable(self, sequence: int, end: int) -> int:
         """Complete chunks only."""
         return max(0, min(end, self.stretched[sequence])) // self.stretch * self.stretch
 
-    def most(self, count: int, tokens: int) -> int:
+    def max_shared(self, count: int, tokens: int) -> int:
         return min(count, tokens - 1) // self.stretch * self.stretch
 
-    def is_begun(self, sequence: int) -> bool:
+    def is_decoding(self, sequence: int) -> bool:
         return self.stretched[sequence] >= 0
 
-    def is_spoilt(self, sequence: int) -> bool:
+    def is_partial(self, sequence: int) -> bool:
         return self.stretched[sequence] >= 0
 
     def inputs(self, step: Step) -> dict[str, Array]:

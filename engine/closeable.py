@@ -3,7 +3,7 @@
 from typing import Self
 
 
-class Closing:
+class Closeable:
     """Calls `close` on leaving a `with` block."""
 
     def close(self) -> None:
