@@ -88,8 +88,8 @@ def foretold(engine: Engine, tokens: list[int]) -> list[Array]:
     for begin, end in ((0, 11), (11, 12), (12, len(tokens))):
         model.evaluate(tokens[begin:end], begin)
         text = [*tokens[:end], *AFTER[: len(drafts)]]
-        drafter._forget_others(text)
-        found += [drafter._logits_behind(text[: end + 1 + n], n) for n in drafts]
+        drafter._invalidate(text)
+        found += [drafter._logits_after(text[: end + 1 + n], n) for n in drafts]
         drafter._text = text
         model.cells.remove(0, begin=end)
     return found
@@ -159,8 +159,8 @@ def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
         engine.reset()
         engine.model.evaluate(tokens, 0)
         drafter = OwnHeads(engine.model, 0.0)
-        drafter._forget_others([*tokens, 5])
-        ours = drafter._logits_behind([*tokens, 5], 0)
+        drafter._invalidate([*tokens, 5])
+        ours = drafter._logits_after([*tokens, 5], 0)
     theirs = llama_cpp.foretold(path, h, [*tokens[1:], 5])
     demand_near(ours[None], theirs[None], LIMITS["llama.cpp"][small.format])
 
