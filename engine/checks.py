@@ -122,7 +122,7 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     rows = sum(layout.row_bytes(widths[i]) for i in blocks)
     each = 1 if config.latent else 2
     held, tokens = context, min(options.batch, context)
-    if options.packs:
+    if options.packs_kv:
         held = rows_for(context, options.sequences, tokens, options.kv_residual)
         page = PAGE_BYTES * sum(widths[i] for i in blocks)
         rows += page * pages_for(context, options.sequences, GROUP) // held

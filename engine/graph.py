@@ -96,7 +96,7 @@ class Node:
         assert isinstance(value, Value)
         return value
 
-    def given(self, **arguments: Value | float) -> "Node":
+    def with_arguments(self, **arguments: Value | float) -> "Node":
         """Returns a copy with these arguments replaced."""
         return replace(self, arguments={**self.arguments, **arguments})
 
@@ -132,7 +132,7 @@ class Graph:
     target: str = ""
     _labels: set[str] = field(default_factory=set)
 
-    def rewritten(self, new: Callable[[Node], Sequence[Node]]) -> "Graph":
+    def map_nodes(self, new: Callable[[Node], Sequence[Node]]) -> "Graph":
         """Returns the graph with each node replaced by the nodes `new` returns for it."""
         return replace(self, nodes=[other for node in self.nodes for other in new(node)])
 
@@ -150,7 +150,7 @@ class Graph:
         self._append(op, label, {**arguments, spec.outputs[0].name: out})
         return out
 
-    def several(
+    def multi_output(
         self,
         op: str,
         label: str,
@@ -174,7 +174,7 @@ class Graph:
         return found
 
     @contextmanager
-    def on(self, target: str) -> Iterator[None]:
+    def on_target(self, target: str) -> Iterator[None]:
         """Pin nodes appended within the context to this target."""
         before, self.target = self.target, target
         try:

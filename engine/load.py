@@ -9,7 +9,7 @@ import numpy as np
 from engine.cache.cells import Cells
 from engine.cache.eviction import Eviction
 from engine.cache.merged import Merged
-from engine.cache.method import Method
+from engine.cache.method import CacheMethod
 from engine.cache.pages import Pages
 from engine.cache.sparse_prefill import SparsePrefill
 from engine.cache.states import States
@@ -52,8 +52,8 @@ PROBE_TOKENS = 32  # tokens for measuring predicted sparsity at load
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model's parts: the graph as `built`, the executable for it (`ready`), and those of
-    the multi-token-prediction blocks (`ahead`), if requested."""
+    """A loaded model's parts: the graph as `built`, its `executable`, and the executables of the
+    multi-token-prediction blocks, if requested."""
 
     config: ModelConfig
     device: Device | None
@@ -62,8 +62,8 @@ class Loaded:
     dispatcher: Dispatcher
     team: Team
     built: Built
-    ready: Executable
-    ahead: Sequence[Executable]
+    executable: Executable
+    mtp_blocks: Sequence[Executable]
     notes: Sequence[str]
 
 
@@ -133,10 +133,10 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     )
 
 
-def _cache_method(options: Options, context: int, blocks: int, tokens: int) -> Method:
+def _cache_method(options: Options, context: int, blocks: int, tokens: int) -> CacheMethod:
     """The KV cache method of these options, for steps of at most `tokens` tokens."""
     sequences = options.sequences
-    if options.packs:
+    if options.packs_kv:
         return TwoBits(context, sequences, tokens, options.kv_residual)
     match options.kv_policy or options.prompt_attention:
         case Quest() as policy:
@@ -149,10 +149,10 @@ def _cache_method(options: Options, context: int, blocks: int, tokens: int) -> M
             return Eviction(policy, sequences, blocks)
         case MInference() as policy:
             return SparsePrefill(policy, sequences)
-    return Method()
+    return CacheMethod()
 
 
-def _method_passes(options: Options, context: int, method: Method) -> list[Pass]:
+def _method_passes(options: Options, context: int, method: CacheMethod) -> list[Pass]:
     """The graph passes of the KV cache method and of sparse prefill attention."""
     if isinstance(method, Streaming):
         return [heads_apart(method)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.cache.method import Method
+from engine.cache.method import CacheMethod
 from engine.checks import check_finite, check_step, not_finite
 from engine.compile.executable import Executable, stepped
 from engine.compile.plan import CpuStep, Plan
@@ -32,8 +32,8 @@ def block_of(name: str) -> int:
 class Model:
     """Maps batches of tokens to logits; knows nothing of text or sampling.
 
-    `graph` is the step's graph after the options' passes, `memory` its arrays by name, `ready` its
-    executable.
+    `graph` is the step's graph after the options' passes, `memory` its arrays by name, and
+    `executable` runs it.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Model:
         )
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
-        self.ahead, self.pages = loaded.ahead, loaded.built.pages
-        self.ready: Executable | None = loaded.ready
+        self.mtp_blocks, self.pages = loaded.mtp_blocks, loaded.built.pages
+        self.executable: Executable | None = loaded.executable
         self.latest: Ahead | None = None  # the last step, if it was begun asynchronously
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
@@ -70,9 +70,9 @@ class Model:
             raise ModelError(f"{self.file.path}: no block runs sparse, so there is no threshold")
         if np.isnan(threshold):
             raise ModelError("the sparse threshold is nan, not a number")
-        assert self.ready
+        assert self.executable
         for i in self.config.sparsity.ranks:
-            self.ready.set(f"blk.{i}.mask", "threshold", threshold)
+            self.executable.set(f"blk.{i}.mask", "threshold", threshold)
         self.threshold = float(threshold)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Model:
         self._closing = True
         with self._stepping:
             self._resources.close()
-            self.ready, self.ahead = None, []
+            self.executable, self.mtp_blocks = None, []
             for name in ("caches", "states", "pages", "memory"):
                 self.__dict__.pop(name, None)
 
@@ -91,7 +91,7 @@ class Model:
 
     def plan_for(self, tokens: int) -> Plan:
         """The plan of a step of this many tokens, for a model on the CPU alone."""
-        if self.ready is None or (plan := self.ready.plan_for(tokens)) is None:
+        if self.executable is None or (plan := self.executable.plan_for(tokens)) is None:
             raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
         return plan
 
@@ -104,12 +104,12 @@ class Model:
     @property
     def offload(self) -> Offload | None:
         """Weight streaming from disk, for a model with a memory budget."""
-        return self.ready.offload if isinstance(self.ready, StreamedPlan) else None
+        return self.executable.offload if isinstance(self.executable, StreamedPlan) else None
 
     @property
     def steps(self) -> Sequence[CpuStep | GpuStep]:
         """A step's nodes with their kernels, in order; then those of prefill, if different."""
-        return self.ready.steps if self.ready else []
+        return self.executable.steps if self.executable else []
 
     @property
     def notes(self) -> list[str]:
@@ -184,8 +184,8 @@ class Model:
     def can_begin_early(self) -> bool:
         """Whether a greedy step can begin before the last token is known on the host: the GPU feeds
         its own argmax, and the cell can be dropped again."""
-        greedy = self.ready.greedy if self.ready else None
-        plain = type(self.method) is Method and not self.cells.states
+        greedy = self.executable.greedy if self.executable else None
+        plain = type(self.method) is CacheMethod and not self.cells.states
         return greedy is not None and greedy.feeds and plain
 
     def begin_step(self, token: int, position: int) -> Ahead:
@@ -221,7 +221,7 @@ class Model:
         """Exclude steps by other threads and closing the model."""
         acquired = self._stepping.acquire(blocking=False)
         try:
-            if (ready := self.ready) is None or self._closing:
+            if (ready := self.executable) is None or self._closing:
                 raise ClosedError(f"{self.file.path}: the model was closed")
             if not acquired:
                 raise BusyError("this engine is running a step in another thread")

@@ -66,8 +66,8 @@ class DeviceOptions:
         for name in ("gpu_layers", "n_cpu_moe", "cpu_moe"):
             value = getattr(self, name)
             if self.device == "cpu" and value > 0:
-                told = "set" if value is True else value
-                raise ModelError(f"{name} is {told}, but the device is the CPU")
+                shown = "set" if value is True else value
+                raise ModelError(f"{name} is {shown}, but the device is the CPU")
 
     def cpu_blocks(self, blocks: int) -> int:
         """Number of blocks that run on the CPU, if the GPU has kernels for the others."""
@@ -197,7 +197,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         self.check_offload()
         if self.kv_format not in (known := (*FORMATS_OF_CACHE, KIVI)):
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(known)}")
-        if self.packs:
+        if self.packs_kv:
             self._exclude(
                 f"kv_format {KIVI}", "ram_budget", "vram_budget", "kv_policy", "foretells",
                 "prompt_attention",
@@ -231,14 +231,14 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
                 raise ModelError(f"{what} and {name} exclude each other")
 
     @property
-    def packs(self) -> bool:
+    def packs_kv(self) -> bool:
         """Whether the KV cache is quantized to two bits, except for the latest tokens."""
         return self.kv_format == KIVI
 
     @property
     def cell_format(self) -> str:
         """The KV cache format of a single cell."""
-        return "F16" if self.packs else self.kv_format
+        return "F16" if self.packs_kv else self.kv_format
 
     def for_draft_model(self) -> "Options":
         """Options for the draft model: without those for the target's neurons, memory budget and

@@ -83,7 +83,7 @@ def test_a_step_that_fails_packs_nothing(load, monkeypatch):
         engine.reset()
         model, step = engine.model, PROMPT[:52]  # the 52nd token is the first to see a page
         model.evaluate(step[:51], 0)
-        monkeypatch.setattr(model.ready, "run", lambda: 1 / 0)
+        monkeypatch.setattr(model.executable, "run", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model.step(step[51:], [51], [(0,)], [0])
         monkeypatch.undo()

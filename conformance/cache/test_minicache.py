@@ -115,7 +115,7 @@ def test_a_step_that_fails_merges_nothing(load, monkeypatch):
         method.begin(0, len(PROMPT))
         model.evaluate(PROMPT[:-1], 0)
         model.step(PROMPT[-1:], [len(PROMPT) - 1], [(0,)], [0])
-        monkeypatch.setattr(model.ready, "run", lambda: 1 / 0)
+        monkeypatch.setattr(model.executable, "run", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model.step([5], [len(PROMPT)], [(0,)], [0])
         monkeypatch.undo()

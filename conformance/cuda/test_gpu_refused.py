@@ -47,7 +47,7 @@ def loaded(path: Path, **options: Any) -> Model:
 
 
 def partition_of(model: Model) -> Partition:
-    return model.ready.partition
+    return model.executable.partition
 
 
 @needs_compiler

@@ -84,7 +84,7 @@ def write(small: Small, path):
 def foretold(engine: Engine, tokens: list[int]) -> list[Array]:
     """Logits of each block, one after the other, behind the first 11 tokens, then 12, then all."""
     drafter, found, model = OwnHeads(engine.model, 0.0), [], engine.model
-    drafts = range(len(model.ahead))
+    drafts = range(len(model.mtp_blocks))
     for begin, end in ((0, 11), (11, 12), (12, len(tokens))):
         model.evaluate(tokens[begin:end], begin)
         text = [*tokens[:end], *AFTER[: len(drafts)]]
@@ -230,7 +230,7 @@ def test_on_a_gpu(name, options, tmp_path):
     how |= {"device": "cuda", **options}
     with Engine.load(path, foretells=True, **how) as engine:
         demand_near(np.array(foretold(engine, tokens)), np.array(theirs), EXACT)
-        ready, ahead = engine.model.ready, engine.model.ahead
+        ready, ahead = engine.model.executable, engine.model.mtp_blocks
         there = [isinstance(one, Hybrid) for one in ahead]
         assert there == [options.get("gpu_layers") != 2] * len(ahead)
         if all(there):

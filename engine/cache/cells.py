@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.method import Method
+from engine.cache.method import CacheMethod
 from engine.cache.states import States
 from engine.errors import EngineError
 
@@ -35,10 +35,10 @@ class Cells:
         n_sequences: int,
         window: int = 0,
         states: States | None = None,
-        method: Method | None = None,
+        method: CacheMethod | None = None,
     ) -> None:
         self.capacity, self.n_sequences, self.window = capacity, n_sequences, window
-        self.states, self.method = states, method or Method()
+        self.states, self.method = states, method or CacheMethod()
         self.method.cells = self
         self.positions = np.full(capacity, -1, np.int32)
         self.lists = np.zeros((n_sequences, capacity), np.int32)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.method import NEVER, Method, Step
+from engine.cache.method import NEVER, CacheMethod, Step
 from engine.cache.release import release
 from engine.compile.build import Kept
 from engine.compile.compiler import Compiler
@@ -25,7 +25,7 @@ from engine.policies.table import format_policy
 from reference.op import Array
 
 
-class Eviction(Method):
+class Eviction(CacheMethod):
     """A policy applied to one model's sequences, once it is compiled.
 
     In an evicted sequence all positions below `evicted` were freed or moved; block i has its cells
@@ -208,9 +208,9 @@ class Eviction(Method):
         return seen
 
     def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
-        said = {"kv_policy": format_policy(self.policy), "evicted": self.evicted[0]}
+        state = {"kv_policy": format_policy(self.policy), "evicted": self.evicted[0]}
         begins = self.begins[0].tolist()
-        return said | ({"begins": begins} if any(begins) else {})
+        return state | ({"begins": begins} if any(begins) else {})
 
     def rows_of(self, cells: Array, block: int, fields: Mapping[str, Any]) -> Array:
         begins = fields.get("begins")

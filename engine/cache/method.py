@@ -23,7 +23,7 @@ class Step:
     positions: Array
 
 
-class Method:
+class CacheMethod:
     """Keeps and reads everything. Subclasses override hooks:
     engine/cache/{eviction,pages,sparse_prefill,streaming,two_bits,merged}.py.
 

@@ -6,13 +6,13 @@ forks share it, and it is freed with that cell.
 
 import numpy as np
 
-from engine.cache.method import Method
+from engine.cache.method import CacheMethod
 from reference.op import Array
 
 NONE = -1
 
 
-class Paged(Method):
+class Paged(CacheMethod):
     """`count` pages for groups of `group` tokens, up to `slots` per sequence; `page_lists` is the
     step's input."""
 

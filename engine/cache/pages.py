@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.method import NEVER, Method, Step
+from engine.cache.method import NEVER, CacheMethod, Step
 from engine.policies.quest import Quest
 from engine.policies.table import format_policy
 from reference.op import Array
 
 
-class Pages(Method):
+class Pages(CacheMethod):
     """Tokens from position `dense_until` on select pages; their cells are marked in `by_choice`.
     Pages within a sequence's first `summed` cells have extremes."""
 

@@ -19,18 +19,18 @@ class PrefixCache:
         self.held: list[int] = []
         self.drawn: list[int] = []
 
-    def prefill(self, prompt: Sequence[int], span: Span, beside: Reading | None = None) -> Array:
+    def prefill(self, prompt: Sequence[int], span: Span, reading: Reading | None = None) -> Array:
         """Prefill a prompt, evaluating only what is not cached; returns the last logits [vocab].
-        `beside` receives the logits of its tokens. Then the cache policy evicts, unless the prompt
+        `reading` receives the logits of its tokens. Then the cache policy evicts, unless the prompt
         is the current text itself, being continued."""
         method = self._model.method
         left = method.is_decoding(0) and list(prompt) == self.held + self.drawn
         if not left:
             method.begin(0, len(prompt))
-        first = beside.first if beside else len(prompt) - 1
+        first = reading.first if reading else len(prompt) - 1
         for logits in self._rows(prompt, first, span, left=left):
-            if beside:
-                beside.receive(logits)
+            if reading:
+                reading.receive(logits)
         if not left:
             with span.measure(0):
                 method.finish(0)

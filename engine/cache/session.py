@@ -40,8 +40,8 @@ def save(engine: "Engine", path: str | Path) -> None:
     # an interrupted evaluation leaves more cells
     cells = cells[engine.model.cells.positions[cells] < len(engine.text.held)]
     states = engine.model.cells.states
-    behind = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
-    slots = np.array([states[int(cells[t])] for t in behind if states], np.int64)
+    stateful = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
+    slots = np.array([states[int(cells[t])] for t in stateful if states], np.int64)
     fields = engine.model.method.session_fields(cells)
     header = json.dumps(
         {
@@ -53,7 +53,7 @@ def save(engine: "Engine", path: str | Path) -> None:
             "tokens": engine.text.held,
             "drawn": engine.text.drawn,
             "sampler": engine.sampler_state,
-            **({"states": behind} if states else {}),
+            **({"states": stateful} if states else {}),
         }
     ).encode()
     checksum = hashlib.sha256()
@@ -104,8 +104,8 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     count = header.get("cells", len(tokens))
     if count > model.cells.capacity:
         raise SessionError(f"{path}: it holds {count} tokens, the context {model.cells.capacity}")
-    behind: list[int] = header.get("states", [])
-    kept = _kept(model, np.arange(count), np.array(behind), header)
+    stateful: list[int] = header.get("states", [])
+    kept = _kept(model, np.arange(count), np.array(stateful), header)
     expected = sum(len(numbers) * rows.shape[1] for rows, numbers in kept)
     if len(body) != expected:
         raise SessionError(f"{path}: {len(body)} bytes of cells, expected {expected}")
@@ -114,7 +114,7 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     model.method.restore(cells, header)
     states, start = model.cells.states, 0
     # if there are fewer slots, the last tokens' states replace earlier ones
-    slots = np.array([states.allocate(int(cells[t])) for t in behind if states], np.int64)
+    slots = np.array([states.allocate(int(cells[t])) for t in stateful if states], np.int64)
     for rows, numbers in _kept(model, cells, slots, header):
         size = len(numbers) * rows.shape[1]
         part = np.frombuffer(body, np.uint8, size, start)
@@ -144,7 +144,7 @@ def _kept(
 
 def _format(model: Model) -> str:
     """The KV cache format, with the residual length if it is packed."""
-    residual = f":residual={model.options.kv_residual}" if model.options.packs else ""
+    residual = f":residual={model.options.kv_residual}" if model.options.packs_kv else ""
     return model.options.kv_format + residual
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.method import Method, Step
+from engine.cache.method import CacheMethod, Step
 from engine.passes.sparse_prompts import DENSE, PROMPT
 from engine.policies.minference import MInference
 from reference.op import Array
 
 
-class SparsePrefill(Method):
+class SparsePrefill(CacheMethod):
     """Tokens of a sequence up to `prompt_to` are prefilled sparsely. The cells of its first
     `stretched` tokens (-1: not applicable) can be shared by prompts with the same prefix."""
 

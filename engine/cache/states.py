@@ -68,15 +68,15 @@ class States:
         the last cells of all sequences.
         """
         order = _execution_order(cells, before)
-        own, behind, ends = [cells[t] for t in order], [before[t] for t in order], set(ends)
-        follows = [t > 0 and cell == own[t - 1] for t, cell in enumerate(behind)]
-        read = {cell for cell, near in zip(behind, follows, strict=True) if not near}
+        own, previous, ends = [cells[t] for t in order], [before[t] for t in order], set(ends)
+        follows = [t > 0 and cell == own[t - 1] for t, cell in enumerate(previous)]
+        read = {cell for cell, near in zip(previous, follows, strict=True) if not near}
         latest = len(own) if len(own) <= self.spare else min(LATEST, self.spare)
         sources, targets = np.full((2, len(own)), BEFORE, np.int32)
         for t, cell in enumerate(own):
             if cell in read or cell in ends or t >= len(own) - latest:
-                targets[t] = self.allocate(cell, {*own, *behind, *ends})
-        for t, cell in enumerate(behind):
+                targets[t] = self.allocate(cell, {*own, *previous, *ends})
+        for t, cell in enumerate(previous):
             if not follows[t]:
                 if cell >= 0 and cell not in self._slots:
                     raise StateError("no state is kept where the text continues: read it again")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.method import Method, Step
+from engine.cache.method import CacheMethod, Step
 from engine.cache.rows import NONE, Rows
 from engine.errors import EngineError
 from engine.policies.duo_attention import DuoAttention
@@ -29,7 +29,7 @@ class StreamedError(EngineError, RuntimeError):
     """A token would attend to cells that streaming heads have evicted."""
 
 
-class Streaming(Method):
+class Streaming(CacheMethod):
     """Rows for up to `n_sequences` texts in steps of at most `tokens`. Consecutive tokens of a text
     whose windows begin at the same cell share a list; a row of `lists` holds `in_one` lists."""
 

@@ -80,7 +80,7 @@ def mixture(net: Network, i: int, x: Value, own: Experts, routed: Value | None =
     """
     block, graph, activation = f"blk.{i}", net.graph, net.config.activation
     shares, chosen = _routed(net, block, routed or x, own)
-    rows, expert, places, ends, *_ = graph.several(
+    rows, expert, places, ends, *_ = graph.multi_output(
         "sort_by_expert", f"{block}.sorted", chosen=chosen, experts=own.count
     )
 

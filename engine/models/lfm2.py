@@ -81,7 +81,7 @@ def short_convolution(net: Network, i: int, h: Value) -> Value:
     """C * the convolution of B * x, projected [tokens hidden]."""
     conv, state = f"blk.{i}.shortconv", net.caches[f"blk.{i}.conv_state"]
     b, c, x = (net.project(f"{conv}.in_proj_{name}", h) for name in "bcx")
-    convolved, _ = net.graph.several(
+    convolved, _ = net.graph.multi_output(
         "causal_conv1d",
         f"{conv}.conv",
         into={"states": state},

@@ -145,7 +145,7 @@ def convolved(
     `part` of the channels has weights and a state of its own. The bias is the file's, or that."""
     part = part and f"_{part}"
     state = net.caches[f"{block}.conv_state{part}"]
-    out, _ = net.graph.several(
+    out, _ = net.graph.multi_output(
         "causal_conv1d",
         f"{block}.conv{part}",
         into={"states": state},
@@ -165,7 +165,7 @@ def scanned(net: Network, op: str, block: str, x: Value, dt: Value, b: Value, c:
     if op == "ssm_scan_heads":
         a, d = a.view(x.dims[1]), d.view(x.dims[1])
     own = {"x": x, "dt": dt, "a": a, "b": b, "c": c, "d": d, "before": state, **routes(net.inputs)}
-    out, _ = net.graph.several(op, f"{block}.scan", into={"states": state}, **own)
+    out, _ = net.graph.multi_output(op, f"{block}.scan", into={"states": state}, **own)
     return out
 
 

@@ -153,7 +153,7 @@ def delta_net(net: Network, block: str, h: Value) -> Value:
     beta = net.project(f"{block}.ssm_beta", h)
     alpha = net.project(f"{block}.ssm_alpha", h)
     dt = graph("softplus", f"{block}.dt", x=net.biased(f"{block}.ssm_dt", alpha))
-    out, _ = graph.several(
+    out, _ = graph.multi_output(
         "gated_delta_net",
         f"{block}.delta_net",
         into={"states": state},

@@ -43,7 +43,7 @@ def heads_apart(method: Streaming) -> Pass:
                 return own.writes(node)
             return own.attends() if own and node.op == "attention" else [node]
 
-        return graph.rewritten(apart), memory | added
+        return graph.map_nodes(apart), memory | added
 
     return apply
 

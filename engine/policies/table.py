@@ -58,6 +58,6 @@ def format_policy(policy: AnyPolicy) -> str:
         )
     numbers = {f.name: getattr(policy, f.name) for f in fields(policy)}
     # defaults that are left out
-    unsaid = {"beta": 0, "heads": ""}
-    told = (f"{key}={value}" for key, value in numbers.items() if value != unsaid.get(key, -1))
-    return f"{name}:{','.join(told)}"
+    defaults = {"beta": 0, "heads": ""}
+    parts = (f"{key}={value}" for key, value in numbers.items() if value != defaults.get(key, -1))
+    return f"{name}:{','.join(parts)}"

@@ -99,8 +99,8 @@ def check(params: StructuredOutputsParams) -> None:
     """Validate without a model: raises `SamplingError` for an invalid grammar, `PackageError` if
     llguidance is not installed."""
     matcher = _library().LLMatcher
-    if said := matcher.validate_grammar(_grammar(matcher, params), None):
-        raise SamplingError(f"{params.what}: {_one_line(said)}")
+    if error := matcher.validate_grammar(_grammar(matcher, params), None):
+        raise SamplingError(f"{params.what}: {_one_line(error)}")
 
 
 def _library() -> Any:
@@ -139,5 +139,5 @@ def _one_line(message: str) -> str:
     lines = [line.strip() for line in message.splitlines()]
     if lines[0].startswith("NoExtension"):
         return "no text matches it"
-    said = [line for line in lines[1:] if line.startswith("error:")]
-    return " ".join([*lines[:1], *said])
+    errors = [line for line in lines[1:] if line.startswith("error:")]
+    return " ".join([*lines[:1], *errors])

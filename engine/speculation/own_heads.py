@@ -24,11 +24,11 @@ class OwnHeads:
     model loaded with `foretells`."""
 
     def __init__(self, model: Model, p_min: float) -> None:
-        if not model.ahead:
+        if not model.mtp_blocks:
             raise ModelError(f"{model.file.path}: loaded without multi-token-prediction blocks")
         self._model, self._p_min = model, p_min
         # State of the last draft: text with draft, cells, number of cells read by each block.
-        self._text, self._cells, self._read = list[int](), list[int](), [0] * len(model.ahead)
+        self._text, self._cells, self._read = list[int](), list[int](), [0] * len(model.mtp_blocks)
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Caches keep the common prefix."""
@@ -92,7 +92,7 @@ class OwnHeads:
         """Run block `number` on tokens after those in the cells `own`; returns the last one's
         logits [vocab], if its hidden state is stored in the cell `goal`."""
         model, count, outputs = self._model, len(own), int(goal is not None)
-        ahead = model.ahead[number]
+        ahead = model.mtp_blocks[number]
         inputs, positions = ahead.inputs, model.cells.positions[list(own)]
         with model.exclusive():
             for name, values in (("tokens", following), ("cells", own), ("positions", positions)):

@@ -99,9 +99,9 @@ class Verifier:
         accepted all tokens before. logits float32 [vocab]."""
         if draft.q is None:
             return sampler.sample(logits)
-        p, behind = sampler.distribution(logits), children(draft, node)
-        tokens = [draft.tokens[child] for child in behind]
-        return sampler.result(self.choose(p, tokens, draft.q[behind], sampler.random))
+        p, nodes = sampler.distribution(logits), children(draft, node)
+        tokens = [draft.tokens[child] for child in nodes]
+        return sampler.result(self.choose(p, tokens, draft.q[nodes], sampler.random))
 
 
 def children(draft: Draft, node: int) -> list[int]:

@@ -65,10 +65,10 @@ def classify_by_name(
     for key in ("eot_token_id", "eom_token_id"):
         ends.add(read_id(metadata, key, vocab))
     for key, names in MIDDLE_ENDS.items():
-        told = read_id(metadata, key, vocab)
+        given = read_id(metadata, key, vocab)
         found = _first(vocab, names)
-        ends.add(found if told is None else told)
-        control |= {found} if told is None else set()
+        ends.add(found if given is None else given)
+        control |= {found} if given is None else set()
     for keys, names in MIDDLES.items():
         if all(read_id(metadata, key, vocab) is None for key in keys):
             control.add(_first(vocab, names))

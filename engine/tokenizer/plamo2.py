@@ -37,7 +37,7 @@ class Plamo2:
         costs = {
             text: (_cost(scores[i], i), i) for i, text in enumerate(vocab.tokens) if i not in apart
         }
-        self._matches = Matches({text: told for text, told in costs.items() if told[0] < NEVER})
+        self._matches = Matches({text: entry for text, entry in costs.items() if entry[0] < NEVER})
 
     def encode(self, text: str, *, prefix: bool = False) -> list[int]:  # noqa: ARG002
         """The ids of a text, without its byte order mark."""
