@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from engine.closing import Closing
+from engine.closeable import Closeable
 from kernels.child import environment
 
 LINES = 50  # last lines of the child's output that are kept
@@ -77,7 +77,7 @@ def output(
     return out, err
 
 
-class Child(Closing):
+class Child(Closeable):
     """A process that imports `home`, a function or a class as `module:name`, at the first request;
     a context manager that ends it. A class is instantiated once, with `arguments`.
 

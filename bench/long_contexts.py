@@ -48,7 +48,7 @@ from engine.engine import Engine
 from engine.graph import Node
 from engine.model import Model
 from engine.policies.retrieval import write
-from engine.policies.table import POLICIES, policy_of
+from engine.policies.table import POLICIES, parse_policy
 from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, KIVI, page_of_keys
 
@@ -73,7 +73,7 @@ TWO_BITS = Way(KIVI.lower(), options={"kv_format": KIVI})
 
 
 def _chosen(text: str, held: int) -> Way:
-    policy = policy_of(text)
+    policy = parse_policy(text)
     kept = getattr(policy, "capacity", getattr(policy, "budget", 0))
     return Way(text, kept / held, {"kv_policy": policy})
 
@@ -89,7 +89,7 @@ def groups(asked: Namespace, heads: Heads) -> Iterator[list[Way]]:
     yield [TWO_BITS]
     for name in POLICIES:
         yield [
-            Way(name, budget, {"kv_policy": policy_of(text_of(name, budget, held, heads))})
+            Way(name, budget, {"kv_policy": parse_policy(text_of(name, budget, held, heads))})
             for budget in (FEW if asked.quick else BUDGETS)
         ]
 
@@ -116,7 +116,7 @@ def fill(model: Model, held: int) -> float:
         method.restore(placed, {})
     if isinstance(method, TwoBits):  # the latest tokens have rows, all others pages
         unpacked = model.options.kv_residual + 2 * GROUP
-        method.restore(cells.of(0), {"first": max(0, held - unpacked)})
+        method.restore(cells.list_of(0), {"first": max(0, held - unpacked)})
     started = time.perf_counter()
     model.method.begin(0, held)
     model.method.finish(0)

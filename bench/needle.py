@@ -28,7 +28,7 @@ from engine import Engine, SamplingParams
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
 from engine.policies.retrieval import alphas, write
-from engine.policies.table import POLICIES, policy_of
+from engine.policies.table import POLICIES, parse_policy
 from engine.sampling.params import Logits
 from engine.tokenizer import Tokenizer
 from reference.formats.kivi import KIVI
@@ -190,7 +190,11 @@ def ways(effort: Effort, longest: int, heads: Heads) -> Iterator[tuple[str, floa
     yield KIVI.lower(), 1.0, {"kv_format": KIVI}
     for name in POLICIES:
         for budget in effort.budgets:
-            yield name, budget, {"kv_policy": policy_of(text_of(name, budget, longest, heads))}
+            yield (
+                name,
+                budget,
+                {"kv_policy": parse_policy(text_of(name, budget, longest, heads))},
+            )
 
 
 def heads_of(path: Path, tokenizer: Tokenizer, effort: Effort, folder: Path, threads: int) -> Heads:

@@ -130,7 +130,7 @@ class Served:
         own, watched = self.engine.serving(), Watched(self.engine.model)
         scheduler, timings = Scheduler(replace(own, model=watched)), own.timings  # type: ignore[arg-type]
         found: list[Step] = []
-        while scheduler.work or len(found) <= max(arriving):
+        while scheduler.has_work or len(found) <= max(arriving):
             for request in arriving.get(len(found), ()):
                 scheduler.add(request)
             spans = timings.eval, timings.prompt
@@ -140,7 +140,7 @@ class Served:
             taken = time.perf_counter() - started
             after = watched.seconds, timings.sample.seconds, *(span.tokens for span in spans)
             found.append(Step(taken, *(b - a for a, b in zip(before, after, strict=True))))  # type: ignore[arg-type]
-        self.engine.text.hold(scheduler.close())
+        self.engine.text.set_held(scheduler.close())
         self.engine.reset()
         return found, scheduler.evaluated
 

@@ -35,7 +35,7 @@ from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.options import Options
 from engine.passes.count import count_neurons, neuron_counts
-from engine.sparsity import pays
+from engine.sparsity import is_sparse_faster as faster
 
 BENCH = "sparse speed"
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -164,7 +164,7 @@ def curve(
             row = Measurement(
                 BENCH, SPARSE, model=path.name, threads=sparse.team.n_threads, tokens=1,
                 shape=f"active={round(1e6 * active)},firing={round(1e6 * firing)}",
-                settings=f"by itself={SPARSE if pays(sparse.file, 0, active) else DENSE}",
+                settings=f"by itself={SPARSE if faster(sparse.file, 0, active) else DENSE}",
                 bytes=read.sparse(active, firing),
             )  # fmt: skip
             full = replace(row, test=DENSE, bytes=float(read.dense))

@@ -1,8 +1,8 @@
-"""From a GGUF file to text: state and order; the arithmetic is the certified kernels'.
+"""The inference engine: loads a GGUF model and generates text. All arithmetic is in `kernels`.
 
 >>> from engine import Engine, SamplingParams
 
-Names are imported when first asked for, so that `import engine` costs nothing.
+Names are imported lazily, so that `import engine` is cheap.
 """
 
 from importlib import import_module

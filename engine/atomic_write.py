@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written aside, renamed when they are complete."""
+"""Atomic file writes: write to a temporary file, rename it when it is complete."""
 
 import os
 from collections.abc import Iterator
@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine.errors import EngineError
-from engine.faults import unwritable
+from engine.file_errors import unwritable
 
-UNFINISHED = ".part"
+PART_SUFFIX = ".part"
 
 
 class OutputError(EngineError):
-    """A file cannot be written; the message is one plain line: file and fault."""
+    """A file cannot be written; the message is one line with the path and the reason."""
 
 
 @contextmanager
 def atomic_write(out: Path, *, reads: Path | None = None) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the name `out` at the end; after an error nothing is left.
+    """Yield a binary file that is renamed to `out` on success and removed on failure.
 
-    Raises `OutputError` if `out` is no place for a file, is the file that the caller `reads`, or if
+    Raises `OutputError` if `out` is not a regular file, is the file that the caller `reads`, or if
     the disk is full.
     """
     check(out, reads)
-    part = out.with_name(out.name + UNFINISHED)
+    part = out.with_name(out.name + PART_SUFFIX)
     try:
         with part.open("wb") as file:
             yield file

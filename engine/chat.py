@@ -1,8 +1,8 @@
-"""Messages to a prompt, through the model's own chat template.
+"""Chat templates: render messages to a prompt.
 
-A template is a Jinja program out of a model file, so it is foreign code. It runs in Jinja's
-sandbox, in an environment that lives for one rendering, with a bound on its steps (loop turns and
-macro calls) and on its output. That stops accidents and simple attacks; it is no memory limit.
+A template is a Jinja program from a model file, hence untrusted. It runs in Jinja's sandbox, in a
+fresh environment for each rendering, with limits on its steps (loop iterations and macro calls)
+and on its output. This stops accidents and simple attacks; memory is not limited.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 ROLES: Final = ("system", "user", "assistant")
 MAX_STEPS: Final = 1_000_000
 MAX_OUTPUT: Final = 16_000_000
-"""Characters, as for the text that one multiplication may make."""
+"""Maximum length of a rendered prompt, and of the result of one multiplication, in characters."""
 MAX_POWER_BITS: Final = 4096
 _STEP: Final = "take_step"
-# transformers' marks for what the assistant wrote, of use in training only.
+# transformers' tags around the assistant's text, used in training only.
 _GENERATION_TAG: Final = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
 
 
 class ChatError(EngineError):
-    """Messages or a template that cannot be rendered; the message is one plain line."""
+    """Messages or a template that cannot be rendered; the message is one line."""
 
 
-def template_of(metadata: Mapping[str, Any]) -> str:
-    """The source of a model's own chat template; `ChatError` where it has none."""
+def chat_template_source(metadata: Mapping[str, Any]) -> str:
+    """Returns the source of the model's chat template; raises `ChatError` if it has none."""
     source = metadata.get("tokenizer.chat_template")
     if not isinstance(source, str):
         raise ChatError("the model has no chat template (tokenizer.chat_template)")
@@ -44,10 +44,10 @@ def template_of(metadata: Mapping[str, Any]) -> str:
 
 
 class ChatTemplate:
-    """A chat template, compiled from Jinja's `source`, a GGUF's `tokenizer.chat_template`.
+    """A chat template compiled from Jinja `source` (GGUF's `tokenizer.chat_template`).
 
-    It knows the texts of the BOS and EOS tokens ("" for none) as `bos_token` and `eos_token`.
-    Raises `ChatError` where the source is no valid template.
+    The template sees the texts of BOS and EOS ("" for none) as `bos_token` and `eos_token`.
+    Raises `ChatError` if the source is not a valid template.
     """
 
     def __init__(self, source: str, bos_text: str, eos_text: str) -> None:
@@ -55,27 +55,27 @@ class ChatTemplate:
         self.eos_text: Final = eos_text
         environment = _environment()
         try:
-            tree = environment.parse(_GENERATION_TAG.sub(_without_generation, source))
+            tree = environment.parse(_GENERATION_TAG.sub(_replace_generation_tag, source))
             _count_steps(tree)
             self._code: Final = environment.compile(tree)
-        except Exception as error:  # a syntax error, or Python's own limits on nesting
+        except Exception as error:  # a syntax error, or Python's nesting limit
             raise ChatError(_one_line(error)) from None
 
     def render(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """The conversation as the model was trained to read it.
+        """Render a conversation in the format the model was trained on.
 
         Messages are `{"role": "system" | "user" | "assistant", "content": text}`, oldest first;
-        `add_generation_prompt` ends with the opening of the assistant's next one. The prompt is to
-        be encoded with `parse_special=True`, and with `add_special=True` only where
-        `writes_bos(prompt)` is false, lest there be two BOS or none. Raises `ChatError` for a
-        message of another form, and for whatever goes wrong inside the template.
+        `add_generation_prompt` appends the opening of the next assistant message. Encode the prompt
+        with `parse_special=True`, and with `add_special=True` only if `writes_bos(prompt)` is
+        false, so that there is exactly one BOS. Raises `ChatError` for invalid messages and for any
+        error inside the template.
         """
         from jinja2 import Template
 
         variables = {
-            "messages": checked(messages),
+            "messages": checked_messages(messages),
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self.bos_text,
             "eos_token": self.eos_text,
@@ -91,24 +91,24 @@ class ChatTemplate:
                 parts.append(part)
                 size += len(part)
                 if size > MAX_OUTPUT:
-                    raise ChatError(f"chat template: writes more than {MAX_OUTPUT} characters")
+                    raise ChatError(f"chat template: output exceeds {MAX_OUTPUT} characters")
         except ChatError:
             raise
-        except Exception as error:  # foreign code may raise anything; the user gets one line
+        except Exception as error:  # untrusted code may raise anything
             raise ChatError(_one_line(error)) from None
         return "".join(parts)
 
     def writes_bos(self, prompt: str) -> bool:
-        """Whether a rendered prompt begins with BOS already."""
+        """Whether a rendered prompt already begins with BOS."""
         return bool(self.bos_text) and prompt.startswith(self.bos_text)
 
 
-def _without_generation(tag: re.Match[str]) -> str:
+def _replace_generation_tag(tag: re.Match[str]) -> str:
     return f"{{%{tag[1]} {'endif' if tag[2] else 'if true'} {tag[3]}%}}"
 
 
-def checked(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Copies of the messages, out of the template's reach, once their form is found right."""
+def checked_messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Validate messages; returns copies, which the template cannot share with the caller."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise ChatError(f"messages must be a list, got {type(messages).__name__}")
     if not messages:
@@ -127,7 +127,7 @@ def checked(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """What transformers gives a chat template, in the sandbox, with a fresh count of steps."""
+    """A sandboxed environment with transformers' filters and functions, and a new step count."""
     from jinja2 import pass_context
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -138,7 +138,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
 
-    # These two can hang the process within one step.
+    # A single multiplication or power can hang the process.
     environment.intercepted_binops = frozenset({"*", "**"})
     environment.binop_table |= {"*": _multiply, "**": _power}
 
@@ -149,16 +149,16 @@ def _environment() -> ImmutableSandboxedEnvironment:
         nonlocal steps_left
         steps_left -= 1
         if steps_left < 0:
-            raise ChatError(f"chat template: takes more than {MAX_STEPS} steps")
+            raise ChatError(f"chat template: exceeds {MAX_STEPS} steps")
 
     environment.filters[_STEP] = take_step
     return environment
 
 
 def _count_steps(tree: nodes.Template) -> None:
-    """Put a step in front of every body that may run more than once.
+    """Insert a counted step at the start of every body that may run repeatedly.
 
-    Loops over a range, over a string or by recursion are thus all under one bound.
+    One limit thus covers loops over ranges and strings, and recursion.
     """
     from jinja2 import nodes
 
@@ -169,7 +169,7 @@ def _count_steps(tree: nodes.Template) -> None:
 
 
 def _raise_exception(message: object) -> NoReturn:
-    """How a template refuses messages, say two of the user in a row."""
+    """transformers' `raise_exception`, by which templates reject messages."""
     raise ChatError(f"chat template: {' '.join(str(message).split())}")
 
 
@@ -184,7 +184,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as transformers writes it: Jinja's own filter would escape it for HTML."""
+    """JSON as transformers writes it; Jinja's own filter escapes it for HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -193,14 +193,14 @@ def _to_json(
 def _multiply(left: Any, right: Any) -> Any:
     sizes = [len(x) if isinstance(x, Sequence) else x for x in (left, right)]
     if isinstance(left, Sequence) != isinstance(right, Sequence) and math.prod(sizes) > MAX_OUTPUT:
-        raise ChatError(f"chat template: multiplies a text beyond {MAX_OUTPUT} characters")
+        raise ChatError(f"chat template: a repeated text exceeds {MAX_OUTPUT} characters")
     return left * right
 
 
 def _power(left: Any, right: Any) -> Any:
     whole = isinstance(left, int) and isinstance(right, int)
     if whole and left.bit_length() * right > MAX_POWER_BITS:
-        raise ChatError(f"chat template: makes a power beyond {MAX_POWER_BITS} bits")
+        raise ChatError(f"chat template: a power exceeds {MAX_POWER_BITS} bits")
     return left**right
 
 

@@ -1,45 +1,45 @@
-"""Chat templates by name, for models whose file has none: Jinja as `engine.chat` runs it.
+"""Built-in chat templates by name, for models whose file has none, in Jinja.
 
 Names and texts are llama.cpp's (its src/llama-chat.cpp, `--chat-template NAME`); `mistral` is
-`mistral-v3`. None of them writes BOS, which the tokenizer adds.
+`mistral-v3`. Templates do not write BOS; the tokenizer adds it.
 """
 
 from pathlib import Path
 from typing import Final
 
 from engine.chat import ChatError
-from engine.faults import unreadable
+from engine.file_errors import unreadable
 
 _EACH: Final = "{% for message in messages %}"
 _ROLE: Final = "{{ message.role }}"
 _TEXT: Final = "{{ message.content }}"
 _TRIMMED: Final = "{{ message.content | trim }}"
-_TO_ANSWER: Final = "{% endfor %}{% if add_generation_prompt %}"
+_GENERATION_PROMPT: Final = "{% endfor %}{% if add_generation_prompt %}"
 _END: Final = "{% endif %}"
 
 
-def _alike(before: str, between: str, after: str, role: str = _ROLE, text: str = _TEXT) -> str:
-    """Each message stands between the same marks, with its role."""
+def _uniform(before: str, between: str, after: str, role: str = _ROLE, text: str = _TEXT) -> str:
+    """A template with the same markers around every message, with its role."""
     opening = before.replace(role, "assistant") if role in before else before + "assistant"
     return (
         f"{_EACH}{before}{'' if role in before else role}{between}{text}{after}"
-        f"{_TO_ANSWER}{opening}{between}{_END}"
+        f"{_GENERATION_PROMPT}{opening}{between}{_END}"
     )
 
 
 def _by_role(system: str, user: str, assistant: str, opening: str, before: str = "") -> str:
-    """Each role has marks of its own."""
+    """A template with separate markers for each role."""
     return (
         f"{before}{_EACH}"
         f"{{% if message.role == 'system' %}}{system}"
         f"{{% elif message.role == 'user' %}}{user}"
         f"{{% else %}}{assistant}{{% endif %}}"
-        f"{_TO_ANSWER}{opening}{_END}"
+        f"{_GENERATION_PROMPT}{opening}{_END}"
     )
 
 
-def _in_turns(begin: str, system: str, user: str, assistant: str) -> str:
-    """A turn begins with a mark before the system's or the user's message."""
+def _by_turn(begin: str, system: str, user: str, assistant: str) -> str:
+    """A template with `begin` at the start of each turn: a system or user message."""
     starts = "loop.first or loop.previtem.role == 'assistant'"
     return (
         f"{_EACH}{{% if {starts} %}}{begin}{{% endif %}}"
@@ -50,7 +50,7 @@ def _in_turns(begin: str, system: str, user: str, assistant: str) -> str:
 
 
 def _mistral(space: str, leading: str = "", text: str = _TEXT) -> str:
-    return _in_turns(
+    return _by_turn(
         f"{leading}[INST]{space}",
         _TEXT + "{{ '\\n\\n' }}",
         f"{_TEXT}{leading}[/INST]",
@@ -66,7 +66,7 @@ _GEMMA: Final = (
     "{% set ns.system = '' %}{% endif %}"
     + _TRIMMED
     + "<end_of_turn>{{ '\\n' }}{% endif %}"
-    + _TO_ANSWER
+    + _GENERATION_PROMPT
     + "<start_of_turn>model{{ '\\n' }}"
     + _END
 )
@@ -74,15 +74,15 @@ _LINE: Final = "{{ '\\n' }}"
 _TURN: Final = "<|START_OF_TURN_TOKEN|>"
 
 TEMPLATES: Final[dict[str, str]] = {
-    "chatml": _alike("<|im_start|>", _LINE, f"<|im_end|>{_LINE}"),
-    "llama2": _in_turns("[INST] ", _TEXT + _LINE, f"{_TEXT} [/INST]", f"{_TEXT}</s>"),
-    "llama2-sys": _in_turns(
+    "chatml": _uniform("<|im_start|>", _LINE, f"<|im_end|>{_LINE}"),
+    "llama2": _by_turn("[INST] ", _TEXT + _LINE, f"{_TEXT} [/INST]", f"{_TEXT}</s>"),
+    "llama2-sys": _by_turn(
         "[INST] ",
         f"<<SYS>>{_LINE}{_TEXT}{_LINE}<</SYS>>{_LINE}{_LINE}",
         f"{_TEXT} [/INST]",
         f"{_TEXT}</s>",
     ),
-    "llama3": _alike(
+    "llama3": _uniform(
         "<|start_header_id|>", f"<|end_header_id|>{_LINE}{_LINE}", "<|eot_id|>", text=_TRIMMED
     ),
     "gemma": _GEMMA,
@@ -96,10 +96,10 @@ TEMPLATES: Final[dict[str, str]] = {
     "mistral-v7-tekken": _by_role(
         f"[SYSTEM_PROMPT]{_TEXT}[/SYSTEM_PROMPT]", f"[INST]{_TEXT}[/INST]", f"{_TEXT}</s>", ""
     ),
-    "phi3": _alike(f"<|{_ROLE}|>", _LINE, f"<|end|>{_LINE}"),
-    "phi4": _alike("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
-    "falcon3": _alike(f"<|{_ROLE}|>", _LINE, _LINE),
-    "zephyr": _alike(f"<|{_ROLE}|>", _LINE, f"<|endoftext|>{_LINE}"),
+    "phi3": _uniform(f"<|{_ROLE}|>", _LINE, f"<|end|>{_LINE}"),
+    "phi4": _uniform("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
+    "falcon3": _uniform(f"<|{_ROLE}|>", _LINE, _LINE),
+    "zephyr": _uniform(f"<|{_ROLE}|>", _LINE, f"<|endoftext|>{_LINE}"),
     "vicuna": _by_role(
         _TEXT + _LINE + _LINE,
         f"USER: {_TEXT}{_LINE}",
@@ -132,14 +132,14 @@ TEMPLATES: Final[dict[str, str]] = {
     ),
     "chatglm4": "[gMASK]<sop>"
     + _EACH
-    + f"<|{_ROLE}|>{_LINE}{_TEXT}{_TO_ANSWER}<|assistant|>{_LINE}{_END}",
+    + f"<|{_ROLE}|>{_LINE}{_TEXT}{_GENERATION_PROMPT}<|assistant|>{_LINE}{_END}",
 }
 
 
 def named(given: str) -> str:
-    """The source of a template that the user names, or that stands in a file.
+    """Returns the source of a built-in template, or reads it from the file `given`.
 
-    Raises `ChatError` if there is neither such a name nor such a file."""
+    Raises `ChatError` if there is no such name and no such file."""
     if given in TEMPLATES:
         return TEMPLATES[given]
     try:
@@ -149,6 +149,6 @@ def named(given: str) -> str:
             f"{given}: neither a file nor one of the templates {', '.join(TEMPLATES)}"
         ) from None
     except UnicodeDecodeError:
-        raise ChatError(f"{given}: a template is UTF-8, and this is not") from None
+        raise ChatError(f"{given}: a template must be UTF-8") from None
     except OSError as error:
         raise ChatError(unreadable(Path(given), error)) from None

@@ -1,5 +1,5 @@
-"""What has to hold before a model is made, steps, or continues a prompt: of the file's tensors, of
-the memory that is free, of arguments; and of what a step gives."""
+"""Validation of a GGUF file's tensors, of free memory, of step and generation arguments, and of a
+step's results."""
 
 import math
 import re
@@ -23,8 +23,8 @@ from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, PAGE_BYTES
 from reference.op import Array
 
-# Frequencies that old checkpoints store and that are computed here; predictors, without which a
-# block runs dense.
+# Rotary frequencies in old checkpoints (recomputed here), and predictors (a block without them runs
+# dense).
 HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|fc1|fc2)\.weight")
 
 
@@ -33,15 +33,15 @@ class PromptError(EngineError):
 
 
 class NumericalError(EngineError, ArithmeticError):
-    """The model's output is not a number."""
+    """NaN or infinity in the model's output."""
 
 
 def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
-    """Every tensor that the family wants is in the file, in a shape and a format that run, and none
-    that its graph would leave out."""
+    """Check that the file has every tensor of the family, in a supported shape and format, and no
+    tensor that the graph would ignore."""
     tensors = file.tensors
     blocks = config.blocks + config.further
-    if blocks > len(tensors):  # before anything is made for each block
+    if blocks > len(tensors):  # before allocating per block
         raise ModelError(
             f"{file.path}: {config.architecture}.block_count is {blocks},"
             f" but there are {len(tensors)} tensors"
@@ -57,7 +57,7 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
         for name in family.optional_tensors(config)
         if name.endswith(".bias") and name in tensors
         if name.removesuffix("bias") + "weight" not in tensors
-        if not name.endswith(".exp_probs_b.bias")  # of what is chosen by, not of a matrix
+        if not name.endswith(".exp_probs_b.bias")  # the router's selection bias has no matrix
     ]
     if unused:
         more = f", and {len(unused) - 1} more" if unused[1:] else ""
@@ -69,19 +69,17 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
 
 
 def check_further(file: GGUFFile, config: ModelConfig) -> None:
-    """The same of the blocks that foretell tokens: that there is one, and what they need."""
+    """Check the tensors of the multi-token-prediction (MTP) blocks."""
     if not config.further:
-        raise ModelError(
-            f"{file.path}: it has no block that foretells further tokens, so none can draft them"
-        )
+        raise ModelError(f"{file.path}: it has no multi-token-prediction block to draft with")
     wanted = further.expected_tensors(config)
     if missing := [name for name in wanted if name not in file.tensors]:
-        raise ModelError(f"{file.path}: tensor {missing[0]} is missing, without which none drafts")
+        raise ModelError(f"{file.path}: tensor {missing[0]} is missing: drafting needs it")
     check_dims(file, wanted | further.optional_tensors(config))
 
 
 def check_dims(file: GGUFFile, known: Mapping[str, tuple[int, ...]]) -> None:
-    """Those of these tensors that are in the file have these dimensions and a format that runs."""
+    """Check the dimensions and formats of those `known` tensors that the file has."""
     tensors = file.tensors
     for name, dims in known.items():
         if name in tensors:
@@ -97,34 +95,34 @@ def check_dims(file: GGUFFile, known: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def _unread(config: ModelConfig) -> set[str]:
-    """Keys and values of blocks that read those of another, which files may have all the same."""
+    """K and V tensors that files may have for blocks that share another block's KV cache."""
     roles = ("attn_k", "attn_v", "attn_k_norm")
-    blocks = (i for i in range(config.blocks) if config.kept(i) != i)
+    blocks = (i for i in range(config.blocks) if config.cache_block(i) != i)
     return {f"blk.{i}.{role}.weight" for i in blocks for role in roles}
 
 
 def further_tensors(tensors: Iterable[str], config: ModelConfig) -> set[str]:
-    """Those of blocks that foretell further tokens."""
+    """Names of the tensors of multi-token-prediction blocks."""
     blocks = range(config.blocks, config.blocks + config.further)
     found = ((name, re.match(r"blk\.(\d+)\.", name)) for name in tensors)
     return {name for name, block in found if block and int(block[1]) in blocks}
 
 
 def check_memory(config: ModelConfig, options: Options, context: int) -> None:
-    """A cache of `context` cells is whole blocks of its format, and fits what is free."""
+    """Check that KV cache rows are whole blocks of the format and that the cache fits."""
     layout = FORMATS[options.cell_format]
     blocks = range(options.cpu_blocks(config.blocks))
-    widths = [config.cell(i) for i in range(config.blocks)]
+    widths = [config.cell_width(i) for i in range(config.blocks)]
     for width in widths:
         if width % layout.block:
             raise ModelError(
-                f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
-                " a cell holds of this model are no whole number of them"
+                f"kv_format {layout.name} has blocks of {layout.block}: a cell of this model has"
+                f" {width} elements, not a multiple of it"
             )
     rows = sum(layout.row_bytes(widths[i]) for i in blocks)
     each = 1 if config.latent else 2
     held, tokens = context, min(options.batch, context)
-    if options.packs:
+    if options.packs_kv:
         held = rows_for(context, options.sequences, tokens, options.kv_residual)
         page = PAGE_BYTES * sum(widths[i] for i in blocks)
         rows += page * pages_for(context, options.sequences, GROUP) // held
@@ -137,7 +135,7 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     free = psutil.virtual_memory().available
     if wanted > free:
         raise ModelError(
-            f"a context of {context} needs {wanted / 1e9:.1f} GB of cache,"
+            f"a context of {context} needs {wanted / 1e9:.1f} GB of KV cache,"
             f" {free / 1e9:.1f} GB are free"
         )
 
@@ -150,31 +148,29 @@ def check_step(
     sequences: Sequence[Sequence[int]],
     wanted: Sequence[int],
 ) -> None:
-    """The arguments of `Model.step` fit one another, the vocabulary and the limits."""
+    """Check the arguments of `Model.step` against each other, the vocabulary and the limits."""
     if bad := [t for t in tokens if not 0 <= t < config.vocab]:
         raise ModelError(f"token {bad[0]} is outside the vocabulary of {config.vocab}")
     learned = config.positions
     if learned and (beyond := [p for p in positions if p >= learned]):
-        raise ModelError(
-            f"position {beyond[0]} is none of the {learned} that the model has learned"
-        )
+        raise ModelError(f"position {beyond[0]} is beyond the model's {learned} learned positions")
     count = len(tokens)
     for name, size in (("tokens", count), ("outputs", len(wanted))):
         if size > limits[name]:
             raise ModelError(f"a step takes at most {limits[name]} {name}, got {size}")
     if not count == len(positions) == len(sequences):
         raise ModelError(
-            f"a step's tokens, positions and sequences are as many: {count}, {len(positions)}"
-            f" and {len(sequences)}"
+            f"a step has {count} tokens, {len(positions)} positions and {len(sequences)} sequences:"
+            " the counts must be equal"
         )
     if bad := [row for row in wanted if not 0 <= row < count]:
-        raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")
+        raise ModelError(f"logits of token {bad[0]} are requested, the step has {count} tokens")
 
 
 def check_finite(
     rows: Array, positions: Sequence[int], wanted: Sequence[int], what: str = "logits"
 ) -> Array:
-    """The rows that a step gives for the tokens that are `wanted` are numbers."""
+    """Returns `rows`; raises `NumericalError` if they have NaN or infinity."""
     if not np.isfinite(rows.sum()) and not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0]
         which = f"token {column} " if what == "logits" else ""
@@ -183,7 +179,7 @@ def check_finite(
 
 
 def not_finite(position: int, which: str = "", what: str = "logits") -> NumericalError:
-    """What to raise where those at `position` are no numbers."""
+    """The error for non-finite output at `position`."""
     return NumericalError(
         f"the model's {what} are not finite ({which}after position {position}): are there NaN"
         " or infinity in its weights?"
@@ -191,7 +187,7 @@ def not_finite(position: int, which: str = "", what: str = "logits") -> Numerica
 
 
 def check_prompt(tokens: Sequence[int], vocab: int, capacity: int) -> None:
-    """The context can hold these tokens."""
+    """Check a prompt against the vocabulary and the context."""
     if not tokens:
         raise PromptError("the prompt is empty")
     if len(tokens) > capacity:
@@ -206,11 +202,11 @@ def check_prompt(tokens: Sequence[int], vocab: int, capacity: int) -> None:
 def check_generation(
     params: SamplingParams, most: int, capacity: int, context_shift: bool, keep: int, resume: bool
 ) -> None:
-    """A context of so many cells can be continued so; `most` completions at once."""
+    """Check that `params.n` is at most `most`, and that the other arguments are compatible."""
     if params.n > most:
         raise PromptError(f"n is {params.n}, this engine was loaded for at most {most}")
     if (context_shift or resume) and params.n > 1:
         wanted = "context_shift" if context_shift else "resume"
-        raise PromptError(f"{wanted} wants a single completion (n = 1)")
+        raise PromptError(f"{wanted} needs a single completion (n = 1)")
     if not 0 <= keep < capacity:
         raise PromptError(f"keep must be 0 to {capacity - 1}, got {keep}")

@@ -1,4 +1,4 @@
-"""The sizes and constants of a model in the field's terms; engine/metadata has them of a file."""
+"""Hyperparameters of a model; engine/metadata reads them from a GGUF file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,8 +17,8 @@ from reference.models.transformer import Scales
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How rotary frequencies are stretched: kind is none, linear or yarn. `magnitude` multiplies
-    cosines and sines; YaRN's ramp begins and ends at whole pairs where it is `truncated`."""
+    """RoPE scaling: kind is none, linear or yarn. `magnitude` multiplies cosines and sines;
+    YaRN's ramp is rounded to whole dimension pairs where `truncated`."""
 
     kind: str = "none"
     factor: float = 1.0
@@ -32,12 +32,11 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Feed-forward networks of which a router chooses `used` of `count` for every token, each of
-    width `ffn`; and one of width `shared` that every token meets, 0 where there is none, which a
-    gate may weigh.
+    """Mixture of experts: a router selects `used` of `count` experts of width `ffn` per token, plus
+    a shared expert of width `shared` (0: none), weighted by a gate where `shared_gate`.
 
-    `scores` and `normed` are Routing's, `scale` multiplies the weights; of `groups` of experts the
-    `kept` best are chosen among. A block's gates and ups are one tensor where they are `joined`.
+    `scores` and `normed` are the Routing op's; `scale` multiplies the weights. Experts are selected
+    among the `kept` best of `groups` groups. Gate and up are one tensor where `joined`.
     """
 
     count: int
@@ -55,10 +54,10 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Sizes of latent attention: of the vector that queries come out of, 0 where there is none, of
-    the one that keys and values come out of, and of each head's keys and values. The last elements
-    of a key are turned, by `halves` or else neighbours, and all heads have them in common. What
-    makes keys and values is one tensor where it is `joined`. `eps` is that of the vectors' norms.
+    """Multi-head latent attention (MLA): ranks of the query (0: not compressed) and KV latents, and
+    dimensions of each head's keys and values. RoPE applies to the last elements of a key, which all
+    heads share, pairing `halves` or else neighbours. `joined`: kv_b is one tensor. `eps` is that of
+    the latents' norms.
     """
 
     q_rank: int
@@ -72,14 +71,13 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Sparsity:
-    """How a model's feed-forward networks skip neurons.
+    """Sparsity of feed-forward networks (PowerInfer).
 
-    - `ranks`: of the predictors, by block; a block without one runs dense.
-    - `threshold`: that a neuron's logit has to reach.
-    - `union`: a neuron that one token of a step needs serves them all; else each its own.
-    - `places`: by block, int32 [ffn]: 1 where a neuron lives on a GPU, 0 on the CPU; none: they are
-      not split.
-    - `apart`: each neuron is computed where it lives; else the CPU computes either part.
+    - `ranks`: the predictors' ranks by block; a block without one runs dense.
+    - `threshold`: a neuron is active if its predictor's logit reaches this.
+    - `union`: a neuron active for one token of a step is computed for all; else for each its own.
+    - `places`: by block, int32 [ffn]: 1 for neurons on the GPU, 0 for the CPU; empty: no split.
+    - `apart`: each device computes its own neurons; else the CPU computes both parts.
     """
 
     ranks: Mapping[int, int]
@@ -89,30 +87,28 @@ class Sparsity:
     apart: bool = False
 
     def without(self, blocks: set[int]) -> "Sparsity":
-        """The same, these blocks run dense."""
+        """Returns a copy in which these blocks run dense."""
         return replace(self, ranks={i: r for i, r in self.ranks.items() if i not in blocks})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The sizes and constants of a model.
+    """Hyperparameters of a model.
 
-    `activation` is the op of its feed-forward networks, whose ffn_down a file may hold transposed,
-    and which skip neurons where there is a `sparsity`. `positions` is how many it has learned, 0
-    where they are rotary. `window` is how many tokens attention may reach back in the blocks that
-    are `windowed`, itself included, 0 where it reaches all. Queries, keys and values are rows of
-    one tensor of each block where they are `fused_qkv`; attention and the feed-forward network both
-    read the block's input where they are `parallel`, in the families that have either order. The
-    least slope of `alibi` is 2^-alibi, or about that where heads are no power of two; 0: attention
-    has no slopes. Every `no_rope`-th block turns nothing by its position, if that is not 0, nor do
-    those without a window where `windows_turn`. `window_base` is the base of rope in blocks with a
-    window, 0 where it is that of the others. Blocks that are `recurrent` do not attend, and have
-    states of `ssm`'s sizes; where all are, there are no heads. Where there is a `latent` its vector
-    and what is turned are a cell's one key, of `head_dim`. Of a mixture some blocks may be `dense`.
-    Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
-    for every block. Scores are multiplied by
-    `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
-    that foretell more tokens, which serve drafts alone (models/further.py).
+    - `activation`: op of the feed-forward networks; `transposed_down`: the file has ffn_down_t.
+    - `positions`: number of learned positions, 0 for rotary ones.
+    - `window`: sliding-window size of the `windowed` blocks, the token itself included; 0: full.
+      `window_base`: their RoPE base, 0: that of the others.
+    - `fused_qkv`: Q, K and V are one tensor. `parallel`: attention and feed-forward network read
+      the same input, in families that have either order.
+    - `alibi`: the least slope is 2^-alibi (or near it, if heads are not a power of two); 0: none.
+    - `no_rope`: every n-th block has no RoPE; 0: all do. `windows_rotate`: only windowed blocks do.
+    - `recurrent`: blocks with states of `ssm`'s sizes instead of attention; if all are, heads is 0.
+    - `latent`: MLA; the latent and the rotated part are the cell's one key, of `head_dim`.
+    - `dense`: blocks of a mixture without experts. `sizes`: per-block sizes, if they differ.
+    - `per_layer`: elements of per-layer embeddings. `score_scale` multiplies attention scores; caps
+      of 0 are off.
+    - `further`: MTP (multi-token prediction) blocks after the others, for drafts.
     """
 
     architecture: str
@@ -139,7 +135,7 @@ class ModelConfig:
     parallel: bool = False
     alibi: float = 0.0
     no_rope: int = 0
-    windows_turn: bool = False
+    windows_rotate: bool = False
     scales: Scales = field(default_factory=Scales)
     windowed: frozenset[int] = frozenset()
     window_base: float = 0.0
@@ -155,7 +151,7 @@ class ModelConfig:
     per_layer: int = 0
 
     def check(self) -> None:
-        """ModelError for sizes that do not go together."""
+        """Raise `ModelError` for inconsistent sizes."""
         if self.alibi < 0:
             raise ModelError(f"attention.max_alibi_bias must be at least 0, got {self.alibi}")
         if self.kv_heads and self.heads % self.kv_heads:
@@ -163,17 +159,18 @@ class ModelConfig:
                 f"attention.head_count {self.heads} is no multiple of head_count_kv {self.kv_heads}"
             )
         if self.activation == "swiglu_oai" and not self.experts:
-            raise ModelError(f"{self.architecture}.expert_count is 0: its networks are mixtures")
+            raise ModelError(f"{self.architecture}.expert_count is 0: swiglu_oai needs experts")
         if self.rope_dims % 2 or self.rope_dims > self.head_dim:
             raise ModelError(
-                f"rope.dimension_count is even and at most {self.head_dim}, got {self.rope_dims}"
+                f"rope.dimension_count must be even and at most {self.head_dim},"
+                f" got {self.rope_dims}"
             )
         if self.latent and (
             self.kv_heads != 1 or self.head_dim != self.latent.kv_rank + self.rope_dims
         ):
             raise ModelError(
-                f"{self.architecture}: of latent attention attention.head_count_kv is 1, and"
-                f" attention.key_length kv_lora_rank and rope.dimension_count together"
+                f"{self.architecture}: MLA needs attention.head_count_kv = 1 and"
+                f" attention.key_length = kv_lora_rank + rope.dimension_count"
             )
         if self.norm_eps < 0 or self.rope_base <= 0:
             eps = ARCHITECTURES[self.architecture].norm_eps[0].removeprefix("attention.")
@@ -191,38 +188,40 @@ class ModelConfig:
         low, high = rope_frequencies.yarn_range(
             self.rope_dims, self.rope_base, context, fast, slow, scaling.truncated
         )
-        if low > high:  # which transformers and llama.cpp take differently
+        if low > high:  # transformers and llama.cpp differ here
             raise ModelError(
                 f"rope.scaling: with yarn_beta_fast {fast:g}, yarn_beta_slow {slow:g} and an"
                 f" original context of {context} YaRN's ramp ends before it begins"
             )
 
     def of_block(self, i: int) -> "ModelConfig":
-        """The same with block i's sizes, where blocks have their own."""
+        """Returns the config with block i's sizes, where blocks have their own."""
         if not self.sizes:
             return self
         own = self.sizes[i]
         return replace(self, kv_heads=own.kv_heads, head_dim=own.head_dim, ffn=own.ffn)
 
-    def routes(self, i: int) -> bool:
-        """Whether block i's network is a mixture of experts."""
+    def is_mixture(self, i: int) -> bool:
+        """Whether block i is a mixture of experts."""
         return bool(self.experts) and i not in self.dense
 
-    def kept(self, i: int) -> int:
-        """The block whose keys and values block i reads."""
+    def cache_block(self, i: int) -> int:
+        """Index of the block whose KV cache block i reads."""
         return self.sizes[i].kept if self.sizes else i
 
-    def cell(self, i: int) -> int:
-        """Elements of block i's keys in a cell; 0 where it has none of its own."""
+    def cell_width(self, i: int) -> int:
+        """Elements of block i's key in a cache cell; 0 if the block has no cache of its own."""
         own = self.of_block(i)
-        return own.kv_heads * own.head_dim if self.attends(i) and self.kept(i) == i else 0
+        return (
+            own.kv_heads * own.head_dim if self.has_attention(i) and self.cache_block(i) == i else 0
+        )
 
-    def attends(self, i: int) -> bool:
-        """Whether block i has keys and values, not states."""
+    def has_attention(self, i: int) -> bool:
+        """Whether block i is an attention block, not a recurrent one."""
         return i not in self.recurrent
 
     def states_of(self, i: int) -> dict[str, tuple[int, ...]]:
-        """Block i's states, by name, with the dimensions of one."""
+        """Shapes of block i's recurrent states, by name."""
         if i not in self.recurrent:
             return {}
         assert self.ssm
@@ -230,23 +229,23 @@ class ModelConfig:
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
-        """Those of all blocks."""
+        """Shapes of all blocks' recurrent states, by name."""
         return {n: dims for i in sorted(self.recurrent) for n, dims in self.states_of(i).items()}
 
-    def turns(self, i: int) -> bool:
-        """Whether rope turns the queries and keys of block i."""
-        if self.windows_turn:
+    def has_rope(self, i: int) -> bool:
+        """Whether block i applies RoPE."""
+        if self.windows_rotate:
             return i in self.windowed
         return not self.no_rope or (i + 1) % self.no_rope != 0
 
-    def rope_set(self, context: int) -> str:
-        """Which set of divisors long rope has for a context of so many cells."""
+    def rope_factor_set(self, context: int) -> str:
+        """The set of LongRoPE factors for this context length: "long" or "short"."""
         return "long" if context > (self.rope_scaling.original_context or self.context) else "short"
 
     def rope(self, divisors: np.ndarray[Any, Any] | None) -> tuple[np.ndarray[Any, Any], float]:
-        """Rotary frequencies float64 [rope_dims / 2] and the magnitude of cosines and sines.
+        """RoPE frequencies float64 [rope_dims / 2], and the magnitude of cosines and sines.
 
-        `divisors` are the file's, if it has a tensor of them.
+        `divisors` are the file's RoPE factors, if it has them.
         """
         scaling = self.rope_scaling
         frequencies = rope_frequencies.plain(self.rope_dims, self.rope_base)

@@ -1,14 +1,14 @@
-"""Models by name: those that come with Assay, and the hub's."""
+"""Model names: embedded models, and files on the Hugging Face hub."""
 
 from pathlib import Path
 
 from engine.gguf.cursor import GGUFError
-from engine.hub import PREFIX, fetched
+from engine.hub import PREFIX, fetch
 
 
 def embedded_models() -> dict[str, Path]:
-    """File by name: `story-f16` and, for the first of a family, its short name `story`; of a sparse
-    model the name ends before `.powerinfer.gguf`."""
+    """Paths of the embedded models by name: `story-f16`, and `story` for the first of a family. The
+    suffix `.powerinfer.gguf` is dropped."""
     folder = Path(__file__).parents[1] / "data" / "models"
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.gguf")):
@@ -19,14 +19,13 @@ def embedded_models() -> dict[str, Path]:
 
 
 def resolve(name: str | Path) -> Path:
-    """The path itself if there is such a file, else the embedded model of that name; the file of
-    the hub where a name begins with "hf:"."""
+    """Resolve a path, an embedded model's name, or a hub file ("hf:...", which is downloaded)."""
     if str(name).startswith(PREFIX):
-        return fetched(str(name))
+        return fetch(str(name))
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
     models = embedded_models()
     if str(name) not in models:
-        raise GGUFError(f"{name}: no such file, nor an embedded model: {', '.join(sorted(models))}")
+        raise GGUFError(f"{name}: no such file or embedded model: {', '.join(sorted(models))}")
     return models[str(name)]

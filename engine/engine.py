@@ -1,4 +1,4 @@
-"""The engine: a model, its tokenizer and samplers, from a prompt to text."""
+"""The engine: model, tokenizer and samplers; takes prompts, gives text."""
 
 import threading
 import time
@@ -15,15 +15,15 @@ import numpy as np
 
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.session import restore, save
-from engine.chat import ChatTemplate, template_of
+from engine.chat import ChatTemplate, chat_template_source
 from engine.checks import PromptError, check_generation, check_prompt
-from engine.closing import Closing
+from engine.closeable import Closeable
 from engine.config import ModelError
 from engine.embedded import resolve
 from engine.errors import BusyError, EngineError
 from engine.generation.completion import Completion, Piece
-from engine.generation.decoding import OneByOne, OneText
-from engine.generation.embedding import check_pooling, embeddings, texts_of, together
+from engine.generation.decoding import PlainDecoding, SingleTextStepper
+from engine.generation.embedding import check_pooling, embeddings, encode_texts, stack_embeddings
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score, pairs_of, scores
 from engine.generation.timings import Timings
@@ -34,25 +34,25 @@ from engine.sampling.chain import needed_ops
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Sampler
 from engine.sampling.samplers import Samplers
-from engine.schedule.many import AHEAD, Prompt, is_one, requests_of
+from engine.schedule.prompts import QUEUED_PER_SEQUENCE, Prompt, is_single, make_requests
 from engine.schedule.request import Request
-from engine.schedule.scheduler import Scheduler, Serving, StepOutput, Steps
+from engine.schedule.scheduler import Scheduler, Serving, StepOutput, Stepper
 from engine.speculation import build
 from engine.speculation.settings import Linear, Settings
 from engine.speculation.speculate import Speculation
 from engine.tokenizer import Tokenizer
 
 
-class Engine(Closing):
-    """Continues text with a GGUF model, through certified kernels only.
+class Engine(Closeable):
+    """Generates text with a GGUF model, using certified kernels only.
 
     >>> with Engine.load("model.gguf", threads=2) as engine:
     ...     print(engine.generate("Once upon a time", SamplingParams(max_tokens=64)).text)
     ...     for piece in engine.stream("Once upon a time", SamplingParams(max_tokens=64)):
     ...         print(piece.text, end="")
 
-    The cache keeps what was evaluated: a prompt that begins as the last one did is only evaluated
-    from where it differs, with the same result bit for bit.
+    The KV cache is reused: a prompt that shares a prefix with the last one is evaluated from where
+    they differ, with bit-identical results.
     """
 
     def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
@@ -61,12 +61,12 @@ class Engine(Closing):
         self.text = PrefixCache(model)
         self.timings = Timings.empty()
         self._draft: Engine | None = None
-        self._plain = OneByOne(model)
+        self._plain = PlainDecoding(model)
         self._speculation: Speculation | None = None
-        self._sampler: Sampler | None = None  # the one that drew last
-        self._restored: dict[str, Any] | None = None  # or a session's, before anything is drawn
+        self._sampler: Sampler | None = None  # of the last generation
+        self._restored: dict[str, Any] | None = None  # a restored session's, until the first draw
         self._cancelled = threading.Event()
-        self._generation = 0  # the latest; an older one may not go on
+        self._generation = 0  # number of the latest; older ones are stale
 
     @classmethod
     def load(
@@ -79,32 +79,32 @@ class Engine(Closing):
         sampling: SamplingParams | None = None,
         **overrides: Unpack[Fields],
     ) -> "Engine":
-        """Open a GGUF file (or an embedded model by name, or `hf:OWNER/REPO:FILE`), certify what
-        its nodes need, pack its weights.
+        """Open a GGUF file (or an embedded model by name, or `hf:OWNER/REPO:FILE`), certify the
+        kernels of its nodes, pack its weights.
 
         `overrides` are fields of Options, e.g. `threads=2, context=1024, strict=True`. With a
-        `draft` model, or another kind of `speculation`, tokens are drafted and verified several at
+        `draft` model, or another kind of `speculation`, several tokens are drafted and verified at
         a time (engine/speculation/settings.py); the text is the same. Kernels that `sampling`
-        needs are certified with the model's: others are when they are first asked for.
+        needs are certified with the model's; others when they are first used.
         """
         started = time.perf_counter()
         if not isinstance(options, Options | None):
-            raise ModelError(f"options are {options!r:.60}: want an Options, or its fields by name")
+            raise ModelError(f"options must be an Options, got {options!r:.60}")
         if not isinstance(speculation, Settings | None):
-            raise ModelError(f"speculation is {speculation!r:.60}: want a Linear, Tree or the like")
+            raise ModelError(f"speculation must be a Linear, Tree etc., got {speculation!r:.60}")
         options = replace(options or Options(), **overrides)
         if draft is not None and speculation is None:
             speculation = Linear()
         if speculation:
-            options = build.with_room(options, speculation)
+            options = build.with_draft_capacity(options, speculation)
         with ExitStack() as opened:
             drafting = None
-            if draft is not None:  # first, so that a budget of memory counts what it takes
-                drafting = opened.enter_context(cls._alone(draft, options.for_draft_model()))
+            if draft is not None:  # first, so that ram_budget counts its memory
+                drafting = opened.enter_context(cls._load_one(draft, options.for_draft_model()))
                 if options.ram_budget:
                     for tokens in (1, drafting.model.limits["tokens"]):
                         drafting.model.plan_for(tokens).touch()
-            engine = opened.enter_context(cls._alone(path, options, sampling))
+            engine = opened.enter_context(cls._load_one(path, options, sampling))
             engine._draft = drafting
             if speculation:
                 engine.speculation = build.speculation(speculation, engine, drafting)
@@ -113,13 +113,13 @@ class Engine(Closing):
         return engine
 
     @classmethod
-    def _alone(
+    def _load_one(
         cls, path: str | Path, options: Options, sampling: SamplingParams | None = None
     ) -> "Engine":
-        """Without a draft model."""
+        """Load one model, without a draft model."""
         path = resolve(path)
         file = GGUFFile(path)
-        try:  # the tokenizer first, so that a budget of memory is divided among what is left
+        try:  # first, so that ram_budget counts the tokenizer's memory
             tokenizer = Tokenizer.from_metadata(file.metadata)
         except BaseException:
             file.close()
@@ -143,17 +143,17 @@ class Engine(Closing):
         self.model.close()
 
     def cancel(self) -> None:
-        """Make the running generation stop after its present token; from any thread."""
+        """Stop the running generation after its current token; may be called from any thread."""
         self._cancelled.set()
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
-        """A prompt's tokens, special ones parsed, BOS as the model was trained to have it."""
+        """Encode a prompt: special tokens are parsed, BOS is added if the model uses it."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
         if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
-            raise PromptError(f"a prompt is a text or token ids: got {prompt!r:.60}")
+            raise PromptError(f"a prompt must be a text or token ids, got {prompt!r:.60}")
         if bad := [token for token in prompt if not isinstance(token, Integral)]:
-            raise PromptError(f"a prompt is a text or token ids: it has {bad[0]!r}")
+            raise PromptError(f"a prompt must be a text or token ids; it has {bad[0]!r}")
         return list(map(int, prompt))
 
     @overload
@@ -177,26 +177,26 @@ class Engine(Closing):
     ) -> RequestOutput | list[RequestOutput]:
         """Continue a prompt (text, or token ids), or many at once: a result for each, in order.
 
-        There are parameters for all, or for each its own. Of many, as many run at once as the
-        options have `sequences`, those of the smallest `priorities` first. Each answer is the one
-        that its prompt has alone, bit for bit. One that cannot be continued has finish_reason
-        "error" and says why in `error`; one prompt alone raises that error. Drafts are for single
-        prompts: many go on without.
+        `params` are shared, or one for each prompt. Of many prompts up to `sequences` (an option)
+        run at once, those of the smallest `priorities` first. Each answer is bit-identical to that
+        of its prompt alone. A prompt that fails has finish_reason "error" and the reason in
+        `error`; a single prompt raises the error instead. Speculative decoding is used for single
+        prompts only.
         """
-        if not is_one(prompts):
+        if not is_single(prompts):
             many = cast(Sequence[Prompt], prompts)
             found = list(self.as_completed(many, params, priorities=priorities))
             return sorted(found, key=lambda result: int(result.request_id))
         asked = params or SamplingParams()
         if not isinstance(asked, SamplingParams):
-            raise PromptError(f"params of one prompt are {asked!r:.60}: want one SamplingParams")
+            raise PromptError(f"params of one prompt must be a SamplingParams, got {asked!r:.60}")
         request = Request("0", prompts, asked)
         stream = self.stream(prompts, asked)
         request.tokens = self._prompt(prompts, asked)
         for piece in stream:
-            request.says(piece)
+            request.add_piece(piece)
         read = self.timings.prompt
-        request.begun, request.cached = request.arrived, len(request.tokens) - read.tokens
+        request.started, request.cached = request.arrived, len(request.tokens) - read.tokens
         return request.result(self.tokenizer)
 
     def as_completed(
@@ -206,11 +206,11 @@ class Engine(Closing):
         *,
         priorities: Sequence[int] | None = None,
     ) -> Iterator[RequestOutput]:
-        """As `generate` of many prompts, but each result as soon as it is whole; `request_id` is
-        the prompt's place, from "0". Prompts are asked for as they are wanted, so that there may be
-        any number of them."""
-        requests = requests_of(prompts, params, priorities)
-        return (done.result(self.tokenizer) for done in self.completed(requests))
+        """Like `generate` for many prompts, but yields each result when it is complete; its
+        `request_id` is the prompt's index, from "0". Prompts are consumed lazily, so they may be
+        unlimited in number."""
+        requests = make_requests(prompts, params, priorities)
+        return (done.result(self.tokenizer) for done in self.serve_completed(requests))
 
     def stream(
         self,
@@ -221,12 +221,12 @@ class Engine(Closing):
         keep: int = 0,
         resume: bool = False,
     ) -> Generator[Piece, None, None]:
-        """Continue a prompt (text, or token ids); pieces come as tokens are drawn.
+        """Continue a prompt (text, or token ids); yields pieces as tokens are sampled.
 
         When the context is full, generation ends with finish_reason "length"; with
-        `context_shift` the older half beyond the first `keep` tokens is forgotten and the rest
-        evaluated anew. `resume` goes on with the sampler where the last generation, or a restored
-        session, left it.
+        `context_shift` the older half after the first `keep` tokens is dropped and the rest is
+        evaluated again. `resume` continues with the sampler state of the last generation, or of a
+        restored session.
         """
         params = self.samplers.in_tokens(params or SamplingParams())
         tokens = self._prompt(prompt, params)
@@ -234,46 +234,46 @@ class Engine(Closing):
         most = min(self.model.options.sequences, self.model.limits["outputs"])
         check_generation(params, most, self.model.cells.capacity, context_shift, keep, resume)
         if context_shift and self.model.method.evicts:
-            raise PromptError(
-                "context_shift evaluates anew what a kv_policy has evicted: have one or the other"
-            )
+            raise PromptError("context_shift and an evicting kv_policy exclude each other")
         self._check_sparse(params, context_shift)
-        self.samplers.bound(needed_ops(params, self._verifies))
-        if params.structured_outputs:  # what is wrong with it is said before anything is evaluated
+        self.samplers.bind_kernels(needed_ops(params, self._verifies))
+        if params.structured_outputs:  # fail before anything is evaluated
             self.samplers.grammars.constraint(params.structured_outputs)
         request = Request("0", tokens, params, tokens=tokens)
-        steps = self._many if params.n > 1 else partial(self._one, context_shift, keep, resume)
+        steps = (
+            self._scheduler if params.n > 1 else partial(self._stepper, context_shift, keep, resume)
+        )
         return self._pieces(request, steps)
 
     def _check_sparse(self, params: SamplingParams, context_shift: bool = False) -> None:
-        """PromptError for what cannot be of prompts that are read by sparse attention."""
+        """Raise `PromptError` for parameters that do not work with sparse prefill attention."""
         if self.model.method.stretch and (context_shift or params.prompt_logprobs is not None):
             what = "context_shift" if context_shift else "prompt_logprobs"
             raise PromptError(
-                f"{what} is of texts whose tokens see all: load the engine without prompt_attention"
+                f"{what} needs full attention: load the engine without prompt_attention"
             )
 
     def _prompt(self, prompt: Prompt, params: SamplingParams) -> list[int]:
-        """The tokens of a prompt that are read."""
+        """A prompt's tokens, truncated as `params` say."""
         tokens = self.encode(prompt)
         return tokens[-(params.truncate_prompt_tokens or 0) :]
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None
     ) -> RequestOutput:
-        """The assistant's next message, by the model's own chat template."""
+        """Generate the assistant's next message, with the model's chat template."""
         return self.generate(self.encode_chat(messages), params)
 
     def stream_chat(
         self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None
     ) -> Generator[Piece, None, None]:
-        """The same in pieces, as they come."""
+        """Like `chat`, but yields pieces as tokens are sampled."""
         return self.stream(self.encode_chat(messages), params)
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, str]], template: str | None = None
     ) -> list[int]:
-        """A conversation's tokens, by the model's own template or another one's source."""
+        """Encode a conversation with the model's chat template, or with a template's source."""
         chosen = self.chat_template(template)
         text = chosen.render(messages)
         return self.tokenizer.encode(
@@ -281,14 +281,14 @@ class Engine(Closing):
         )
 
     def chat_template(self, source: str | None = None) -> ChatTemplate:
-        """The model's own, or another one of this source, with the model's BOS and EOS."""
-        source = source or template_of(self.model.metadata)
+        """The model's chat template, or one with this `source`, with the model's BOS and EOS."""
+        source = source or chat_template_source(self.model.metadata)
         names = (self.tokenizer.bos_id, self.tokenizer.eos_id)
         bos, eos = ("" if token is None else self.tokenizer.piece(token) for token in names)
         return ChatTemplate(source, bos, eos)
 
     def logits(self, prompt: str | Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The logits after every token of a prompt, float32 [tokens, vocab]."""
+        """Returns the logits after every token of a prompt, float32 [tokens, vocab]."""
         tokens = self.encode(prompt)
         self._check(tokens)
         self.reset()
@@ -306,15 +306,15 @@ class Engine(Closing):
     def score(
         self, prompts: Prompt | Sequence[Prompt], continuations: Prompt | Sequence[Prompt]
     ) -> Score | list[Score]:
-        """How likely continuations are behind their prompts, token by token: texts, which are cut
-        into tokens as lm-evaluation-harness does, or token ids of both.
+        """Log-likelihoods of continuations given their prompts, token by token. Texts are tokenized
+        as by lm-evaluation-harness; token ids are taken as they are.
 
-        Of lists, in order; one prompt goes with each of many continuations, and the other way
-        round. What is wrong with any is a PromptError before anything is evaluated.
+        Lists are matched in order; a single prompt (or continuation) is paired with each of many.
+        Invalid input raises `PromptError` before anything is evaluated.
         """
         pairs = pairs_of(self, prompts, continuations)
         found = dict(scores(self, pairs))
-        if is_one(prompts) and is_one(continuations):
+        if is_single(prompts) and is_single(continuations):
             return found[0]
         return [found[number] for number in range(len(pairs))]
 
@@ -325,56 +325,56 @@ class Engine(Closing):
         *,
         normalize: bool = True,
     ) -> Any:
-        """Texts as vectors, of the last norm's results: float32 [hidden] of one text, of many
-        [texts, hidden]. `pooling` takes the "mean" of a text's tokens, the "last", the first
-        ("cls"), or all of them with "none": [tokens, hidden], in a list of many. With `normalize`
-        vectors have length 1."""
+        """Embed texts by pooling the last norm's results: float32 [hidden] for one text, [texts,
+        hidden] for many. `pooling` is "mean", "last", "cls" (the first token) or "none": all
+        tokens, [tokens, hidden], in a list for many texts. With `normalize` vectors have length
+        1."""
         check_pooling(pooling)
-        one = is_one(texts)
-        tokens = texts_of(self, cast(Sequence[Prompt], [texts] if one else texts))
+        one = is_single(texts)
+        tokens = encode_texts(self, cast(Sequence[Prompt], [texts] if one else texts))
         found = list(embeddings(self, tokens, pooling, normalize))
-        return found[0] if one else together(found, pooling, self.model.config.hidden)
+        return found[0] if one else stack_embeddings(found, pooling, self.model.config.hidden)
 
     def _check(self, tokens: Sequence[int]) -> None:
         check_prompt(tokens, self.tokenizer.vocab_size, self.model.cells.capacity)
 
     def save(self, path: str | Path) -> None:
-        """Write a session: the text that the cache holds, its cells and the sampler."""
+        """Save a session: the cached text, its KV cache cells and the sampler state."""
         save(self, path)
 
     def restore(self, path: str | Path) -> list[int]:
-        """Hold what a session has, and give its tokens: `stream` goes on from them, with `resume`
-        as if it had never stopped. On an error (SessionError) nothing changes."""
+        """Restore a session and return its tokens. `stream` continues from them; with `resume` as
+        if it had not been interrupted. On error (SessionError) nothing changes."""
         return restore(self, path)
 
     def reset(self) -> None:
-        """Forget what the cache holds."""
-        self.settle()
+        """Clear the KV cache."""
+        self.drop_drafts()
         self.text.clear()
 
     @property
     def speculation(self) -> Speculation | None:
-        """How tokens are drafted; None: not at all."""
+        """The speculative decoding in use, if any."""
         return self._speculation
 
     @speculation.setter
     def speculation(self, speculation: Speculation | None) -> None:
-        self.settle()
+        self.drop_drafts()
         self._speculation = speculation
 
     @property
     def _verifies(self) -> bool:
-        """Whether drafts are drawn, and verified by what the target draws from."""
+        """Whether sampled drafts are verified against the target's distributions."""
         return self._speculation is not None and self._speculation.verifier is not None
 
-    def settle(self) -> None:
-        """Let the cache hold the cells of `text` and no others: a generation that waits between two
-        tokens may have a draft there."""
-        (self._speculation or self._plain).settle()
+    def drop_drafts(self) -> None:
+        """Remove cells other than those of `text` from the cache: a suspended generation may have
+        left draft tokens."""
+        (self._speculation or self._plain).drop_drafts()
 
     @property
     def sampler_state(self) -> dict[str, Any] | None:
-        """Where the sampler of the last generation stands: what `resume` goes on from."""
+        """State of the last generation's sampler, for `resume`."""
         return self._sampler.state() if self._sampler else self._restored
 
     @sampler_state.setter
@@ -382,33 +382,33 @@ class Engine(Closing):
         self._sampler, self._restored = None, state
 
     def begin(self) -> int:
-        """A generation begins, and no other may go on: its number."""
+        """Start a generation and make older ones stale; returns its number."""
         self.timings.start()
         self._cancelled.clear()
         self._generation += 1
-        self.settle()
+        self.drop_drafts()
         return self._generation
 
-    def reading(self) -> PrefixCache:
-        """As `begin`, and the cache holds one text: to read others into."""
+    def begin_reading(self) -> PrefixCache:
+        """Like `begin`, but returns the prefix cache of sequence 0, for scoring and embedding."""
         self.begin()
-        return self._hold_one()
+        return self._single_text()
 
-    def _hold_one(self) -> PrefixCache:
-        """The text of sequence 0, the others being emptied."""
+    def _single_text(self) -> PrefixCache:
+        """Clear all sequences but 0; returns its prefix cache."""
         for sequence in range(1, self.model.options.sequences):
             self.model.cells.remove(sequence)
         return self.text
 
-    def is_at(self, generation: int) -> bool:
-        """Whether no other generation has begun since."""
+    def is_current(self, generation: int) -> bool:
+        """Whether this generation is the latest."""
         return generation == self._generation
 
     def serving(self) -> Serving:
-        """What a scheduler of many prompts wants of this engine."""
+        """The engine as a scheduler of many prompts uses it."""
         if self._verifies:
             raise PromptError(
-                "drafts that are drawn are verified for one prompt at a time: give one, with n = 1,"
+                "sampled drafts are verified for one prompt at a time: give one, with n = 1,"
                 " or load the engine without sampling of drafts"
             )
 
@@ -421,65 +421,68 @@ class Engine(Closing):
         kernel = partial(self.samplers.kernel, "log_sum_exp")
         return Serving(self.model, self._prompt, completion, kernel, self.timings)
 
-    def _many(self) -> Scheduler:
-        """Who steps for several texts."""
+    def _scheduler(self) -> Scheduler:
+        """The scheduler for several sequences."""
         found = Scheduler(self.serving(), self.text.held)
-        self.text.hold([])  # the scheduler has it
-        self.sampler_state = None  # of several texts none is the one that may be gone on with
+        self.text.set_held([])  # now the scheduler's
+        self.sampler_state = None  # `resume` needs a single text
         return found
 
-    def _one(self, context_shift: bool, keep: int, resume: bool) -> OneText:
-        """Who steps for one text, that of sequence 0."""
+    def _stepper(self, context_shift: bool, keep: int, resume: bool) -> SingleTextStepper:
+        """The stepper for one text, in sequence 0."""
 
         def completion(index: int, prompt: list[int], params: SamplingParams) -> Completion:
             return self._completion(index, prompt, params, resume)
 
-        def drew(sampler: Sampler) -> None:
+        def on_sampled(sampler: Sampler) -> None:
             self._sampler = sampler
 
         serving, decoding = self._serving(completion), self._speculation or self._plain
-        return OneText(serving, self._hold_one(), decoding, drew, context_shift, keep)
+        return SingleTextStepper(
+            serving, self._single_text(), decoding, on_sampled, context_shift, keep
+        )
 
-    def _pieces(self, request: Request, steps: Callable[[], Steps]) -> Generator[Piece, None, None]:
-        """All of a request, as it comes. Raises what it fails of."""
-        with closing(self.served(iter([request]), steps)) as said:
-            for _, piece in said:
+    def _pieces(
+        self, request: Request, steps: Callable[[], Stepper]
+    ) -> Generator[Piece, None, None]:
+        """Yield the pieces of one request; raises its error."""
+        with closing(self.serve(iter([request]), steps)) as outputs:
+            for _, piece in outputs:
                 if piece:
                     yield piece
         if request.error:
             raise request.error
 
-    def completed(self, requests: Iterator[Request]) -> Iterator[Request]:
-        """Requests as they are finished, whatever became of them."""
-        return (request for request, piece in self.served(requests) if request.ends_with(piece))
+    def serve_completed(self, requests: Iterator[Request]) -> Iterator[Request]:
+        """Yield requests as they finish, with or without an error."""
+        return (request for request, piece in self.serve(requests) if request.is_last_output(piece))
 
-    def served(
-        self, requests: Iterator[Request], steps: Callable[[], Steps] | None = None
+    def serve(
+        self, requests: Iterator[Request], steps: Callable[[], Stepper] | None = None
     ) -> Generator[StepOutput, None, None]:
-        """What comes of requests, step by step, of who steps for them; few are taken ahead of their
-        turn.
+        """Run requests and yield each step's outputs; admits a few requests ahead of need.
 
-        Raises BusyError where another generation has begun on the engine meanwhile.
+        Raises `BusyError` if another generation has started on the engine.
         """
         generation = self.begin()
-        stepping, live = (steps or self._many)(), dict[str, Request]()
-        ahead = AHEAD * self.model.options.sequences
+        stepping, live = (steps or self._scheduler)(), dict[str, Request]()
+        ahead = QUEUED_PER_SEQUENCE * self.model.options.sequences
         try:
             while True:
                 while stepping.waiting < ahead and (request := next(requests, None)):
                     live[request.id] = request
                     stepping.add(request)
-                if not stepping.work:
+                if not stepping.has_work:
                     return
                 for request, piece in stepping.step():
                     if request.error and not isinstance(request.error, EngineError):
-                        raise request.error  # of a processor, which is the caller's
+                        raise request.error  # raised by a caller's logits processor
                     if request.finished:
                         live.pop(request.id, None)
                     yield request, piece
                     if generation != self._generation:
                         raise BusyError(
-                            "this generation cannot go on: another has begun on the same engine"
+                            "this generation cannot continue: another has begun on the same engine"
                         )
                 if self._cancelled.is_set():
                     for request in chain(live.values(), requests):
@@ -487,19 +490,19 @@ class Engine(Closing):
                     return
         finally:
             if generation == self._generation and (held := stepping.close()) is not None:
-                self.text.hold(held)
+                self.text.set_held(held)
 
     def _completion(
         self, index: int, prompt: list[int], params: SamplingParams, resume: bool
     ) -> Completion:
         tokenizer = self.tokenizer
         seed = None if params.seed is None else params.seed + index
-        sampler = self.samplers.of_text(replace(params, seed=seed), prompt, self._verifies)
+        sampler = self.samplers.for_text(replace(params, seed=seed), prompt, self._verifies)
         if resume and (state := self.sampler_state) is not None:
             sampler.restore(state)
             known = len(self.text.held) + len(self.text.drawn)
-            for token in prompt[known:]:  # text that was added since
+            for token in prompt[known:]:  # tokens added since
                 sampler.accept(token)
-        if params.structured_outputs:  # of what is drawn from here on
+        if params.structured_outputs:  # applies to tokens sampled from here on
             sampler.constraint = self.samplers.grammars.constraint(params.structured_outputs)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)

@@ -1,26 +1,25 @@
-"""What the engine raises on bad input: one family, each with a message of one plain line."""
+"""The engine's exceptions for bad input; each message is one line."""
 
 
 class EngineError(ValueError):
-    """Whatever is wrong with a file, a prompt, a parameter, or with what an engine is asked for.
-    Every kind of it derives from this one."""
+    """Base of all errors for bad files, prompts, parameters and requests."""
 
 
 class BusyError(EngineError, RuntimeError):
-    """An engine is asked for something while it does something else."""
+    """The engine is already running something else."""
 
 
 class ClosedError(EngineError, RuntimeError):
-    """An engine was closed, with an answer under way or before it was asked for one."""
+    """The engine was closed, before or during a request."""
 
 
 class PackageError(EngineError, ImportError):
-    """A package that is not installed would do what was asked for."""
+    """A required optional package is not installed."""
 
 
 class SamplingError(EngineError):
-    """A parameter that is out of range, or logits from which nothing can be sampled."""
+    """A sampling parameter out of range, or logits that cannot be sampled from."""
 
 
 class ModelError(EngineError):
-    """A model that this engine cannot run: one line that says what and where."""
+    """A model that this engine cannot run; one line with the reason and where."""

@@ -1,6 +1,6 @@
-"""Assay as a model of lm-evaluation-harness, which is imported with this module alone.
+"""Assay as a model of lm-evaluation-harness (an optional package, imported here only).
 
-`python -m engine.harness` is its program `lm_eval`, with the model `assay` among those it knows:
+`python -m engine.harness` is the harness's program `lm_eval` with the model type `assay` added:
 
     python -m engine.harness run --model assay --model_args model=FILE.gguf,threads=2 --tasks ...
 """
@@ -10,11 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from engine.chat import template_of
+from engine.chat import chat_template_source
 from engine.checks import PromptError
 from engine.engine import Engine
 from engine.errors import PackageError
-from engine.generation.scoring import Pair, begin_id, scores, text_ids
+from engine.generation.scoring import Pair, context_start_id, scores, text_ids
 from engine.options import DEVICES
 from engine.sampling.params import SamplingParams
 
@@ -30,17 +30,17 @@ except ImportError as error:
         raise SystemExit(f"assay: {MISSING}") from None
     raise PackageError(MISSING) from error
 
-USUAL_TOKENS = 256  # of an answer, where a task does not say
-SAMPLED = {field.name for field in fields(SamplingParams)}
+DEFAULT_MAX_TOKENS = 256  # max_tokens, where a task does not set it
+SAMPLING_FIELDS = {field.name for field in fields(SamplingParams)}
 
 
 @register_model("assay")
 class AssayLM(TemplateLM):  # type: ignore[misc]
-    """An engine that answers the harness.
+    """An engine as a harness model.
 
-    `model` is what `Engine.load` takes, or an engine, and `options` are fields of Options. From the
-    harness's own options come a `batch_size` of more than 1, its `sequences`, and `device`: "cuda"
-    is a GPU, and "cuda:0", which the program says unless it is told otherwise, is none.
+    `model` is what `Engine.load` takes, or an engine; `options` are fields of Options. Of the
+    harness's own options, a `batch_size` above 1 sets `sequences`, and `device` "cuda" selects the
+    GPU; the harness's default "cuda:0" does not.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__()
-        options.pop("max_batch_size", None)  # of batches whose size the harness finds
+        options.pop("max_batch_size", None)  # used by the harness's automatic batch sizes
         if str(batch_size or 1).isdecimal() and int(batch_size or 1) > 1:
             options.setdefault("sequences", int(batch_size or 1))
         if device in DEVICES:
@@ -61,21 +61,21 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text."""
-        return _there(self.engine.tokenizer.eos_id, "EOS")
+        """The end-of-text token."""
+        return _required(self.engine.tokenizer.eos_id, "EOS")
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that nothing stands before."""
-        return _there(begin_id(self.engine.tokenizer), "BOS or EOS")
+        """The token before a text without context."""
+        return _required(context_start_id(self.engine.tokenizer), "BOS or EOS")
 
     @property
     def max_length(self) -> int:
-        """Most tokens that a continuation is foretold from."""
+        """Most context tokens for a predicted token."""
         return self.engine.model.cells.capacity
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
-        """A text's tokens; as the model has it, BOS is added where the text has none yet."""
+        """Encode a text; BOS is added if the model uses it and the text does not have it."""
         tokenizer = self.engine.tokenizer
         if add_special_tokens is False:
             return tokenizer.encode(string, add_special=False, parse_special=True)
@@ -86,17 +86,17 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
         requests: Sequence[tuple[tuple[str, str] | None, list[int], list[int]]],
         disable_tqdm: bool = False,
     ) -> list[tuple[float, bool]]:
-        """Of a prompt that is too long the first tokens are left out."""
-        pairs = [_cut(context, wanted, self.max_length) for _, context, wanted in requests]
+        """Log-likelihoods of continuations; prompts that are too long are truncated on the left."""
+        pairs = [_truncated(context, wanted, self.max_length) for _, context, wanted in requests]
         answers: dict[int, tuple[float, bool]] = {}
-        for number, score in _watched(scores(self.engine, pairs), len(pairs), disable_tqdm):
-            answers[number] = score.cumulative_logprob, score.is_greedy
-            if (key := requests[number][0]) is not None:
-                self.cache_hook.add_partial("loglikelihood", key, answers[number])
-        return [answers[number] for number in range(len(pairs))]
+        for index, score in _with_progress(scores(self.engine, pairs), len(pairs), disable_tqdm):
+            answers[index] = score.cumulative_logprob, score.is_greedy
+            if (key := requests[index][0]) is not None:
+                self.cache_hook.add_partial("loglikelihood", key, answers[index])
+        return [answers[index] for index in range(len(pairs))]
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
-        """Of whole texts, each token from as many before it as the context holds."""
+        """Log-likelihoods of whole texts, in windows of the context's length."""
         windows = [
             [
                 (None, *make_disjoint_window(window))
@@ -110,57 +110,57 @@ class AssayLM(TemplateLM):  # type: ignore[misc]
             for request in requests
         ]
         every = [window for own in windows for window in own]
-        said = iter(self._loglikelihood_tokens(every, disable_tqdm))
-        sums = [sum(next(said)[0] for _ in own) for own in windows]
+        scored = iter(self._loglikelihood_tokens(every, disable_tqdm))
+        sums = [sum(next(scored)[0] for _ in own) for own in windows]
         for request, total in zip(requests, sums, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return sums
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-        """Answers that end before the first text of `until`, many at once."""
-        asked = [_params(request.args[1]) for request in requests]
+        """Generate until the first stop text (`until`), for many prompts at once."""
+        asked = [_sampling_params(request.args[1]) for request in requests]
         prompts = [
             self.tok_encode(request.args[0])[-max(1, self.max_length - (params.max_tokens or 0)) :]
             for request, params in zip(requests, asked, strict=True)
         ]
         found = self.engine.as_completed(prompts, asked)
         answers: dict[int, str] = {}
-        for result in _watched(found, len(prompts), disable_tqdm):
-            number = int(result.request_id)
+        for result in _with_progress(found, len(prompts), disable_tqdm):
+            index = int(result.request_id)
             if result.error:
-                raise PromptError(f"prompt {number}: {result.error}")
-            answers[number] = result.text
-            self.cache_hook.add_partial("generate_until", requests[number].args, result.text)
-        return [answers[number] for number in range(len(prompts))]
+                raise PromptError(f"prompt {index}: {result.error}")
+            answers[index] = result.text
+            self.cache_hook.add_partial("generate_until", requests[index].args, result.text)
+        return [answers[index] for index in range(len(prompts))]
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as the model was trained to read it."""
+        """Render a conversation with the model's chat template."""
         return self.engine.chat_template().render(chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The model's own, if one is asked for."""
+        """The source of the model's chat template, if requested."""
         if isinstance(chat_template, str):
-            raise PromptError(f"chat template {chat_template!r}: a GGUF file has one, without name")
-        return template_of(self.engine.model.metadata) if chat_template else None
+            raise PromptError(f"chat template {chat_template!r}: GGUF files have no named ones")
+        return chat_template_source(self.engine.model.metadata) if chat_template else None
 
     @property
     def tokenizer_name(self) -> str:
-        """What tells requests that the harness keeps apart from another model's."""
+        """Distinguishes the harness's cached requests by model."""
         return Path(self.engine.model.file.path).name
 
 
-def _there(token: int | None, what: str) -> int:
+def _required(token: int | None, what: str) -> int:
     if token is None:
         raise PromptError(f"the model's vocabulary has no {what}")
     return token
 
 
-def _cut(context: list[int], wanted: list[int], most: int) -> Pair:
-    """The last tokens, of which `most` are read; the last one is not."""
+def _truncated(context: list[int], wanted: list[int], most: int) -> Pair:
+    """Truncate the context on the left, to evaluate `most` tokens (all but the last)."""
     if not wanted:
-        raise PromptError("a continuation has no token of its own")
+        raise PromptError("a continuation is empty")
     if len(wanted) > most:
         raise PromptError(
             f"a continuation has {len(wanted)} tokens, the context holds {most}: load with a larger"
@@ -168,19 +168,19 @@ def _cut(context: list[int], wanted: list[int], most: int) -> Pair:
     return context[-(most + 1 - len(wanted)) :], wanted
 
 
-def _params(given: Mapping[str, Any]) -> SamplingParams:
-    """Of a task's generation_kwargs, in transformers' words or SamplingParams' own."""
-    asked = dict(normalize_gen_kwargs(dict(given), default_max_gen_toks=USUAL_TOKENS))
+def _sampling_params(given: Mapping[str, Any]) -> SamplingParams:
+    """SamplingParams from a task's generation_kwargs, in transformers' names or our own."""
+    asked = dict(normalize_gen_kwargs(dict(given), default_max_gen_toks=DEFAULT_MAX_TOKENS))
     until = handle_stop_sequences(asked.pop("until", None), eos=None)
     most = asked.pop("max_gen_toks")
     if not asked.pop("do_sample"):
         asked["temperature"] = 0.0
-    if unknown := sorted(asked.keys() - SAMPLED):
-        raise PromptError(f"generation_kwargs has {unknown[0]!r}, which no sampler takes")
+    if unknown := sorted(asked.keys() - SAMPLING_FIELDS):
+        raise PromptError(f"generation_kwargs has {unknown[0]!r}, an unknown parameter")
     return SamplingParams(**asked, max_tokens=most, stop=[text for text in until if text])
 
 
-def _watched(found: Iterable[Any], total: int, hidden: bool) -> Iterable[Any]:
+def _with_progress(found: Iterable[Any], total: int, hidden: bool) -> Iterable[Any]:
     return tqdm(found, total=total, disable=hidden)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""From a GGUF file and options to a model that can step."""
+"""Load a model: from a GGUF file and options to an executable step."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -9,11 +9,11 @@ import numpy as np
 from engine.cache.cells import Cells
 from engine.cache.eviction import Eviction
 from engine.cache.merged import Merged
-from engine.cache.method import Method
+from engine.cache.method import CacheMethod
 from engine.cache.pages import Pages
+from engine.cache.sparse_prefill import SparsePrefill
 from engine.cache.states import States
 from engine.cache.streaming import Streaming
-from engine.cache.stretches import Stretches
 from engine.cache.two_bits import TwoBits
 from engine.checks import check_memory
 from engine.compile.build import Built, build, build_further
@@ -47,13 +47,13 @@ from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.device import Device
 from kernels.dispatch import Dispatcher
 
-TRIED = 32  # tokens by which a load finds how many neurons are active
+PROBE_TOKENS = 32  # tokens for measuring predicted sparsity at load
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model's parts: its step as it was `built`, what runs it, and for whom; and what runs the
-    blocks that foretell tokens `ahead`, where that was asked for."""
+    """A loaded model's parts: the graph as `built`, its `executable`, and the executables of the
+    multi-token-prediction blocks, if requested."""
 
     config: ModelConfig
     device: Device | None
@@ -62,24 +62,24 @@ class Loaded:
     dispatcher: Dispatcher
     team: Team
     built: Built
-    ready: Executable
-    ahead: Sequence[Executable]
+    executable: Executable
+    mtp_blocks: Sequence[Executable]
     notes: Sequence[str]
 
 
 def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: ExitStack) -> Loaded:
-    """Check a file, build its graph, and compile that for the devices of the options.
+    """Check a file, build its graph, and compile it for the devices of the options.
 
-    What lasts as long as the model is entered into `resources`. Kernels of the ops of `samplers`
-    are certified with the model's own, since somebody will want them.
+    Resources that live as long as the model are entered into `resources`. Kernels for the ops of
+    `samplers` are certified along with the model's own.
 
-    Raises `ModelError` for what is missing, contradicts itself or does not fit.
+    Raises `ModelError` for a file that is incomplete, inconsistent or too large.
     """
     device = current() if options.device == "cuda" else None
-    said = model_info(file, options)
-    config, notes = said.config, list(said.notes)
+    info = model_info(file, options)
+    config, notes = info.config, list(info.notes)
     context = options.context or min(config.context, 4096)
-    if sparse := options.prompt_attention:  # a stretch is a step, beside a token of each answer
+    if sparse := options.prompt_attention:  # a chunk and other decode tokens in a step
         options = replace(options, batch=max(options.batch, sparse.stretch + options.sequences - 1))
     check_memory(config, options, context)
     limits = {
@@ -87,15 +87,15 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
         "outputs": min(options.outputs, options.batch, context),
     }
     states = States(options.sequences, options.states) if config.states else None
-    method = _method_of(options, context, config.blocks, limits["tokens"])
+    method = _cache_method(options, context, config.blocks, limits["tokens"])
     cells = Cells(context, options.sequences, config.window, states, method)
     dispatcher = Dispatcher(
         Store(), options.strict, options.variant, options.numerics,
         {"tokens": max(limits.values()), "held": context, "kept": context}, options.compiles_apart,
     )  # fmt: skip
     if options.compiles_apart:
-        compile_apart()  # what the team needs
-    compiler = Compiler(file, said, options, dispatcher, device, samplers, resources)
+        compile_apart()  # the thread pool's functions
+    compiler = Compiler(file, info, options, dispatcher, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
         own = [*passes]
@@ -103,7 +103,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             own.append(packing(method))
         if isinstance(method, Merged):
             own.append(merging(method))
-        return build(file, said, config, cells, limits, options, own)
+        return build(file, info, config, cells, limits, options, own)
 
     if options.vram_budget:
         config, found = placed(config, file, options, context, device)
@@ -112,14 +112,14 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     if config.sparsity and options.sparse == "auto" and not (options.ram_budget or split):
         config, found = dense_where_faster(config, file, dict.fromkeys(config.sparsity.ranks, 0.0))
         notes += found
-        if config.sparsity and not device:  # whose speeds are not known here
-            shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
+        if config.sparsity and not device:  # SKIP_OVERHEAD and GATHER_COST are the CPU's
+            shares = _predicted_shares(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
-    foretelling = [keep_hidden] if options.foretells else []
-    reading = _passes_of(options, context, method)
-    whole = built([*options.passes, *reading, *foretelling])
-    further = build_further(file, said, cells, options, whole) if options.foretells else []
+    keeping = [keep_hidden] if options.foretells else []
+    reading = _method_passes(options, context, method)
+    whole = built([*options.passes, *reading, *keeping])
+    further = build_further(file, info, cells, options, whole) if options.foretells else []
     ready, ahead = compiler.compile(whole, further)
     if isinstance(method, Eviction):
         method.compile(whole.graph, whole.memory, compiler)
@@ -133,10 +133,10 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     )
 
 
-def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Method:
-    """How texts are kept and read, in steps of at most so many tokens."""
+def _cache_method(options: Options, context: int, blocks: int, tokens: int) -> CacheMethod:
+    """The KV cache method of these options, for steps of at most `tokens` tokens."""
     sequences = options.sequences
-    if options.packs:
+    if options.packs_kv:
         return TwoBits(context, sequences, tokens, options.kv_residual)
     match options.kv_policy or options.prompt_attention:
         case Quest() as policy:
@@ -148,12 +148,12 @@ def _method_of(options: Options, context: int, blocks: int, tokens: int) -> Meth
         case Policy() as policy:
             return Eviction(policy, sequences, blocks)
         case MInference() as policy:
-            return Stretches(policy, sequences)
-    return Method()
+            return SparsePrefill(policy, sequences)
+    return CacheMethod()
 
 
-def _passes_of(options: Options, context: int, method: Method) -> list[Pass]:
-    """What that is in the graph of a step."""
+def _method_passes(options: Options, context: int, method: CacheMethod) -> list[Pass]:
+    """The graph passes of the KV cache method and of sparse prefill attention."""
     if isinstance(method, Streaming):
         return [heads_apart(method)]
     match options.kv_policy or options.prompt_attention:
@@ -166,12 +166,12 @@ def _passes_of(options: Options, context: int, method: Method) -> list[Pass]:
     return []
 
 
-def _shares_named(
+def _predicted_shares(
     built: Built, config: ModelConfig, compiler: Compiler, cells: Cells, limits: Mapping[str, int]
 ) -> dict[int, float]:
-    """The share of its neurons that each block's predictor names, over some tokens."""
+    """Share of its neurons that each block's predictor activates, measured on random tokens."""
     assert config.sparsity
-    ready, count = compiler.trial(built), min(TRIED, cells.capacity)
+    ready, count = compiler.trial(built), min(PROBE_TOKENS, cells.capacity)
     tokens = np.random.default_rng(0).integers(0, config.vocab, count).tolist()
     for at in range(0, count, limits["tokens"]):
         part = range(at, min(at + limits["tokens"], count))

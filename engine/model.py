@@ -1,4 +1,4 @@
-"""A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
+"""A loaded model: runs steps on batches of tokens, with a KV cache."""
 
 import math
 import threading
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.cache.method import Method
+from engine.cache.method import CacheMethod
 from engine.checks import check_finite, check_step, not_finite
 from engine.compile.executable import Executable, stepped
 from engine.compile.plan import CpuStep, Plan
@@ -25,15 +25,15 @@ from reference.op import Array
 
 
 def block_of(name: str) -> int:
-    """The number of the block that has a value of this name."""
+    """Index of the block in a value's name."""
     return int(name.split(".")[1])
 
 
 class Model:
-    """Takes batches of tokens to logits. Knows nothing of text or sampling.
+    """Maps batches of tokens to logits; knows nothing of text or sampling.
 
-    `graph` is what a step computes, as the options' passes leave it, `memory` has its values by
-    name, `ready` runs it.
+    `graph` is the step's graph after the options' passes, `memory` its arrays by name, and
+    `executable` runs it.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Model:
         options: Options | None = None,
         samplers: Sequence[str] = (),
     ) -> None:
-        """Of a path, or of an open file, which is the model's from then on. Kernels of the ops of
-        `samplers` are certified with its own, since somebody will want them."""
+        """`source` is a path, or an open file, which the model then owns. Kernels for the ops of
+        `samplers` are certified along with its own."""
         self.options, self._stepping, self._closing = options or Options(), threading.Lock(), False
         with ExitStack() as resources:
             opened = source if isinstance(source, GGUFFile) else GGUFFile(source)
@@ -59,62 +59,62 @@ class Model:
         )
         self.graph, self.memory = loaded.built.graph, loaded.built.memory
         self.caches, self.states = loaded.built.caches, loaded.built.states
-        self.ahead, self.pages = loaded.ahead, loaded.built.pages
-        self.ready: Executable | None = loaded.ready
-        self.latest: Ahead | None = None  # the step that ran last, if it was not waited for
+        self.mtp_blocks, self.pages = loaded.mtp_blocks, loaded.built.pages
+        self.executable: Executable | None = loaded.executable
+        self.latest: Ahead | None = None  # the last step, if it was begun asynchronously
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def set_threshold(self, threshold: float) -> None:
-        """What logits of predictors have to reach from the next step on."""
+        """Set the threshold of the sparsity predictors, from the next step on."""
         if not self.config.sparsity:
             raise ModelError(f"{self.file.path}: no block runs sparse, so there is no threshold")
         if np.isnan(threshold):
             raise ModelError("the sparse threshold is nan, not a number")
-        assert self.ready
+        assert self.executable
         for i in self.config.sparsity.ranks:
-            self.ready.set(f"blk.{i}.mask", "threshold", threshold)
+            self.executable.set(f"blk.{i}.mask", "threshold", threshold)
         self.threshold = float(threshold)
 
     def close(self) -> None:
-        """Let threads and memory go, once a step that another thread runs is over."""
+        """Release threads and memory; waits for a step in another thread."""
         self._closing = True
         with self._stepping:
             self._resources.close()
-            self.ready, self.ahead = None, []
+            self.executable, self.mtp_blocks = None, []
             for name in ("caches", "states", "pages", "memory"):
                 self.__dict__.pop(name, None)
 
     @property
     def plan(self) -> Plan:
-        """What a step of few tokens runs, of a model that is the CPU's alone."""
+        """The plan of a decode step, for a model on the CPU alone."""
         return self.plan_for(1)
 
     def plan_for(self, tokens: int) -> Plan:
-        """What a step of so many tokens runs, of a model that is the CPU's alone."""
-        if self.ready is None or (plan := self.ready.plan_for(tokens)) is None:
+        """The plan of a step of this many tokens, for a model on the CPU alone."""
+        if self.executable is None or (plan := self.executable.plan_for(tokens)) is None:
             raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
         return plan
 
     @property
     def cache_bytes(self) -> int:
-        """What the cells take that hold keys and values, in all blocks."""
+        """Size of the KV cache in all blocks."""
         cells = sum(self.method.held(block_of(n)) * c.shape[1] for n, c in self.caches.items())
         return int(cells + self.method.packed * sum(p.shape[1] for p in self.pages.values()))
 
     @property
     def offload(self) -> Offload | None:
-        """What reads weights from disk, of a model with a budget of memory."""
-        return self.ready.offload if isinstance(self.ready, StreamedPlan) else None
+        """Weight streaming from disk, for a model with a memory budget."""
+        return self.executable.offload if isinstance(self.executable, StreamedPlan) else None
 
     @property
     def steps(self) -> Sequence[CpuStep | GpuStep]:
-        """The nodes of a step with their kernels, in order; then those of a prompt's, if others."""
-        return self.ready.steps if self.ready else []
+        """A step's nodes with their kernels, in order; then those of prefill, if different."""
+        return self.executable.steps if self.executable else []
 
     @property
     def notes(self) -> list[str]:
-        """What is not as one would think: kernels that were refused, weights that were not kept,
-        blocks that run dense, neurons that a budget would have elsewhere."""
+        """Deviations worth reporting: refused kernels, weights not kept, blocks run dense, neurons
+        placed off the budget's plan."""
         return [*self.dispatcher.notes, *self._notes]
 
     def step(
@@ -124,12 +124,13 @@ class Model:
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int] = (),
     ) -> Array:
-        """Run at most `limits` tokens; logits float32 [wanted, vocab] of the tokens asked for.
+        """Run a batch of tokens, within `limits`; returns the `wanted` ones' logits, float32
+        [wanted, vocab], valid until the next step.
 
-        Each token has a position and belongs to one or more sequences; it sees the cells of its
-        first sequence up to its own position. The logits are valid until the next step.
+        Each token has a position and belongs to one or more sequences; it attends to the cells of
+        its first sequence up to its own position.
         """
-        with self._stepped(tokens, positions, sequences, wanted) as ready:
+        with self._ran_step(tokens, positions, sequences, wanted) as ready:
             return check_finite(ready.logits[: len(wanted)], positions, wanted)
 
     def hidden(
@@ -139,16 +140,16 @@ class Model:
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
     ) -> Array:
-        """As `step`, but what the logits are computed from: float32 [wanted, hidden], the results
-        of the last norm."""
-        self.demand_hidden()
-        with self._stepped(tokens, positions, sequences, wanted) as ready:
+        """Like `step`, but returns the last hidden states, float32 [wanted, hidden]: the final
+        norm's results, from which logits are computed."""
+        self.check_hidden()
+        with self._ran_step(tokens, positions, sequences, wanted) as ready:
             return self._hidden(ready, positions, wanted)
 
-    def demand_hidden(self) -> None:
-        """ModelError where `hidden` has nothing to give."""
+    def check_hidden(self) -> None:
+        """Raise `ModelError` if `hidden` is not supported."""
         if self.device:
-            raise ModelError(f"{self.file.path}: hidden states are the CPU's: load without a GPU")
+            raise ModelError(f"{self.file.path}: hidden states need the CPU: load without a GPU")
 
     def _hidden(self, ready: Executable, positions: Sequence[int], wanted: Sequence[int]) -> Array:
         assert ready.hidden is not None
@@ -163,10 +164,10 @@ class Model:
         argmax: bool,
         hidden: Collection[int] = (),
     ) -> Sequence[Row]:
-        """As `step`, the logits [vocab] of each that is wanted; or where a device has them and only
-        their `argmax` is asked for, what it finds in them there. Of those whose places in `wanted`
-        are `hidden`, what their logits are computed from [hidden]."""
-        with self._stepped(tokens, positions, sequences, wanted, argmax) as ready:
+        """Like `step`, but a list of rows [vocab]. If a GPU has the logits and only their `argmax`
+        is needed, it is computed there. Rows at the indices in `hidden` are hidden states [hidden]
+        instead of logits."""
+        with self._ran_step(tokens, positions, sequences, wanted, argmax) as ready:
             if not (argmax and ready.greedy):
                 rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
                 if hidden:
@@ -180,18 +181,18 @@ class Model:
             return found
 
     @property
-    def runs_ahead(self) -> bool:
-        """Whether a device has greedy text's tokens where its next step reads them, so that it can
-        `begin` that before they are known here; and its cell can be dropped again."""
-        greedy = self.ready.greedy if self.ready else None
-        plain = type(self.method) is Method and not self.cells.states
+    def can_begin_early(self) -> bool:
+        """Whether a greedy step can begin before the last token is known on the host: the GPU feeds
+        its own argmax, and the cell can be dropped again."""
+        greedy = self.executable.greedy if self.executable else None
+        plain = type(self.method) is CacheMethod and not self.cells.states
         return greedy is not None and greedy.feeds and plain
 
-    def begin(self, token: int, position: int) -> Ahead:
-        """Begin a step of sequence 0's next token, and do not wait for it; LEFT is the one that
-        `latest`, the step before, finds."""
+    def begin_step(self, token: int, position: int) -> Ahead:
+        """Begin sequence 0's next step without waiting for it; the token LEFT stands for the result
+        of `latest`, the previous step."""
         where, sequences, wanted = (position,), ((0,),), (0,)
-        with self.alone() as ready:
+        with self.exclusive() as ready:
             check_step(self.config, self.limits, (max(token, 0),), where, sequences, wanted)
             self.latest, greedy = None, ready.greedy
             assert greedy is not None
@@ -200,7 +201,7 @@ class Model:
             return self.latest
 
     @contextmanager
-    def _stepped(
+    def _ran_step(
         self,
         tokens: Sequence[int],
         positions: Sequence[int],
@@ -208,25 +209,25 @@ class Model:
         wanted: Sequence[int],
         argmax: bool = False,
     ) -> Iterator[Executable]:
-        """A step that has run; its tokens are held if nothing goes wrong until its end."""
-        with self.alone() as ready:
+        """Run a step; its cells are committed if no error occurs within the context."""
+        with self.exclusive() as ready:
             check_step(self.config, self.limits, tokens, positions, sequences, wanted)
             self.latest = None
             with stepped(ready, self.cells, tokens, positions, sequences, wanted, argmax):
                 yield ready
 
     @contextmanager
-    def alone(self) -> Iterator[Executable]:
-        """Within it no other thread runs a step, nor closes the model."""
-        alone = self._stepping.acquire(blocking=False)
+    def exclusive(self) -> Iterator[Executable]:
+        """Exclude steps by other threads and closing the model."""
+        acquired = self._stepping.acquire(blocking=False)
         try:
-            if (ready := self.ready) is None or self._closing:
+            if (ready := self.executable) is None or self._closing:
                 raise ClosedError(f"{self.file.path}: the model was closed")
-            if not alone:
-                raise BusyError("this engine is running a step in another thread: one at a time")
+            if not acquired:
+                raise BusyError("this engine is running a step in another thread")
             yield ready
         finally:
-            if alone:
+            if acquired:
                 self._stepping.release()
 
     def evaluate(
@@ -237,10 +238,10 @@ class Model:
         every: bool = False,
         each: Callable[[Array], None] | None = None,
     ) -> Array:
-        """Run a stretch of one sequence from position `start`, in chunks that fit.
+        """Run consecutive tokens of one sequence from position `start`, in chunks that fit.
 
-        Gives the logits of the last token, float32 [vocab]; with `every`, `each` is called with
-        the logits [n, vocab] of all tokens in turn.
+        Returns the last token's logits, float32 [vocab]; with `every`, calls `each` with the logits
+        [n, vocab] of all tokens of each chunk.
         """
         if not len(tokens):
             raise ModelError("there is no token to evaluate")

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, checked, and its tensors under the names that graphs use."""
+"""A model's config and tensors as graphs use them, read from a GGUF file and checked."""
 
 from dataclasses import dataclass, replace
 
@@ -16,8 +16,8 @@ from engine.sparsity import with_sparsity
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model's config as the options ask for it, its family, tensors that hold the neurons of a
-    block (by block), and notes: why a block skips no neurons, what is left out."""
+    """A model's config, its family, bundled neurons by block, and notes: why a block skips no
+    neurons, which tensors are unused."""
 
     config: ModelConfig
     family: Family
@@ -26,11 +26,11 @@ class ModelInfo:
 
 
 def model_info(file: GGUFFile, options: Options) -> ModelInfo:
-    """Bundles among the file's tensors give way to the matrices that they hold, and parts of a
-    tensor's rows join it; ModelError for what is missing or cannot run."""
+    """Read and check a file's model. Neuron bundles are replaced by the matrices they contain, and
+    tensors are split into parts as graphs use them. Raises `ModelError`."""
     tensors = file.tensors
     if not tensors:
-        raise ModelError(f"{file.path}: a vocabulary without weights; `assay tokenize` takes it")
+        raise ModelError(f"{file.path}: it has a vocabulary but no weights; use `assay tokenize`")
     embedding = tensors.get("token_embd.weight")
     vocab = embedding.dims[0] if embedding and len(embedding.dims) == 2 else 0
     try:
@@ -43,9 +43,9 @@ def model_info(file: GGUFFile, options: Options) -> ModelInfo:
     for bundle in found.values():
         del tensors[bundle.name]
     config, notes = with_sparsity(config, file, options.sparse, options.threshold, options.union)
-    if config.attends(0) and "blk.0.attn_qkv.weight" in tensors:
+    if config.has_attention(0) and "blk.0.attn_qkv.weight" in tensors:
         config = replace(config, fused_qkv=True)
-    routed = filter(config.routes, range(config.blocks))
+    routed = filter(config.is_mixture, range(config.blocks))
     if config.experts and any(f"blk.{i}.{experts.BOTH}.weight" in tensors for i in routed):
         config = replace(config, experts=replace(config.experts, joined=True))
     check_tensors(file, family, config)
@@ -55,9 +55,9 @@ def model_info(file: GGUFFile, options: Options) -> ModelInfo:
         needed |= further.expected_tensors(config)
         parts |= further.parts(config)
     elif left := further_tensors(tensors, config):
-        notes = [*notes, f"{len(left)} tensors of blocks that foretell further tokens are unused"]
+        notes = [*notes, f"{len(left)} tensors of multi-token-prediction blocks are unused"]
     for name, dims in needed.items():
-        tensors[name] = replace(tensors[name], dims=dims)  # of a matrix of one row both
+        tensors[name] = replace(tensors[name], dims=dims)  # one row may be stored as a vector
     for name, rows in parts.items():
         whole = tensors.get(rows.tensor)
         if whole is None:
@@ -66,8 +66,8 @@ def model_info(file: GGUFFile, options: Options) -> ModelInfo:
             tensors[name] = replace(whole, name=name, dims=rows.dims)
             if tensors[name].row_bytes * rows.dims[0] != whole.n_bytes:
                 raise ModelError(
-                    f"{file.path}: tensor {rows.tensor} is in {whole.type_name}, of which rows of"
-                    f" {rows.dims[-1]} elements are no whole blocks"
+                    f"{file.path}: tensor {rows.tensor} is in {whole.type_name}: rows of"
+                    f" {rows.dims[-1]} elements are not whole blocks"
                 )
         elif isinstance(rows, OfEach):
             tensors[name] = whole.of_each(name, rows.first, rows.count)

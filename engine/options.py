@@ -1,4 +1,4 @@
-"""How a model is loaded, and who watches."""
+"""Options for loading a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,13 +22,17 @@ from reference.formats.kivi import KIVI
 
 MOST_SEQUENCES = 2**10
 DEVICES = ("cpu", "cuda")
-WHOLE = "passes", "kv_policy", "prompt_attention"  # what wants all in memory
+NEEDS_ALL_WEIGHTS = (
+    "passes",
+    "kv_policy",
+    "prompt_attention",
+)  # options that need all weights in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Whoever loads a model may progress: certification by trial, weights by bytes ready, and
-    knobs by passes through the weights."""
+    """Progress callbacks of loading: certification, packing of weights (bytes), and tuning (passes
+    over the weights)."""
 
     certified: Certified | None = None
     packed: ProgressCallback | None = None
@@ -37,12 +41,12 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """What runs the model.
+    """Devices.
 
-    - `threads` 0 means one per core that it may use; `pinned`: each keeps to a core of its own.
-    - `device` "cuda" has a GPU run the last `gpu_layers` blocks, with more than there are the rest
-      too, and -1 means that; what it does not run is left to the threads. So are the experts of the
-      first `n_cpu_moe` blocks, with `cpu_moe` those of all.
+    - `threads`: 0 means one per available core; `pinned`: each thread is bound to a core.
+    - `device`: "cuda" runs the last `gpu_layers` blocks on a GPU; more than the model has, or -1,
+      offloads the output layer too. The rest runs on the CPU, as do the experts of the first
+      `n_cpu_moe` blocks, or of all with `cpu_moe`.
     """
 
     threads: int = 0
@@ -53,8 +57,8 @@ class DeviceOptions:
     cpu_moe: bool = False
 
     def check_device(self) -> None:
-        """Raise ModelError for what there is not among these."""
-        _check_whole(self, {"gpu_layers": ALL, "n_cpu_moe": 0}, {})
+        """Raise `ModelError` for invalid device options."""
+        _check_integers(self, {"gpu_layers": ALL, "n_cpu_moe": 0}, {})
         if not isinstance(self.threads, Integral) or not 0 <= self.threads <= MOST_THREADS:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
         if self.device not in DEVICES:
@@ -62,32 +66,32 @@ class DeviceOptions:
         for name in ("gpu_layers", "n_cpu_moe", "cpu_moe"):
             value = getattr(self, name)
             if self.device == "cpu" and value > 0:
-                told = "given" if value is True else value
-                raise ModelError(f"{name} is {told}, but the device is the CPU")
+                shown = "set" if value is True else value
+                raise ModelError(f"{name} is {shown}, but the device is the CPU")
 
     def cpu_blocks(self, blocks: int) -> int:
-        """How many of a model's blocks are the CPU's, if the GPU has kernels for the others."""
+        """Number of blocks that run on the CPU, if the GPU has kernels for the others."""
         if self.device == "cpu":
             return blocks
         return 0 if self.gpu_layers == ALL else max(0, blocks - self.gpu_layers)
 
     def cpu_experts(self, blocks: int) -> int:
-        """Of how many of a model's blocks, the first ones, experts are the CPU's."""
+        """Number of blocks, from the first, whose experts run on the CPU."""
         return blocks if self.cpu_moe else min(self.n_cpu_moe, blocks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseOptions:
-    """What is done with the neurons of a model that has predictors.
+    """Sparse inference, for models with activation predictors.
 
-    - `sparse`: "on" skips neurons in every block, "off" in none, "auto" in those where it pays;
-      `threshold` instead of the file's; `union`: a neuron that one token of a step needs serves
-      them all, so that what a token gives depends on its company.
-    - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
-      none; without a GPU as the `device` the CPU computes them too; `reset_gpu_index` places
-      neurons anew, `disable_gpu_index` leaves all with the CPU.
-    - `activation`: statistics that say which neurons go there or, with a `ram_budget`, which stay
-      in memory for good.
+    - `sparse`: "on" skips inactive neurons in every block, "off" in none, "auto" where it is
+      faster; `threshold` overrides the file's; `union`: a neuron active for one token of a step is
+      computed for all, so that a token's results depend on its batch.
+    - `vram_budget`: GiB of GPU memory for such a model's neurons, -1 for all that is free, 0 for
+      none; without a GPU as `device` the CPU computes both parts. `reset_gpu_index` recomputes the
+      placement, `disable_gpu_index` leaves all neurons on the CPU.
+    - `activation`: activation statistics; they select the neurons for the GPU or, with a
+      `ram_budget`, those pinned in memory.
     """
 
     sparse: str = "auto"
@@ -99,21 +103,21 @@ class SparseOptions:
     disable_gpu_index: bool = False
 
     def check_sparse(self) -> None:
-        """Raise ModelError for what there is not among these."""
+        """Raise `ModelError` for invalid sparsity options."""
         if self.sparse not in MODES:
             raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadOptions:
-    """Weights that are read from disk while the model runs.
+    """Offloading: weights that are streamed from disk while the model runs.
 
-    - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
-      all along; 0: no budget.
-    - `neuron_window`: most steps that a neuron of a sparse block or an expert of a mixture stays in
-      memory unused, None: as long as there is room; `neuron_bundles`: a neuron's rows are side by
-      side on disk, one read, or else each with its matrix.
-    - `beside_budget`: another model of this process has a `ram_budget`, which this one is part of.
+    - `ram_budget`: memory limit of the process, such as "600MiB"; weights that do not fit are
+      streamed. 0: no limit.
+    - `neuron_window`: steps that an unused neuron of a sparse block, or an expert, stays in memory;
+      None: as long as there is room. `neuron_bundles`: store a neuron's rows side by side on disk,
+      for one read; else each with its matrix.
+    - `beside_budget`: another model of this process has a `ram_budget`, which includes this one.
     """
 
     ram_budget: str | int = 0
@@ -122,7 +126,7 @@ class OffloadOptions:
     beside_budget: bool = False
 
     def check_offload(self) -> None:
-        """Raise ModelError for what there is not among these."""
+        """Raise `ModelError` for invalid offload options."""
         if self.ram_budget:
             parse_bytes(self.ram_budget)
         if self.neuron_window is not None and self.neuron_window < 0:
@@ -130,38 +134,37 @@ class OffloadOptions:
 
     @property
     def compiles_apart(self) -> bool:
-        """Whether a child process compiles kernels, since this one's memory is counted."""
+        """Whether kernels are compiled in a child process, to save this one's memory."""
         return bool(self.ram_budget) or self.beside_budget
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(OffloadOptions, SparseOptions, DeviceOptions):
-    """How a model is loaded: what runs it (DeviceOptions), what becomes of its neurons
-    (SparseOptions), what is read from disk (OffloadOptions), and
+    """Options for loading a model: DeviceOptions, SparseOptions, OffloadOptions, and
 
-    - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
-    - `batch`: most tokens of one step; longer prompts go in chunks.
-    - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
-    - `states`: of a recurrent model, how many states are kept beside those that sequences end with,
-      so that the last tokens of a text can be dropped; drafts have one token less at most.
-    - `kv_format`: of the KV cache, one of kv_write's FORMATS_OF_CACHE, or KIVI2: two bits for all
-      but the latest tokens of a text, `kv_residual` of them and up to 31 more.
-    - `kv_policy`: which cells are kept once a prompt has been read, such as SnapKV(capacity=1024);
-      or which are read by each token, Quest(budget=1024), or by which heads, DuoAttention(...); or
-      shared by blocks, MiniCache().
-    - `prompt_attention`: prompts are read by sparse attention, such as MInference(columns=1000).
-    - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
-      always, those in blocks, queries, keys and values in steps of 32 tokens and more; "exact" does
-      not, and gives the same bits on any CPU that does not fall back to `scalar`.
-    - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
-    - `tune`: measure the knobs of the CPU's kernels, once per machine and sizes of a large model.
-    - `background`: try the laws of the CPU's kernels while the model is loaded, in another process
-      that runs when nothing else wants a core.
-    - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
-      that the next load maps them.
-    - `passes`: what is done to the model's graph, one after the other, before kernels are chosen.
-    - `foretells`: load the file's blocks that foretell a token as well, for drafts; with a
-      `ram_budget` they stay in memory.
+    - `context`: cells of the KV cache (0: the model's context length, at most 4096).
+    - `batch`: most tokens per step; longer prompts are prefilled in chunks.
+    - `sequences`: most concurrent sequences; `outputs`: most tokens per step that give logits.
+    - `states`: of a recurrent model, past states kept besides the sequences' current ones, so that
+      the last tokens can be rolled back; drafts have at most one token less.
+    - `kv_format`: format of the KV cache, one of kv_write's FORMATS_OF_CACHE, or KIVI2: two bits
+      except for the latest `kv_residual` tokens of a text (and up to 31 more).
+    - `kv_policy`: KV cache policy: eviction after prefill, such as SnapKV(capacity=1024); page
+      selection per token, Quest(budget=1024); per-head windows, DuoAttention(...); or sharing
+      between blocks, MiniCache().
+    - `prompt_attention`: sparse attention for prefill, such as MInference(columns=1000).
+    - `numerics`: "fast" may round weights and activations to bfloat16: float weights always;
+      quantized ones, queries, keys and values in steps of at least 32 tokens. "exact" does not, and
+      gives the same bits on any CPU that does not fall back to `scalar`.
+    - `strict`: fail if a kernel fails its trial; `variant`: prefer kernels of this variant.
+    - `tune`: measure the CPU kernels' knobs, once per machine and sizes of a large model.
+    - `background`: test the laws of the CPU's kernels in an idle-priority process while the model
+      is loaded.
+    - `keep_packed`: keep packed weights in the cache folder (as large as the file), for the next
+      load to map.
+    - `passes`: graph passes, applied in order before kernels are selected.
+    - `foretells`: load the file's multi-token-prediction blocks, for drafts; with a `ram_budget`
+      they stay in memory.
     """
 
     context: int = 0
@@ -184,7 +187,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        _check_whole(
+        _check_integers(
             self,
             {"context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0, "kv_residual": 1},
             {"context": 2**24, "batch": 2**16, "sequences": MOST_SEQUENCES, "states": 2**24},
@@ -194,8 +197,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         self.check_offload()
         if self.kv_format not in (known := (*FORMATS_OF_CACHE, KIVI)):
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(known)}")
-        if self.packs:
-            self._without(
+        if self.packs_kv:
+            self._exclude(
                 f"kv_format {KIVI}", "ram_budget", "vram_budget", "kv_policy", "foretells",
                 "prompt_attention",
             )  # fmt: skip
@@ -205,43 +208,41 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            self._without(f"device {self.device}", "ram_budget", "passes")
+            self._exclude(f"device {self.device}", "ram_budget", "passes")
         if self.ram_budget:
-            self._without("ram_budget", "vram_budget", *WHOLE)
+            self._exclude("ram_budget", "vram_budget", *NEEDS_ALL_WEIGHTS)
         if self.foretells:
-            self._without("a model's own draft block", "kv_policy", "prompt_attention")
+            self._exclude("a model's own draft block", "kv_policy", "prompt_attention")
         if self.kv_policy:
-            self._without("kv_policy", "prompt_attention")
+            self._exclude("kv_policy", "prompt_attention")
         if not isinstance(self.kv_policy, AnyPolicy | None):
-            raise ModelError(f"kv_policy is {self.kv_policy!r:.60}: want a SnapKV or the like")
+            raise ModelError(f"kv_policy must be a SnapKV etc., got {self.kv_policy!r:.60}")
         if not isinstance(self.prompt_attention, MInference | None):
             raise ModelError(
-                f"prompt_attention is {self.prompt_attention!r:.60}: want a MInference"
+                f"prompt_attention must be an MInference, got {self.prompt_attention!r:.60}"
             )
         if self.activation and not (self.ram_budget or self.vram_budget):
-            raise ModelError(
-                "activation is for the neurons that a ram_budget or vram_budget keeps: set one"
-            )
+            raise ModelError("activation needs a ram_budget or a vram_budget")
 
-    def _without(self, what: str, *names: str) -> None:
-        """Raise ModelError if one of these is asked for, too."""
+    def _exclude(self, what: str, *names: str) -> None:
+        """Raise `ModelError` if one of these options is set as well."""
         for name in names:
             if getattr(self, name):
                 raise ModelError(f"{what} and {name} exclude each other")
 
     @property
-    def packs(self) -> bool:
-        """Whether all but the latest keys and values are in two bits."""
+    def packs_kv(self) -> bool:
+        """Whether the KV cache is quantized to two bits, except for the latest tokens."""
         return self.kv_format == KIVI
 
     @property
     def cell_format(self) -> str:
-        """The format of a cell of its own."""
-        return "F16" if self.packs else self.kv_format
+        """The KV cache format of a single cell."""
+        return "F16" if self.packs_kv else self.kv_format
 
     def for_draft_model(self) -> "Options":
-        """For the draft model beside this one: without what is said of a file's neurons, of the
-        process's memory and of a graph."""
+        """Options for the draft model: without those for the target's neurons, memory budget and
+        graph."""
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, n_cpu_moe=0,
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
@@ -250,8 +251,8 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         )  # fmt: skip
 
 
-def _check_whole(options: object, least: Mapping[str, int], most: Mapping[str, int]) -> None:
-    """Raise ModelError for what is no whole number, or beyond these."""
+def _check_integers(options: object, least: Mapping[str, int], most: Mapping[str, int]) -> None:
+    """Raise `ModelError` for options that are not integers within these bounds."""
     for name, bound in least.items():
         given = getattr(options, name)
         if not isinstance(given, Integral):
@@ -263,7 +264,7 @@ def _check_whole(options: object, least: Mapping[str, int], most: Mapping[str, i
 
 
 class Fields(TypedDict, total=False):
-    """The fields of Options by name, as `Engine.load` takes them."""
+    """The fields of Options, as keyword arguments of `Engine.load`."""
 
     context: int
     batch: int

@@ -1,5 +1,5 @@
-"""Whom long work tells how far it is; `kernels.certify.Certified` is for trials."""
+"""The type of progress callbacks; trials have `kernels.certify.Certified`."""
 
 from collections.abc import Callable
 
-ProgressCallback = Callable[[int, int], None]  # what is done, of all: bytes, cases or steps
+ProgressCallback = Callable[[int, int], None]  # done, total: bytes, cases or steps

@@ -1,4 +1,4 @@
-"""What a GGUF file says of recurrent blocks, and how large their states are."""
+"""Recurrent blocks: their sizes, and the shapes of their states and small tensors."""
 
 import re
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ import numpy as np
 
 from reference.op import Array
 
-# Matrices that ops take as float32. A file has most of them with a channel's values side by side,
-# [channels, values], and an op with the channels so, [values, channels].
+# Matrices that ops take as float32, neither packed nor quantised. A file stores most of them as
+# [channels, values], ops take [values, channels].
 _SMALL = re.compile(r"blk\.\d+\.(ssm_conv1d(_[xbcqkv])?\.weight|shortconv\.conv\.weight|ssm_[ad])")
 _NORM = re.compile(r"blk\.\d+\.ssm_norm\.weight")
 _OF_HEADS = re.compile(r"blk\.\d+\.attn_[qk]_norm\.weight")
 
 
 def is_small(name: str) -> bool:
-    """Whether a matrix is such a tensor: neither packed nor quantised."""
+    """Whether the tensor is one of these matrices."""
     return bool(_SMALL.fullmatch(name) or _NORM.fullmatch(name))
 
 
-def as_ops_take_it(name: str, values: Array) -> Array:
-    """A small tensor, or a vector, float32 as an op takes it; a norm's rows are groups, but heads'
-    stand one after the other."""
+def to_op_layout(name: str, values: Array) -> Array:
+    """A small tensor or a vector in its op's layout, float32. A norm's rows are groups; those of
+    per-head norms are concatenated."""
     if _OF_HEADS.fullmatch(name):
         return values.reshape(-1)
     return np.ascontiguousarray(values.T if _SMALL.fullmatch(name) else values)
@@ -29,8 +29,8 @@ def as_ops_take_it(name: str, values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Ssm:
-    """The sizes of a recurrent block: `taps` of its convolution, `inner` channels, each with a
-    `state` of so many numbers, `rank` of Mamba's step or else heads, `groups` of heads."""
+    """Sizes of a recurrent block: `taps` of its convolution, `inner` channels of `state` elements
+    each, `rank` of Mamba's step (or number of heads), `groups` of heads."""
 
     taps: int
     inner: int = 0
@@ -39,14 +39,14 @@ class Ssm:
     groups: int = 1
 
     @property
-    def convolved(self) -> int:
-        """Channels that Mamba 2's convolution has: those of x, B and C; or a delta net's: those of
-        values, keys and queries."""
+    def conv_channels(self) -> int:
+        """Channels of Mamba 2's convolution (x, B and C), or of a delta net's (values, keys and
+        queries)."""
         return self.inner + 2 * self.groups * self.state
 
 
 def states(architecture: str, ssm: Ssm, block: int) -> dict[str, tuple[int, ...]]:
-    """The states of a recurrent block, by name, with the dimensions of one."""
+    """Shapes of a recurrent block's states, by name."""
     kept, name = ssm.taps - 1, f"blk.{block}"
     if architecture == "lfm2":
         return {f"{name}.conv_state": (kept, ssm.inner)}

@@ -1,10 +1,10 @@
-"""PyTorch's files of tensors, read without PyTorch and without running what they hold.
+"""Read PyTorch checkpoints without PyTorch and without executing them.
 
-    NAME/data.pkl    a pickle of what was saved; a tensor in it is a storage, an offset, sizes and
+    NAME/data.pkl    a pickle of the saved object; tensors are a storage, an offset, sizes and
                      strides in elements
-    NAME/data/KEY    a storage: elements, little-endian unless NAME/byteorder says otherwise
+    NAME/data/KEY    a storage: elements, little-endian unless NAME/byteorder is different
 
-They are members of a zip, stored as they are (torch.save since version 1.6).
+The file is an uncompressed zip archive (torch.save since version 1.6).
 
 >>> load(Path("model_0.pt"))["fc1.weight"].dims
 (1024, 4096)
@@ -23,13 +23,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from engine.errors import EngineError
-from engine.faults import shown_path, unreadable
+from engine.file_errors import shown_path, unreadable
 from reference.formats import FORMATS
 from reference.formats.format import Floats
 from reference.op import Array
 
-LOCAL_HEADER = 30  # bytes of a member's own header before its name
-STORAGES = {  # safetensors' word for the elements, and how NumPy holds them
+LOCAL_HEADER = 30  # bytes of a zip member's local header before its name
+STORAGES = {  # safetensors' dtype, and NumPy's
     "FloatStorage": ("F32", "<f4"),
     "HalfStorage": ("F16", "<f2"),
     "BFloat16Storage": ("BF16", "<u2"),
@@ -45,13 +45,13 @@ KINDS = dict(STORAGES.values())
 
 
 class TorchFileError(EngineError):
-    """A file that is none of PyTorch's, or holds more than tensors: one plain line."""
+    """Not a PyTorch file, or one that contains more than tensors; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor on disk, in a file of PyTorch's or safetensors: `dtype` is the latter's word for it,
-    `begin` the byte of its first element, and `strides` count elements."""
+    """A tensor in a PyTorch or safetensors file: `dtype` is safetensors', `begin` the byte offset
+    of its first element, and `strides` are in elements."""
 
     file: Path
     dtype: str
@@ -60,16 +60,16 @@ class StoredTensor:
     strides: tuple[int, ...]
 
     def rows(self, first: int, last: int) -> Floats:
-        """A part of its first dimension, [last - first, ...]: see `whole`."""
+        """Rows of the first dimension, [last - first, ...], as `whole` returns them."""
         begin = self.begin + first * self.strides[0] * np.dtype(KINDS[self.dtype]).itemsize
         return replace(self, begin=begin, dims=(last - first, *self.dims[1:])).whole()
 
     def whole(self) -> Array:
-        """All of it, C-contiguous: F32, F16 and BF16 as float32, others in NumPy's own type."""
+        """Read the tensor, C-contiguous: F32, F16 and BF16 as float32, others in NumPy's type."""
         kind, span = np.dtype(KINDS[self.dtype]), _span(self.dims, self.strides)
         found = np.fromfile(self.file, kind, span, offset=self.begin)
         if len(found) != span:
-            raise TorchFileError(f"{shown_path(self.file)}: it was cut short while it was read")
+            raise TorchFileError(f"{shown_path(self.file)}: truncated while being read")
         steps = [stride * kind.itemsize for stride in self.strides]
         stored = np.lib.stride_tricks.as_strided(found, self.dims, steps).copy(order="C")
         if self.dtype not in FORMATS:
@@ -80,7 +80,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """So many elements in a file, from byte `begin` on."""
+    """`count` elements in a file, from byte `begin` on."""
 
     dtype: str
     begin: int
@@ -88,25 +88,25 @@ class Storage:
 
 
 def load(path: Path) -> Any:
-    """What was saved, with a `StoredTensor` for each tensor: nothing of these is read yet.
+    """Load a checkpoint's structure, with a `StoredTensor` (not yet read) for each tensor.
 
-    Tables (dict, OrderedDict), lists, texts and numbers are known beside them; anything else, and
-    what is no such file, raises `TorchFileError`.
+    It may contain dicts, OrderedDicts, lists, texts and numbers; anything else raises
+    `TorchFileError`, as does a file of another type.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
             if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
-                raise _error(path, "its members are compressed: this is none of PyTorch's")
+                raise _error(path, "its members are compressed: not a PyTorch file")
             pickles = [name for name in members if name.endswith("/data.pkl")]
             if len(pickles) != 1:
-                raise _error(path, "this is a zip, but none of PyTorch's")
+                raise _error(path, "a zip archive, but not a PyTorch file")
             home = pickles[0].removesuffix("data.pkl")
             if (order := f"{home}byteorder") in members and archive.read(order) != b"little":
                 raise _error(path, "its numbers are big-endian")
             data = archive.read(pickles[0])
             begins = {
-                name.removeprefix(f"{home}data/"): (_begin(file, info), info.file_size)
+                name.removeprefix(f"{home}data/"): (_data_offset(file, info), info.file_size)
                 for name, info in members.items()
                 if name.startswith(f"{home}data/")
             }
@@ -114,10 +114,10 @@ def load(path: Path) -> Any:
         raise TorchFileError(unreadable(path, error)) from None
     except (zipfile.BadZipFile, struct.error, EOFError, RuntimeError, NotImplementedError):
         raise _error(
-            path, "not a whole file of PyTorch's; what a version before 1.6 wrote, save it anew"
+            path, "not a complete PyTorch file; files of versions before 1.6 must be saved again"
         ) from None
     try:
-        return Tables(path, data, begins).load()
+        return TensorUnpickler(path, data, begins).load()
     except TorchFileError:
         raise
     except Exception:  # pickles fail in many ways
@@ -125,7 +125,7 @@ def load(path: Path) -> Any:
 
 
 def _span(dims: Sequence[int], strides: Sequence[int]) -> int:
-    """From the first element in memory to behind the last."""
+    """Elements in memory from the first to the last one."""
     steps = ((dim - 1) * stride for dim, stride in zip(dims, strides, strict=True))
     return 0 if 0 in dims else 1 + sum(steps)
 
@@ -134,22 +134,22 @@ def _error(path: Path, fault: str) -> TorchFileError:
     return TorchFileError(f"{shown_path(path)}: {fault}")
 
 
-def _begin(file: Any, info: zipfile.ZipInfo) -> int:
-    """The first byte of a member: its own header has lengths of its own."""
+def _data_offset(file: Any, info: zipfile.ZipInfo) -> int:
+    """File offset of a member's data; the local header's lengths differ from the directory's."""
     file.seek(info.header_offset)
     name, extra = struct.unpack("<26x2H", file.read(LOCAL_HEADER))
     return info.header_offset + LOCAL_HEADER + int(name) + int(extra)
 
 
-class Tables(pickle.Unpickler):
-    """Knows tensors and tables and nothing else; `begins` has byte and size of each storage."""
+class TensorUnpickler(pickle.Unpickler):
+    """Unpickler for tensors and containers only; `begins` has offset and size of each storage."""
 
     def __init__(self, path: Path, data: bytes, begins: dict[str, tuple[int, int]]) -> None:
         super().__init__(io.BytesIO(data))
         self._path, self._begins = path, begins
 
     def find_class(self, module: str, name: str) -> Any:
-        """What the pickle may call, made anew so that it can spoil nothing."""
+        """The allowed globals, as local replacements."""
         known = {
             "collections.OrderedDict": OrderedDict,
             "torch._utils._rebuild_tensor_v2": lambda *parts: self._tensor(*parts),
@@ -157,7 +157,7 @@ class Tables(pickle.Unpickler):
             **{f"torch.{storage}": storage for storage in STORAGES},
         }
         if (found := known.get(f"{module}.{name}")) is None:
-            self._refuse(f"it holds {module}.{name}, which is neither tensor nor table")
+            self._refuse(f"it holds {module}.{name}, which is neither a tensor nor a container")
         return found
 
     def persistent_load(self, pid: Any) -> Storage:
@@ -180,7 +180,7 @@ class Tables(pickle.Unpickler):
     ) -> StoredTensor:
         sizes = [offset, *dims, *strides]
         if len(dims) != len(strides) or any(type(n) is not int or n < 0 for n in sizes):
-            self._refuse("a tensor's sizes are none")
+            self._refuse("a tensor's sizes are invalid")
         if offset + _span(dims, strides) > storage.count:
             self._refuse("a tensor has more elements than its storage")
         begin = storage.begin + offset * np.dtype(KINDS[storage.dtype]).itemsize

@@ -27,7 +27,7 @@ class Assay:
     def __init__(self, model: Path, setup: Setup) -> None:
         self.engine = loaded(model, setup, **self.options)
         self.vocab = self.engine.model.config.vocab
-        self.exact = not isinstance(self.engine.model.ready, ByTokens)
+        self.exact = not isinstance(self.engine.model.executable, ByTokens)
         self._greedy = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 
     def hold(self, sequences: int, length: int) -> int:

@@ -10,12 +10,12 @@ from bench.child import Child, ChildError, output
 from bench.contenders.contender import CONTENDERS, FAST, OURS, Setup, present
 from bench.engine.engine_tests import EngineTest
 from bench.race.experiment import Sample
-from engine.closing import Closing
+from engine.closeable import Closeable
 
 NANOSECONDS = 1e9
 
 
-class Racer(Closing):
+class Racer(Closeable):
     """One contender with one model in its own process; between samples it uses no CPU. `about`
     lists versions and how it runs."""
 

@@ -18,7 +18,7 @@ from bench.machine.clock import Seconds, Stamped
 from bench.machine.limits import Limits
 from bench.race.results import Measurement
 from bench.race.timing import Rule, race
-from engine.cache.method import Method
+from engine.cache.method import CacheMethod
 from engine.cache.streaming import Streaming
 from engine.compile.plan import Plan
 from engine.engine import Engine
@@ -201,7 +201,7 @@ def profile(
     )  # fmt: skip
 
 
-def _kept_by(label: str, method: Method) -> str:
+def _kept_by(label: str, method: CacheMethod) -> str:
     """The block of an attention node, or its kind of heads."""
     apart = isinstance(method, Streaming)
     return label.removesuffix(".attention") if apart else label.rpartition(".")[0]

@@ -17,7 +17,7 @@ from bench.fleet.about import About, about
 from bench.fleet.cluster import SOON, FleetError, ask, reached
 from bench.fleet.files import PART, Named, has, keep
 from bench.fleet.worker import ALONE, CorruptedError, Sealed, WorkerError, do, end, offer
-from engine.closing import Closing
+from engine.closeable import Closeable
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -61,7 +61,7 @@ class _Share:
     tries: int = 0
 
 
-class Fleet(Closing):
+class Fleet(Closeable):
     """A Dask cluster's workers that run the same code as this process.
 
     `note` receives one line for each worker that is refused, leaves or arrives, and for shares that

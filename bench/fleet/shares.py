@@ -14,7 +14,7 @@ from bench.fleet.files import Named
 from bench.fleet.worker import WorkerError, address, threads, wanted
 from engine.engine import Engine
 from engine.errors import EngineError
-from engine.generation.embedding import embeddings, texts_of
+from engine.generation.embedding import embeddings, encode_texts
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score, pairs_of, scores
 from engine.passes.observe import Observed, met, observe
@@ -100,7 +100,7 @@ class Embed:
 
     def __call__(self, texts: Sequence[str], asked: str) -> list[tuple[int, np.ndarray[Any, Any]]]:
         engine = self.model.engine()
-        tokens = texts_of(engine, texts)
+        tokens = encode_texts(engine, texts)
         vectors = wanted(asked, embeddings(engine, tokens, self.pooling, self.normalize))
         return [(len(own), vector) for own, vector in zip(tokens, vectors, strict=True)]
 
@@ -136,7 +136,7 @@ class Batch:
                     continue
                 yield Request(one.id, told or one.prompt, one.params)
 
-        for done in wanted(asked, engine.completed(requests())):
+        for done in wanted(asked, engine.serve_completed(requests())):
             told = str(done.error) if done.error else done.result(engine.tokenizer)
             found.append((done.id, told))
         return found

@@ -7,14 +7,14 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from engine.closing import Closing
+from engine.closeable import Closeable
 
 MOUNTS, OWN = Path("/proc/self/mounts"), Path("/proc/self/cgroup")
 PATIENCE = 5.0  # seconds for a group to notice that its processes have ended
 _NUMBERS = count()
 
 
-class MemoryGroup(Closing):
+class MemoryGroup(Closeable):
     """A group below this process's own whose processes share `limit` bytes; a context manager that
     removes it once they have ended. Raises OSError where none can be made."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench import quality
 from engine import Engine, SamplingParams
-from engine.speculation.drafter import Draft, Drafter, Verified
+from engine.speculation.drafter import Draft, Drafter, Verification
 from engine.speculation.speculate import Speculation
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -67,7 +67,7 @@ class Replay:
             return token
         return (token + self._chance.randrange(1, self._vocab)) % self._vocab
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         """Nothing to do: what was accepted does not matter."""
 
 

@@ -10,7 +10,7 @@ from bench.long_contexts import bytes_read, fill
 from bench.needle import text_of
 from bench.tests.support.programs import main_of
 from engine import Engine
-from engine.policies.table import POLICIES, policy_of
+from engine.policies.table import POLICIES, parse_policy
 
 SMALL, HELD = "story", 400
 
@@ -58,7 +58,7 @@ def test_chosen_policies_race_alone(monkeypatch, capsys):
 def test_a_step_reads_what_its_method_leaves(name):
     """Of the cache a step reads the cells that are kept or chosen, its own, and pages' extremes."""
     kept, page = 48, 16
-    policy = policy_of(text_of(name, kept / HELD, HELD, None)) if name else None
+    policy = parse_policy(text_of(name, kept / HELD, HELD, None)) if name else None
     with Engine.load(SMALL, threads=1, context=HELD + 64, batch=64, kv_policy=policy) as engine:
         model = engine.model
         fill(model, HELD)

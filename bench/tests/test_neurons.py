@@ -117,7 +117,7 @@ def test_the_table_of_neurons(shell):
 
 def test_threshold_by_the_environment(shell, monkeypatch):
     """PowerInfer's variable; an option goes before it. Notes are told once, however many loads."""
-    monkeypatch.setattr("engine.sparsity.SKIPPING", 0)
+    monkeypatch.setattr("engine.sparsity.SKIP_OVERHEAD", 0)
     monkeypatch.setenv("LLAMA_SPARSE_PRED_THRESHOLD", "-inf")
     out, err = shell("--json")
     assert json.loads(out)["neurons"] == []

@@ -140,7 +140,7 @@ NONSENSE = {
     "deep beyond it": ("bench story -p 0 -n 9 -d 504", 1, "512 tokens, tg9 @ d504 wants 513"),
     "no sequences": ("bench story --npl 0", 2, "--npl wants numbers of at least 1; got '0'"),
     "a strange peer": ("bench story --peers gpt", 2, "no peer is called 'gpt': assay, assay fast"),
-    "a strange model": ("bench nope", 1, "nope: no such file, nor an embedded model"),
+    "a strange model": ("bench nope", 1, "nope: no such file or embedded model"),
     "a model that is none": ("bench {bad} --peers none", 1, "header: this is not a GGUF file"),
     "a folder for a model": ("bench {folder} --peers none", 1, "this is not a file"),
     "a file for a folder": ("bench story -p 4 -n 0 --peers none --results {bad}", 1, "File exists"),

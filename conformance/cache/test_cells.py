@@ -48,7 +48,7 @@ class AgainstDicts(RuleBasedStateMachine):
         if len(positions) <= self.cells.free:
             placed = positions, [sorted(owners)] * len(positions)
             self.cells.place(*placed)
-            self.cells.take_back(*placed)
+            self.cells.unplace(*placed)
 
     @precondition(lambda self: any(self.plain))
     @rule(data=st.data())
@@ -94,7 +94,7 @@ class AgainstDicts(RuleBasedStateMachine):
     def lists_are_in_order_of_position(self) -> None:
         for owner, held in enumerate(self.plain):
             expected = [held[p] for p in sorted(held)]
-            assert self.cells.of(owner).tolist() == expected
+            assert self.cells.list_of(owner).tolist() == expected
             assert self.cells.positions_of(owner).tolist() == sorted(held)
             assert self.cells.next_position(owner) == max(held, default=-1) + 1
 
@@ -116,7 +116,7 @@ class AgainstDicts(RuleBasedStateMachine):
             for span, p in zip(spans.tolist(), positions, strict=True):
                 assert span == [owner, 0, sum(q <= p for q in positions)]
 
-            cut = self.cells.windowed(spans, positions)
+            cut = self.cells.cut_to_window(spans, positions)
             assert (cut[:, [0, 2]] == spans[:, [0, 2]]).all()
             for begin, p in zip(cut[:, 1].tolist(), positions, strict=True):
                 assert begin == sum(q <= p - WINDOW for q in positions)

@@ -19,7 +19,7 @@ from engine.cache.session import SessionError
 from engine.cache.streaming import BACK, StreamedError
 from engine.errors import EngineError, ModelError
 from engine.policies.retrieval import alphas, write
-from engine.policies.table import policy_of, text_of
+from engine.policies.table import format_policy, parse_policy
 from reference.cache import policies
 from reference.models.transformer import transformer
 
@@ -77,7 +77,7 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
         with load(kv_policy=policy) as engine:
             found = [text(engine)]
             model, method = engine.model, engine.model.method
-            seen = method.rows_held.of[model.cells.of(0)]
+            seen = method.rows_held.row_of[model.cells.list_of(0)]
             sees = policies.streaming_slots(len(seen), SINKS, RECENT, STRIDE)[:-1]
             needed = seen[sees]
             assert (needed >= 0).all()
@@ -133,7 +133,7 @@ def test_a_text_that_cannot_be_gone_on_with(load, policy):
         with pytest.raises(ValueError, match="cannot be dropped without those after them"):
             cells.remove(0, begin=50, end=60)
         cells.remove(0, begin=40)
-        with pytest.raises(StreamedError, match="position 40 goes on from cells that streaming"):
+        with pytest.raises(StreamedError, match="position 40 would attend to cells that streaming"):
             model.step([5], [40], [(0,)], [0])
         assert (cells.lengths[0], cells.free) == (40, 160)
 
@@ -197,8 +197,8 @@ def test_distances_are_those_in_the_text(tmp_path):
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "whole context": ({"recent": 192}, "see 200 cells, which is all of a context of 200"),
     "no heads": ({"heads": ""}, "want heads=FILE, the authors' .* or what `python -m bench.retri"),
-    "no file": ({"heads": "nowhere.tsv"}, "nowhere.tsv: no file of numbers by block and head"),
-    "no window": ({"recent": 0}, "recent is 0, stride 5 and sparsity 50: want a cell"),
+    "no file": ({"heads": "nowhere.tsv"}, "nowhere.tsv: not a table of numbers by block and head"),
+    "no window": ({"recent": 0}, "recent is 0, stride 5 and sparsity 50: want recent"),
     "per cent": ({"sparsity": 101}, "recent is 9, stride 5 and sparsity 101"),
 }
 
@@ -223,8 +223,8 @@ def test_files_that_say_no_heads(load, policy, tmp_path):
     """Files of another model's heads, and of no numbers, are refused in a line."""
     path = tmp_path / "heads.tsv"
     for given, line in (
-        ("1\t0\n0\t1\n", "numbers of 2 x 2 blocks and heads of keys, the model has 4 x 3"),
-        ("1\t0\n0\n", "no file of numbers by block and head"),
+        ("1\t0\n0\t1\n", "numbers of 2 x 2 blocks and KV heads, the model has 4 x 3"),
+        ("1\t0\n0\n", "not a table of numbers by block and head"),
         ("1\tnan\n", "not all of its numbers are finite"),
     ):
         path.write_text(given)
@@ -234,9 +234,9 @@ def test_files_that_say_no_heads(load, policy, tmp_path):
 
 def test_its_text(policy):
     """A policy is read back from its text, with its file."""
-    assert policy_of(text_of(policy)) == policy
-    assert policy_of("duoattention:heads=x.tsv,sparsity=25").sparsity == 25
+    assert parse_policy(format_policy(policy)) == policy
+    assert parse_policy("duoattention:heads=x.tsv,sparsity=25").sparsity == 25
     with pytest.raises(
         ModelError, match=r"want NAME=NUMBER, of sinks, recent, stride, .*, heads=FILE"
     ):
-        policy_of("duoattention:window=3")
+        parse_policy("duoattention:window=3")

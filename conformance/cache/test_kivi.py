@@ -38,8 +38,8 @@ def test_what_is_packed_is_the_references(load):
     with load(kv_format="F16") as plain, load() as engine:
         for each in (plain, engine):
             each.generate(PROMPT, replace(GREEDY, max_tokens=2))
-        cells = plain.model.cells.of(0)
-        own, method = engine.model.cells.of(0), engine.model.method
+        cells = plain.model.cells.list_of(0)
+        own, method = engine.model.cells.list_of(0), engine.model.method
         pages, rows = method.page_of[own[GROUP - 1 :: GROUP]], method.held(0)
         assert (pages >= 0).sum() == method.packed == PACKED
         assert rows == len(own) - GROUP * PACKED + BACK
@@ -69,7 +69,7 @@ def test_a_full_context_is_shifted(load):
         pieces = list(engine.stream(PROMPT, replace(GREEDY, max_tokens=60), context_shift=True))
         assert len(pieces) == 60
         held, cells = list(engine.text.held), engine.model.cells
-        pages = cells.method.page_of[cells.of(0)[GROUP - 1 :: GROUP]]
+        pages = cells.method.page_of[cells.list_of(0)[GROUP - 1 :: GROUP]]
         assert (pages >= 0).sum() == (len(held) - RESIDUAL) // GROUP
         engine.reset()
         assert cells.method.held(0) == 0
@@ -83,15 +83,15 @@ def test_a_step_that_fails_packs_nothing(load, monkeypatch):
         engine.reset()
         model, step = engine.model, PROMPT[:52]  # the 52nd token is the first to see a page
         model.evaluate(step[:51], 0)
-        monkeypatch.setattr(model.ready, "run", lambda: 1 / 0)
+        monkeypatch.setattr(model.executable, "run", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model.step(step[51:], [51], [(0,)], [0])
         monkeypatch.undo()
         assert (model.method.held(0), model.method.packed) == (51, 0)
-        engine.text.hold(step[:51])
+        engine.text.set_held(step[:51])
         assert text(engine) == alone
         assert model.cells.reach(0, 60) == 0
         model.cells.remove(0, begin=60)
-        with pytest.raises(PackedError, match="position 60 goes on from tokens that are in two"):
+        with pytest.raises(PackedError, match="position 60 would attend to rows that were packed"):
             model.step([5], [60], [(0,)], [0])
         assert model.cells.lengths[0] == 60

@@ -253,7 +253,7 @@ MODELS = [
     (MINICACHE, OF_A_WINDOW, "sees a window of the text"),
     (MINICACHE, replace(RECURRENT["Mamba"], blocks=4), "are recurrent"),
     (MINICACHE, LATENT, "has no keys and values of its own"),
-    (MINICACHE, Small(blocks=2), "2 blocks, of which 0 from 2 on make no pairs"),
+    (MINICACHE, Small(blocks=2), "2 blocks: the 0 from 2 on do not form pairs"),
     (MINICACHE, Small(kv_heads=2, head_dim=8, blocks=4), "have 8 elements: want a multiple of 16"),
 ]
 
@@ -269,7 +269,7 @@ def test_models_that_a_method_does_not_go_with(tmp_path, options, small, line):
 
 OTHERS = [
     ("snapkv", {"kv_policy": Knorm(96)}, "keeps 96 cells, which is all of a context"),
-    ("snapkv", {"kv_policy": "snapkv"}, "kv_policy is 'snapkv': want a SnapKV or the like"),
+    ("snapkv", {"kv_policy": "snapkv"}, "kv_policy must be a SnapKV etc., got 'snapkv'"),
     ("snapkv", {"ram_budget": "1GiB"}, "ram_budget and kv_policy"),
     ("snapkv", {"foretells": True}, "own draft block and kv_policy"),
     ("quest", {"kv_policy": Quest(96, page=4)}, "Quest reads 24 pages of 4 cells"),
@@ -282,7 +282,7 @@ OTHERS = [
     ("minicache", {"kv_format": "Q8_0"}, "MiniCache merges cells in F16: kv_format is Q8_0"),
     ("minicache", {"kv_format": "KIVI2"}, "kv_format KIVI2 and kv_policy exclude each other"),
     ("minicache", {"context": 270}, "which is all of a context of 270: nothing would be merged"),
-    ("minicache", {"kv_policy": MiniCache(start=2)}, "3 blocks, of which 1 from 2 on make no pai"),
+    ("minicache", {"kv_policy": MiniCache(start=2)}, "3 blocks: the 1 from 2 on do not form pai"),
     ("minicache", {"kv_policy": MiniCache(start=7)}, "start is 7, and the model has 3 blocks"),
 ]
 

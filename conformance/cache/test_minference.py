@@ -12,7 +12,7 @@ from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_models import Small
 from engine import Engine, Lookahead, MInference, PromptError, SamplingParams
 from engine.errors import ModelError
-from engine.policies.minference import prompts_of
+from engine.policies.minference import parse_prompt_attention
 from reference.attention.prompt_patterns import prompt_pattern
 
 SMALL = Small(head_dim=32, context=256, seed=9)
@@ -78,7 +78,7 @@ def test_scores_are_of_whole_texts(load, mixed):
     with load(prompt_attention=mixed) as engine:
         assert engine.generate(PROMPT, GREEDY).outputs[0].token_ids == drafted
         for params, shift in ((replace(GREEDY, prompt_logprobs=1), False), (GREEDY, True)):
-            with pytest.raises(PromptError, match="is of texts whose tokens see all"):
+            with pytest.raises(PromptError, match="needs full attention"):
                 engine.stream(PROMPT, params, context_shift=shift)
         many = engine.generate([PROMPT, PROMPT], replace(GREEDY, prompt_logprobs=1))
         assert all("prompt_logprobs exclude prompt_attention" in str(m.error) for m in many)
@@ -90,7 +90,7 @@ def test_scores_are_of_whole_texts(load, mixed):
         ("sparse", " is 'sparse': want minference"),
         ("minference:columns", " minference has 'columns': want NAME=NUMBER, of columns"),
         ("minference:stretch=100", "stretch is 100: want a multiple of 64"),
-        ("minference:recent=0", "want a recent diagonal, a token's own"),
+        ("minference:recent=0", "recent and observers must be at least 1"),
     ],
 )
 def test_what_is_no_method(inside, tmp_path, given, line):
@@ -98,20 +98,20 @@ def test_what_is_no_method(inside, tmp_path, given, line):
     code, _, told = inside("run", str(tmp_path), "--prompt-attention", given, "-p", "a")
     assert (code, line in " ".join(told.split())) == (2, True), told
     with pytest.raises(ModelError):
-        prompts_of(given)
+        parse_prompt_attention(given)
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("", "no file of patterns"),
-        ('{"0": 1}', "want a list with an entry for each block"),
+        ("", "not a file of patterns"),
+        ('{"0": 1}', "want a list with an entry per block"),
         ("[{}]", "of 1 blocks, the model has 2"),
-        ('[{"x": ["stream_llm", 1, 2]}, {}]', "'x' is the number of no head"),
+        ('[{"x": ["stream_llm", 1, 2]}, {}]', "'x' is not the index of a head"),
         ('[{}, {"9": ["stream_llm", 1, 2]}]', "block 1 has no head 9, only 4"),
         ('[{}, {"1": ["diagonal", 1, 2]}]', "block 1, head 1: ['diagonal', 1, 2] is none of"),
         ('[{}, {"1": ["stream_llm", 1]}]', "block 1, head 1: ['stream_llm', 1] is none of"),
-        ('[{}, {"1": ["block_sparse", 0]}]', "block 1, head 1: sees nothing"),
+        ('[{}, {"1": ["block_sparse", 0]}]', "block 1, head 1: attends to nothing"),
     ],
 )
 def test_bad_files(load, tmp_path, content, line):

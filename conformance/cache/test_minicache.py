@@ -42,7 +42,11 @@ def test_what_is_merged_is_the_references(load):
     with load(kv_policy=None) as plain, load() as engine:
         for each in (plain, engine):
             each.generate(PROMPT, replace(GREEDY, max_tokens=2))
-        cells, own, method = plain.model.cells.of(0), engine.model.cells.of(0), engine.model.method
+        cells, own, method = (
+            plain.model.cells.list_of(0),
+            engine.model.cells.list_of(0),
+            engine.model.method,
+        )
         pages = method.page_of[own[GROUP - 1 :: GROUP]]
         assert (pages >= 0).sum() == method.packed == 2
         size = page_bytes(SMALL.head_dim, 13) * SMALL.kv_heads
@@ -111,16 +115,16 @@ def test_a_step_that_fails_merges_nothing(load, monkeypatch):
         method.begin(0, len(PROMPT))
         model.evaluate(PROMPT[:-1], 0)
         model.step(PROMPT[-1:], [len(PROMPT) - 1], [(0,)], [0])
-        monkeypatch.setattr(model.ready, "run", lambda: 1 / 0)
+        monkeypatch.setattr(model.executable, "run", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model.step([5], [len(PROMPT)], [(0,)], [0])
         monkeypatch.undo()
         assert (method.packed, method.held(2)) == (0, len(PROMPT))
-        engine.text.hold(PROMPT)
+        engine.text.set_held(PROMPT)
         assert text(engine) == alone
         assert (method.packed, model.cells.reach(0, 90)) == (2, 0)
         model.cells.remove(0, begin=90)
-        with pytest.raises(MergedError, match="position 90 goes on from tokens that are merged"):
+        with pytest.raises(MergedError, match="position 90 would attend to merged tokens"):
             model.step([5], [90], [(0,)], [0])
 
 

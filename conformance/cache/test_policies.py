@@ -30,10 +30,10 @@ from engine import (
 )
 from engine.cache.cells import Cells, ContextFullError
 from engine.cache.eviction import Eviction
-from engine.cache.freed import release
+from engine.cache.release import release
 from engine.errors import ModelError
 from engine.policies.policy import Policy
-from engine.policies.table import POLICIES, policy_of, text_of
+from engine.policies.table import POLICIES, format_policy, parse_policy
 from reference.cache import policies
 from reference.op import Array
 
@@ -86,7 +86,7 @@ def in_numpy(policy: Policy, keys: Array, received: Array | None, kept: int) -> 
     raise AssertionError(policy)
 
 
-@pytest.mark.parametrize("policy", [*EACH.values(), OF_A_PYRAMID], ids=text_of)
+@pytest.mark.parametrize("policy", [*EACH.values(), OF_A_PYRAMID], ids=format_policy)
 def test_what_is_kept_is_the_references(load, policy):
     """Each head has the keys and values of the slots that the reference keeps, bit for bit; the
     other cells are free, and the timings say so."""
@@ -94,7 +94,7 @@ def test_what_is_kept_is_the_references(load, policy):
         for each in (plain, engine):
             each.generate(PROMPT, replace(GREEDY, max_tokens=1))
         model, memory = engine.model, engine.model.memory
-        cells, held = plain.model.cells.of(0), model.cells.of(0)
+        cells, held = plain.model.cells.list_of(0), model.cells.list_of(0)
         counts = [KEPT] * SMALL.blocks
         if policy.beta:
             counts = policies.pyramid(KEPT, policy.last, policy.beta, len(counts), len(PROMPT))
@@ -140,7 +140,7 @@ def test_evicted_cells_never_matter(load, name):
                 for block, begin in enumerate(engine.model.method.begins[0]):
                     for part in ("k_cache", "v_cache") if spoilt else ():
                         cache = engine.model.caches[f"blk.{block}.{part}"]
-                        cache[np.setdiff1d(np.arange(len(cache)), cells.of(0)[begin:])] = 0xFF
+                        cache[np.setdiff1d(np.arange(len(cache)), cells.list_of(0)[begin:])] = 0xFF
                 longer = engine.text.held + engine.text.drawn + rest
                 found.append(text(engine, longer))
             told.append(found)
@@ -166,9 +166,9 @@ def test_kvpress_keeps_the_same(tmp_path, checkpoint):
     for press in presses.PRESSES:
         path = export(press.of(checkpoint), tmp_path / "model.gguf")
         told = ASKED[checkpoint][press.policy]
-        policy = policy_of(press.policy)
+        policy = parse_policy(press.policy)
         with Engine.load(path, threads=1, kv_format="F32", kv_policy=policy) as engine:
-            engine.text.read(tokens[: presses.PROMPT], engine.timings.prompt)
+            engine.text.prefill(tokens[: presses.PROMPT], engine.timings.prompt)
             for slots, theirs in zip(
                 engine.model.method.kept.values(), told["layers"], strict=True
             ):
@@ -201,7 +201,7 @@ def test_sessions_of_somebodys_own_policy(load, tmp_path):
     """Nobody could tell by a name what they keep: one line says so, and nothing is written."""
     with load(kv_policy=Own(KEPT)) as engine:
         engine.generate(PROMPT, GREEDY)
-        with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm, .*no text"):
+        with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm"):
             engine.save(tmp_path / "talk.session")
     assert not list(tmp_path.iterdir())
 
@@ -220,23 +220,27 @@ def test_what_is_shared_moves_elsewhere():
     cells = Cells(20, 3, method=eviction)
     cells.place(range(8), [(0,)] * 8)
     cells.copy(0, 1)
-    before = cells.of(0).tolist()
-    assert (cells.wanted_to_keep(0, 5), cells.wanted_to_keep(1, 5)) == (5, 5)
-    into = cells.room_for_kept(1, 5)
+    before = cells.list_of(0).tolist()
+    assert (cells.cells_to_compact(0, 5), cells.cells_to_compact(1, 5)) == (5, 5)
+    into = cells.compaction_targets(1, 5)
     assert not set(before) & set(into.tolist())
     eviction.keep(1, into)
-    assert (cells.of(0).tolist(), cells.of(1).tolist(), cells.free) == (before, into.tolist(), 7)
+    assert (cells.list_of(0).tolist(), cells.list_of(1).tolist(), cells.free) == (
+        before,
+        into.tolist(),
+        7,
+    )
     assert (cells.next_position(1), cells.positions_of(1).tolist()) == (8, [3, 4, 5, 6, 7])
     assert (cells.reach(1, 7), cells.reach(1, 8), cells.reach(0, 7)) == (0, 8, 7)
     with pytest.raises(ValueError, match="cannot be dropped alone"):
         cells.remove(1, begin=6)
     cells.copy(0, 2)
-    with pytest.raises(ContextFullError, match="kept of a shared text wants 8 cells, 7 of 20"):
-        cells.room_for_kept(2, 8)
+    with pytest.raises(ContextFullError, match="a shared text needs 8 cells, 7 of 20"):
+        cells.compaction_targets(2, 8)
     cells.remove(0)
     cells.remove(2)
-    eviction.keep(1, cells.room_for_kept(1, 2))
-    assert (cells.of(1).tolist(), cells.free, eviction.evicted) == (
+    eviction.keep(1, cells.compaction_targets(1, 2))
+    assert (cells.list_of(1).tolist(), cells.free, eviction.evicted) == (
         into.tolist()[-2:],
         18,
         [0, 8, 0],
@@ -248,9 +252,9 @@ def test_what_is_shared_moves_elsewhere():
 def test_policies_have_texts():
     """Each is read back from its text."""
     for name, kind in POLICIES.items():
-        assert policy_of(name) == kind()
+        assert parse_policy(name) == kind()
     for policy in (*EACH.values(), OF_A_PYRAMID, Quest(64, page=8, dense=1, apart=1)):
-        assert policy_of(text_of(policy)) == policy
+        assert parse_policy(format_policy(policy)) == policy
 
 
 @pytest.mark.parametrize(
@@ -259,19 +263,19 @@ def test_policies_have_texts():
         ("snap", " is 'snap': want streaming_llm, knorm, keydiff, snapkv, h2o, pyramidkv, quest"),
         ("snapkv:capacity", " snapkv has 'capacity': want NAME=NUMBER, of capacity"),
         ("knorm:window=3", " knorm has 'window=3': want NAME=NUMBER, of capacity"),
-        ("knorm:capacity=0", "Knorm: capacity is 0: want a cell at least"),
-        ("snapkv:capacity=31", "SnapKV: capacity is 31, and 32 cells are kept whatever they score"),
+        ("knorm:capacity=0", "Knorm: capacity is 0: want at least 1"),
+        ("snapkv:capacity=31", "SnapKV: capacity is 31, but 32 cells are always kept"),
         ("pyramidkv:beta=0", "PyramidKV: beta is 0: want a number from 1 up"),
         (
             "quest:budget=15",
-            "Quest: budget is 15 and page 16: want a page of a cell or more at least",
+            "Quest: budget is 15 and page 16: want page >= 1 and budget >= page",
         ),
         (
             "quest:page=0",
-            "Quest: budget is 1024 and page 0: want a page of a cell or more at least",
+            "Quest: budget is 1024 and page 0: want page >= 1 and budget >= page",
         ),
         ("quest:apart=2", "Quest: apart is 2: want 0 or 1"),
-        ("snapkv:kernel=4", "SnapKV: window is 32 and kernel 4: want tokens that observe"),
+        ("snapkv:kernel=4", "SnapKV: window is 32 and kernel 4: want window >= 1"),
     ],
 )
 def test_what_is_no_policy(inside, model, given, line):
@@ -279,7 +283,7 @@ def test_what_is_no_policy(inside, model, given, line):
     code, _, told = inside("run", str(model), "--kv-policy", given, "-p", "a")
     assert (code, line in " ".join(told.split())) == (2, True), told
     with pytest.raises(ModelError):
-        policy_of(given)
+        parse_policy(given)
 
 
 def test_a_shift_is_refused(load):

@@ -62,7 +62,7 @@ def test_what_is_read_is_the_references(load, policy):
         text(engine)
         model = engine.model
         step = partial(model.step, [5], [len(engine.text.held)], [(0,)], [0])
-        before, cells = step().copy(), model.cells.of(0).copy()
+        before, cells = step().copy(), model.cells.list_of(0).copy()
         read = chosen(model)
         assert list(read) == [f"blk.{i}" for i in range(policy.dense, SMALL.blocks)]
         for block, (q, rows) in read.items():
@@ -110,4 +110,4 @@ def test_a_fork_and_a_removal_make_pages_anew(load):
         assert pages.stale([0, 1]).tolist() == [[14, 14], [0, 7], [0, 0]]
         cells.remove(0, begin=22)
         assert pages.stale([0]).tolist() == [[5, 5], [0, 0], [0, 0]]
-        assert (pages.dense_until[1], pages.by_choice[cells.of(1)].any()) == (50, False)
+        assert (pages.dense_until[1], pages.by_choice[cells.list_of(1)].any()) == (50, False)

@@ -34,7 +34,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "mirostat 1": {"mirostat": 1, "seed": 3, "mirostat_tau": 3.0},
     "mirostat 2": {"mirostat": 2, "seed": 3, "mirostat_tau": 3.0},
 }  # fmt: skip
-DAMAGED = ("this is no session file", "the session is truncated or damaged")
+DAMAGED = ("not a session file", "the session is truncated or damaged")
 
 
 @pytest.fixture(scope="module")

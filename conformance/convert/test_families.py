@@ -264,7 +264,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         OPT | {"max_position_embeddings": 29},
         r"embed_positions.weight is \[32, 24\], not \[31, 24\]",
     ),
-    "an odd part": (NEOX | {"rotary_pct": 0.25}, "rope.dimension_count is even and at most 4"),
+    "an odd part": (NEOX | {"rotary_pct": 0.25}, "rope.dimension_count must be even and at most 4"),
     "no part": (NEOX | {"rotary_pct": 0.0}, "partial_rotary_factor must be above 0"),
     "SwiGLU": (NEOX | {"hidden_act": "silu"}, "hidden_act is 'silu'; this family runs gelu, "),
     "norms of heads": (NEOX | {"qk_layernorm": True}, "qk_layernorm is true; this family"),

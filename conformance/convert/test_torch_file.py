@@ -95,7 +95,7 @@ def test_pytorchs_own_files(tmp_path):
     assert_array_equal(theirs["a"].numpy(), MATRIX)
     assert_array_equal(theirs["b"][0].numpy(), MATRIX.T)
     torch.save(MATRIX, path, _use_new_zipfile_serialization=False)
-    with pytest.raises(TorchFileError, match=r"what a version before 1\.6 wrote, save it"):
+    with pytest.raises(TorchFileError, match=r"files of versions before 1\.6 must be saved"):
         load(path)
 
 
@@ -111,7 +111,9 @@ class Rogue:
 
 def test_nothing_is_run(tmp_path):
     torch_archive.save({"a": MATRIX, "b": Rogue(tmp_path / "run")}, tmp_path / "rogue.pt")
-    with pytest.raises(TorchFileError, match=r"it holds .*, which is neither tensor nor table"):
+    with pytest.raises(
+        TorchFileError, match=r"it holds .*, which is neither a tensor nor a container"
+    ):
         load(tmp_path / "rogue.pt")
     assert not (tmp_path / "run").exists()
 
@@ -146,8 +148,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder": (Path.mkdir, "cannot be read: is a directory"),
     "empty": (lambda p: p.write_bytes(b""), "not a whole file of PyTorch's"),
     "text": (lambda p: p.write_text("weights"), "not a whole file of PyTorch's"),
-    "a bare pickle": (lambda p: p.write_bytes(pickle.dumps({})), "what a version before 1.6 wrote"),
-    "another zip": (partial(altered, name=TABLE), "this is a zip, but none of PyTorch's"),
+    "a bare pickle": (lambda p: p.write_bytes(pickle.dumps({})), "files of versions before 1.6"),
+    "another zip": (partial(altered, name=TABLE), "a zip archive, but not a PyTorch file"),
     "compressed": (partial(altered, compress=zipfile.ZIP_DEFLATED), "its members are compressed"),
     "big-endian": (
         partial(altered, name="archive/byteorder", data=b"big"), "its numbers are big-endian"
@@ -167,9 +169,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         partial(with_sizes, old=DIMS, new=b"K\x04K\x04\x86"), "has more elements than its storage"
     ),
     "negative sizes": (
-        partial(with_sizes, old=DIMS, new=b"J\xff\xff\xff\xffK\x04\x86"), "sizes are none"
+        partial(with_sizes, old=DIMS, new=b"J\xff\xff\xff\xffK\x04\x86"), "sizes are invalid"
     ),
-    "one size": (partial(with_sizes, old=DIMS, new=b"K\x0c\x85"), "a tensor's sizes are none"),
+    "one size": (partial(with_sizes, old=DIMS, new=b"K\x0c\x85"), "a tensor's sizes are invalid"),
 }  # fmt: skip
 
 

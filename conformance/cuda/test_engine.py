@@ -128,14 +128,14 @@ def test_fast_numerics(format, tmp_path):
     path = small.write(tmp_path / "small.gguf")
     with taking_the_place(device), on_gpu(path, numerics="fast", kv_format="F32") as model:
         assert {s.kernel.variant for s in model.steps if s.node.op == "linear"} == {"bf16"}
-        needed = model.ready.partition.needed.total - SPARE - LIBRARY
+        needed = model.executable.partition.needed.total - SPARE - LIBRARY
         assert needed - 256 * 100 < device.total - device.memory()[0] <= needed
         device.multiplied = 0
         got = rows(model, text, [half, half])
         assert device.multiplied == 2 * matrices
         assert np.array_equal(rows(model, text, [half, half]), got)
         assert device.multiplied == 4 * matrices
-        assert (half, half) not in {key[1:3] for key in model.ready.device_plan.recorded}
+        assert (half, half) not in {key[1:3] for key in model.executable.device_plan.recorded}
     truth = exact(small, text, linear_of_bf16)
     # a number next to a step of bfloat16 may be rounded to the other side of it
     assert Gap.between(got, truth.astype(np.float32)).nmse <= (2.0**-9) ** 2
@@ -242,7 +242,7 @@ def test_chunks_do_not_matter(told, cuts):
 
 def test_recorded_steps_are_launched_ones(told):
     """Sizes that come again are recorded once, and give the bits that launches give."""
-    plan = told.model.ready.device_plan
+    plan = told.model.executable.device_plan
     plan.recorded.clear()
     with patch.object(device_plan, "MOST_KEPT", 0):
         assert np.array_equal(rows(told.model, told.text, [3, 1, 3, 3]), told.truth)
@@ -266,7 +266,7 @@ def test_company_does_not_matter(told):
 
 def test_what_memory_held_does_not_matter(told):
     """NaN in all activations of the step before changes no bit."""
-    plan = told.model.ready.device_plan
+    plan = told.model.executable.device_plan
     whole = np.full(plan.arena.bytes, 0xFF, np.uint8)
     told.model.cells.clear()
     found = []
@@ -321,7 +321,7 @@ def test_neurons_run_side_by_side(tmp_path):
     small = SMALL_MODELS["F32"]
     path, budget = split(small, tmp_path, {0: 0.5, 1: 0.5})
     with on_gpu(path, vram_budget=budget) as model:
-        partition = model.ready.partition
+        partition = model.executable.partition
         for i in range(small.blocks):
             labels = [[n.label for n in part.nodes] for part in partition.parts]
             hot = next(k for k, own in enumerate(labels) if f"blk.{i}.ffn_up.gpu" in own)

@@ -171,8 +171,8 @@ def test_logits_are_those_of_single_kernels(small, tmp_path):
     """Bit for bit, with few tokens and with many."""
     path, text = small.write(tmp_path / "small.gguf"), prompt(small)
     with on_gpu(path) as model:
-        assert model.ready.partition.layout.fused()
+        assert model.executable.partition.layout.fused()
         got = rows(model, text, [11, 1, 3])
     with patch.object(partition, "FUSED", ()), on_gpu(path) as model:
-        assert not model.ready.partition.layout.fused()
+        assert not model.executable.partition.layout.fused()
         assert np.array_equal(rows(model, text, [11, 1, 3]), got)

@@ -47,7 +47,7 @@ def loaded(path: Path, **options: Any) -> Model:
 
 
 def partition_of(model: Model) -> Partition:
-    return model.ready.partition
+    return model.executable.partition
 
 
 @needs_compiler
@@ -124,7 +124,7 @@ def test_hidden_states_of_a_device(path):
     """They are not kept there, as one line says before a step is run."""
     with taking_the_place(Emulator()):
         model = loaded(path)
-        with pytest.raises(ModelError, match="hidden states are the CPU's: load without a GPU"):
+        with pytest.raises(ModelError, match="hidden states need the CPU: load without a GPU"):
             model.hidden([5], [0], [(0,)], [0])
         assert not model.cells.lengths[0]
         model.close()

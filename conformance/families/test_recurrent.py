@@ -176,7 +176,7 @@ def test_blocks_that_foretell_tokens_are_left_out(small, tmp_path):
     demand_near(engine_logits(path, tokens), theirs, EXACT / 10)
     with GGUFFile(path) as file:
         [note] = model_info(file, Options()).notes
-    assert note.endswith("tensors of blocks that foretell further tokens are unused")
+    assert note.endswith("tensors of multi-token-prediction blocks are unused")
     tampered(small, head).write(path)
     with pytest.raises(ModelError, match=r"tensor 'blk\.3\.nextn\.enorm\.weight'"):
         engine_logits(path, tokens)

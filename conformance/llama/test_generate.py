@@ -156,7 +156,7 @@ def test_abandoned_generation(engine):
         ([5, 286], {}, {}, "token 286 is outside the vocabulary of 286"),
         ([-1], {}, {}, "token -1 is outside"),
         ([5], {"n": 9}, {}, "n is 9, this engine was loaded for at most 8"),
-        ([5], {"n": 2}, {"context_shift": True}, "wants a single completion"),
+        ([5], {"n": 2}, {"context_shift": True}, "needs a single completion"),
         ([5], {}, {"keep": 64}, "keep must be 0 to 63, got 64"),
         ([5], {"stop_token_ids": [286]}, {}, "stop_token_ids holds 286"),
     ],

@@ -14,7 +14,7 @@ from conformance.support.models.spelling import TEXT
 from conformance.support.program import fault, printed
 from engine import Engine, SamplingParams
 from engine.errors import PackageError
-from engine.hub import HubError, fetched
+from engine.hub import HubError, fetch
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -118,7 +118,7 @@ def test_an_interrupted_download_goes_on(hub, monkeypatch):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
     hub.cuts = [60_000, 20_000]
     assert len(hub.data) > 100_000
-    assert fetched(NAME).read_bytes() == hub.data
+    assert fetch(NAME).read_bytes() == hub.data
     assert hub.ranges[0] is None
     assert all(asked for asked in hub.ranges[1:])
     assert len(hub.ranges) == 3
@@ -128,12 +128,12 @@ def test_an_interrupted_download_goes_on(hub, monkeypatch):
     ("name", "message"),
     [
         ("hf:we/small:no.gguf", "the repository has no such file$"),
-        ("hf:we/none:small.gguf", "the hub has no such repository, or none that is public$"),
+        ("hf:we/none:small.gguf", "no such public repository on the hub$"),
         ("hf:we/small@old:small.gguf", "the repository has no such revision$"),
-        ("hf:gated/small:small.gguf", "its owner asks for a login: accept the terms"),
+        ("hf:gated/small:small.gguf", "gated repository: accept the terms"),
         ("hf:small.gguf", "want hf:OWNER/REPO:FILE.gguf, or"),
         ("hf:we/small", "want hf:OWNER/REPO:FILE.gguf, or"),
-        ("hf:we/sm--all:small.gguf", "cannot be fetched: "),
+        ("hf:we/sm--all:small.gguf", "download failed: "),
     ],
 )  # fmt: skip
 def test_what_cannot_be_had(hub, name, message):
@@ -156,7 +156,7 @@ def test_without_the_hub(hub, inside):
     """One line at once, where the package alone would try for half a minute."""
     hub.shutdown()
     hub.server_close()
-    with pytest.raises(HubError, match="the hub cannot be reached, and the file was not fetched"):
+    with pytest.raises(HubError, match="the hub cannot be reached, and the file is not in"):
         Engine.load(NAME)
     assert "the hub cannot be reached" in fault(inside("run", NAME, "-p", "a"))
 

@@ -35,7 +35,7 @@ def test_exact_numerics_take_no_fast_kernel():
     for name in ("story-f16", "story-q8_0"):
         with Engine.load(name) as exact:
             assert not kernels_of(exact) & set(FAST)
-            assert not isinstance(exact.model.ready, ByTokens)
+            assert not isinstance(exact.model.executable, ByTokens)
 
 
 def numerics_of(engine, tokens):
@@ -64,5 +64,5 @@ def test_only_prompts_run_blocks_in_bfloat16():
 @pytest.mark.skipif(not OF_BLOCKS, reason="this CPU has no fast form of weights in blocks")
 def test_batches_smaller_than_a_prompt_need_no_second_plan():
     with Engine.load("story-q8_0", numerics="fast", batch=PROMPT - 1) as engine:
-        assert not isinstance(engine.model.ready, ByTokens)
+        assert not isinstance(engine.model.executable, ByTokens)
         assert np.isfinite(engine.logits(engine.encode(TEXT) * 3)).all()

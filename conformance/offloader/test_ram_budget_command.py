@@ -93,7 +93,7 @@ def test_what_excludes_a_budget(inside, path):
 def test_statistics_without_a_budget(inside, path):
     """They would be of no use, and nobody would notice."""
     line = misuse(inside("run", path, "-p", "a", "--activation", "counts.npz"))
-    told = "--activation is for the neurons that a --ram-budget or --vram-budget keeps: set one"
+    told = "--activation needs a --ram-budget or a --vram-budget"
     assert line.startswith(f"assay: {told}")
 
 

@@ -288,7 +288,7 @@ def test_blocks_that_run_dense_alone(bundled, tmp_path, monkeypatch):
     for budget in (wants.least, wants.all):
         with budgeted(path, budget) as model:
             assert neurons_of(model).blocks == (1,)
-            assert any("Q6_K, which runs dense" in note for note in model.notes)
+            assert any("Q6_K, which has no sparse kernels" in note for note in model.notes)
             assert bits(model) == truth
 
 

@@ -88,10 +88,10 @@ def test_what_continuations_share_is_evaluated_once(story):
     [
         ("Once", "", "the continuation has no token of its own"),
         ("a" * 5000, " b", r"the prompt has \d+ tokens, the context holds"),
-        ([], [5], "as many, or one of either: 0 and 1"),
+        ([], [5], "or one of either: 0 and 1"),
         ([5], [10**6], "token 1000000 is outside the vocabulary"),
-        ("Once", [5], "both texts, or both token ids"),
-        (["a", "b"], ["c", "d", "e"], "as many, or one of either: 2 and 3"),
+        ("Once", [5], "both be texts, or both token ids"),
+        (["a", "b"], ["c", "d", "e"], "or one of either: 2 and 3"),
         ("Once", [" upon", ""], "pair 1: the continuation has no token"),
     ],
 )

@@ -80,7 +80,7 @@ def test_tampered_files(change, words, tmp_path):
 def test_no_predictors_at_all(magic, tmp_path):
     """What promises them is refused; a plain file is refused where it shall be sparse."""
     path = replace(SMALL, ranks=(), magic=magic).write(tmp_path / "small.gguf")
-    words = "tensor blk.0.fc1.weight is missing: no predictor"
+    words = "tensor blk.0.fc1.weight (a predictor) is missing"
     assert refusal(path, sparse="on") == words
     if magic == "PWRI":
         assert refusal(path) == words
@@ -104,7 +104,7 @@ def test_formats_that_do_not_run_sparse(tmp_path):
     change = of("blk.1.ffn_gate.weight", 96, 64, "Q5_0")
     path = tampered(SMALL, change).write(tmp_path / "small.gguf")
     line = refusal(path, sparse="on")
-    assert line.startswith("tensor blk.1.ffn_gate.weight is in Q5_0, which runs dense")
+    assert line.startswith("tensor blk.1.ffn_gate.weight is in Q5_0, which has no sparse kernels")
     assert all(known in line for known in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K"))
     for mode, notes in (("auto", [line]), ("off", [])):
         with loaded(path, context=32, sparse=mode) as model:

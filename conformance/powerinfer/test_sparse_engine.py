@@ -48,7 +48,7 @@ NONE = float("inf")
 @pytest.fixture(autouse=True)
 def no_overhead(monkeypatch):
     """What is fixed of skipping neurons costs nothing, as beside networks larger than these."""
-    monkeypatch.setattr(sparsity, "SKIPPING", 0)
+    monkeypatch.setattr(sparsity, "SKIP_OVERHEAD", 0)
 
 
 each_model = pytest.mark.parametrize("small", SMALL_MODELS.values(), ids=SMALL_MODELS.keys())
@@ -267,7 +267,9 @@ def test_auto_is_the_choice_by_hand(format, tmp_path):
         assert "sparse_linear" not in ops_of(model, 0)
         assert "sparse_linear" in ops_of(model, 1)
         (note,) = [note for note in model.notes if "dense" in note]
-        assert note.startswith("1 of 2 blocks run dense, which is faster: their predictors name")
+        assert note.startswith(
+            "1 of 2 blocks run dense, which is faster: their predictors activate"
+        )
         assert model.cells.free == model.cells.capacity
         chosen = bits(model, tokens)
     with loaded(by_hand.write(tmp_path / "by_hand.gguf")) as model:

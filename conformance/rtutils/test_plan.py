@@ -73,7 +73,7 @@ def test_what_is_no_node_is_refused():
         ("swish", "blk.1.active", {"x": x}, "blk.1.active: there is no op 'swish'; `assay ops`"),
         ("silu", "blk.1.active", {"gate": x}, "blk.1.active: silu takes x; given gate"),
         ("add", "blk.1.both", {"x": x}, "blk.1.both: add takes x, y; given x"),
-        ("silu", "blk.0.active", {"x": x}, "blk.0.active: an earlier node has this label, wh"),
+        ("silu", "blk.0.active", {"x": x}, "blk.0.active: another node already has this label"),
     ):
         with pytest.raises(ValueError, match=line):
             graph(op, label, **given)

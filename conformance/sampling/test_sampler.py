@@ -210,7 +210,7 @@ def test_a_restored_sampler_goes_on_alike(options, drawn):
     second.restore(state)
     assert second.state() == first.state()
     assert text_of(second, 20, start=drawn) == text_of(first, 20, start=drawn)
-    with pytest.raises(SamplingError, match="no sampler's state: 'history'"):
+    with pytest.raises(SamplingError, match="not a sampler state: 'history'"):
         second.restore({})
 
 
@@ -368,7 +368,7 @@ def test_bad_parameters_are_named(options, message):
     [
         ({"stop_token_ids": [99]}, "stop_token_ids holds 99: the vocabulary has 64 tokens"),
         ({"logit_bias": {64: 1}}, "logit_bias holds 64: the vocabulary has 64"),
-        ({"bad_words": ["text"]}, "takes token ids, not the text 'text': see params.in_tokens"),
+        ({"bad_words": ["text"]}, "takes token ids, not the text 'text': use params.in_tokens"),
         ({"dry_multiplier": 1.0}, "takes token ids, not the text"),
     ],
 )
@@ -413,7 +413,7 @@ def test_distributions_are_what_samples_are_drawn_from(params):
         greedy = params.temperature == 0
         token = int(p.argmax()) if greedy else two.draw(p)
         assert not greedy or p[token] == p.sum() == 1
-        assert two.chosen(token) == sampled
+        assert two.result(token) == sampled
         one.accept(token)
         two.accept(token)
         assert one.state() == two.state()
@@ -432,7 +432,7 @@ def test_distributions_are_zero_where_the_chain_cuts(params):
         assert ((p == 0) == np.isneginf(left)).all()
         assert_allclose(p, powers / powers.sum(), rtol=1e-5)
         assert p.sum() == pytest.approx(1, abs=1e-14)
-        sampler.accept(sampler.chosen(sampler.draw(p)).token)
+        sampler.accept(sampler.result(sampler.draw(p)).token)
         cut += int((p == 0).sum())
     assert cut > 20
 

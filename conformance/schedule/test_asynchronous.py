@@ -236,7 +236,7 @@ def test_a_step_that_fails(spelling, monkeypatch):
         answers = [engine.submit("a cat", ENDLESS) for _ in range(20)]
         async for _ in answers[0]:
             break
-        engine.order(lambda scheduler: monkeypatch.setattr(scheduler, "step", broken))
+        engine.call_between_steps(lambda scheduler: monkeypatch.setattr(scheduler, "step", broken))
         for answer in answers[3:]:
             with pytest.raises(RuntimeError, match="out of order"):
                 await answer.result()

@@ -29,7 +29,7 @@ from engine import Engine, Piece, SamplingParams
 from engine.errors import BusyError, EngineError
 from engine.generation.embedding import Vectors
 from engine.generation.reading import Likelihoods, Reading
-from engine.schedule.many import AHEAD
+from engine.schedule.prompts import QUEUED_PER_SEQUENCE
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from reference.op import Array
@@ -117,7 +117,7 @@ def alone_read(prompt: int, hidden: bool, first: int) -> list[float]:
     engine = Machine.lonely
     engine.reset()
     read = reading(engine, prompt, hidden, first)
-    engine.reading().take(read, engine.timings.prompt)
+    engine.begin_reading().collect(read, engine.timings.prompt)
     return found(read)
 
 
@@ -126,18 +126,18 @@ class Watched(Scheduler):
 
     seen: ClassVar = Counter[str]()
 
-    def _put_back(self, run):
+    def _preempt(self, run):
         self.seen["put back"] += 1
         self.seen["put back while read"] += bool(run.reading)
-        super()._put_back(run)
+        super()._preempt(run)
 
-    def _soon(self, text, most):
-        found = super()._soon(text, most)
+    def _shares_soon(self, text, most):
+        found = super()._shares_soon(text, most)
         self.seen["waited for a prefix"] += found
         return found
 
-    def _enter(self, order, request, run):
-        found = super()._enter(order, request, run)
+    def _try_admit(self, order, request, run):
+        found = super()._try_admit(order, request, run)
         self.seen["took a prefix"] += found and any(
             run.held > 1 and run.request is request for run in self._running
         )
@@ -188,7 +188,7 @@ class Machine(RuleBasedStateMachine):
         self.readings[request] = prompt, hidden, first
         self.scheduler.add(request)
 
-    @precondition(lambda self: self.scheduler.work)
+    @precondition(lambda self: self.scheduler.has_work)
     @rule(count=st.integers(1, 9))
     def step(self, count: int) -> None:
         for _ in range(count):
@@ -217,21 +217,21 @@ class Machine(RuleBasedStateMachine):
         held = set[int]()
         for sequence, text in enumerate(slots.texts):
             assert cells.positions_of(sequence).tolist() == list(range(len(text)))
-            held |= set(cells.of(sequence).tolist())
+            held |= set(cells.list_of(sequence).tolist())
         assert cells.free == cells.capacity - len(held)
         running = self.scheduler._running
         assert slots.free + len(running) == cells.n_sequences
-        assert all(slots.texts[run.slot] == run.part(0) + _begun(run) for run in running)
+        assert all(slots.texts[run.slot] == run.next_tokens(0) + _begun(run) for run in running)
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
         for _ in range(5000):
-            if not self.scheduler.work:
+            if not self.scheduler.has_work:
                 break
             self.step(1)
             self.cells_are_those_of_texts()
-        assert not self.scheduler.work
+        assert not self.scheduler.has_work
         for request, (prompt, asked) in self.asked.items():
             assert request.finished
             completions = [answer(prompt, asked, index) for index in range(ASKED[asked].n)]
@@ -251,7 +251,7 @@ class Machine(RuleBasedStateMachine):
             assert not request.error
             Watched.seen["read"] += request.read
             assert request.cancelled or found(request.reading) == alone_read(*asked)
-        self.shared.text.hold(self.scheduler.close())
+        self.shared.text.set_held(self.scheduler.close())
 
 
 def _begun(run) -> list[int]:
@@ -286,7 +286,7 @@ def scheduler() -> Iterator[Scheduler]:
     Machine.shared.reset()
     scheduler = Scheduler(Machine.shared.serving())
     yield scheduler
-    Machine.shared.text.hold(scheduler.close())
+    Machine.shared.text.set_held(scheduler.close())
 
 
 def test_a_shared_prefix_is_evaluated_once(scheduler):
@@ -297,7 +297,7 @@ def test_a_shared_prefix_is_evaluated_once(scheduler):
     requests = [Request(str(i), [*stem, LETTERS + 1 + i], params) for i in range(16)]
     for request in requests:
         scheduler.add(request)
-    while scheduler.work:
+    while scheduler.has_work:
         scheduler.step()
     assert scheduler.evaluated == len(stem) + 16
     assert [request.cached for request in requests] == [0] + [len(stem)] * 15
@@ -317,7 +317,7 @@ def test_the_oldest_is_never_put_back(scheduler):
     assert steps <= 31
     assert not second.finished
     drawn = len(second.pieces)
-    while scheduler.work:
+    while scheduler.has_work:
         scheduler.step()
     assert 0 < drawn < 30
     for request in (first, second):
@@ -332,7 +332,7 @@ def test_priorities(scheduler):
     for request in requests:
         scheduler.add(request)
     ended: list[int] = []
-    while scheduler.work:
+    while scheduler.has_work:
         ended += [int(request.id) for request, _ in scheduler.step()]
     assert ended == sorted(range(12), key=lambda i: (-(i % 3), i))
 
@@ -346,11 +346,11 @@ def test_very_many_are_cancelled(scheduler):
         for request in requests:
             do(request)
         seconds.append(time.perf_counter() - begun)
-    assert not scheduler.work
+    assert not scheduler.has_work
     assert all(request.finished for request in requests)
     assert seconds[1] < 1 + 50 * seconds[0]
     scheduler.add(last := Request("", letters("cat"), SamplingParams(max_tokens=1)))
-    while scheduler.work:
+    while scheduler.has_work:
         scheduler.step()
     assert last.pieces[-1].finish_reason == "length"
 
@@ -398,15 +398,15 @@ def test_what_is_asked_wrongly():
     with pytest.raises(EngineError, match=r"^there are 2 prompts, but 3 priorities$"):
         engine.generate(["a", "b"], priorities=[1, 2, 3])
     for params in ([SamplingParams()], {"temperature": 0}):
-        with pytest.raises(EngineError, match=r"^params of one prompt are .*want one Sampl"):
+        with pytest.raises(EngineError, match=r"^params of one prompt must be a Sampl"):
             engine.generate("a", params)
-    with pytest.raises(EngineError, match=r"^params of prompt 1 are {}: want a SamplingParams$"):
+    with pytest.raises(EngineError, match=r"^params of prompt 1 must be a SamplingParams, got {}$"):
         engine.generate(["a", "b"], [SamplingParams(), {}])
     for prompt in (None, 5, b"abc", [1.5]):
-        with pytest.raises(EngineError, match=r"^a prompt is a text or token ids: "):
+        with pytest.raises(EngineError, match=r"^a prompt must be a text or token ids"):
             engine.stream(prompt)
     failed, whole = engine.generate([None, "a"], SamplingParams(max_tokens=2))
-    assert failed.error == "a prompt is a text or token ids: got None"
+    assert failed.error == "a prompt must be a text or token ids, got None"
     assert whole.error is None
     assert engine.generate([]) == []
 
@@ -428,7 +428,7 @@ def test_very_many_prompts(count):
         return sum(type(thing) is Request for thing in gc.get_objects())
 
     expected = [alone([*letters("cat"), LETTERS + i], params) for i in range(27)]
-    most, before = (AHEAD + 1) * 4, requests()  # most that wait or run
+    most, before = (QUEUED_PER_SEQUENCE + 1) * 4, requests()  # most that wait or run
     for done, result in enumerate(engine.as_completed(prompts(), params)):
         assert result.outputs == expected[int(result.request_id) % 27]
         assert asked - done <= most + 4

@@ -101,13 +101,13 @@ def test_many_prompts(inside, story, tmp_path):
     assert "in:3: params: " in stderr
     assert "'wings'" in stderr
     assert "in:4: the grammar: Rule 'foo' not found" in stderr
-    assert "--regex: no text has this form" in misuse(inside(*asked, "--regex", r"[^\s\S]"))
+    assert "--regex: no text matches it" in misuse(inside(*asked, "--regex", r"[^\s\S]"))
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("-j", "[1"), "-j is no JSON schema: Expecting ',' delimiter"),
+        (("-j", "[1"), "-j is not a JSON schema: Expecting ',' delimiter"),
         (("--json-schema", "3"), "--json-schema is 3: want an object, a schema"),
         (("-j", '{"type": "strin"}'), "-j: Invalid type: strin"),
         (("--grammar", "root ::= foo"), "--grammar: Rule 'foo' not found"),

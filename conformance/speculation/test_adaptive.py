@@ -25,7 +25,7 @@ from engine.speculation.adaptive import (
     AdaptiveLength,
     expected_tokens,
 )
-from engine.speculation.drafter import Draft, Verified
+from engine.speculation.drafter import Draft, Verification
 
 Cost = Callable[[int], tuple[float, float]]  # of drafting a length, and of the step
 MOST = 16
@@ -134,7 +134,7 @@ def test_it_rests_until_a_try_is_due():
     tokens, chosen = 0, list[int]()
     while tokens < STEPS:
         chosen.append(simulation.step([0] * MOST, cost))
-        rest = simulation.adaptive.rest()
+        rest = simulation.adaptive.plain_steps()
         tokens += 1 + rest
         assert 0 <= rest <= LONGEST_REST
     lost = sum(sum(cost(length)) - 1 for length in chosen)
@@ -142,23 +142,23 @@ def test_it_rests_until_a_try_is_due():
     assert len(chosen) < tokens / 5
     useful = Simulation(MOST)
     useful.run([0.9] * MOST, linear(0.05, 0.05), 100)
-    assert useful.adaptive.rest() == 0
-    assert AdaptiveLength(MOST).rest() == AdaptiveLength(8).choose() == 0
+    assert useful.adaptive.plain_steps() == 0
+    assert AdaptiveLength(MOST).plain_steps() == AdaptiveLength(8).choose() == 0
 
 
 def test_what_is_read_after_a_rest_is_a_tries_loss():
     """A drafter that was not asked for 200 tokens reads them first, for 60 steps: the next try
     comes when those are so small a share."""
     length = AdaptiveLength(MOST)
-    while not length.rest():
+    while not length.plain_steps():
         n = length.choose()
         length.record(n, 0, float(n), 1.0)
     for _ in range(200):
-        length.rested(1.0)
+        length.record_plain_step(1.0)
     length.record(1, 0, 60.0, 1.0)
     tokens = 0
     while length.choose() == 0 and tokens < 1e4:
-        length.rested(1.0)
+        length.record_plain_step(1.0)
         tokens += 1
     assert tokens > 0.8 * 60 / PROBING - 200
 
@@ -211,14 +211,14 @@ class Useless:
         right = self._text[len(text)] if len(text) < len(self._text) else 0
         return Draft.chain([(right + 1) % VOCAB] * most)
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         assert 0 <= step.likeliest(-1) < VOCAB
         self.told += step.tokens
 
 
 def test_useless_drafts_rest(engine):
     """The text is the plain one; after twenty tokens few are drafted for; and whenever the drafter
-    is asked it was told every token before, those too for which it rested."""
+    is asked it was told every token before, those too for which it record_plain_step."""
     plain = pieces(engine, PROMPT, GREEDY)
     text = [*PROMPT, *ids(plain)]
     engine.reset()

@@ -29,7 +29,7 @@ def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[
     cells.place(range(before // 2), [(0,)] * (before // 2))
     cells.remove(0, begin=before // 4)
     cells.place(range(before // 4, before), [(0,)] * (before - before // 4))
-    cache_tree.enter(cells, draft)
+    cache_tree.fork(cells, draft)
     positions = cache_tree.positions(draft, before)
     owners = cache_tree.sequences(draft)
     cells.place(positions, owners)
@@ -41,7 +41,7 @@ def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[
 def test_a_node_sees_the_text_and_its_ancestors(draft, before):
     """And itself, each once, in the order of positions; no other branch."""
     cells, seen = stepped(draft, before)
-    text = cells.of(0)[: before + 1].tolist()
+    text = cells.list_of(0)[: before + 1].tolist()
     own = [seen[1 + node][-1] for node in range(len(draft))]
     assert seen[0] == text
     assert len({*text, *own}) == before + 1 + len(draft)
@@ -55,8 +55,8 @@ def test_the_path_that_was_taken_is_kept(draft, before, data):
     """Sequence 0 goes on with the cells of the path, in order; all other cells are free again."""
     node = data.draw(st.integers(TEXT, len(draft) - 1))
     cells, seen = stepped(draft, before)
-    cache_tree.keep(cells, draft, node, before)
-    assert cells.of(0).tolist() == seen[1 + node]
+    cache_tree.commit(cells, draft, node, before)
+    assert cells.list_of(0).tolist() == seen[1 + node]
     assert cells.positions_of(0).tolist() == list(range(before + 1 + len(draft.path(node))))
     assert not any(cells.lengths[1:])
     assert cells.free == cells.capacity - cells.lengths[0]
@@ -64,17 +64,17 @@ def test_the_path_that_was_taken_is_kept(draft, before, data):
     # what is free can be used: once, and no cell of the text with it
     more = cells.place(range(cells.lengths[0], cells.capacity), [(0,)] * cells.free)
     assert not set(more.tolist()) & set(seen[1 + node])
-    assert np.unique(cells.of(0)).size == cells.capacity
+    assert np.unique(cells.list_of(0)).size == cells.capacity
 
 
 @given(drafts(), st.integers(1, 9))
 def test_a_step_that_failed_leaves_the_text(draft, before):
     """Entered, taken back and left: the cells are those of before."""
     cells, _ = stepped(draft, before)
-    text = cells.of(0)[:before].tolist()
-    cells.take_back(cache_tree.positions(draft, before), cache_tree.sequences(draft))
-    cache_tree.leave(cells, draft)
-    assert cells.of(0).tolist() == text
+    text = cells.list_of(0)[:before].tolist()
+    cells.unplace(cache_tree.positions(draft, before), cache_tree.sequences(draft))
+    cache_tree.drop_leaves(cells, draft)
+    assert cells.list_of(0).tolist() == text
     assert not any(cells.lengths[1:])
     assert cells.free == cells.capacity - before
 
@@ -89,7 +89,7 @@ def test_pruning_keeps_the_first_nodes_that_fit(draft, nodes, branches):
         ends = tried - {draft.parents[n] for n in tried}
         if parent in {TEXT, *kept} and len(tried) <= nodes and len(ends) <= branches:
             kept.append(node)
-    found, which = cache_tree.pruned(draft, nodes, branches)
+    found, which = cache_tree.prune(draft, nodes, branches)
     assert which == {TEXT: TEXT} | {node: i for i, node in enumerate(kept)}
     assert found.tokens == tuple(draft.tokens[node] for node in kept)
     assert [which[draft.parents[node]] for node in kept] == list(found.parents)
@@ -102,7 +102,7 @@ def test_pruning_keeps_distributions(draft, nodes, branches):
     """Each node's own row of q goes with it; a draft that fits is as it was."""
     q = np.arange(len(draft) * 3.0).reshape(len(draft), 3)
     whole = Draft(draft.tokens, draft.parents, q)
-    found, which = cache_tree.pruned(whole, nodes, branches)
+    found, which = cache_tree.prune(whole, nodes, branches)
     assert found.q.tolist() == [q[node].tolist() for node in which if node != TEXT]
-    same, _ = cache_tree.pruned(whole, len(draft), max(1, len(draft)))
+    same, _ = cache_tree.prune(whole, len(draft), max(1, len(draft)))
     assert (same.tokens, same.parents) == (draft.tokens, draft.parents)

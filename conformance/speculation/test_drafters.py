@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.support.speculation.toy import Target, alone, fickle, speak, verify
 from engine.config import ModelError
-from engine.speculation.drafter import Branches, Draft, Drafter
+from engine.speculation.drafter import Draft, DraftBuilder, Drafter
 from engine.speculation.lookahead import LookaheadDrafter
 from engine.speculation.prompt_lookup import PromptLookupDrafter
 from engine.speculation.settings import Lookahead, LookaheadTrie, PromptLookup
@@ -67,7 +67,7 @@ def drafts(drafter: Drafter, target: Target, prompt: list[int]) -> list[Draft]:
 @given(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8))
 def test_branches_that_begin_alike_share_nodes(paths):
     """A tree of paths has a node for each different beginning, and leads along every path."""
-    branches = Branches()
+    branches = DraftBuilder()
     ends = []
     for path in paths:
         node = -1
@@ -87,7 +87,7 @@ def test_branches_that_begin_alike_share_nodes(paths):
         ((1, 2), (-1,), "2 tokens have 1 parents"),
         ((1, 2), (-1, 1), "node 1 has parent 1: want -1 or an earlier node"),
         ((1, 2), (-1, -2), "node 1 has parent -2"),
-        ((1, 2, 1), (-1, 0, -1), "the same token twice"),
+        ((1, 2, 1), (-1, 0, -1), "children with the same token"),
     ],
 )
 def test_what_is_no_tree_is_refused(tokens, parents, message):

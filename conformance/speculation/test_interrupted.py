@@ -26,7 +26,7 @@ from conformance.support.speculation.speculating import (
 from engine import Engine, Piece
 from engine.cache.session import restore, save
 from engine.model import Model
-from engine.speculation.drafter import Draft, Verified
+from engine.speculation.drafter import Draft, Verification
 from reference.models.transformer import Weight
 from reference.op import Array
 
@@ -66,7 +66,7 @@ class Foretelling:
     def draft(self, text: Sequence[int], most: int) -> Draft:
         return self._now.draft(text, most)
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         self._now.verified(step)
 
 
@@ -112,7 +112,7 @@ def test_generations_left_at_any_piece(shared, plain, turns, siblings):
                     shared.logits(PROMPTS[which])
                     generation.close()
             demand_settled(shared)
-        shared.settle()
+        shared.drop_drafts()
         demand_settled(shared)
 
 
@@ -214,7 +214,7 @@ class Failing:
         self._reach("draft")
         return self._oracle.draft(text, min(most, 3))
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         self._reach("verified")
         self._oracle.verified(step)
 
@@ -247,7 +247,7 @@ class Proposing:
     def draft(self, _: Sequence[int], __: int) -> Draft:
         return self._draft
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         pass
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support.speculation.toy import alone, fickle, speak, verify
-from engine.speculation.drafter import Branches
+from engine.speculation.drafter import DraftBuilder
 from engine.speculation.lookahead import LookaheadDrafter, NgramPool, Window
 
 sizes = st.tuples(st.integers(1, 6), st.integers(2, 5))
@@ -17,11 +17,11 @@ seeds = st.integers(0, 9)
 def walk(window, target, text, steps):
     """Let the text go on by so many tokens a step; gives each step's n-grams."""
     for count in steps:
-        branches = Branches()
-        last_row = window.feed(text[-1], branches)
+        branches = DraftBuilder()
+        last_row = window.add_to(text[-1], branches)
         draft = branches.draft()
         likeliest = verify(target, text, draft).likeliest
-        yield window.take([likeliest(node) for node in last_row])
+        yield window.advance([likeliest(node) for node in last_row])
         text += alone(target, text, count)[len(text) :]
         window.slide(count - 1)
 
@@ -31,9 +31,9 @@ def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
     """The last cell of column j follows j tokens of the first row and the rest of its column, so
     it stands where they are: j + N - 2 tokens behind the text's last."""
     W, N = size
-    window, branches = Window(W, N, seed), Branches()
+    window, branches = Window(W, N, seed), DraftBuilder()
     window.begin(prompt)
-    nodes = window.feed(prompt[-1], branches)
+    nodes = window.add_to(prompt[-1], branches)
     draft = branches.draft()
     rows = window._rows
     assert rows[0][0] == prompt[-1]
@@ -85,7 +85,7 @@ def test_the_pool_keeps_what_was_found_last(most, found):
         pool.add(token, (following,))
     for token in range(3):
         tuples = [(following,) for t, following in reversed(found) if t == token]
-        assert pool.of(token) == list(dict.fromkeys(tuples))[:most]
+        assert pool.continuations(token) == list(dict.fromkeys(tuples))[:most]
 
 
 @given(sizes, st.integers(0, 6), seeds, st.integers(0, 40))

@@ -84,12 +84,12 @@ def write(small: Small, path):
 def foretold(engine: Engine, tokens: list[int]) -> list[Array]:
     """Logits of each block, one after the other, behind the first 11 tokens, then 12, then all."""
     drafter, found, model = OwnHeads(engine.model, 0.0), [], engine.model
-    drafts = range(len(model.ahead))
+    drafts = range(len(model.mtp_blocks))
     for begin, end in ((0, 11), (11, 12), (12, len(tokens))):
         model.evaluate(tokens[begin:end], begin)
         text = [*tokens[:end], *AFTER[: len(drafts)]]
-        drafter._forget_others(text)
-        found += [drafter._logits_behind(text[: end + 1 + n], n) for n in drafts]
+        drafter._invalidate(text)
+        found += [drafter._logits_after(text[: end + 1 + n], n) for n in drafts]
         drafter._text = text
         model.cells.remove(0, begin=end)
     return found
@@ -159,8 +159,8 @@ def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
         engine.reset()
         engine.model.evaluate(tokens, 0)
         drafter = OwnHeads(engine.model, 0.0)
-        drafter._forget_others([*tokens, 5])
-        ours = drafter._logits_behind([*tokens, 5], 0)
+        drafter._invalidate([*tokens, 5])
+        ours = drafter._logits_after([*tokens, 5], 0)
     theirs = llama_cpp.foretold(path, h, [*tokens[1:], 5])
     demand_near(ours[None], theirs[None], LIMITS["llama.cpp"][small.format])
 
@@ -230,7 +230,7 @@ def test_on_a_gpu(name, options, tmp_path):
     how |= {"device": "cuda", **options}
     with Engine.load(path, foretells=True, **how) as engine:
         demand_near(np.array(foretold(engine, tokens)), np.array(theirs), EXACT)
-        ready, ahead = engine.model.ready, engine.model.ahead
+        ready, ahead = engine.model.executable, engine.model.mtp_blocks
         there = [isinstance(one, Hybrid) for one in ahead]
         assert there == [options.get("gpu_layers") != 2] * len(ahead)
         if all(there):
@@ -269,10 +269,10 @@ def test_who_cannot_draft_says_so(tmp_path):
     small = MODELS["GLM 4.5"]
     plain = small.write(tmp_path / "plain.gguf")
     line = refusal(ModelError, plain, Engine.load, plain, speculation=SETTINGS)
-    assert line == "it has no block that foretells further tokens, so none can draft them"
+    assert line == "it has no multi-token-prediction block to draft with"
     part = write(small, tmp_path / "part.gguf")
     line = refusal(ModelError, part, Engine.load, part, speculation=SETTINGS)
-    assert line == f"tensor {LAST}nextn.eh_proj.weight is missing, without which none drafts"
+    assert line == f"tensor {LAST}nextn.eh_proj.weight is missing: drafting needs it"
     many = small.write(tmp_path / "many.gguf", nextn_predict_layers=2**30, block_count=2**30 + 3)
     line = refusal(ModelError, many, Engine.load, many, speculation=SETTINGS)
     assert line.startswith("glm4moe.block_count is 1073741827, but there are")

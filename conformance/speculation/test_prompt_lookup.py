@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support.speculation.toy import nobody_asks
-from engine.speculation.drafter import Draft, Verified
+from engine.speculation.drafter import Draft, Verification
 from engine.speculation.prompt_lookup import PromptLookupDrafter
 
 tokens = st.lists(st.integers(0, 3), max_size=40)
@@ -21,8 +21,8 @@ def scan(text: list[int], least: int, longest: int) -> int | None:
     return None
 
 
-def told(step: list[int]) -> Verified:
-    return Verified(tuple(step), nobody_asks)
+def told(step: list[int]) -> Verification:
+    return Verification(tuple(step), nobody_asks)
 
 
 @given(tokens, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=6), lengths,
@@ -59,5 +59,5 @@ def test_a_text_that_was_not_told_is_refused():
     """Places would be another text's."""
     drafter = PromptLookupDrafter()
     drafter.begin([1, 2, 1])
-    with pytest.raises(ValueError, match="the text has 2 tokens, 3 were told"):
+    with pytest.raises(ValueError, match="the text has 2 tokens, 3 were passed"):
         drafter.draft([1, 2], 4)

@@ -79,7 +79,7 @@ def test_colour_shows_drafted_tokens(inside, plain):
 
 BOTH = ("--draft", "story-draft")
 MISUSES: dict[str, tuple[tuple[str, ...], str]] = {
-    "unknown kind": (("--speculate", "magic"), "there is no speculation 'magic': want linear"),
+    "unknown kind": (("--speculate", "magic"), "unknown speculation 'magic': want linear"),
     "no number": (("--draft-max", "many"), "draft-max"),
     "draft-max 0": ((*BOTH, "--draft-max", "0"), "--draft-max must be at least 1, got 0"),
     "draft-min -1": ((*BOTH, "--draft-min", "-1"), "--draft-min must be at least 0, got -1"),
@@ -96,11 +96,11 @@ MISUSES: dict[str, tuple[tuple[str, ...], str]] = {
     "threshold nan": (("--draft-threshold", "nan"), "--draft-threshold is nan, not a number"),
 }  # fmt: skip
 FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
-    "no draft model": (("--speculate", "linear"), "drafting wants a draft model"),
-    "no draft model for a tree": (("--speculate", "tree"), "drafting wants a draft model"),
+    "no draft model": (("--speculate", "linear"), "drafting needs a draft model"),
+    "no draft model for a tree": (("--speculate", "tree"), "drafting needs a draft model"),
     "no such file": (("--draft", "nowhere.gguf"), "nowhere.gguf: cannot be read: no such file"),
     "a dense model for itself": (("--draft-threshold", "2"), "no block skips neurons"),
-    "two who draft": ((*BOTH, "--draft-threshold", "2"), "either a draft model drafts, or"),
+    "two who draft": ((*BOTH, "--draft-threshold", "2"), "a draft model and a stricter"),
     "a model for nothing": ((*BOTH, "--speculate", "trie"), "LookaheadTrie drafts without a model"),
     "steps of one token": (("--speculate", "lookup", "-b", "1"), "steps of 2 tokens or more"),
 }  # fmt: skip

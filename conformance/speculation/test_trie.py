@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support.speculation.toy import nobody_asks
-from engine.speculation.drafter import Verified
+from engine.speculation.drafter import Verification
 from engine.speculation.trie import OUTPUT_WEIGHT, Trie, TrieDrafter
 
 tokens = st.lists(st.integers(0, 3), max_size=30)
@@ -95,7 +95,7 @@ def test_drafts_are_what_was_most_frequent(texts, end, suffix, length, room, mos
     drafter = TrieDrafter(trie, suffix, room)
     for prompt, output in texts:
         drafter.begin(prompt)
-        drafter.verified(Verified(tuple(output), nobody_asks))
+        drafter.verified(Verification(tuple(output), nobody_asks))
     draft = drafter.draft(end, most)
     paths = [tuple(draft.tokens[i] for i in draft.path(node)) for node in range(len(draft))]
     expected: set[tuple[int, ...]] = set()

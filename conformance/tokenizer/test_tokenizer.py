@@ -19,7 +19,7 @@ from conformance.support.tokenizer.vocabularies import (
 from conformance.support.tokenizer.words import digest, fuzzed, vocabulary
 from engine.tokenizer import Detokenizer, Tokenizer
 from engine.tokenizer.kinds import KINDS
-from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, by_llama_cpps_tables
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, with_llama_cpp_classes
 
 NAMES = (
     "llama-spm", "phi-3", "llama-bpe", "gpt-2", "qwen2", "qwen35", "gemma-4", "deepseek-llm",
@@ -163,7 +163,7 @@ def test_what_llama_cpps_tables_lack_is_no_letter(names):
     """Letters, digits, marks and symbols of Unicode 16 are cut as a code point that nobody has."""
     contexts = "a{0}b {0} 1{0}2,{0}! {0}{0}\n{0}Z\u0301{0}"
     for pattern in PRE_TOKENIZERS[names[0]].patterns:
-        split = Split(Regex(by_llama_cpps_tables(pattern)), "isolated")
+        split = Split(Regex(with_llama_cpp_classes(pattern)), "isolated")
         unknown, *spans = (
             [span for _, span in split.pre_tokenize_str(contexts.format(char))]
             for char in "\U00050000\U00013460\U00010d40\U00010d69\U00010d6e\U0001cc00"

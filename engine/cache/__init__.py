@@ -1,1 +1,1 @@
-"""What the KV cache holds: cells and their sequences, the text they are of, sessions on disk."""
+"""The KV cache: cells and sequences, cached texts, cache methods, sessions on disk."""

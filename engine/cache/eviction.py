@@ -1,9 +1,9 @@
-"""Eviction: once a prompt has been read each head of each block keeps what a policy chooses, and
-moves it together; the other cells are free (docs/decisions/040). It ends where the text does, so
-that of blocks which keep fewer the text begins later (docs/decisions/041).
+"""KV cache eviction: after prefill each head of each block keeps the cells that a policy selects,
+compacted; the other cells are freed (docs/decisions/040). Kept cells are aligned to the end of the
+text, so that blocks which keep fewer begin later (docs/decisions/041).
 
-While a prompt is read, a pass (passes/receive.py) has its last tokens say what they look at. Then a
-plan of its own scores, chooses and moves, by certified kernels like a step's.
+During prefill a pass (passes/receive.py) records the attention of the prompt's last tokens. Then a
+separate plan scores, selects and moves, with certified kernels.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.cache.freed import release
-from engine.cache.method import NEVER, Method, Step
+from engine.cache.method import NEVER, CacheMethod, Step
+from engine.cache.release import release
 from engine.compile.build import Kept
 from engine.compile.compiler import Compiler
 from engine.gpu.beside import caches_of
@@ -21,22 +21,22 @@ from engine.passes import Memory
 from engine.passes.attending import attending, heads_of
 from engine.passes.receive import OBSERVED, SPANS
 from engine.policies.policy import Block, Policy
-from engine.policies.table import text_of
+from engine.policies.table import format_policy
 from reference.op import Array
 
 
-class Eviction(Method):
-    """What a policy does to the texts of one model, once it is compiled.
+class Eviction(CacheMethod):
+    """A policy applied to one model's sequences, once it is compiled.
 
-    Of a sequence that was evicted all positions below `evicted` have gone or moved together; block
-    i has what it keeps from slot `begins[sequence, i]` of the list on, so that blocks which keep
-    fewer begin later. Tokens from `observed_from` on say what is kept.
+    In an evicted sequence all positions below `evicted` were freed or moved; block i has its cells
+    from index `begins[sequence, i]` of the sequence's list on. Tokens from `observed_from` on are
+    the observation window.
 
-    `kept` has the slots that heads kept of the text before they moved, int32 [kv_heads, kept], by
-    block, of the text that was evicted last: slots of what the block had of it.
+    `kept`, by block, are the indices that heads kept in the last evicted text before compaction,
+    int32 [kv_heads, kept].
     """
 
-    evicts = ends = True
+    evicts = ends_prefill = True
 
     def __init__(self, policy: Policy, n_sequences: int, blocks: int) -> None:
         self.policy, self.observers = policy, policy.observers
@@ -45,7 +45,7 @@ class Eviction(Method):
         self.observed_from = [NEVER] * n_sequences
 
     def compile(self, graph: Graph, memory: Memory, compiler: Compiler) -> None:
-        """Of a model's step, beside which it runs; caches that a device has are there."""
+        """Compile the plan for a model's step graph; caches on a GPU are processed there."""
         policy, self._blocks = self.policy, attending(graph)
         self._heads = {block: heads_of(node).kv_heads for block, node in self._blocks.items()}
         held: Kept = {**memory, **compiler.there}
@@ -66,7 +66,7 @@ class Eviction(Method):
         self._beside = compiler.beside(evicting, given, limits, last, starts[1:])
 
     def _graph(self) -> tuple[Graph, list[int], Value]:
-        """What is done to all blocks, where each begins in it, and the last value of it."""
+        """The graph for all blocks, the index of each block's first node, and its last value."""
         graph, starts, policy = Graph(), list[int](), self.policy
         cells = Value("cells", "input", "i32", ("held",))
         into = Value("into", "input", "i32", ("kept",))
@@ -102,30 +102,30 @@ class Eviction(Method):
         return node.value("k"), node.value("v")
 
     def begin(self, sequence: int, tokens: int) -> None:
-        """A prompt of so many tokens will be read into a sequence."""
+        """A prompt of `tokens` will be prefilled."""
         if self.policy.observers:
             self.observed_from[sequence] = max(0, tokens - self.policy.observers)
             for received in self._received:
                 received[sequence] = 0
 
-    def wanted(self, sequence: int) -> int:
+    def cells_needed(self, sequence: int) -> int:
         kept = self._keeping(sequence)
-        return self.cells.wanted_to_keep(sequence, max(kept)) if kept else 0
+        return self.cells.cells_to_compact(sequence, max(kept)) if kept else 0
 
     def _keeping(self, sequence: int) -> list[int]:
-        """How many cells each block will keep of a text; of one that stays as it is, nothing."""
+        """Number of cells that each block will keep; empty if nothing changes."""
         length, blocks = self.cells.lengths[sequence], len(self._blocks)
         held = [length - begin for begin in self.begins[sequence, :blocks].tolist()]
         kept = [min(two) for two in zip(held, self.policy.kept(blocks, max(held)), strict=True)]
         return kept if kept != held else []
 
     def finish(self, sequence: int) -> None:
-        """What is not kept goes."""
+        """Evict what the policy does not keep."""
         cells = self.cells
         self.observed_from[sequence] = NEVER
         if not (kept := self._keeping(sequence)):
             return
-        into, own = cells.room_for_kept(sequence, max(kept)), cells.of(sequence).copy()
+        into, own = cells.compaction_targets(sequence, max(kept)), cells.list_of(sequence).copy()
         begins, stays = self.begins[sequence].copy(), into[-1] == own[-1]
         for i, (block, count) in enumerate(zip(self._heads, kept, strict=True)):
             held = own[begins[i] :]
@@ -138,19 +138,19 @@ class Eviction(Method):
         gone = own[cells.positions[own] < 0]
         for block, begin in zip(self._blocks, begins, strict=False):
             for cache in self._caches_of(block):
-                if cache.name in self._caches:  # a device's memory is kept for the next cells
+                if cache.name in self._caches:  # GPU memory is not released
                     release(self._caches[cache.name], np.append(gone, into[:begin]))
 
     def keep(self, sequence: int, into: Array, begins: Array | int = 0) -> None:
-        """Let the sequence have these cells alone, and blocks theirs from `begins` on."""
-        self.cells.keep(sequence, into)
+        """Make `into` the sequence's only cells, used by the blocks from `begins` on."""
+        self.cells.compact(sequence, into)
         self.evicted[sequence] = self.cells.next_position(sequence)
         self.begins[sequence] = begins
 
-    def copied(self, source: int, target: int, count: int) -> None:  # noqa: ARG002
+    def on_copy(self, source: int, target: int, count: int) -> None:  # noqa: ARG002
         self.evicted[target], self.begins[target] = self.evicted[source], self.begins[source]
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:
         if gone.all():
             self.evicted[sequence], self.begins[sequence] = 0, 0
         elif gone.any() and begin < self.evicted[sequence]:
@@ -166,31 +166,31 @@ class Eviction(Method):
         own = np.flatnonzero(self.begins[:, block]).tolist()
         if not own:  # asked for each token: nothing is looked through where nothing is empty
             return super().held(block)
-        empty = np.concatenate([self.cells.of(s)[: self.begins[s, block]] for s in own])
+        empty = np.concatenate([self.cells.list_of(s)[: self.begins[s, block]] for s in own])
         return super().held(block) - len(np.unique(empty))
 
     def reach(self, sequence: int, end: int) -> int:
-        """None within what was evicted or what has to be observed."""
+        """Not within the evicted part or the observation window."""
         if self.evicted[sequence]:
             return end if end >= self.evicted[sequence] else 0
         return min(end, self.observed_from[sequence])
 
-    def shares(self, sequence: int, end: int) -> int:
-        """Nothing of what was evicted, which is not all of it."""
-        return 0 if self.evicted[sequence] else super().shares(sequence, end)
+    def shareable(self, sequence: int, end: int) -> int:
+        """Nothing of an evicted text, which is incomplete."""
+        return 0 if self.evicted[sequence] else super().shareable(sequence, end)
 
-    def most(self, count: int, tokens: int) -> int:
+    def max_shared(self, count: int, tokens: int) -> int:
         return max(0, min(count, tokens - max(1, self.observers)))
 
-    def is_begun(self, sequence: int) -> bool:
+    def is_decoding(self, sequence: int) -> bool:
         return self.evicted[sequence] > 0
 
-    def is_spoilt(self, sequence: int) -> bool:
+    def is_partial(self, sequence: int) -> bool:
         return self.evicted[sequence] > 0
 
     def inputs(self, step: Step) -> dict[str, Array]:
-        """Spans of all blocks, or of one, which may have but the end of a list; those of tokens
-        that observe, which for others are empty."""
+        """Spans for all blocks, or per block, from its first kept cell on; and those of observing
+        tokens, empty for others."""
         observed = step.spans.copy()
         first = np.array(self.observed_from)[step.spans[:, 0]]
         observed[step.positions < first, 2] = 0
@@ -202,15 +202,15 @@ class Eviction(Method):
         return found
 
     def _begun(self, spans: Array, block: int) -> Array:
-        """Of these spans what the block has."""
+        """The spans cut to the block's kept cells."""
         seen = spans.copy()
         seen[:, 1] = np.minimum(self.begins[spans[:, 0], block], spans[:, 2])
         return seen
 
     def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
-        said = {"kv_policy": text_of(self.policy), "evicted": self.evicted[0]}
+        state = {"kv_policy": format_policy(self.policy), "evicted": self.evicted[0]}
         begins = self.begins[0].tolist()
-        return said | ({"begins": begins} if any(begins) else {})
+        return state | ({"begins": begins} if any(begins) else {})
 
     def rows_of(self, cells: Array, block: int, fields: Mapping[str, Any]) -> Array:
         begins = fields.get("begins")
@@ -220,7 +220,7 @@ class Eviction(Method):
         self.evicted[0], self.begins[0] = header["evicted"], header.get("begins", 0)
 
     def _move(self, sequence: int, i: int, held: Array, into: Array) -> None:
-        """Of the cells that block i has of a text, what it keeps goes into these."""
+        """Select what block i keeps of `held` cells, and move it to `into`."""
         block, inputs, count = list(self._heads)[i], self._beside.inputs, len(into)
         heads, length = self._heads[block], self.cells.lengths[sequence]
         inputs["cells"][: len(held)] = held

@@ -1,4 +1,4 @@
-"""How the texts in a cache are kept and read: all of each, unless a method says otherwise."""
+"""Cache methods: how a text's keys and values are kept and read. The base class keeps all."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from reference.op import Array
 if TYPE_CHECKING:
     from engine.cache.cells import Cells
 
-NEVER = 2**31 - 1  # a position that no token has
+NEVER = 2**31 - 1  # larger than any position
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step's tokens: their `cells` int32 [tokens], the `spans` int32 [tokens, 3] that they see,
-    and their positions; `inputs` are the names of what the step is told."""
+    """A step's tokens: their `cells` int32 [tokens], attention `spans` int32 [tokens, 3], and
+    positions; `inputs` are the names of the step's inputs."""
 
     inputs: Collection[str]
     cells: Array
@@ -23,140 +23,140 @@ class Step:
     positions: Array
 
 
-class Method:
-    """This one keeps and reads all. Others are files of their own, which override what is theirs:
-    engine/cache/{eviction,pages,stretches,streaming,two_bits,merged}.py.
+class CacheMethod:
+    """Keeps and reads everything. Subclasses override hooks:
+    engine/cache/{eviction,pages,sparse_prefill,streaming,two_bits,merged}.py.
 
-    Cells tell their method what becomes of sequences, a step asks it for `inputs`, and whoever
-    reads a prompt tells it when that begins and that it is over.
+    Cells call the hooks when sequences change, a step asks for its `inputs`, and prefill calls
+    `begin` and `finish`.
 
-    evicts      whether cells go when a prompt has been read
-    ends        whether a step that reads a prompt to its end reads nothing behind it
-    observers   tokens at the end of a prompt that are evaluated for it, whoever else has them
-    stretch     tokens of a prompt that a step has to read; 0: any number
+    evicts      whether cells are freed after prefill
+    ends_prefill        whether a step that ends a prefill may not contain later tokens of the text
+    observers   last tokens of a prompt that must be evaluated even if they are cached
+    stretch     tokens of a prompt that a step must read (chunk size); 0: any number
+    max_decode    most decode tokens of a sequence in a step; 0: any number
     """
 
     evicts = False
-    ends = False
+    ends_prefill = False
     observers = 0
     stretch = 0
-    together = 0
+    max_decode = 0
     cells: "Cells"
 
-    # Of a prompt
+    # Prefill
 
     def begin(self, sequence: int, tokens: int) -> None:
-        """A prompt of so many tokens will be read into a sequence."""
+        """A prompt of `tokens` will be prefilled into a sequence."""
 
-    def reads(self, sequence: int, held: int, tokens: int) -> None:
-        """It holds so many of the prompt's tokens; the others are read from here on."""
+    def prefill_from(self, sequence: int, held: int, tokens: int) -> None:
+        """The sequence holds `held` of the prompt's tokens; the rest is read from here on."""
 
-    def whole(self, sequence: int) -> None:
-        """A text will be read into a sequence whose rows are wanted: its tokens see all."""
+    def begin_full(self, sequence: int) -> None:
+        """A text will be scored or embedded: its tokens need full attention."""
 
-    def wanted(self, sequence: int) -> int:  # noqa: ARG002
-        """How many free cells `finish` will want."""
+    def cells_needed(self, sequence: int) -> int:  # noqa: ARG002
+        """Number of free cells that `finish` will need."""
         return 0
 
     def finish(self, sequence: int) -> None:
-        """The prompt has been read."""
+        """Prefill is complete."""
 
-    # Of a sequence
+    # Sequences
 
-    def copied(self, source: int, target: int, count: int) -> None:
-        """`target`, which was empty, has the source's first `count` cells."""
+    def on_copy(self, source: int, target: int, count: int) -> None:
+        """`target`, which was empty, now shares the source's first `count` cells."""
 
-    def moved(self, sequence: int, slot: int) -> None:
-        """From a slot on its list has other cells than before."""
+    def on_move(self, sequence: int, slot: int) -> None:
+        """The sequence's list has changed from index `slot` on."""
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:
-        """Cells with positions from `begin` on will go: bool [length]. ValueError where that cannot
-        be."""
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:
+        """Cells with positions from `begin` on will be removed: mask bool [length]. Raises
+        ValueError if that is impossible."""
 
-    def freed(self, cells: Array) -> None:
-        """Nobody has these any more."""
+    def on_free(self, cells: Array) -> None:
+        """These cells have no owner any more."""
 
-    def cleared(self) -> None:
-        """No sequence holds anything."""
+    def on_clear(self) -> None:
+        """All sequences were cleared."""
 
     def first(self, sequence: int, block: int) -> int:  # noqa: ARG002
-        """The slot of its list from which on a block has its cells."""
+        """Index in the sequence's list of the block's first cell."""
         return 0
 
     def seen(self, sequence: int, node: str, block: int) -> int:  # noqa: ARG002
-        """How many cells of a sequence there are for a node of a block, by its label, that attends,
-        before the tokens of a step."""
+        """Number of cells before this step's tokens that an attention node (by label) of the block
+        can attend to."""
         return self.cells.lengths[sequence] - self.first(sequence, block)
 
     def held(self, block: int) -> int:  # noqa: ARG002
-        """How many cells hold something in a block."""
+        """Number of cells that are in use in a block."""
         return self.cells.capacity - self.cells.free
 
     @property
     def rows(self) -> int:
-        """Those of a cache of keys or values."""
+        """Number of rows in a K or V cache."""
         return self.cells.capacity
 
     @property
     def packed(self) -> int:
-        """How many pages of a block hold what has no rows, or rows what some of its heads keep."""
+        """Number of pages in use, or of rows of streaming heads, per block."""
         return 0
 
     def reach(self, sequence: int, end: int) -> int:  # noqa: ARG002
-        """The last position up to `end` from which the sequence can be gone on with."""
+        """The last position up to `end` from which the sequence can be continued."""
         return end
 
-    def shares(self, sequence: int, end: int) -> int:
-        """The same of another prompt that begins alike."""
+    def shareable(self, sequence: int, end: int) -> int:
+        """Like `reach`, for a different prompt with the same prefix."""
         return self.cells.reach(sequence, end)
 
-    def most(self, count: int, tokens: int) -> int:  # noqa: ARG002
-        """Of `count` tokens at the beginning of a prompt of `tokens` those that another sequence's
-        cells may do for."""
+    def max_shared(self, count: int, tokens: int) -> int:  # noqa: ARG002
+        """How many of the first `count` tokens of a prompt may be shared with another sequence."""
         return count
 
-    def is_begun(self, sequence: int) -> bool:  # noqa: ARG002
-        """Whether what follows a prompt is told from it: such a text is gone on with as it is."""
+    def is_decoding(self, sequence: int) -> bool:  # noqa: ARG002
+        """Whether decode depends on the prompt's length: such a text is continued as it is."""
         return False
 
-    def is_spoilt(self, sequence: int) -> bool:  # noqa: ARG002
-        """Whether its cells are not those of tokens that saw all."""
+    def is_partial(self, sequence: int) -> bool:  # noqa: ARG002
+        """Whether some of the sequence's tokens were read without full attention."""
         return False
 
-    # Of a step
+    # Steps
 
     @property
-    def given(self) -> dict[str, Array]:
-        """What a step finds cells by, and their positions, as long as the model lasts."""
+    def persistent_inputs(self) -> dict[str, Array]:
+        """The step's persistent inputs: cell lists and cell positions."""
         return {"lists": self.cells.lists, "cell_positions": self.cells.positions}
 
-    def before(self) -> None:
-        """A step is next, whose tokens have no cells yet."""
+    def before_step(self) -> None:
+        """Called before a step, before its tokens get cells."""
 
     def inputs(self, step: Step) -> Mapping[str, Array]:  # noqa: ARG002
-        """Of what a step is told those values that are the method's."""
+        """The method's inputs for a step, by name."""
         return {}
 
-    def ran(self) -> None:
-        """The step has run."""
+    def after_step(self) -> None:
+        """The step has succeeded."""
 
-    def undo(self) -> None:
-        """It failed."""
+    def on_failure(self) -> None:
+        """The step has failed."""
 
-    # Of a session
+    # Sessions
 
     def session_fields(self, cells: Array) -> dict[str, Any]:  # noqa: ARG002
-        """What a session says of sequence 0, of which it keeps these cells: `kv_policy` or
-        `prompt_attention`, which name the method, and what belongs to them."""
+        """A session's header fields for sequence 0, whose `cells` it saves: `kv_policy` or
+        `prompt_attention`, which identify the method, and its state."""
         return {}
 
     def rows_of(self, cells: Array, block: int, fields: Mapping[str, Any]) -> Array:  # noqa: ARG002
-        """The rows of a block's cache that a session keeps of these cells."""
+        """The rows of a block's cache that a session saves for these cells."""
         return cells
 
     def pages_of(self, cells: Array, fields: Mapping[str, Any]) -> Array:  # noqa: ARG002
-        """And the pages."""
+        """The pages that a session saves for these cells."""
         return cells[:0]
 
     def restore(self, cells: Array, header: Mapping[str, Any]) -> None:
-        """Sequence 0 has these cells, and this was told of it."""
+        """Restore sequence 0, with these cells, from a session's header."""

@@ -1,4 +1,4 @@
-"""The text whose cells a model's cache holds, in sequence 0, and how it goes on."""
+"""Prefix cache of a single text: the tokens in sequence 0, and prefill from where they differ."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,46 +11,45 @@ from reference.op import Array
 
 
 class PrefixCache:
-    """`held` are the tokens whose cells the cache has; `drawn` is the one behind them, until a step
-    reads it."""
+    """`held` are the tokens in the KV cache; `drawn` is the sampled token after them that is not
+    evaluated yet."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.held: list[int] = []
         self.drawn: list[int] = []
 
-    def read(self, prompt: Sequence[int], span: Span, beside: Reading | None = None) -> Array:
-        """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab].
-        Whoever reads it `beside` has its own rows of them. What a policy does not keep of it is
-        evicted then, unless it is a text that was left between two tokens and is gone on with."""
+    def prefill(self, prompt: Sequence[int], span: Span, reading: Reading | None = None) -> Array:
+        """Prefill a prompt, evaluating only what is not cached; returns the last logits [vocab].
+        `reading` receives the logits of its tokens. Then the cache policy evicts, unless the prompt
+        is the current text itself, being continued."""
         method = self._model.method
-        left = method.is_begun(0) and list(prompt) == self.held + self.drawn
+        left = method.is_decoding(0) and list(prompt) == self.held + self.drawn
         if not left:
             method.begin(0, len(prompt))
-        first = beside.first if beside else len(prompt) - 1
+        first = reading.first if reading else len(prompt) - 1
         for logits in self._rows(prompt, first, span, left=left):
-            if beside:
-                beside.take(logits)
+            if reading:
+                reading.receive(logits)
         if not left:
             with span.measure(0):
                 method.finish(0)
         return np.array(logits[-1])
 
-    def take(self, reading: Reading, span: Span) -> None:
-        """Hold the text of a reading, which gets its rows."""
+    def collect(self, reading: Reading, span: Span) -> None:
+        """Read a scoring request's text and pass it the rows."""
         for rows in self.rows(reading.tokens, reading.first, span, reading.hidden):
-            reading.take(rows)
+            reading.receive(rows)
 
     def rows(
         self, tokens: Sequence[int], first: int, span: Span, hidden: bool = False
     ) -> Iterator[Array]:
-        """Hold a text, and give its logits [n, vocab] behind each token from `tokens[first]` on, or
-        what they are computed from [n, hidden], in parts that are valid until the next is asked
-        for. What is held of the tokens before is not evaluated anew, unless a policy has evicted
-        some of it, or its tokens have not seen all."""
-        if self._model.method.is_spoilt(0):
+        """Read a text; yields its logits [n, vocab] after each token from index `first` on, or
+        hidden states [n, hidden], in chunks that are valid until the next one. The cached prefix is
+        reused, unless parts were evicted or read without full attention."""
+        if self._model.method.is_partial(0):
             self.clear()
-        self._model.method.whole(0)
+        self._model.method.begin_full(0)
         return self._rows(tokens, first, span, hidden, sparse=False)
 
     def _rows(
@@ -62,17 +61,17 @@ class PrefixCache:
         left: bool = False,
         sparse: bool = True,
     ) -> Iterator[Array]:
-        """The same of a text that will be gone on with, or was `left` and is; a prompt's is read in
-        stretches where its attention is `sparse`."""
+        """Like `rows`; `left`: the text continues the current one as it is; `sparse`: use the
+        method's sparse prefill, if it has one."""
         model, limits = self._model, self._model.limits
         step, cells, method = model.hidden if hidden else model.step, model.cells, model.method
         sparse = sparse and not left and method.stretch > 0
         begin = min(self._shared(tokens), first)
         if not left:
-            begin = method.shares(0, begin) if sparse else cells.reach(0, begin)
+            begin = method.shareable(0, begin) if sparse else cells.reach(0, begin)
         cells.remove(0, begin=begin)
         if sparse:
-            method.reads(0, begin, len(tokens))
+            method.prefill_from(0, begin, len(tokens))
         chunk = method.stretch if sparse else limits["tokens"]
         self.held, self.drawn = self.held[:begin], []
         while begin < len(tokens):
@@ -87,21 +86,21 @@ class PrefixCache:
                 yield found
 
     def _shared(self, prompt: Sequence[int]) -> int:
-        """How many tokens of the prompt need no evaluation; the last one always does."""
+        """Length of the cached prefix; the last token of a prompt is always evaluated."""
         most = min(len(self.held), len(prompt) - 1)
         return next((i for i in range(most) if self.held[i] != prompt[i]), most)
 
-    def go_on(self, token: int) -> None:
-        """A step has read the token that was drawn."""
+    def append(self, token: int) -> None:
+        """Record that the sampled token was evaluated."""
         self.held.append(token)
         self.drawn = []
 
-    def hold(self, tokens: Sequence[int]) -> None:
-        """These are the tokens whose cells the cache has, by somebody else's doing."""
+    def set_held(self, tokens: Sequence[int]) -> None:
+        """Set the cached tokens, after someone else has filled the cache."""
         self.held, self.drawn = list(tokens), []
 
     def shift(self, keep: int) -> None:
-        """Forget the older half beyond the first `keep` tokens; evaluate the rest anew."""
+        """Context shift: drop the older half after the first `keep` tokens, recompute the rest."""
         forget = max(1, (len(self.held) - keep) // 2)
         kept = self.held[:keep] + self.held[keep + forget :]
         self.clear()
@@ -111,6 +110,6 @@ class PrefixCache:
         self.held = kept
 
     def clear(self) -> None:
-        """Forget what the cache holds."""
+        """Clear the KV cache."""
         self._model.cells.clear()
         self.held, self.drawn = [], []

@@ -1,4 +1,4 @@
-"""Rows of a cache that has fewer of them than there are cells: which cells have one."""
+"""Allocation of rows in a cache that has fewer rows than there are cells."""
 
 import numpy as np
 
@@ -8,31 +8,31 @@ NONE = -1
 
 
 class Rows:
-    """`count` rows for some of `capacity` cells; `of` says which row a cell has, or NONE."""
+    """`count` rows for `capacity` cells; `row_of` maps a cell to its row, or NONE."""
 
     def __init__(self, count: int, capacity: int) -> None:
         self.count = count
-        self.of = np.full(capacity, NONE, np.int32)
+        self.row_of = np.full(capacity, NONE, np.int32)
         self._cells = np.full(count, NONE, np.int32)  # by row
 
     @property
     def held(self) -> int:
-        """How many cells have one."""
+        """Number of rows in use."""
         return int((self._cells != NONE).sum())
 
-    def hold(self, cells: Array) -> Array:
-        """Rows for these cells, which have none, the lowest that are free."""
+    def allocate(self, cells: Array) -> Array:
+        """Allocate rows for cells without one, the lowest free ones."""
         rows = np.flatnonzero(self._cells == NONE)[: len(cells)].astype(np.int32)
-        self.of[cells], self._cells[rows] = rows, cells
+        self.row_of[cells], self._cells[rows] = rows, cells
         return rows
 
-    def let_go(self, cells: Array) -> None:
-        """Whichever of these have rows have none."""
-        rows = self.of[cells]
+    def free(self, cells: Array) -> None:
+        """Free the rows of these cells."""
+        rows = self.row_of[cells]
         self._cells[rows[rows != NONE]] = NONE
-        self.of[cells] = NONE
+        self.row_of[cells] = NONE
 
-    def keep(self, needed: Array) -> None:
-        """Of those that have rows only the `needed` keep theirs: bool [capacity]."""
+    def retain(self, needed: Array) -> None:
+        """Free all rows but those of `needed` cells: bool [capacity]."""
         held = self._cells[self._cells != NONE]
-        self.let_go(held[~needed[held]])
+        self.free(held[~needed[held]])

@@ -1,9 +1,8 @@
-"""A session on disk: the tokens held, their cells and the sampler, to go on from bit for bit.
+"""Sessions on disk: tokens, KV cache and sampler state, to continue bit-identically.
 
-File: the magic line, a JSON header of `header_bytes` (little-endian u64 before it), the rows of
-every cache for the tokens in order, of a recurrent model the states behind some of them, and the
-sha256 of all before it. Written under another name, flushed to disk and renamed, so that a
-crash leaves the old file as it was.
+File: the magic line, the header's length (little-endian u64), a JSON header, the rows of every
+cache for the tokens in order, in a recurrent model the states of some tokens, and the sha256 of
+everything before it. Written atomically.
 """
 
 import hashlib
@@ -30,19 +29,19 @@ DIGEST = 32
 
 
 class SessionError(EngineError):
-    """A session file that cannot be gone on from: one line that says why."""
+    """A session file that cannot be restored; one line with the reason."""
 
 
 def save(engine: "Engine", path: str | Path) -> None:
-    """Write what the engine holds of sequence 0."""
+    """Save sequence 0."""
     path = Path(path)
-    engine.settle()
-    cells = engine.model.cells.of(0)
-    # an evaluation cut off has left more
+    engine.drop_drafts()
+    cells = engine.model.cells.list_of(0)
+    # an interrupted evaluation leaves more cells
     cells = cells[engine.model.cells.positions[cells] < len(engine.text.held)]
     states = engine.model.cells.states
-    behind = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
-    slots = np.array([states[int(cells[t])] for t in behind if states], np.int64)
+    stateful = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
+    slots = np.array([states[int(cells[t])] for t in stateful if states], np.int64)
     fields = engine.model.method.session_fields(cells)
     header = json.dumps(
         {
@@ -54,7 +53,7 @@ def save(engine: "Engine", path: str | Path) -> None:
             "tokens": engine.text.held,
             "drawn": engine.text.drawn,
             "sampler": engine.sampler_state,
-            **({"states": behind} if states else {}),
+            **({"states": stateful} if states else {}),
         }
     ).encode()
     checksum = hashlib.sha256()
@@ -70,9 +69,9 @@ def save(engine: "Engine", path: str | Path) -> None:
 
 
 def restore(engine: "Engine", path: str | Path) -> list[int]:
-    """Let the engine hold what the file does; gives its tokens, the last one drawn included.
+    """Restore a session; returns its tokens, the last sampled one included.
 
-    On an error nothing changes.
+    On error nothing changes.
     """
     path = Path(path)
     if not path.is_file():
@@ -87,7 +86,7 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
             f"{path}: its cache is in {header['kv_format']}, the engine's in {_format(model)}"
         )
     if header.get("rope", "") != _rope(model):
-        raise SessionError(f"{path}: its keys are turned as those of another context's length")
+        raise SessionError(f"{path}: its keys are rotated for another context length")
     fields = model.method.session_fields(np.zeros(0, np.int32))
     ours, theirs = fields.get("kv_policy"), header.get("kv_policy")
     if ours != theirs:
@@ -105,8 +104,8 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     count = header.get("cells", len(tokens))
     if count > model.cells.capacity:
         raise SessionError(f"{path}: it holds {count} tokens, the context {model.cells.capacity}")
-    behind: list[int] = header.get("states", [])
-    kept = _kept(model, np.arange(count), np.array(behind), header)
+    stateful: list[int] = header.get("states", [])
+    kept = _kept(model, np.arange(count), np.array(stateful), header)
     expected = sum(len(numbers) * rows.shape[1] for rows, numbers in kept)
     if len(body) != expected:
         raise SessionError(f"{path}: {len(body)} bytes of cells, expected {expected}")
@@ -114,8 +113,8 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     cells = model.cells.place(range(len(tokens) - count, len(tokens)), [(0,)] * count)
     model.method.restore(cells, header)
     states, start = model.cells.states, 0
-    # where there is no room for all, those of the last tokens are put over those before
-    slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
+    # if there are fewer slots, the last tokens' states replace earlier ones
+    slots = np.array([states.allocate(int(cells[t])) for t in stateful if states], np.int64)
     for rows, numbers in _kept(model, cells, slots, header):
         size = len(numbers) * rows.shape[1]
         part = np.frombuffer(body, np.uint8, size, start)
@@ -129,7 +128,7 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
 def _kept(
     model: Model, cells: Array, slots: Array, fields: Mapping[str, Any]
 ) -> list[tuple[Array | DeviceRows, Array]]:
-    """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session."""
+    """The caches and states, uint8 [rows, bytes], each with the rows that a session saves."""
     method = model.method
     found: list[tuple[Array | DeviceRows, Array]] = [
         (cache, method.rows_of(cells, block_of(name), fields))
@@ -144,22 +143,22 @@ def _kept(
 
 
 def _format(model: Model) -> str:
-    """Of the cache; of one in two bits with how many tokens are not."""
-    residual = f":residual={model.options.kv_residual}" if model.options.packs else ""
+    """The KV cache format, with the residual length if it is packed."""
+    residual = f":residual={model.options.kv_residual}" if model.options.packs_kv else ""
     return model.options.kv_format + residual
 
 
 def _rope(model: Model) -> str:
-    """By which of two sets of divisors keys are turned; empty where a model has but one."""
+    """The set of RoPE factors in use; empty if the model has only one."""
     two = "rope_factors_long.weight" in model.file.tensors
-    return model.config.rope_set(model.cells.capacity) if two else ""
+    return model.config.rope_factor_set(model.cells.capacity) if two else ""
 
 
 def _opened(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:
-    """The header and the cells' bytes of an undamaged file."""
+    """Verify a session file; returns its header and the bytes of its cells."""
     start = len(MAGIC) + 8
     if not data.startswith(MAGIC):
-        raise SessionError(f"{path}: this is no session file")
+        raise SessionError(f"{path}: not a session file")
     if len(data) < start + DIGEST or hashlib.sha256(data[:-DIGEST]).digest() != data[-DIGEST:]:
         raise SessionError(f"{path}: the session is truncated or damaged")
     (length,) = struct.unpack_from("<Q", data, len(MAGIC))
@@ -167,10 +166,10 @@ def _opened(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def model_digest(file: GGUFFile) -> str:
-    """sha256 over the file's tensors: names, places, and the first and last bytes of each."""
+    """sha256 over the file's tensors: names, offsets, and the first and last bytes of each."""
     digest = hashlib.sha256(str(file.size).encode())
     for name, info in file.tensors.items():
-        if info.picked or info.apart:  # of a tensor that is here as well
+        if info.picked or info.apart:  # part of another tensor
             continue
         digest.update(f"{name} {info.type_name} {info.dims} {info.offset}".encode())
         flat = file.tensor(name).reshape(-1)

@@ -1,10 +1,9 @@
-"""Where recurrent state is kept: with the cell of the token that it stands behind.
+"""Recurrent states: each belongs to the cell of the token after which it was computed.
 
-A state is no list of cells of which some can be dropped: it is what token after token made of it.
-So one is kept behind the last token of each sequence, and behind the latest of the tokens before;
-it belongs to whoever has that token's cell. A fork shares it, and dropping the last tokens of a
-text goes back to the one behind the token before them. See reference/recurrent/state.py for how a
-step reads and writes them.
+A state cannot be shortened like a list of cells. So states are kept for the last token of each
+sequence and for the latest tokens before it; a state belongs to its token's cell, so that forks
+share it, and dropping the last tokens of a text goes back to an earlier state. See
+reference/recurrent/state.py for how a step reads and writes states.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,89 +15,89 @@ from reference.recurrent.state import BEFORE
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
-ZEROS = 0  # the slot of the state before a text's first token, which nobody writes
-LATEST = 2  # tokens at the end of a longer step: a prompt that is read again has its last one anew
+ZEROS = 0  # the slot of the initial state, never written
+LATEST = 2  # last tokens of a longer step whose states are kept: for repeated prompts
 
 
 class StateError(RuntimeError):
-    """A token that would go on from a state that nobody kept, or too few slots."""
+    """A token would continue from a state that was not kept, or there are too few slots."""
 
 
 class States:
-    """Slots for up to `n_sequences` sequences, and for `spare` states that none of them ends with.
-    Of steps of so many tokens every state is kept, so that drafts may be dropped one by one."""
+    """State slots for up to `n_sequences` sequences and `spare` older states. Steps of at most
+    `spare` tokens keep every state, so that drafts can be rolled back by any number of tokens."""
 
     def __init__(self, n_sequences: int, spare: int) -> None:
         self.spare = spare
         self.count = slots_for(n_sequences, spare)
-        self._slots: dict[int, int] = {}  # by cell, the latest last
+        self._slots: dict[int, int] = {}  # by cell, in order of age
         self._free = list(range(self.count - 1, ZEROS, -1))
 
     def __contains__(self, cell: int) -> bool:
         return cell in self._slots
 
     def __getitem__(self, cell: int) -> int:
-        """The slot of the state behind this cell's token."""
+        """The slot of the state after this cell's token."""
         return self._slots[cell]
 
-    def drop(self, cells: Iterable[int]) -> None:
-        """These are free, and what is kept with them."""
+    def free(self, cells: Iterable[int]) -> None:
+        """Free the states of these cells, if any."""
         for cell in cells:
             if cell in self._slots:
                 self._free.append(self._slots.pop(cell))
 
-    def hold(self, cell: int, needed: Iterable[int] = ()) -> int:
-        """A slot for the state behind this cell's token, if need be that of the oldest one behind
-        no cell that is `needed`."""
+    def allocate(self, cell: int, needed: Iterable[int] = ()) -> int:
+        """Allocate a slot for the state after this cell's token; may evict the oldest state of a
+        cell that is not `needed`."""
         if not self._free:
             pinned = set(needed)
             oldest = next((old for old in self._slots if old not in pinned), None)
             if oldest is None:
-                raise StateError(f"a step wants more than the {self.count} states that are kept")
-            self.drop([oldest])
+                raise StateError(f"a step needs more than the {self.count} state slots")
+            self.free([oldest])
         self._slots[cell] = self._free.pop()
         return self._slots[cell]
 
     def routes(
         self, cells: Sequence[int], before: Sequence[int], ends: Iterable[int]
     ) -> tuple[Array, Array, Array]:
-        """The order in which a step runs its tokens, and in it their sources and targets, for which
-        slots are taken: int32 [tokens] each.
+        """The execution order of a step's tokens, and in this order the slots that their states are
+        read from and written to: int32 [tokens] each.
 
-        Each token has its cell and the one before it in its sequence, -1 for a text's first;
-        `ends` are the last cells of all sequences.
+        Each token has its cell and the one before it in its sequence (-1 for the first); `ends` are
+        the last cells of all sequences.
         """
-        order = _in_runs(cells, before)
-        own, behind, ends = [cells[t] for t in order], [before[t] for t in order], set(ends)
-        follows = [t > 0 and cell == own[t - 1] for t, cell in enumerate(behind)]
-        read = {cell for cell, near in zip(behind, follows, strict=True) if not near}
+        order = _execution_order(cells, before)
+        own, previous, ends = [cells[t] for t in order], [before[t] for t in order], set(ends)
+        follows = [t > 0 and cell == own[t - 1] for t, cell in enumerate(previous)]
+        read = {cell for cell, near in zip(previous, follows, strict=True) if not near}
         latest = len(own) if len(own) <= self.spare else min(LATEST, self.spare)
         sources, targets = np.full((2, len(own)), BEFORE, np.int32)
         for t, cell in enumerate(own):
             if cell in read or cell in ends or t >= len(own) - latest:
-                targets[t] = self.hold(cell, {*own, *behind, *ends})
-        for t, cell in enumerate(behind):
+                targets[t] = self.allocate(cell, {*own, *previous, *ends})
+        for t, cell in enumerate(previous):
             if not follows[t]:
                 if cell >= 0 and cell not in self._slots:
-                    raise StateError("no state is kept where a token goes on: evaluate it anew")
+                    raise StateError("no state is kept where the text continues: read it again")
                 sources[t] = self._slots[cell] if cell >= 0 else ZEROS
-        self._forget(ends | read)
+        self._evict(ends | read)
         return np.array(order, np.int32), sources, targets
 
-    def _forget(self, needed: set[int]) -> None:
-        """The oldest beyond those that are needed and `spare`."""
+    def _evict(self, needed: set[int]) -> None:
+        """Evict the oldest states that are neither needed nor among the `spare` latest."""
         others = [cell for cell in self._slots if cell not in needed]
-        self.drop(others[: max(0, len(others) - self.spare)])
+        self.free(others[: max(0, len(others) - self.spare)])
 
 
 def slots_for(n_sequences: int, spare: int) -> int:
-    """The zeros; of each sequence the state that a step begins with, the one it ends with, and that
-    where it parts from another; and the spare ones."""
+    """Number of slots: the initial state; for each sequence the states before and after a step, and
+    the one at a fork; and the spare ones."""
     return 1 + 3 * n_sequences + spare
 
 
-def _in_runs(cells: Sequence[int], before: Sequence[int]) -> list[int]:
-    """The tokens so that each comes behind the one before it, at once if it can be."""
+def _execution_order(cells: Sequence[int], before: Sequence[int]) -> list[int]:
+    """Order tokens so that each follows its predecessor, directly if possible."""
     numbers = {cell: t for t, cell in enumerate(cells)}
     following: dict[int, list[int]] = {}
     for t, cell in enumerate(before):

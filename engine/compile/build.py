@@ -21,7 +21,7 @@ from engine.options import Options
 from engine.passes import Memory, Pass, limits_of
 from engine.passes.keep_hidden import keep_hidden
 from engine.passes.sparse import sparse
-from engine.recurrent import as_ops_take_it, is_small
+from engine.recurrent import is_small, to_op_layout
 from kernels.cpu.formats.packing import aligned_zeros
 from reference.formats import FORMATS
 from reference.op import DTYPES, Array
@@ -73,7 +73,7 @@ def build(
     family, given = model_info.family, _inputs_of(cells)
     own = {f"tokens.{i}": given["tokens"] for i in range(config.blocks) if config.per_layer}
     own = {name: replace(value, name=name) for name, value in own.items()}
-    lasting = cells.method.given
+    lasting = cells.method.persistent_inputs
     inputs = {
         name: lasting[name] if name in lasting else np.zeros(value.sizes(limits), np.int32)
         for name, value in (given | own).items()
@@ -94,9 +94,9 @@ def build(
     graph = net.graph
     for apply in (sparse(net), *passes):
         graph, memory = apply(graph, memory)
-    cells_of, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
+    list_of, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
     inputs |= {n: memory[n] for n in ("into", "packed", "page_lists") if n in memory}
-    return Built(config, graph, memory, inputs, cells_of, kept, logits, _pages_of(memory))
+    return Built(config, graph, memory, inputs, list_of, kept, logits, _pages_of(memory))
 
 
 def build_further(
@@ -156,7 +156,7 @@ def _inputs_of(cells: Cells) -> dict[str, Value]:
         "cells": ("tokens",),
         "spans": ("tokens", 3),
         "rows": ("outputs",),
-        **{name: array.shape for name, array in cells.method.given.items()},
+        **{name: array.shape for name, array in cells.method.persistent_inputs.items()},
     }
     if cells.window:
         dims["window_spans"] = dims["spans"]
@@ -186,7 +186,7 @@ def _weights_of(
             values = FORMATS[info.type_name].dequantise(file.tensor(name))
             if name.endswith("layer_output_scale.weight"):  # one number that scales everything
                 values = np.repeat(values, config.hidden)
-            arrays[name] = as_ops_take_it(name, values)
+            arrays[name] = to_op_layout(name, values)
             weights[own] = Value(name, "weight", "f32", arrays[name].shape)
         else:
             if not info.picked:
@@ -208,7 +208,7 @@ def _divisors(
     missing = [kind for kind, found in sets.items() if found is None]
     if len(missing) == 1:
         raise ModelError(f"{file.path}: tensor rope_factors_{missing[0]}.weight is missing")
-    return arrays.get("rope_freqs.weight", sets[config.rope_set(context)])
+    return arrays.get("rope_freqs.weight", sets[config.rope_factor_set(context)])
 
 
 def _states_of(config: ModelConfig, cells: Cells) -> dict[str, Value]:
@@ -219,7 +219,7 @@ def _states_of(config: ModelConfig, cells: Cells) -> dict[str, Value]:
 
 def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, Value]:
     """Keys and values of each attention block by name; latent attention has one cache for both."""
-    widths = {i: config.cell(i) for i in range(config.blocks)}
+    widths = {i: config.cell_width(i) for i in range(config.blocks)}
     names = {
         f"blk.{i}.{part}_cache": width
         for i, width in widths.items()

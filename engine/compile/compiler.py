@@ -30,7 +30,7 @@ from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
 from engine.passes import Memory
 from engine.passes.quantise import quantise
-from engine.sampling.chain import over
+from engine.sampling.chain import sampling_spec
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.runtime.device import Device
@@ -233,7 +233,7 @@ class Compiler:
         """The CPU's kernels for steps of at least so many tokens."""
         certified = self._options.progress.certified
         own = list(dict.fromkeys(map(spec_of, nodes)))
-        beside = [over(op, self._model_info.config.vocab) for op in self._samplers]
+        beside = [sampling_spec(op, self._model_info.config.vocab) for op in self._samplers]
         chosen = self._dispatcher.choose([*own, *beside], certified, fewest)
         for rounding, op in QUANTISING.items():
             sizes = {

@@ -95,7 +95,7 @@ def stepped(
     """Run a step, or start it on a device; its tokens enter the cache if nothing fails until its
     end. Of the outputs only the `argmax` is wanted if the device finds it."""
     count, outputs = len(tokens), len(wanted)
-    cells.method.before()
+    cells.method.before_step()
     chosen = cells.place(positions, sequences)
     try:
         spans = cells.spans(positions, sequences)
@@ -107,9 +107,9 @@ def stepped(
         }
         given |= cells.method.inputs(Step(ready.inputs, chosen, spans, np.asarray(positions)))
         if cells.window:
-            given["window_spans"] = cells.windowed(spans, positions)
+            given["window_spans"] = cells.cut_to_window(spans, positions)
         if cells.states:
-            order, sources, targets = cells.routes(chosen, spans)
+            order, sources, targets = cells.state_routes(chosen, spans)
             given = {name: np.asarray(values)[order] for name, values in given.items()}
             given |= {"sources": sources, "targets": targets}
             wanted = np.argsort(order)[list(wanted)].tolist()
@@ -122,9 +122,9 @@ def stepped(
         found = {CHOICES: outputs if argmax else 0} if ready.greedy else {}
         ready.resize(tokens=count, outputs=outputs, **found)
         ready.run()
-        cells.method.ran()
+        cells.method.after_step()
         yield
     except BaseException:  # Ctrl-C too: a step that did not finish leaves nothing in the cache
-        cells.method.undo()
-        cells.take_back(positions, sequences)
+        cells.method.on_failure()
+        cells.unplace(positions, sequences)
         raise

@@ -39,7 +39,7 @@ from reference.op import Array
 PIECE = 2**26  # bytes of the model's file packed at a time
 SMALL_PIECE = 2**23  # where memory is scarce
 PAGE = 4096
-UNFINISHED = ".part"
+PART_SUFFIX = ".part"
 ABANDONED = 3600  # seconds without a write after which an unfinished file is abandoned
 
 
@@ -321,7 +321,7 @@ class Kept:
         try:
             made(folder)
             _clear_abandoned(folder)
-            with tempfile.NamedTemporaryFile(dir=folder, suffix=UNFINISHED, delete=False) as aside:
+            with tempfile.NamedTemporaryFile(dir=folder, suffix=PART_SUFFIX, delete=False) as aside:
                 try:
                     for name, begin, piece in packed:
                         aside.seek(self.places.begins[name] + begin)
@@ -341,7 +341,7 @@ class Kept:
 
 def _clear_abandoned(folder: Path) -> None:
     """Remove files of loads that were killed; others may be doing the same."""
-    for unfinished in folder.glob(f"*{UNFINISHED}"):
+    for unfinished in folder.glob(f"*{PART_SUFFIX}"):
         with suppress(FileNotFoundError):
             if time.time() - unfinished.stat().st_mtime > ABANDONED:
                 unfinished.unlink()

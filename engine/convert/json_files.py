@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
-from engine.faults import unreadable
+from engine.file_errors import unreadable
 
 LFS = b"version https://git-lfs"  # beginning of a Git LFS pointer
 

@@ -18,7 +18,7 @@ from engine.convert.checkpoint import Tensor, demand, torch_tensors
 from engine.convert.family import Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError, read_json
-from engine.sparsity import RELU_OF
+from engine.sparsity import SPARSE_ACTIVATIONS
 from reference.formats.format import Floats
 
 FILE = re.compile(r"model_(0|[1-9]\d*)\.pt")
@@ -102,7 +102,7 @@ def read_predictors(folder: Path, model: ModelConfig) -> Predictors:
     threshold, notes = _threshold(folder / CONFIG), []
     if threshold is None:
         notes.append(f"{folder}: nothing is said of sparse_threshold, so it is 0")
-    if relu := RELU_OF.get(model.activation):
+    if relu := SPARSE_ACTIVATIONS.get(model.activation):
         notes.append(f"its activation is {model.activation}; a sparse model runs with {relu}")
     return Predictors(found, files, threshold or 0.0, tuple(notes))
 

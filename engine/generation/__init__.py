@@ -1,1 +1,1 @@
-"""A text in the making, token by token: completions, results and scores."""
+"""Generation of text, token by token: completions, results and scores."""

@@ -1,4 +1,4 @@
-"""One completion in the making: its sampler, its text, and when it stops."""
+"""The state of one completion: its sampler, its text, and its stop conditions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,16 +10,16 @@ from engine.tokenizer import Detokenizer, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one token adds to a completion; each token has one piece.
+    """The output of one token of a completion.
 
-    `text` may be empty (half a character, or the possible beginning of a stop string, is held
-    back). `logprob` is the token's log-probability under the model; `top_logprobs` the likeliest
-    (token, logprob) pairs when asked for. The last piece of completion `index` has a
-    `finish_reason`: "stop", "length" or "cancelled"; that of a cancelled one says no more than what
-    was held back, and its `token` is None. The first piece carries the prompt's
-    log-probabilities when asked for, one a token, None for the first. `drafted`: the token was
-    foretold by a draft, and cost no step of its own. `stop_reason`: the stop string, or the token
-    of `stop_token_ids`, by which a completion ended.
+    `text` may be empty: an incomplete character, or the possible beginning of a stop string, is
+    held back. `logprob` is the token's log-probability under the model; `top_logprobs` are the most
+    likely (token, logprob) pairs, if requested. The last piece of completion `index` has a
+    `finish_reason`: "stop", "length" or "cancelled"; a cancelled completion's has only text that
+    was held back, and its `token` is None. The first piece has the prompt's log-probabilities, if
+    requested, None for its first token. `drafted`: the token was an accepted draft and cost no step
+    of its own. `stop_reason`: the stop string, or the token of `stop_token_ids`, that ended the
+    completion.
     """
 
     text: str
@@ -35,14 +35,14 @@ class Piece:
 
 @dataclass(slots=True)
 class StopStrings:
-    """Finds the first stop string in a stream, holding back what may be the beginning of one."""
+    """Finds the first stop string in a stream of text; holds back what may be the start of one."""
 
     stops: Sequence[str]
     include: bool = False
     held: str = ""
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """Text that is safe to show, and the stop string that it completes."""
+        """Append text; returns the text that is safe to emit, and the stop string found."""
         self.held += text
         found = [(at, stop) for stop in self.stops if (at := self.held.find(stop)) >= 0]
         if found:
@@ -54,7 +54,7 @@ class StopStrings:
         return safe, None
 
     def _overlap(self, stop: str) -> int:
-        """How many characters at the end may begin this stop string."""
+        """Length of the longest prefix of the stop string at the end of the held text."""
         longest = min(len(stop) - 1, len(self.held))
         return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)
 
@@ -65,8 +65,7 @@ class StopStrings:
 
 @dataclass(slots=True)
 class Completion:
-    """The state of completion `index`, in the cache's sequence of the same number. Its next piece
-    carries `prompt_logprobs`."""
+    """The state of completion `index`. Its next piece carries `prompt_logprobs`."""
 
     index: int
     params: SamplingParams
@@ -76,7 +75,7 @@ class Completion:
     tokens: list[int] = field(default_factory=list)
     finished: bool = False
     prompt_logprobs: tuple[float | None, ...] | None = None
-    _stop: str | int | None = None  # what ended it
+    _stop: str | int | None = None  # the stop string or token found
     _text: Detokenizer = field(init=False)
     _stops: StopStrings = field(init=False)
 
@@ -86,13 +85,13 @@ class Completion:
         self._stops = StopStrings(self.params.stop, self.params.include_stop_str_in_output)
 
     def sample(self, row: Row) -> Piece:
-        """Draw the next token from logits [vocab], or take what was found, and say what it adds."""
+        """Sample the next token from logits [vocab], or accept an argmax; returns its piece."""
         if isinstance(row, Argmax):
-            return self.take(self.sampler.argmax(row))
-        return self.take(self.sampler.sample(row))
+            return self.append(self.sampler.argmax(row))
+        return self.append(self.sampler.sample(row))
 
-    def take(self, sampled: Sampled) -> Piece:
-        """Go on with a token that the sampler gave and say what it adds."""
+    def append(self, sampled: Sampled) -> Piece:
+        """Append a sampled token; returns its piece."""
         self.sampler.accept(sampled.token)
         self.tokens.append(sampled.token)
         text, reason = self._advance(sampled)
@@ -110,7 +109,7 @@ class Completion:
         )
 
     def _advance(self, sampled: Sampled) -> tuple[str, str | None]:
-        """The text to show, and why the completion ends, if it does."""
+        """The text to emit, and the finish reason, if the completion ends."""
         token = sampled.token
         params = self.params
         stopped = token in params.stop_token_ids or (
@@ -119,27 +118,27 @@ class Completion:
         if token in params.stop_token_ids:
             self._stop = token
         if stopped and not params.include_stop_str_in_output:
-            return self._rest(), "stop"
+            return self._flush(), "stop"
         text = self._text.push(token) if params.detokenize else ""
         text, found = self._stops.push(text)
         if found is not None:
             self._stop = found
             return text, "stop"
         if stopped:
-            return text + self._rest(), "stop"
+            return text + self._flush(), "stop"
         if params.max_tokens is not None and len(self.tokens) >= params.max_tokens:
-            return text + self._rest(), "length"
+            return text + self._flush(), "length"
         return text, None
 
-    def _rest(self) -> str:
+    def _flush(self) -> str:
         text, found = self._stops.push(self._text.flush())
         return text if found is not None else text + self._stops.flush()
 
-    def ended(self, piece: Piece, reason: str) -> Piece:
-        """Its last piece as it is when no further one can come, with what was held back."""
+    def finish(self, piece: Piece, reason: str) -> Piece:
+        """The last piece when generation cannot continue, with the text held back."""
         self.finished = True
-        return replace(piece, text=piece.text + self._rest(), finish_reason=reason)
+        return replace(piece, text=piece.text + self._flush(), finish_reason=reason)
 
-    def cancelled(self) -> Piece:
-        """A last piece without a token, since that of its last token was said."""
-        return self.ended(Piece("", None, 0.0, self.index), "cancelled")
+    def cancel(self) -> Piece:
+        """A last piece without a token, after the piece of the last token was emitted."""
+        return self.finish(Piece("", None, 0.0, self.index), "cancelled")

@@ -1,5 +1,5 @@
-"""One text, and how the tokens behind its prompt come: a step for each, or drafts and steps that
-verify them."""
+"""Decoding one text: a step for each token, or speculative decoding; and the stepper that a single
+request uses."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,38 +17,37 @@ from engine.schedule.scheduler import Serving, StepOutput
 
 
 class Decoding(Protocol):
-    """What a generation asks for its text, that of sequence 0, in turns: `sample`, `has_room` and
-    `run`."""
+    """Decodes the text in sequence 0. A generation calls `sample`, `has_room` and `run` in turn."""
 
     @property
     def timings(self) -> Drafting | None:
-        """Of drafts, if there are any."""
+        """Statistics of speculative decoding, if it is used."""
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """A text begins, whose cells the model has."""
+        """Start a text whose prompt is in the KV cache."""
 
     def sample(self, completion: Completion, row: Row) -> Piece:
-        """Draw its next token."""
+        """Sample the next token."""
 
     def has_room(self, completion: Completion) -> bool:
-        """Whether it can go on without another cell being freed."""
+        """Whether there are cells for the next step."""
 
     def run(self, completion: Completion) -> Row:
-        """What follows its last token: logits [vocab], valid until the next step, or what is wanted
-        of them where they are on a device."""
+        """Evaluate the last token: returns logits [vocab], valid until the next step, or the argmax
+        where a GPU computes it."""
 
-    def settle(self) -> None:
-        """Let the cache hold the cells of the text and no others."""
+    def drop_drafts(self) -> None:
+        """Remove cells other than the text's from the KV cache, such as rejected drafts."""
 
 
-class OneByOne:
-    """A step for each token. Where a device has the tokens of greedy text, the step of the next one
-    is begun before that is known here: it runs while what came before it is looked at."""
+class PlainDecoding:
+    """One step for each token. With greedy sampling on a GPU, the next step is begun before its
+    token is known on the host, so that it overlaps with the host's work."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.timings: Drafting | None = None
-        self._next: Ahead | None = None  # the step of the last token, if it was begun
+        self._next: Ahead | None = None  # a step begun in advance
 
     def begin(self, prompt: Sequence[int]) -> None:
         pass
@@ -61,37 +60,37 @@ class OneByOne:
 
     def run(self, completion: Completion) -> Row:
         model, argmax = self._model, completion.sampler.takes_argmax
-        if not (argmax and model.runs_ahead):
-            self.settle()
+        if not (argmax and model.can_begin_early):
+            self.drop_drafts()
             position = model.cells.next_position(0)
             (row,) = model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), argmax)
             return row
         now, self._next = self._next, None
-        now = now or model.begin(completion.tokens[-1], model.cells.next_position(0))
+        now = now or model.begin_step(completion.tokens[-1], model.cells.next_position(0))
         try:
-            if now is model.latest and self._goes_on(completion, now.position + 1):
-                self._next = model.begin(LEFT, now.position + 1)
+            if now is model.latest and self._needs_next_step(completion, now.position + 1):
+                self._next = model.begin_step(LEFT, now.position + 1)
             return now.row()
         except BaseException:
-            self.settle()
+            self.drop_drafts()
             now.drop()
             raise
 
-    def _goes_on(self, completion: Completion, position: int) -> bool:
-        """Whether the token that the step of the last one finds may want a step, at a position."""
+    def _needs_next_step(self, completion: Completion, position: int) -> bool:
+        """Whether the token that is being computed will need a step, at `position`."""
         most, learned = completion.params.max_tokens, self._model.config.positions
         wanted = most is None or len(completion.tokens) + 1 < most
         return wanted and self._model.cells.free > 0 and not 0 < learned <= position
 
-    def settle(self) -> None:
+    def drop_drafts(self) -> None:
         if self._next:
             self._next.drop()
             self._next = None
 
 
-class OneText:
-    """Steps for one request of one completion, whose text is sequence 0's. Where the context is
-    full and it `shifts`, the older half beyond the first `keep` tokens is forgotten."""
+class SingleTextStepper:
+    """Steps for a single request with one completion, in sequence 0. With `shifts`, a full context
+    is shifted: the older half after the first `keep` tokens is dropped."""
 
     waiting = 0
 
@@ -100,46 +99,46 @@ class OneText:
         serving: Serving,
         text: PrefixCache,
         decoding: Decoding,
-        drew: Callable[[Sampler], None],
+        on_sampled: Callable[[Sampler], None],
         shifts: bool,
         keep: int,
     ) -> None:
-        """`drew` hears whose turn it was to draw."""
+        """`on_sampled` is called with the sampler after each token."""
         self._serving, self._text, self._decoding = serving, text, decoding
-        self._drew, self._shifts, self._keep = drew, shifts, keep
+        self._on_sampled, self._shifts, self._keep = on_sampled, shifts, keep
         self._request: Request | None = None
-        self._completion: Completion | None = None  # once the prompt is read
+        self._completion: Completion | None = None  # after prefill
 
     def add(self, request: Request) -> None:
         self._request = request
 
     @property
-    def work(self) -> bool:
+    def has_work(self) -> bool:
         return not (self._completion and self._completion.finished)
 
     def step(self) -> list[StepOutput]:
-        """Read the prompt, or else the token drawn last, and draw the next one."""
+        """Prefill the prompt, or evaluate the last token; then sample the next one."""
         assert self._request
-        row = self._run(self._completion) if self._completion else self._read(self._request)
-        return [(self._request, self._drawn(row))]
+        row = self._decode(self._completion) if self._completion else self._prefill(self._request)
+        return [(self._request, self._sample(row))]
 
     def cancel(self, request: Request) -> list[StepOutput]:
         if not self._completion or self._completion.finished:
             return []
-        return [(request, self._completion.cancelled())]
+        return [(request, self._completion.cancel())]
 
     def close(self) -> None:
-        """The cache holds the cells of the text and no others."""
-        self._decoding.settle()
+        """Leave the text's cells in the KV cache, and no others."""
+        self._decoding.drop_drafts()
 
-    def _read(self, request: Request) -> Row:
-        """The logits behind the prompt."""
+    def _prefill(self, request: Request) -> Row:
+        """Prefill the prompt; returns the logits of its last token."""
         prompt, params, timings = request.tokens, request.params, self._serving.timings
         completion = self._serving.completion(0, prompt, params)
         scored = None
         if params.prompt_logprobs is not None:
             scored = Likelihoods(prompt, 0, self._serving.log_sum_exp())
-        row = self._text.read(prompt, timings.prompt, scored)
+        row = self._text.prefill(prompt, timings.prompt, scored)
         if scored:
             completion.prompt_logprobs = (None, *scored.logprobs)
         self._decoding.begin(prompt)
@@ -147,24 +146,24 @@ class OneText:
         self._completion = completion
         return row
 
-    def _run(self, completion: Completion) -> Row:
-        """What follows the token drawn last."""
+    def _decode(self, completion: Completion) -> Row:
+        """Evaluate the last sampled token."""
         if not self._decoding.has_room(completion):
             self._text.shift(self._keep)
         with self._serving.timings.eval.measure(1):
             row = self._decoding.run(completion)
-        self._text.go_on(completion.tokens[-1])
+        self._text.append(completion.tokens[-1])
         return row
 
-    def _drawn(self, row: Row) -> Piece:
-        """The next token."""
+    def _sample(self, row: Row) -> Piece:
+        """Sample the next token."""
         completion, timings = self._completion, self._serving.timings
         assert completion
         timings.cache = self._serving.model.cache_bytes
         with timings.sample.measure(1):
             piece = self._decoding.sample(completion, row)
         self._text.drawn = completion.tokens[-1:]
-        self._drew(completion.sampler)
+        self._on_sampled(completion.sampler)
         if not (completion.finished or self._shifts or self._decoding.has_room(completion)):
-            piece = completion.ended(piece, "length")
+            piece = completion.finish(piece, "length")
         return piece

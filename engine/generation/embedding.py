@@ -1,4 +1,4 @@
-"""Texts as vectors: the last norm's result for their tokens, pooled."""
+"""Text embeddings: pooled hidden states."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ def check_pooling(pooling: str) -> None:
         raise PromptError(f"pooling is {pooling!r}: want one of {', '.join(POOLING)}")
 
 
-def texts_of(engine: "Engine", texts: Sequence[str | Sequence[int]]) -> list[list[int]]:
-    """Their tokens. Raises PromptError before anything is evaluated."""
+def encode_texts(engine: "Engine", texts: Sequence[str | Sequence[int]]) -> list[list[int]]:
+    """Encode the texts. Raises `PromptError` before anything is evaluated."""
     found = []
     for number, text in enumerate(texts):
         found.append(engine.encode(text))
@@ -36,41 +36,41 @@ def texts_of(engine: "Engine", texts: Sequence[str | Sequence[int]]) -> list[lis
 def embeddings(
     engine: "Engine", texts: Sequence[Sequence[int]], pooling: str, normalize: bool
 ) -> Iterator[Array]:
-    """Each text's vector float32 [hidden], or its tokens' [tokens, hidden] with pooling "none"."""
-    held = engine.reading()
+    """Yields each text's embedding float32 [hidden], or [tokens, hidden] with pooling "none"."""
+    held = engine.begin_reading()
     for text in texts:
         vectors = Vectors(text, pooling, normalize)
-        held.take(vectors, engine.timings.prompt)
+        held.collect(vectors, engine.timings.prompt)
         yield vectors.pooled()
 
 
 class Vectors:
-    """The hidden states of a text's tokens, as many as its pooling wants."""
+    """Collects the hidden states of a text's tokens that its pooling needs."""
 
     hidden = True
 
     def __init__(self, text: Sequence[int], pooling: str, normalize: bool) -> None:
-        self.tokens = text[:1] if pooling == "cls" else text  # the first token sees no other
+        self.tokens = text[:1] if pooling == "cls" else text  # it attends only to itself
         self.first = len(text) - 1 if pooling == "last" else 0
         self._pooling, self._normalize = pooling, normalize
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         self._parts: list[Array] = []
 
-    def take(self, rows: Array | Sequence[Row]) -> None:
+    def receive(self, rows: Array | Sequence[Row]) -> None:
         self._parts.append(np.array(rows))
 
     def pooled(self) -> Array:
-        """Of a text that was read. It is pooled as a whole, so that nothing depends on how it was
-        cut. With `normalize` the length of each vector is 1, unless it is 0."""
+        """The embedding, once the text is read. Pooling is done at the end, so that results do not
+        depend on chunking. With `normalize` vectors have length 1, unless they are 0."""
         rows = np.concatenate(self._parts)
         pooled = rows if self._pooling == "none" else rows.mean(axis=0, dtype=np.float64)
         return _normalized(pooled) if self._normalize else pooled.astype(np.float32)
 
 
-def together(found: Sequence[Array], pooling: str, hidden: int) -> Any:
-    """Of many texts: float32 [texts, hidden], or a list with pooling "none"."""
+def stack_embeddings(found: Sequence[Array], pooling: str, hidden: int) -> Any:
+    """Embeddings of many texts: float32 [texts, hidden], or a list with pooling "none"."""
     if pooling == "none":
         return list(found)
     return np.stack(found) if found else np.empty((0, hidden), np.float32)

@@ -1,4 +1,5 @@
-"""Texts that are read for what a step gives behind their tokens, and not gone on with."""
+"""Scoring requests: read a text and collect logits (or hidden states) for its tokens, without
+generating."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,8 +11,8 @@ from reference.op import Array
 
 
 class Reading(Protocol):
-    """What is wanted of a text: a row behind each of `tokens` from number `first` on, the logits
-    [vocab] or, with `hidden`, what they are computed from [hidden]."""
+    """A text to read, and where its rows go: for each of `tokens` from index `first` on, the logits
+    [vocab] or, with `hidden`, the hidden states [hidden]."""
 
     @property
     def tokens(self) -> Sequence[int]: ...
@@ -22,35 +23,35 @@ class Reading(Protocol):
     @property
     def hidden(self) -> bool: ...
 
-    def begin(self) -> None:
-        """Nothing is read yet, or all of it will be read anew."""
+    def reset(self) -> None:
+        """Reset: the text will be read from the start."""
 
-    def take(self, rows: Array | Sequence[Row]) -> None:
-        """The next rows, which are valid until this returns."""
+    def receive(self, rows: Array | Sequence[Row]) -> None:
+        """Receive the next rows, which are valid during this call."""
 
 
 class Likelihoods:
-    """The natural log-probability of each token of a text behind number `first`, and whether each
-    is the likeliest there. Of the last token nothing follows: it need not be read."""
+    """Collects the natural log-probability of each token after index `first`, and whether all were
+    the most likely. The last token is not evaluated."""
 
     hidden = False
 
     def __init__(self, text: Sequence[int], first: int, log_sum_exp: Kernel) -> None:
         self._text, self.first, self._log_sum_exp = text, first, log_sum_exp
-        self.begin()
+        self.reset()
 
     @property
     def tokens(self) -> Sequence[int]:
         return self._text[:-1]
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         self.logprobs: list[float] = []
         self.is_greedy = True
 
-    def take(self, rows: Array | Sequence[Row]) -> None:
+    def receive(self, rows: Array | Sequence[Row]) -> None:
         begin = self.first + 1 + len(self.logprobs)
         following = self._text[begin : begin + len(rows)]
-        for row, token in zip(rows, following, strict=False):  # behind the last one is none
+        for row, token in zip(rows, following, strict=False):  # the last one has no next token
             assert not isinstance(row, Argmax)
             total = call(self._log_sum_exp, {"logits": row})["out"][0]
             self.logprobs.append(float(row[token] - total))

@@ -1,4 +1,4 @@
-"""What a generation gives when it is whole, under vLLM's names."""
+"""Results of a generation, under vLLM's names."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +10,8 @@ from engine.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """A token's natural log-probability under the model; its `rank` among all, from 1, if it is one
-    of the likeliest that were asked for."""
+    """A token's natural log-probability under the model, and its `rank` from 1, if it is among the
+    most likely tokens requested."""
 
     logprob: float
     rank: int | None
@@ -20,12 +20,12 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
-    """One completion: its text, the tokens that were drawn, and why it ended.
+    """One completion: its text and tokens, and why it ended.
 
-    - `finish_reason`: "stop", "length", "cancelled", or "error" of a prompt that failed among many.
+    - `finish_reason`: "stop", "length", "cancelled", or "error" if one of many prompts failed.
     - `stop_reason`: the stop string or the token of `stop_token_ids` that ended it.
-    - `logprobs`: of each token, the likeliest and the drawn one by their ids; None if not asked
-      for. `cumulative_logprob` is the sum of those of the drawn ones.
+    - `logprobs`: for each token, by id, the most likely tokens and the sampled one; None if not
+      requested. `cumulative_logprob` is the sum over the sampled tokens.
     """
 
     index: int
@@ -39,8 +39,8 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimings:
-    """Seconds since a prompt came: until it was first evaluated (`queued`), to its first token, and
-    in all; of its `prompt_tokens`, `cached_tokens` were there already; `tokens` were drawn."""
+    """Seconds from a prompt's arrival until prefill began (`queued`), to its first token, and in
+    all; its `prompt_tokens`, the `cached_tokens` among them, and the generated `tokens`."""
 
     queued: float = 0.0
     first_token: float = 0.0
@@ -51,17 +51,17 @@ class RequestTimings:
 
     @property
     def rate(self) -> float:
-        """Tokens per second behind the first ones."""
+        """Generated tokens per second after the first token."""
         seconds = self.total - self.first_token
         return self.tokens / seconds if seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """A prompt's completions, `outputs[0].text` being the first one's text.
+    """A prompt's completions; `outputs[0].text` is the first one's text.
 
-    `prompt` is None where token ids were given. Of a prompt that failed among many, `error` says
-    why. `prompt_logprobs` are those of its tokens if they were asked for, None for the first.
+    `prompt` is None for token ids. `error` is the reason if one of many prompts failed.
+    `prompt_logprobs` are those of its tokens, if requested, None for the first.
     """
 
     request_id: str
@@ -82,7 +82,7 @@ class RequestOutput:
 def completion_of(
     index: int, pieces: Sequence[Piece], tokenizer: Tokenizer, with_logprobs: bool
 ) -> CompletionOutput:
-    """A completion from its pieces; where the last of them is missing, it has failed."""
+    """A completion from its pieces; it has failed if its last piece is missing."""
     drawn = [piece for piece in pieces if piece.token is not None]
     return CompletionOutput(
         index,
@@ -98,7 +98,7 @@ def completion_of(
 def completions_of(
     pieces: Iterable[Piece], count: int, tokenizer: Tokenizer, with_logprobs: bool
 ) -> tuple[CompletionOutput, ...]:
-    """The completions of one prompt from their pieces, which may come in any order."""
+    """The completions of one prompt from their interleaved pieces."""
     sorted_: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:
         sorted_[piece.index].append(piece)

@@ -1,4 +1,4 @@
-"""What continuations cost: the log-probability of each token from all before it."""
+"""Log-likelihood of continuations, token by token."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from engine.checks import PromptError, check_prompt
 from engine.generation.reading import Likelihoods
-from engine.schedule.many import Prompt, is_one
+from engine.schedule.prompts import Prompt, is_single
 from engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from engine.engine import Engine
 
-Pair = tuple[list[int], list[int]]  # tokens of a prompt, and of what continues it
+Pair = tuple[list[int], list[int]]  # tokens of a prompt and of its continuation
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A continuation's tokens, the natural log-probability of each under the model behind the
-    prompt and those before it, and whether each is the likeliest there."""
+    """A continuation's tokens, the natural log-probability of each given the prompt and the tokens
+    before it, and whether each is the most likely one."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -28,28 +28,28 @@ class Score:
 
     @property
     def cumulative_logprob(self) -> float:
-        """That of the whole continuation."""
+        """The continuation's log-likelihood."""
         return math.fsum(self.logprobs)
 
 
 def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The tokens of a text that goes on: BOS in front where the model wants it and the text has not
-    written it, nothing behind."""
+    """Encode a text that may be continued: with BOS if the model uses it and the text does not have
+    it, without EOS."""
     ids, bos = tokenizer.encode(text, add_special=False, parse_special=True), tokenizer.added_bos
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
 
-def begin_id(tokenizer: Tokenizer) -> int | None:
-    """What stands before a text that nothing stands before: BOS, or EOS where there is none."""
+def context_start_id(tokenizer: Tokenizer) -> int | None:
+    """The token before an empty context: BOS, or EOS if there is no BOS."""
     return tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
 
 
 def cut(tokenizer: Tokenizer, prompt: str, continuation: str) -> Pair:
-    """The tokens of both, as lm-evaluation-harness divides them: spaces at the prompt's end are the
-    continuation's; that is what the tokens of the whole are behind as many as the prompt has alone,
-    even where the border falls within one. Behind an empty prompt stands `begin_id`."""
+    """Tokenize both as lm-evaluation-harness does: trailing spaces of the prompt belong to the
+    continuation, whose tokens are those of the whole text after as many as the prompt alone has,
+    even if a token crosses the boundary. An empty prompt is `context_start_id`."""
     if not prompt:
-        ids, begin = text_ids(tokenizer, continuation), begin_id(tokenizer)
+        ids, begin = text_ids(tokenizer, continuation), context_start_id(tokenizer)
         given = ids[:1] if begin is None or ids[:1] == [begin] else [begin]
         return given, ids[1:] if given == ids[:1] else ids
     kept = prompt.rstrip()
@@ -60,13 +60,13 @@ def cut(tokenizer: Tokenizer, prompt: str, continuation: str) -> Pair:
 def pairs_of(
     engine: "Engine", prompts: Prompt | Sequence[Prompt], continuations: Prompt | Sequence[Prompt]
 ) -> list[Pair]:
-    """Each prompt with its continuation, one of either kind with each of the other. Raises
-    PromptError before anything is evaluated."""
-    several = [[each] if is_one(each) else list(each) for each in (prompts, continuations)]
+    """Encode and pair prompts and continuations; a single one is paired with each of the others.
+    Raises `PromptError` before anything is evaluated."""
+    several = [[each] if is_single(each) else list(each) for each in (prompts, continuations)]
     count = max(map(len, several))
     if any(len(each) not in (1, count) for each in several):
         had = " and ".join(str(len(each)) for each in several)
-        raise PromptError(f"prompts and continuations are as many, or one of either: {had}")
+        raise PromptError(f"want as many prompts as continuations, or one of either: {had}")
     every = (each * count if len(each) == 1 else each for each in several)
     found = []
     for number, (prompt, continuation) in enumerate(zip(*every, strict=True)):
@@ -82,7 +82,7 @@ def _pair(engine: "Engine", prompt: Prompt, continuation: Prompt) -> Pair:
     if isinstance(prompt, str) and isinstance(continuation, str):
         pair = cut(engine.tokenizer, prompt, continuation)
     elif isinstance(prompt, str) or isinstance(continuation, str):
-        raise PromptError("a prompt and its continuation are both texts, or both token ids")
+        raise PromptError("a prompt and its continuation must both be texts, or both token ids")
     else:
         pair = engine.encode(prompt), engine.encode(continuation)
     if not pair[0]:
@@ -95,7 +95,7 @@ def _pair(engine: "Engine", prompt: Prompt, continuation: Prompt) -> Pair:
 
 
 def readings(engine: "Engine", pairs: Sequence[Pair]) -> Iterator[tuple[int, Likelihoods]]:
-    """What is to be read for the pairs by number, those side by side that begin alike."""
+    """Scoring requests by index of their pair, sorted so that shared prefixes are adjacent."""
     log_sum_exp = engine.samplers.kernel("log_sum_exp")
     for number in sorted(range(len(pairs)), key=lambda number: [*chain(*pairs[number])]):
         text, first = [*chain(*pairs[number])], len(pairs[number][0]) - 1
@@ -103,13 +103,13 @@ def readings(engine: "Engine", pairs: Sequence[Pair]) -> Iterator[tuple[int, Lik
 
 
 def score(pair: Pair, read: Likelihoods) -> Score:
-    """Of a pair that was read."""
+    """The score of a pair that was read."""
     return Score(tuple(pair[1]), tuple(read.logprobs), read.is_greedy)
 
 
 def scores(engine: "Engine", pairs: Sequence[Pair]) -> Iterator[tuple[int, Score]]:
-    """The pairs by number with their scores; what they begin with alike is evaluated once."""
-    text = engine.reading()
+    """Yields the pairs' scores by index; shared prefixes are evaluated once."""
+    text = engine.begin_reading()
     for number, reading in readings(engine, pairs):
-        text.take(reading, engine.timings.prompt)
+        text.collect(reading, engine.timings.prompt)
         yield number, score(pairs[number], reading)

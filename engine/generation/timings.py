@@ -1,4 +1,4 @@
-"""Where the time went, in the figures that the field prints."""
+"""Timings of loading, prefill, decode, sampling and speculative decoding."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Span:
-    """Seconds spent on so many tokens."""
+    """Time spent on a number of tokens."""
 
     seconds: float = 0.0
     tokens: int = 0
@@ -20,7 +20,7 @@ class Span:
 
     @contextmanager
     def measure(self, tokens: int) -> Iterator[None]:
-        """Add the time of the block, and its tokens if it ends well."""
+        """Add the duration of the block, and its tokens unless it raises."""
         started = time.perf_counter()
         try:
             yield
@@ -31,8 +31,8 @@ class Span:
 
 @dataclass(slots=True)
 class Timings:
-    """Loading once; prompt tokens, generated tokens and samplings of the last generation, its
-    `speculation`, if tokens were drafted, and the bytes of its keys and values in the `cache`."""
+    """Timings of loading, and of the last generation: prompt tokens, decoded tokens, sampling;
+    statistics of its `speculation`, if used, and the bytes of the KV `cache`."""
 
     load: Span
     prompt: Span
@@ -46,34 +46,34 @@ class Timings:
         return cls(Span(), Span(), Span(), Span())
 
     def start(self) -> None:
-        """Begin a new generation."""
+        """Reset for a new generation."""
         self.prompt, self.eval, self.sample = Span(), Span(), Span()
         self.speculation = None
 
     @property
     def total(self) -> Span:
-        """Prompt, generation and sampling together."""
+        """Sum of prefill, decode and sampling."""
         spans = (self.prompt, self.eval, self.sample)
         return Span(sum(s.seconds for s in spans), self.prompt.tokens + self.eval.tokens)
 
 
 @dataclass(slots=True)
 class Drafting:
-    """What drafts did for a generation: time for drafting and for the target's steps, tokens that
-    were drafted and of these accepted, also by position in the draft."""
+    """Statistics of speculative decoding: time for drafting and verification, drafted and accepted
+    tokens, also by position in the draft."""
 
     draft: Span = field(default_factory=Span)
     verify: Span = field(default_factory=Span)
     steps: int = 0
-    tokens: int = 0  # of the text, that these steps gave
+    tokens: int = 0  # tokens of the text from these steps
     drafted: int = 0
     accepted: int = 0
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
 
     def add(self, depth: int, drafted: int, accepted: int, tokens: int) -> None:
-        """A step with a draft of so many tokens, the longest branch of which has `depth`, and of
-        which so many were accepted; it gave the text so many."""
+        """Count a step: a draft of `drafted` tokens whose longest branch has `depth`, `accepted` of
+        them, and the `tokens` that the text gained."""
         self.steps += 1
         self.tokens += tokens
         self.drafted += drafted
@@ -87,16 +87,16 @@ class Drafting:
 
     @property
     def acceptance(self) -> float:
-        """Of the drafted tokens, the share that was accepted."""
+        """Accepted share of the drafted tokens."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def acceptance_at(self) -> list[float]:
-        """The same by position, where a draft reached it."""
+        """Acceptance by position in the draft, over the drafts that reach it."""
         pairs = zip(self.accepted_at, self.drafted_at, strict=True)
         return [accepted / drafted for accepted, drafted in pairs]
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens that a step of the target gave, its own among them."""
+        """Mean tokens per step of the target, its own token included."""
         return self.tokens / self.steps if self.steps else 0.0

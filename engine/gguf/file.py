@@ -33,8 +33,8 @@ from gguf.constants import (
     GGUFValueType,
 )
 
-from engine.closing import Closing
-from engine.faults import shown_path, unreadable
+from engine.closeable import Closeable
+from engine.file_errors import shown_path, unreadable
 from engine.gguf.cursor import STRING_BYTES, Cursor, GGUFError, ValueType, shown
 from reference.formats import FORMATS
 
@@ -168,7 +168,7 @@ def _stored(mapping: mmap.mmap, info: TensorInfo) -> Bytes:
     return rows[list(info.picked)].reshape(*info.dims[:-1], -1) if info.picked else rows
 
 
-class GGUFFile(Closing):
+class GGUFFile(Closeable):
     """A little-endian GGUF file of version 2 or 3, mapped read-only.
 
     path, size   where it is, and its bytes

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from engine.faults import reason, shown_path, unreadable
+from engine.file_errors import reason, shown_path, unreadable
 from engine.gguf.file import Bytes, GGUFError, GGUFFile, TensorInfo, is_unchanged
 
 PIECE = 2**26  # bytes read at a time

@@ -48,7 +48,7 @@ class Traits:
     windows       the last of every so many blocks reaches the whole context, the others have a
                   window, if the file has one; 0: all have it
     window        the tokens of a window where the file does not say; None: it has to
-    windows_turn  whether rope turns in blocks with a window alone
+    windows_rotate  whether rope turns in blocks with a window alone
     window_base   base of rope in blocks with a window where the file does not say: theirs is not
                   scaled then; 0: it is that of the others; None: the file may not say
     unscaled      theirs is not scaled, and the base is that of the others where it is not told
@@ -79,7 +79,7 @@ class Traits:
     divides: bool = False
     windows: int = 0
     window: int | None = 0
-    windows_turn: bool = False
+    windows_rotate: bool = False
     window_base: float | None = None
     unscaled: bool = False
     score_cap: float | None = None
@@ -159,7 +159,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     ),
     "cohere2": replace(
         LLAMA, norm_eps=("attention.layer_norm_epsilon", None), scales=("logit_scale",),
-        windows=4, window=None, windows_turn=True,
+        windows=4, window=None, windows_rotate=True,
     ),
     "mamba": replace(LLAMA, ssm=True),
     "mamba2": replace(LLAMA, ssm=True),

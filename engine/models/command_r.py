@@ -52,7 +52,7 @@ def build(net: Network) -> Value:
     x, rotation, config = net.embedded(), net.rotation(), net.config
     for i in range(config.blocks):
         h = net.layer_norm(f"blk.{i}.attn_norm", x)
-        attended = net.attention(i, h, rotation if config.turns(i) else None, "rope_norm")
+        attended = net.attention(i, h, rotation if config.has_rope(i) else None, "rope_norm")
         x = parallel_residual(net, i, x, attended, h)
     logits = net.logits(net.layer_norm("output_norm", net.wanted(x)))
     return net.scaled("logits_scaled", logits, config.scales.logits)

@@ -132,7 +132,7 @@ def build(net: Network) -> Value:
 def by_head(net: Network, label: str, x: Value, size: int, whole: int) -> Value:
     """The first `size` elements of each head times its own matrix of LABEL.weight, followed by the
     head's last elements, up to `whole`. x [tokens heads width] -> [tokens heads whole]."""
-    rows, ends = net.graph.several("heads_apart", f"{label}.apart", x=x, size=size)
+    rows, ends = net.graph.multi_output("heads_apart", f"{label}.apart", x=x, size=size)
     matrices = {"weight": net.weights[f"{label}.weight"], "slots": net.weights[SLOTS]}
     made = net.graph("linear_experts", label, x=rows, ends=ends, **matrices)
     return net.graph("heads_joined", f"{label}.joined", y=made, x=x, whole=whole)

@@ -44,7 +44,7 @@ def tensors(config: ModelConfig, own: Experts) -> Tensors:
 def optional(config: ModelConfig, i: int) -> Tensors:
     """The optional bias of scores that affects only the choice of experts (DeepSeek V3)."""
     own = config.experts
-    return {"exp_probs_b.bias": (own.count,)} if own and config.routes(i) else {}
+    return {"exp_probs_b.bias": (own.count,)} if own and config.is_mixture(i) else {}
 
 
 def parts(config: ModelConfig) -> dict[str, OfEach | Shaped]:
@@ -53,7 +53,7 @@ def parts(config: ModelConfig) -> dict[str, OfEach | Shaped]:
     if not (own := config.experts):
         return {}
     found: dict[str, OfEach | Shaped] = {}
-    for block in (f"blk.{i}" for i in range(config.blocks) if config.routes(i)):
+    for block in (f"blk.{i}" for i in range(config.blocks) if config.is_mixture(i)):
         found[f"{block}.ffn_down_exps.scale"] = Shaped(
             f"{block}.ffn_down_exps.scale", (own.count, 1)
         )
@@ -79,7 +79,7 @@ def mixture(net: Network, i: int, x: Value, own: Experts, routed: Value | None =
     """
     block, graph, activation = f"blk.{i}", net.graph, net.config.activation
     shares, chosen = _routed(net, block, routed or x, own)
-    rows, expert, places, ends, *_ = graph.several(
+    rows, expert, places, ends, *_ = graph.multi_output(
         "sort_by_expert", f"{block}.sorted", chosen=chosen, experts=own.count
     )
 

@@ -19,7 +19,7 @@ GATED = ("swiglu", "geglu", "reglu", "squared_reglu", "drelu")
 
 def tensors(config: ModelConfig, i: int) -> Tensors:
     """The tensors of block i, with dimensions (rows, elements)."""
-    if config.experts and config.routes(i):
+    if config.experts and config.is_mixture(i):
         return experts.tensors(config, config.experts)
     hidden, ffn = config.hidden, config.ffn
     names = ("ffn_gate", "ffn_up") if config.activation in GATED else ("ffn_up",)
@@ -110,7 +110,7 @@ def feed_forward(net: Network, i: int, x: Value) -> Value:
     expert is such a network (experts.py). -> [tokens hidden].
     """
     block, config, graph = f"blk.{i}", net.config, net.graph
-    if config.experts and config.routes(i):
+    if config.experts and config.is_mixture(i):
         return experts.mixture(net, i, x, config.experts)
     label = f"{block}.{config.activation}"
     if config.activation in GATED:

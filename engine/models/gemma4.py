@@ -59,7 +59,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
             "post_ffw_norm_1.weight": (hidden,),
             "post_ffw_norm_2.weight": (hidden,),
         }
-    if config.kept(i) == i:
+    if config.cache_block(i) == i:
         tensors |= {"attn_k.weight": (kv, hidden), "attn_k_norm.weight": (own.head_dim,)}
     if each:
         tensors |= {
@@ -74,7 +74,7 @@ def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
     own = config.of_block(i)
     tensors: Tensors = {"layer_output_scale.weight": (1,)}
-    if config.kept(i) == i:
+    if config.cache_block(i) == i:
         tensors["attn_v.weight"] = (own.kv_heads * own.head_dim, config.hidden)
     if own.experts:
         tensors["ffn_down_exps.scale"] = (own.experts.count,)
@@ -133,7 +133,11 @@ def build(net: Network) -> Value:
 def attention(net: Network, i: int, h: Value, turn: Value) -> Value:
     """Block i's attention of h [tokens hidden], to its own keys and values or an earlier block's.
     -> [tokens hidden]."""
-    attn, kept, tokens = f"blk.{i}.attn", f"blk.{net.config.kept(i)}", net.inputs.tokens.dims[0]
+    attn, kept, tokens = (
+        f"blk.{i}.attn",
+        f"blk.{net.config.cache_block(i)}",
+        net.inputs.tokens.dims[0],
+    )
     there = {f"blk.{i}.{part}_cache": net.caches[f"{kept}.{part}_cache"] for part in "kv"}
     net = replace(net, config=net.config.of_block(i), caches=there)
     own = net.config

@@ -30,7 +30,7 @@ LAST = "token_embd_norm"  # the last norm, whatever its name says
 def block(config: ModelConfig, i: int) -> Tensors:
     """What block i needs, with dimensions (rows, elements)."""
     hidden = config.hidden
-    if config.attends(i):
+    if config.has_attention(i):
         own = attention_tensors(config) | qk_norms(config)
     else:
         assert config.ssm
@@ -71,7 +71,7 @@ def build(net: Network) -> Value:
     x, rotation = net.embedded(), net.rotation()
 
     def mixed(i: int, h: Value) -> Value:
-        attends = net.config.attends(i)
+        attends = net.config.has_attention(i)
         return net.attention(i, h, rotation) if attends else short_convolution(net, i, h)
 
     return logits_of_blocks(net, x, mixed, last=LAST)
@@ -81,7 +81,7 @@ def short_convolution(net: Network, i: int, h: Value) -> Value:
     """C * the convolution of B * x, projected [tokens hidden]."""
     conv, state = f"blk.{i}.shortconv", net.caches[f"blk.{i}.conv_state"]
     b, c, x = (net.project(f"{conv}.in_proj_{name}", h) for name in "bcx")
-    convolved, _ = net.graph.several(
+    convolved, _ = net.graph.multi_output(
         "causal_conv1d",
         f"{conv}.conv",
         into={"states": state},

@@ -29,7 +29,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
 def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
     own = attention_biases(config)
-    return own if config.routes(i) else {**own, **feed_forward.biases(config)}
+    return own if config.is_mixture(i) else {**own, **feed_forward.biases(config)}
 
 
 def build(net: Network) -> Value:
@@ -37,7 +37,7 @@ def build(net: Network) -> Value:
     x, rotation = net.embedded(net.config.scales.embedding), net.rotation()
 
     def mixed(i: int, h: Value) -> Value:
-        return net.attention(i, h, rotation if net.config.turns(i) else None, "rope_norm")
+        return net.attention(i, h, rotation if net.config.has_rope(i) else None, "rope_norm")
 
     return net.scaled("logits_scaled", logits_of_blocks(net, x, mixed), net.config.scales.logits)
 

@@ -45,9 +45,9 @@ def _first(ssm: Ssm, hidden: int) -> Tensors:
 def _second(ssm: Ssm, hidden: int) -> Tensors:
     """A block of Mamba 2."""
     return {
-        "ssm_in.weight": (ssm.inner + ssm.convolved + ssm.rank, hidden),
-        "ssm_conv1d.weight": (ssm.convolved, ssm.taps),
-        "ssm_conv1d.bias": (ssm.convolved,),
+        "ssm_in.weight": (ssm.inner + ssm.conv_channels + ssm.rank, hidden),
+        "ssm_conv1d.weight": (ssm.conv_channels, ssm.taps),
+        "ssm_conv1d.bias": (ssm.conv_channels,),
         "ssm_dt.bias": (ssm.rank,),
         "ssm_a": (ssm.rank, 1),
         "ssm_d": (ssm.rank, 1),
@@ -146,7 +146,7 @@ def convolved(
     one."""
     part = part and f"_{part}"
     state = net.caches[f"{block}.conv_state{part}"]
-    out, _ = net.graph.several(
+    out, _ = net.graph.multi_output(
         "causal_conv1d",
         f"{block}.conv{part}",
         into={"states": state},
@@ -166,7 +166,7 @@ def scanned(net: Network, op: str, block: str, x: Value, dt: Value, b: Value, c:
     if op == "ssm_scan_heads":
         a, d = a.view(x.dims[1]), d.view(x.dims[1])
     own = {"x": x, "dt": dt, "a": a, "b": b, "c": c, "d": d, "before": state, **routes(net.inputs)}
-    out, _ = net.graph.several(op, f"{block}.scan", into={"states": state}, **own)
+    out, _ = net.graph.multi_output(op, f"{block}.scan", into={"states": state}, **own)
     return out
 
 

@@ -38,7 +38,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
     """What block i needs, with dimensions ([experts], rows, elements)."""
     return {
         "attn_norm.weight": (config.hidden,),
-        **(_attending(config) if config.attends(i) else _delta_net(config)),
+        **(_attending(config) if config.has_attention(i) else _delta_net(config)),
         "post_attention_norm.weight": (config.hidden,),
         **feed_forward.tensors(config, i),
     }
@@ -55,9 +55,9 @@ def _delta_net(config: ModelConfig) -> Tensors:
     ssm, hidden = _ssm(config), config.hidden
     gates = ("ssm_ba",) if _in_a_row(config) else ("ssm_beta", "ssm_alpha")
     return {
-        "attn_qkv.weight": (ssm.convolved, hidden),
+        "attn_qkv.weight": (ssm.conv_channels, hidden),
         "attn_gate.weight": (ssm.inner, hidden),
-        "ssm_conv1d.weight": (ssm.convolved, ssm.taps),
+        "ssm_conv1d.weight": (ssm.conv_channels, ssm.taps),
         **{f"{name}.weight": (2 * ssm.rank // len(gates), hidden) for name in gates},
         "ssm_dt.bias": (ssm.rank,),
         "ssm_a": (ssm.rank,),
@@ -88,7 +88,7 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
     shared, head_dim = ssm.rank // ssm.groups, config.head_dim
     for i in range(config.blocks):
         block = f"blk.{i}"
-        if config.attends(i):
+        if config.has_attention(i):
             # the gate before the queries, which take the tensor's own name
             found |= _in_turn(f"{block}.attn_q", ("attn_q", "attn_gate"), config.heads, head_dim)
             continue
@@ -127,7 +127,7 @@ def build(net: Network) -> Value:
     x, rotation = net.embedded(), net.rotation()
 
     def mixed(i: int, h: Value) -> Value:
-        attends = net.config.attends(i)
+        attends = net.config.has_attention(i)
         return net.attention(i, h, rotation) if attends else delta_net(net, f"blk.{i}", h)
 
     return logits_of_blocks(net, x, mixed)
@@ -153,7 +153,7 @@ def delta_net(net: Network, block: str, h: Value) -> Value:
     beta = net.project(f"{block}.ssm_beta", h)
     alpha = net.project(f"{block}.ssm_alpha", h)
     dt = graph("softplus", f"{block}.dt", x=net.biased(f"{block}.ssm_dt", alpha))
-    out, _ = graph.several(
+    out, _ = graph.multi_output(
         "gated_delta_net",
         f"{block}.delta_net",
         into={"states": state},

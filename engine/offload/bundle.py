@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from engine.errors import EngineError
-from engine.faults import shown_path
+from engine.file_errors import shown_path
 from engine.gguf.cursor import shown
 from engine.gguf.file import GGUFFile, TensorInfo, ValueType
 from engine.gguf.writer import NewTensor

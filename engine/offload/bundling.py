@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUFValueType
 
-from engine.faults import shown_path
+from engine.file_errors import shown_path
 from engine.gguf.edit import copied, keys_of, write_from
 from engine.gguf.file import ALIGNMENT, Bytes, GGUFFile, TensorInfo
 from engine.gguf.tensor_reader import TensorReader

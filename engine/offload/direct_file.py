@@ -5,8 +5,8 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-from engine.closing import Closing
-from engine.faults import shown_path, unreadable
+from engine.closeable import Closeable
+from engine.file_errors import shown_path, unreadable
 from engine.gguf.file import is_unchanged, stamp_of
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.io_pool import File
@@ -16,7 +16,7 @@ PAGE = 4096
 O_DIRECT = getattr(os, "O_DIRECT", 0)
 
 
-class DirectFile(Closing):
+class DirectFile(Closeable):
     """A file that an `IOPool` reads with O_DIRECT, or through the page cache where that is not
     possible.
 

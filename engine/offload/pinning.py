@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from engine.config import ModelConfig, ModelError
-from engine.faults import shown_path
+from engine.file_errors import shown_path
 from engine.gguf.file import GGUFFile
 from engine.placement import statistics
 from kernels.cpu.runtime.neuron_window import slots_needed

@@ -40,7 +40,7 @@ def choosing_pages(policy: Quest, sequences: int, context: int) -> Pass:
             chooses = node.op == "attention" and node.block in blocks
             return blocks[node.block].nodes() if chooses else [node]
 
-        return graph.rewritten(divided), memory | added
+        return graph.map_nodes(divided), memory | added
 
     return apply
 
@@ -120,7 +120,7 @@ class _Block:
             "page_scores", f"{name}.page_scores", out=scores, q=q, extremes=extremes,
             spans=choosing, page=page, before=scores,
         )  # fmt: skip
-        _, chosen_spans = graph.several(
+        _, chosen_spans = graph.multi_output(
             "choose_pages", f"{name}.page_lists", {"out": lists}, scores=scores,
             lists=given["lists"], spans=choosing, page=page, chosen=self.policy.chosen,
             kv_heads=own.kv_heads, before=lists,

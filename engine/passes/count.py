@@ -65,7 +65,7 @@ def count_neurons(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
         if block not in seen:
             seen.add(block)
             every = found("threshold_mask", f"{block}.every", logits=out, threshold=-np.inf)
-            rows, rest = found.several("active_rows", f"{block}.every_rows", mask=every)
+            rows, rest = found.multi_output("active_rows", f"{block}.every_rows", mask=every)
             values = found(
                 "sparse_linear",
                 f"{block}.every_out",

@@ -43,7 +43,7 @@ def heads_apart(method: Streaming) -> Pass:
                 return own.writes(node)
             return own.attends() if own and node.op == "attention" else [node]
 
-        return graph.rewritten(apart), memory | added
+        return graph.map_nodes(apart), memory | added
 
     return apply
 
@@ -51,7 +51,7 @@ def heads_apart(method: Streaming) -> Pass:
 def _demand_heads(method: Streaming, graph: Graph) -> list[str]:
     """The attention nodes; tells the method which heads stream. ModelError where the policy does
     not suit the model."""
-    seen, capacity = method.policy.seen, method.cells.capacity
+    seen, capacity = method.policy.max_seen, method.cells.capacity
     if seen >= capacity:
         raise ModelError(
             f"kv_policy DuoAttention: streaming heads see {seen} cells, which is all of a context"

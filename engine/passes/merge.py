@@ -41,7 +41,7 @@ def merging(method: Merged) -> Pass:
             before = pairs[node.block].merged() if node.block in pairs else []
             return [*before, of[node.block].attention(node)]
 
-        return graph.rewritten(merges), memory | added
+        return graph.map_nodes(merges), memory | added
 
     return apply
 
@@ -108,7 +108,7 @@ class _Pair:
     def attention(self, node: Node) -> Node:
         """The attention node over pages and unmerged cells."""
         own = self._inputs
-        return replace(node, op="attention_minicache").given(
+        return replace(node, op="attention_minicache").with_arguments(
             spans=own.spans,
             k_pages=self._pages("k"),
             v_pages=self._pages("v"),

@@ -40,8 +40,8 @@ def packing(pages: TwoBits) -> Pass:
                 given |= {name: node.arguments[name] for name in ("lists", "spans")}
                 nodes.append(Node(op, given, node.format, name))
             attends = replace(node, op="attention_kivi")
-            return [*nodes, attends.given(**own, page_lists=page_lists, packed=packed)]
+            return [*nodes, attends.with_arguments(**own, page_lists=page_lists, packed=packed)]
 
-        return graph.rewritten(packs), memory | added
+        return graph.map_nodes(packs), memory | added
 
     return apply

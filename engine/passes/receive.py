@@ -36,7 +36,7 @@ def receiving(policy: Policy, sequences: int, context: int) -> Pass:
                 return [node]
             block, heads = numbers[node.block], heads_of(node)
             if policy.by_block:
-                node = node.given(spans=own(SPANS, block))
+                node = node.with_arguments(spans=own(SPANS, block))
             if not policy.observers:
                 return [node]
             dims = sequences, heads.kv_heads, context
@@ -46,6 +46,6 @@ def receiving(policy: Policy, sequences: int, context: int) -> Pass:
             arguments |= {"spans": own(OBSERVED, block), "before": total, "out": total}
             return [node, Node("attention_received", arguments, node.format, total.name)]
 
-        return graph.rewritten(attends), memory | zeros(made, memory)
+        return graph.map_nodes(attends), memory | zeros(made, memory)
 
     return apply

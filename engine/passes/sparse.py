@@ -28,7 +28,7 @@ def sparse(net: Network) -> Pass:
             made = replace(net, graph=Graph())
             _FeedForward(made, f"blk.{i}", x).build(residual=norm.value("x"))
             *before, last = made.graph.nodes
-            last = last.given(out=nodes[end - 1].value("out"))
+            last = last.with_arguments(out=nodes[end - 1].value("out"))
             nodes = [*nodes[:begin], *before, last, *nodes[end:]]
         return Graph(nodes), memory
 
@@ -88,7 +88,7 @@ class _FeedForward:
                 if f"{block}.{name}.weight{part}" in own:
                     own[f"{block}.{name}.weight"] = own[f"{block}.{name}.weight{part}"]
             there = replace(self, net=replace(self.net, weights=own))
-            with self.net.graph.on(target):
+            with self.net.graph.on_target(target):
                 resident = there._resident(part, mask)
                 sums.append(there._sum(part, there._activations(part, resident), resident))
         return self.net.add(f"{block}.sides", *sums) if sums[1:] else sums[0]
@@ -102,7 +102,9 @@ class _FeedForward:
 
     def _active(self, name: str, mask: Value) -> dict[str, Value]:
         """The mask and the list of rows that it selects."""
-        rows, count = self.net.graph.several("active_rows", f"{self.block}.{name}_rows", mask=mask)
+        rows, count = self.net.graph.multi_output(
+            "active_rows", f"{self.block}.{name}_rows", mask=mask
+        )
         return {"mask": mask, "rows": rows, "count": count}
 
     def _activations(self, part: str, active: Mapping[str, Value]) -> Value:

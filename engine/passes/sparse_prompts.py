@@ -39,9 +39,9 @@ def sparse_prompts(method: MInference, context: int) -> Pass:
                 return [node]
             block = _Block(node, prompt, held, *patterns[node.block])
             added.update(block.memory)
-            return [node.given(spans=dense), *block.nodes(method)]
+            return [node.with_arguments(spans=dense), *block.nodes(method)]
 
-        return graph.rewritten(sees), memory | added
+        return graph.map_nodes(sees), memory | added
 
     return apply
 

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from engine.atomic_write import atomic_write
-from engine.closing import Closing
+from engine.closeable import Closeable
 from engine.perplexity.scores import Coded
 from engine.perplexity.text import LEAST_CONTEXT, PerplexityError, Text, Tokens, scored_of
 
@@ -58,7 +58,7 @@ def writing(path: Path, text: Text, vocab: int) -> Iterator[LogitsWriter]:
         yield LogitsWriter(file, row_of(vocab))
 
 
-class LogitsFile(Closing):
+class LogitsFile(Closeable):
     """A base run to compare with, read one chunk at a time."""
 
     def __init__(self, path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.engine import Engine
 from engine.perplexity.text import Passage, PerplexityError
-from engine.sampling.chain import over
+from engine.sampling.chain import sampling_spec
 from kernels.call import bind
 from reference.op import Arguments, Array
 
@@ -57,7 +57,7 @@ class Scorer:
     def __init__(self, engine: Engine) -> None:
         self.engine, model = engine, engine.model
         vocab = model.config.vocab
-        needs = {op: over(op, vocab) for op in OPS}
+        needs = {op: sampling_spec(op, vocab) for op in OPS}
         kernels = model.dispatcher.choose(list(needs.values()), model.options.progress.certified)
         for kernel in kernels.values():
             kernel.share.compile()  # certified now, not while the first passage waits

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from engine.errors import EngineError
-from engine.faults import shown_path
+from engine.file_errors import shown_path
 from engine.gguf.file import GGUFFile, TensorInfo
 from engine.offload.bundle import UNDO_FIRST, is_bundled
 from kernels.cuda.runtime.device import Device

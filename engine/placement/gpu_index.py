@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import EngineError
-from engine.faults import shown_path
+from engine.file_errors import shown_path
 from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, text, u32, u64, write_gguf
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine.atomic_write import OutputError
-from engine.faults import shown_path
+from engine.file_errors import shown_path
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.placement import gpu_index
 from engine.placement.budget import PlacementError, parts, room

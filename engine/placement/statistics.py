@@ -22,7 +22,7 @@ import numpy as np
 from engine import torch_file
 from engine.atomic_write import OutputError, atomic_write, check
 from engine.errors import EngineError
-from engine.faults import shown_path, unreadable, unwritable
+from engine.file_errors import shown_path, unreadable, unwritable
 from engine.gguf.file import GGUFFile
 from reference.op import Array
 

@@ -1,15 +1,15 @@
-"""H2O (Zhang et al., arXiv 2306.14048): the heavy hitters, cells that received most attention of
-all tokens so far, and the latest. Here they are counted while the prompt is read."""
+"""H2O (Zhang et al., arXiv 2306.14048): keeps heavy hitters, the cells that received most attention
+from all tokens so far, and the latest. Here attention is summed during prefill."""
 
 from dataclasses import dataclass
 
 from engine.graph import Graph, Value
-from engine.policies.policy import EVERY, Block, Policy
+from engine.policies.policy import ALL_TOKENS, Block, Policy
 
 
 @dataclass(frozen=True, slots=True)
 class H2O(Policy):
-    """The last `recent` cells, and the rest of `capacity` by what they received."""
+    """Keeps the last `recent` cells, and the rest of `capacity` by received attention."""
 
     recent: int = 512
 
@@ -19,7 +19,7 @@ class H2O(Policy):
 
     @property
     def observers(self) -> int:
-        return EVERY
+        return ALL_TOKENS
 
     def scores(self, graph: Graph, block: Block) -> Value:  # noqa: ARG002
         return block.received

@@ -1,4 +1,4 @@
-"""Keys unlike the mean of all directions are kept (Park et al., arXiv 2504.15364)."""
+"""KeyDiff (Park et al., arXiv 2504.15364): keeps the keys least similar to the mean direction."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from engine.policies.policy import Block, Policy
 
 @dataclass(frozen=True, slots=True)
 class KeyDiff(Policy):
-    """`capacity` cells by their keys alone, wherever they stand."""
+    """Keeps `capacity` cells by their keys alone, at any position."""
 
     def scores(self, graph: Graph, block: Block) -> Value:
         return graph(

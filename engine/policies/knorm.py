@@ -1,4 +1,4 @@
-"""Keys of a small norm receive the most attention (Devoto et al., arXiv 2406.11430)."""
+"""Knorm (Devoto et al., arXiv 2406.11430): small keys receive most attention."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from engine.policies.policy import Block, Policy
 
 @dataclass(frozen=True, slots=True)
 class Knorm(Policy):
-    """`capacity` cells by their keys alone, wherever they stand."""
+    """Keeps `capacity` cells by their keys alone, at any position."""
 
     def scores(self, graph: Graph, block: Block) -> Value:
         return graph(

@@ -1,5 +1,5 @@
-"""MInference (Jiang et al., arXiv 2407.02490): prompts are read by sparse attention, each head's by
-one of three patterns. What a head sees is estimated from the prompt itself, stretch by stretch."""
+"""MInference (Jiang et al., arXiv 2407.02490): sparse attention for prefill, with one of three
+patterns per head. What a head attends to is estimated from the prompt, chunk by chunk."""
 
 import json
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ModelError
-from engine.policies.policy import demand_numbers
+from engine.policies.policy import check_fields
 from reference.attention.pattern_attention import BLOCK
 from reference.attention.prompt_patterns import A_SHAPE, BLOCK_SPARSE, VERTICAL_SLASH
 from reference.op import Array
 
-# of the authors' files, with how many numbers follow
+# by their names in the authors' files, with the number of parameters
 PATTERNS = {
     "stream_llm": (A_SHAPE, 2),
     "vertical_and_slash": (VERTICAL_SLASH, 2),
@@ -26,13 +26,12 @@ PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class MInference:
-    """A head has the pattern that the file `heads` gives it, one of the authors' files: a list with
-    an entry for each block, {"0": ["vertical_and_slash", 1000, 6096, 1.0], ...}. Others see the
-    best `columns` and `diagonals`, of which the `first` columns and the `recent` diagonals are seen
-    whatever they score.
+    """`heads` is a file of patterns in the authors' format: a list with an entry for each block,
+    {"0": ["vertical_and_slash", 1000, 6096, 1.0], ...}. Other heads attend to the best `columns`
+    and `diagonals`, always including the `first` columns and the `recent` diagonals.
 
-    A prompt is read in stretches of `stretch` tokens; in each the last `observers` of it say which
-    columns and diagonals are best.
+    A prompt is read in chunks of `stretch` tokens; the last `observers` tokens of each determine
+    the best columns and diagonals.
     """
 
     columns: int = 1000
@@ -44,23 +43,23 @@ class MInference:
     heads: str = ""
 
     def __post_init__(self) -> None:
-        """Raise ModelError for what are no numbers of cells."""
-        demand_numbers(self)
+        """Raise `ModelError` for invalid sizes."""
+        check_fields(self)
         if self.recent < 1 or self.observers < 1:
-            raise ModelError("MInference: want a recent diagonal, a token's own, and an observer")
+            raise ModelError("MInference: recent and observers must be at least 1")
         if self.stretch < BLOCK or self.stretch % BLOCK:
             raise ModelError(
-                f"MInference: stretch is {self.stretch}: want a multiple of {BLOCK}, the queries of"
-                " a block"
+                f"MInference: stretch is {self.stretch}: want a multiple of {BLOCK}, the block size"
+                " of queries"
             )
 
     def patterns(self, blocks: int, heads: int) -> list[tuple[Array, Array]]:
-        """Of each of a model's blocks which pattern its heads have, int32 [heads], and its numbers,
-        int32 [heads, 2]."""
+        """By block, the pattern of each head, int32 [heads], and its parameters, int32 [heads,
+        2]."""
         given = _file(Path(self.heads)) if self.heads else []
         if given and len(given) != blocks:
             raise ModelError(
-                f"{self.heads}: patterns of {len(given)} blocks, the model has {blocks}"
+                f"{self.heads}: patterns for {len(given)} blocks, the model has {blocks}"
             )
         found = []
         for i in range(blocks):
@@ -82,9 +81,9 @@ def _file(path: Path) -> Patterns:
     try:
         blocks: Any = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: no file of patterns: {error}") from None
+        raise ModelError(f"{path}: not a file of patterns: {error}") from None
     if not isinstance(blocks, list) or not all(isinstance(own, dict) for own in blocks):
-        raise ModelError(f"{path}: no file of patterns: want a list with an entry for each block")
+        raise ModelError(f"{path}: not a file of patterns: want a list with an entry per block")
     return [
         {_head(path, head): _pattern(path, i, head, given) for head, given in own.items()}
         for i, own in enumerate(blocks)
@@ -93,7 +92,7 @@ def _file(path: Path) -> Patterns:
 
 def _head(path: Path, head: str) -> int:
     if not head.isdecimal():
-        raise ModelError(f"{path}: {head!r} is the number of no head")
+        raise ModelError(f"{path}: {head!r} is not the index of a head")
     return int(head)
 
 
@@ -107,7 +106,7 @@ def _pattern(path: Path, block: int, head: str, given: Any) -> tuple[int, list[i
             " with its numbers"
         )
     if (kind == A_SHAPE and numbers[1] < 1) or (kind == BLOCK_SPARSE and numbers[0] < 1):
-        raise ModelError(f"{path}: block {block}, head {head}: sees nothing")
+        raise ModelError(f"{path}: block {block}, head {head}: attends to nothing")
     return kind, numbers
 
 
@@ -115,8 +114,8 @@ def _fits(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**31
 
 
-def prompts_of(text: str) -> MInference:
-    """What a text such as `minference:columns=1000,heads=FILE` says."""
+def parse_prompt_attention(text: str) -> MInference:
+    """Parse a text such as `minference:columns=1000,heads=FILE`."""
     name, _, given = text.partition(":")
     if name != "minference":
         raise ModelError(f"prompt_attention is {name!r}: want minference")

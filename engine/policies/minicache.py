@@ -1,21 +1,21 @@
-"""MiniCache (Liu et al., arXiv 2405.14366): from the middle on pairs of blocks share a cache."""
+"""MiniCache (Liu et al., arXiv 2405.14366): pairs of blocks in the upper half share a KV cache."""
 
 from dataclasses import dataclass
 
 from engine.errors import ModelError
-from engine.policies.policy import demand_numbers
+from engine.policies.policy import check_fields
 from reference.formats.minicache import GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class MiniCache:
-    """No token is dropped: once a prompt has been read, keys and values of two adjacent blocks have
-    one direction between theirs, `towards` per cent of the way from the lower to the upper, and a
-    length each; so have an answer's, when at least `recent` tokens are younger. Of each 256 tokens
-    `retained` per cent, rounded up, whose directions are furthest apart stay as they are, by head.
+    """No token is dropped: after prefill, the keys and values of two adjacent blocks share a
+    direction between theirs (`towards` per cent of the way from the lower block's to the upper's)
+    and keep their own magnitudes; decoded tokens follow once `recent` tokens come after them. Of
+    each 256 tokens, `retained` per cent (rounded up) with the largest angles stay unmerged, per
+    head.
 
-    The pairs begin with the block `start`; 0 is the middle one, or the next if an odd number of
-    blocks would be left.
+    Pairs begin with block `start`; 0 is the middle one, or the next if the rest would be odd.
     """
 
     retained: int = 5
@@ -25,11 +25,11 @@ class MiniCache:
 
     @property
     def kept(self) -> int:
-        """How many of a page's tokens are retained for each head."""
+        """Number of unmerged tokens in a page, per head."""
         return -(-self.retained * GROUP // 100)
 
     def first(self, blocks: int) -> int:
-        """The block with which the pairs begin, of so many."""
+        """Index of the first block of the pairs, in a model with this many blocks."""
         middle = blocks // 2
         first = self.start or middle + (blocks - middle) % 2
         if self.start >= blocks:
@@ -38,16 +38,16 @@ class MiniCache:
             )
         if (left := blocks - first) < 2 or left % 2:
             raise ModelError(
-                f"kv_policy MiniCache: the model has {blocks} blocks, of which {left} from {first}"
-                " on make no pairs"
+                f"kv_policy MiniCache: the model has {blocks} blocks: the {left} from {first} on do"
+                " not form pairs"
             )
         return first
 
     def __post_init__(self) -> None:
-        """Raise ModelError for what is no number, or no share."""
-        demand_numbers(self)
+        """Raise `ModelError` for invalid parameters."""
+        check_fields(self)
         for name in ("retained", "towards"):
             if (value := getattr(self, name)) > 100:
-                raise ModelError(f"MiniCache: {name} is {value}: want per cent, 100 at most")
+                raise ModelError(f"MiniCache: {name} is {value}: want per cent, at most 100")
         if self.recent < 1:
-            raise ModelError("MiniCache: recent is 0: want the token itself at least")
+            raise ModelError("MiniCache: recent is 0: want at least 1")

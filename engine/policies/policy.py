@@ -1,4 +1,4 @@
-"""What a policy is, and what it is given of a block."""
+"""The base class of eviction policies, and their view of a block."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
@@ -9,14 +9,14 @@ from engine.errors import ModelError
 from engine.graph import Graph, Value
 from reference.cache.policies import pyramid
 
-EVERY = 2**31 - 1  # tokens: all of a prompt
+ALL_TOKENS = 2**31 - 1  # tokens: all of a prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Of a block whose cells are scored: its name, its cache of keys, the text's `cells` in order
-    [held], what these have `received` of the observing tokens' attention so far, float32 [kv_heads,
-    held], or zeros where nothing is observed; and its heads of keys."""
+    """A block to be scored: its name, its K cache, the text's `cells` in order [held], the
+    attention that these have `received` from the observation window, float32 [kv_heads, held]
+    (zeros if nothing is observed), and its number of KV heads."""
 
     name: str
     keys: Value
@@ -27,12 +27,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Policy(ABC):
-    """Of a text that holds more, each head of each block keeps `capacity` cells: the `first` and
-    the `last` ones, and of the others those that score highest, the earlier of equals. The last
-    `observers` tokens of a prompt say by their attention what is wanted.
+    """Eviction policy: of longer texts, each head of each block keeps `capacity` cells: the `first`
+    and the `last` ones, and of the others those with the highest scores (of equals the earlier).
+    The last `observers` tokens of a prompt are the observation window.
 
-    Where `beta` is not 0 that is the mean of blocks: of what scores decide about the last block
-    keeps 1 / beta, and those before it more and more, as PyramidKV has it."""
+    With `beta`, `capacity` is the mean over blocks, as in PyramidKV: the last block keeps 1 / beta
+    of the scored part, earlier blocks linearly more."""
 
     capacity: int = 1024
     beta: int = field(default=0, kw_only=True)
@@ -55,31 +55,31 @@ class Policy(ABC):
         return self.beta > 0
 
     def kept(self, blocks: int, held: int) -> list[int]:
-        """How many cells each block keeps of a text of which it holds so many, if it does."""
+        """Number of cells that each block keeps of a text of `held` cells."""
         if not self.by_block or held <= self.capacity:
             return [self.capacity] * blocks
         return pyramid(self.capacity, self.first + self.last, self.beta, blocks, held)
 
     @abstractmethod
     def scores(self, graph: Graph, block: Block) -> Value:
-        """What scores a block's cells, appended to a graph: float32 [kv_heads, held]."""
+        """Append the nodes that score a block's cells; returns scores float32 [kv_heads, held]."""
 
     def __post_init__(self) -> None:
-        """Raise ModelError for what is no number of cells, or contradicts itself."""
+        """Raise `ModelError` for invalid or inconsistent numbers of cells."""
         name = type(self).__name__
-        demand_numbers(self)
+        check_fields(self)
         if self.capacity < 1:
-            raise ModelError(f"{name}: capacity is {self.capacity}: want a cell at least")
+            raise ModelError(f"{name}: capacity is {self.capacity}: want at least 1")
         if self.first + self.last > self.capacity:
             always = self.first + self.last
             raise ModelError(
-                f"{name}: capacity is {self.capacity}, and {always} cells are kept whatever they"
-                " score: want no fewer"
+                f"{name}: capacity is {self.capacity}, but {always} cells are always kept: want at"
+                " least as many"
             )
 
 
-def demand_numbers(policy: Any) -> None:
-    """Raise ModelError for a field of a policy that is no whole number from 0 up, nor a text."""
+def check_fields(policy: Any) -> None:
+    """Raise `ModelError` for fields that are neither texts nor integers from 0 up."""
     for number in fields(policy):
         value = getattr(policy, number.name)
         if number.type in (str, "str"):

@@ -1,5 +1,5 @@
-"""PyramidKV (Cai et al., arXiv 2406.02069): later blocks look at fewer and fewer tokens, so
-that they keep fewer, and the first ones more."""
+"""PyramidKV (Cai et al., arXiv 2406.02069): later blocks attend to fewer tokens, so they keep fewer
+cells, and the first blocks more."""
 
 from dataclasses import dataclass, field
 
@@ -9,8 +9,8 @@ from engine.policies.snapkv import SnapKV
 
 @dataclass(frozen=True, slots=True)
 class PyramidKV(SnapKV):
-    """SnapKV with numbers of cells that fall from block to block. Any other policy has them by its
-    own `beta`: H2O(capacity=1024, beta=20)."""
+    """SnapKV with capacities that decrease from block to block. Other policies have `beta` too:
+    H2O(capacity=1024, beta=20)."""
 
     beta: int = field(default=20, kw_only=True)
 

@@ -1,8 +1,7 @@
-"""Which heads of a model look far back, measured, for DuoAttention.
+"""Measure which heads of a model are retrieval heads, for DuoAttention.
 
-The paper trains a number for each head, so that hidden states stay what they are where the head
-streams by the rest of it. Here nothing is trained: a head's number is the part of its attention
-that a streaming head would not see.
+The paper trains a number for each head, so that hidden states are preserved when the other heads
+stream. Here a head's number is the share of its attention outside of a streaming head's window.
 """
 
 from collections.abc import Sequence
@@ -25,11 +24,12 @@ def alphas(
     observers: int = 32,
     threads: int = 0,
 ) -> Array:
-    """Float64 [blocks, kv_heads]: of the attention that the last `observers` tokens of prompts give
-    the part for cells behind the first `sinks` and before the `recent` of any of them; the mean of
-    prompts, and of the query heads that share keys. ModelError where a prompt has no such cells."""
+    """float64 [blocks, kv_heads]: the share of the attention of a prompt's last `observers` tokens
+    that goes to cells after the first `sinks` and before the `recent` ones of any of them; averaged
+    over prompts and over query heads of a group. Raises `ModelError` for prompts that are too
+    short."""
     found, longest = list[Array](), max(map(len, prompts), default=0)
-    watching = SnapKV(capacity=longest + 1, window=observers, kernel=1)  # which evicts nothing
+    watching = SnapKV(capacity=longest + 1, window=observers, kernel=1)  # evicts nothing
     with Engine.load(
         path, context=longest + 2, threads=threads, sequences=1, kv_policy=watching
     ) as engine:
@@ -42,7 +42,7 @@ def alphas(
                     f" more than {sinks + recent + observers - 1}"
                 )
             engine.text.clear()
-            engine.text.read(prompt, Span())
+            engine.text.prefill(prompt, Span())
             received = [memory[f"blk.{i}.received"][0] for i in range(config.blocks)]
             given = observers * config.heads / config.kv_heads
             found.append(np.array([own[:, sinks:end].sum(axis=1) / given for own in received]))
@@ -50,5 +50,5 @@ def alphas(
 
 
 def write(path: str | Path, numbers: Array) -> None:
-    """A file as the authors have them, which DuoAttention's `heads` names."""
+    """Write a file in the authors' format, for DuoAttention's `heads`."""
     np.savetxt(path, numbers, fmt="%.6g", delimiter="\t")

@@ -1,5 +1,5 @@
-"""SnapKV (Li et al., arXiv 2404.14469): what the last tokens of a prompt look at is what the answer
-will look at. Query heads of a group choose together, as in kvpress."""
+"""SnapKV (Li et al., arXiv 2404.14469): the last tokens of a prompt attend to what the answer will
+need. Query heads of a group select together, as in kvpress."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ from engine.policies.policy import Block, Policy
 
 @dataclass(frozen=True, slots=True)
 class SnapKV(Policy):
-    """The last `window` cells, and those that they give the most attention: its mean over `kernel`
-    neighbours."""
+    """Keeps the last `window` cells, and those that receive most of their attention, averaged over
+    `kernel` neighbours."""
 
     window: int = 32
     kernel: int = 5
@@ -20,8 +20,8 @@ class SnapKV(Policy):
         Policy.__post_init__(self)
         if self.window < 1 or self.kernel % 2 == 0:
             raise ModelError(
-                f"SnapKV: window is {self.window} and kernel {self.kernel}: want tokens that"
-                " observe, and an odd number of neighbours"
+                f"SnapKV: window is {self.window} and kernel {self.kernel}: want window >= 1 and an"
+                " odd kernel"
             )
 
     @property

@@ -1,5 +1,5 @@
-"""StreamingLLM (Xiao et al., arXiv 2309.17453): the first cells, on which attention rests, and the
-latest. Positions are those that tokens have in the text, as in kvpress; the paper counts slots."""
+"""StreamingLLM (Xiao et al., arXiv 2309.17453): keeps the first cells (attention sinks) and the
+latest. Positions stay those in the text, as in kvpress; the paper counts cache slots."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from engine.policies.policy import Block, Policy
 
 @dataclass(frozen=True, slots=True)
 class StreamingLLM(Policy):
-    """`sinks` cells at the beginning of a text, and the rest of `capacity` at its end."""
+    """Keeps `sinks` cells at the beginning of a text, and the rest of `capacity` at its end."""
 
     capacity: int = 516
     sinks: int = 4
@@ -23,5 +23,5 @@ class StreamingLLM(Policy):
         return max(0, self.capacity - self.sinks)
 
     def scores(self, graph: Graph, block: Block) -> Value:  # noqa: ARG002
-        """Nothing: the ends are all that is kept."""
+        """Unused: only the ends are kept."""
         return block.received

@@ -1,4 +1,4 @@
-"""Every policy there is, by the name that the shell has for it."""
+"""Table of all KV cache policies, by their names in the shell."""
 
 from dataclasses import fields
 from typing import Any
@@ -30,9 +30,8 @@ POLICIES: dict[str, type[AnyPolicy]] = {
 }
 
 
-def policy_of(text: str) -> AnyPolicy:
-    """The policy of a text such as `snapkv:capacity=1024,window=32`, in which a field that is a
-    text names a file."""
+def parse_policy(text: str) -> AnyPolicy:
+    """Parse a policy such as `snapkv:capacity=1024,window=32`; text fields name files."""
     name, _, given = text.partition(":")
     if name not in POLICIES:
         raise ModelError(f"kv_policy is {name!r}: want {', '.join(POLICIES)}")
@@ -49,16 +48,16 @@ def policy_of(text: str) -> AnyPolicy:
     return POLICIES[name](**numbers)
 
 
-def text_of(policy: AnyPolicy) -> str:
-    """The text that `policy_of` makes the same policy of; ModelError where there is none."""
+def format_policy(policy: AnyPolicy) -> str:
+    """The text of a policy for `parse_policy`; raises `ModelError` for classes not in the table."""
     name = next((name for name, kind in POLICIES.items() if type(policy) is kind), "")
     if not name:
         raise ModelError(
-            f"kv_policy {type(policy).__name__} is none of {', '.join(POLICIES)}: there is no text"
-            " that says what it keeps"
+            f"kv_policy {type(policy).__name__} is none of {', '.join(POLICIES)}: it cannot be"
+            " written as a text"
         )
     numbers = {f.name: getattr(policy, f.name) for f in fields(policy)}
-    # what is not said: no pyramid, no file
-    unsaid = {"beta": 0, "heads": ""}
-    told = (f"{key}={value}" for key, value in numbers.items() if value != unsaid.get(key, -1))
-    return f"{name}:{','.join(told)}"
+    # defaults that are left out
+    defaults = {"beta": 0, "heads": ""}
+    parts = (f"{key}={value}" for key, value in numbers.items() if value != defaults.get(key, -1))
+    return f"{name}:{','.join(parts)}"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import EngineError
-from engine.faults import shown_path, unreadable
+from engine.file_errors import shown_path, unreadable
 from engine.gguf.cursor import ValueType
 from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, i32, text, texts, u32, write_gguf

@@ -1,1 +1,1 @@
-"""From logits to a token: parameters, the chain of samplers, and what it remembers."""
+"""Sampling: parameters, the chain of samplers, and its state between tokens."""

@@ -1,8 +1,8 @@
-"""llama.cpp's chain of samplers: certified kernels over buffers.
+"""The sampler chain, as in llama.cpp: certified kernels on buffers.
 
 The chain is fixed when it is made: stages that are off are left out, and each stage's kernel is
-bound once to two buffers that take turns. Filters come before temperature, as in llama.cpp, or, in
-the order "vllm", behind it, min_p first.
+bound once to two alternating buffers. Filters come before temperature, as in llama.cpp, or with
+order "vllm" after it, min_p first.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.sampling.memory import Memory
 from engine.sampling.params import GREEDY_BELOW, SamplingError, SamplingParams
+from engine.sampling.state import SamplerState
 from kernels.call import Run, bind
 from kernels.dispatch import KernelSpec
 from kernels.table import variants
@@ -22,12 +22,12 @@ from reference.op import Arguments, Array
 Bind = Callable[[Arguments, Mapping[str, Array]], Run]
 
 
-def _steered(_: SamplingParams, memory: Memory) -> dict[str, Any]:
+def _mirostat_arguments(_: SamplingParams, memory: SamplerState) -> dict[str, Any]:
     return {"mu": lambda: memory.mu}
 
 
-# An op's arguments beside logits; what can be called is asked anew for each token.
-ARGUMENTS: Mapping[str, Callable[[SamplingParams, Memory], dict[str, Any]]] = {
+# An op's arguments besides logits; callables are evaluated for each token.
+ARGUMENTS: Mapping[str, Callable[[SamplingParams, SamplerState], dict[str, Any]]] = {
     "logit_bias": lambda p, _: {
         "ids": np.array(list(p.logit_bias or ()), np.int32),
         "biases": np.array(list((p.logit_bias or {}).values()), np.float32),
@@ -62,17 +62,17 @@ ARGUMENTS: Mapping[str, Callable[[SamplingParams, Memory], dict[str, Any]]] = {
         "exponent": p.dynatemp_exponent,
     },
     "temperature": lambda p, _: {"temperature": p.temperature},
-    "mirostat_v1": _steered,
-    "mirostat_v2": _steered,
+    "mirostat_v1": _mirostat_arguments,
+    "mirostat_v2": _mirostat_arguments,
     "draw": lambda _, memory: {"u": memory.random.random},
 }
 
 
 def chain(params: SamplingParams) -> tuple[str, ...]:
-    """The ops that turn logits into a token, in order.
+    """The ops of the chain, in order.
 
-    Temperatures below 1e-5 take the most likely token, so no filter can matter; mirostat replaces
-    all between logit_bias and the draw.
+    Temperatures below 1e-5 are greedy, so filters are left out; mirostat replaces all stages
+    between logit_bias and the draw.
     """
     p = params
     wanted = (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) != (1, 0, 0)
@@ -107,29 +107,30 @@ def chain(params: SamplingParams) -> tuple[str, ...]:
 
 
 def needed_ops(params: SamplingParams, distributions: bool = False) -> tuple[str, ...]:
-    """All ops of which a sampler with these parameters wants a kernel, also those of `distribution`
-    and `draw` if they will be asked for."""
+    """All ops of a sampler with these parameters; with `distributions` also those of `distribution`
+    and `draw`."""
     top = ("top_k",) if params.logprobs else ()
     also = ("softmax", "pick") if distributions else ()
     return tuple(dict.fromkeys((*chain(params), "log_sum_exp", *top, *also)))
 
 
-def over(op: str, vocab: int) -> KernelSpec:
-    """What an op of these asks of the kernels: its rows are as wide as the vocabulary."""
+def sampling_spec(op: str, vocab: int) -> KernelSpec:
+    """The kernel spec of a sampling op, for rows as wide as the vocabulary."""
     return KernelSpec(op, None, (("width" if op == "softmax" else "vocab", vocab),))
 
 
 def first_variants(params: SamplingParams) -> dict[str, Bind]:
-    """The preferred kernel of each op, whether certified or not: for tests and experiments."""
+    """The preferred kernel of each op, certified or not, for tests and experiments."""
     return {op: partial(bind, variants(op)[0]) for op in needed_ops(params, distributions=True)}
 
 
 class Chain:
-    """The ops of `params` over buffers float32 [vocab]: logits as they came (`raw`), as bans and
-    processors leave them (`edited`, where the first op reads) and as the last op has them
-    (`final`)."""
+    """The chain of `params` on buffers float32 [vocab]: `raw` logits, `edited` ones (after bans and
+    logits processors; the first op's input) and `final` ones (the last filter's output)."""
 
-    def __init__(self, params: SamplingParams, memory: Memory, kernels: Mapping[str, Bind]) -> None:
+    def __init__(
+        self, params: SamplingParams, memory: SamplerState, kernels: Mapping[str, Bind]
+    ) -> None:
         self._params, self._memory, self._kernels = params, memory, kernels
         for op in needed_ops(params):
             self._kernel(op)
@@ -143,22 +144,22 @@ class Chain:
         for op in before:
             self._stages.append(self._stage(op, source, target))
             source, target = target, source
-        self._choose = self._stage(last, source, self._token)
+        self._select = self._stage(last, source, self._token)
         self.greedy, self.final = last == "greedy", source
 
-    def normaliser(self) -> float:
-        """The logarithm of the sum of exp of the raw logits."""
+    def log_sum_exp(self) -> float:
+        """The log-sum-exp of the raw logits."""
         self._log_sum_exp()
         return float(self._total[0])
 
-    def shape(self) -> None:
-        """From `edited` to `final`."""
+    def run_filters(self) -> None:
+        """Run the chain from `edited` to `final`."""
         for run in self._stages:
             run()
 
-    def choose(self) -> int:
-        """The token that the last op takes."""
-        self._choose()
+    def select(self) -> int:
+        """Select a token with the last op."""
+        self._select()
         return int(self._token[0])
 
     def probabilities(self) -> Array:
@@ -168,25 +169,25 @@ class Chain:
         return np.asarray(out[0] / out.sum(dtype=np.float64), np.float64)
 
     def pick(self, p: Array) -> int:
-        """A token from probabilities float64 [vocab]."""
+        """Sample a token from probabilities float64 [vocab]."""
         run, row, u = self._pick
         row[0], u[0] = p, self._memory.random.random()
         run(1, (0,))
         return int(self._token[0])
 
-    def likeliest(self) -> Array:
-        """The ids of the `params.logprobs` largest raw logits, the largest first."""
+    def top_ids(self) -> Array:
+        """The ids of the `params.logprobs` largest raw logits, in descending order."""
         run, best = self._top_k
         run()
         ids = np.flatnonzero(np.isfinite(best))
         return np.asarray(ids[np.argsort(-self.raw[ids], kind="stable")])
 
     def surprise(self, token: int) -> float:
-        """Of a token among those that are left in `final`, in nats."""
+        """A token's surprise (negative log-probability) under `final`, in nats."""
         self._final_log_sum_exp()
         return float(self._total[0]) - float(self.final[token])
 
-    # What only some samplers are asked for is bound when they first are.
+    # Kernels that only some samplers need are bound on first use.
 
     @cached_property
     def _softmax(self) -> tuple[Run, Array]:
@@ -213,7 +214,7 @@ class Chain:
         return self._kernels[op]
 
     def _stage(self, op: str, source: Array, target: Array, **given: Any) -> Callable[[], None]:
-        """One op from buffer to buffer: bound once, or for each token where arguments change."""
+        """An op from one buffer to another, bound once, or for each token if arguments change."""
         result = {"token" if op in ("greedy", "draw") else "out": target}
         if op in ARGUMENTS and not given:
             given = ARGUMENTS[op](self._params, self._memory)

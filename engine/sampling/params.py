@@ -1,6 +1,6 @@
-"""What a user may ask of sampling: vLLM's names and defaults, then llama.cpp's extras.
+"""Sampling parameters: vLLM's names and defaults, and llama.cpp's additional samplers.
 
-vLLM's `best_of` and `guided_decoding` are not taken: passing one is a TypeError that names it.
+vLLM's `best_of` and `guided_decoding` are not supported: they raise a TypeError.
 """
 
 import math
@@ -16,10 +16,10 @@ from engine.sampling.structured_params import StructuredOutputsParams
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 Processor = Callable[[list[int], Logits], Logits]
-GREEDY_BELOW = 1e-5  # temperatures below this take the most likely token, as in vLLM
+GREEDY_BELOW = 1e-5  # temperatures below this are greedy, as in vLLM
 
 
-# Inclusive ranges; None is allowed where the default is None, and a fraction where it is a float.
+# Inclusive ranges. None is allowed if it is the default; fractions if the default is a float.
 MOST = 2**31 - 1
 RANGES: dict[str, tuple[float, float]] = {
     "n": (1, MOST),
@@ -57,20 +57,20 @@ ORDERS = ("llama.cpp", "vllm")
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen and when a completion ends; bad values raise SamplingError.
+    """How tokens are sampled and when a completion ends; bad values raise SamplingError.
 
-    - `top_k` 0 or -1, `top_p` 1, `min_p` 0, `typical_p` 1, `top_n_sigma` below 0,
-      `xtc_probability` 0, `dry_multiplier` 0, `dynatemp_range` 0 and `mirostat` 0 are off.
-    - `penalty_last_n` None is vLLM's rule: repetition looks at prompt and output, frequency and
-      presence at the output alone. A number is llama.cpp's: all three look at that many last
-      tokens (-1: all of them).
+    - Off are: `top_k` 0 or -1, `top_p` 1, `min_p` 0, `typical_p` 1, `top_n_sigma` below 0,
+      `xtc_probability` 0, `dry_multiplier` 0, `dynatemp_range` 0 and `mirostat` 0.
+    - `penalty_last_n`: None is vLLM's rule: repetition penalty counts prompt and output, frequency
+      and presence penalties the output only. A number is llama.cpp's: all three count that many
+      last tokens (-1: all).
     - `bad_words` and `dry_sequence_breakers` are texts, as in vLLM and llama.cpp, or token ids (a
-      list of them for a bad word, one for a breaker); `in_tokens` makes ids of all.
+      list of them for a bad word, one for a breaker); `in_tokens` converts texts to ids.
     - `logits_processors` are called with (history, logits float32 [vocab]) and return logits.
-    - `structured_outputs` says which form the answer has (StructuredOutputsParams).
-    - `order` "llama.cpp" filters, then divides by the temperature; `ignore_eos` forbids the end.
-      "vllm" divides first; `ignore_eos` draws the end and goes on.
-    - `max_tokens` None means no limit but the context's. `seed` None draws differently each time.
+    - `structured_outputs`: constrain the answer's format (StructuredOutputsParams).
+    - `order`: "llama.cpp" filters before temperature, and `ignore_eos` bans EOS; "vllm" applies
+      temperature first, and `ignore_eos` continues after a sampled EOS.
+    - `max_tokens` None: limited by the context only. `seed` None: not reproducible.
     """
 
     n: int = 1
@@ -191,10 +191,10 @@ class SamplingParams:
         put(self, "allowed_token_ids", allowed)
 
     def in_tokens(self, encode: Callable[[str], Sequence[int]]) -> "SamplingParams":
-        """The same with token ids for texts; `encode` adds no special tokens.
+        """Returns parameters with token ids for texts; `encode` adds no special tokens.
 
-        A bad word is banned with and without a space before it, as in vLLM; a breaker's text stands
-        for the last token it encodes to.
+        A bad word is banned with and without a leading space, as in vLLM; a breaker is the last
+        token of its text.
         """
         words: dict[tuple[int, ...], None] = {}
         for word in self.bad_words:
@@ -208,7 +208,7 @@ class SamplingParams:
 
 
 def _within(value: Any, limits: tuple[float, float]) -> bool:
-    """NaN and infinity are not within any limits."""
+    """Whether a finite value is within the limits."""
     return math.isfinite(value) and limits[0] <= value <= limits[1]
 
 

@@ -1,6 +1,6 @@
-"""From logits to a token: bans, the chain of certified kernels, and what is remembered of the text.
+"""Sample a token from logits: bans, the sampler chain, and state between tokens.
 
-Knows neither model nor tokenizer.
+Independent of model and tokenizer.
 """
 
 import math
@@ -11,18 +11,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.sampling.chain import Bind, Chain, chain, first_variants
-from engine.sampling.memory import Memory
 from engine.sampling.params import Logits, SamplingError, SamplingParams
+from engine.sampling.state import SamplerState
 from reference.op import Array
 from reference.samplers.mirostat import mirostat_mu
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A token and its natural log-probability; `top` the most likely (token, logprob) pairs.
+    """A token and its natural log-probability; `top` are the most likely (token, logprob) pairs.
 
-    Log-probabilities are those of the raw logits, before any ban, penalty, filter or temperature,
-    as vLLM gives them by default.
+    Log-probabilities are those of the raw logits, before bans, penalties, filters and temperature,
+    as in vLLM by default.
     """
 
     token: int
@@ -32,37 +32,36 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Argmax:
-    """What taking the most likely token wants to know of logits that are elsewhere: the token, and
-    its log-probability."""
+    """The argmax of logits that stay on a GPU: the token and its log-probability."""
 
     token: int
     logprob: float
 
 
-Row = np.ndarray[Any, np.dtype[np.float32]] | Argmax  # what a step knows of the next token
+Row = np.ndarray[Any, np.dtype[np.float32]] | Argmax  # a step's result for the next token
 
 
 class Constraint(Protocol):
-    """Says which tokens may come next."""
+    """Restricts the next token."""
 
     def ban(self, logits: Logits) -> None:
-        """Forbid the others, in logits [vocab]."""
+        """Ban disallowed tokens, in logits [vocab]."""
 
     def accept(self, token: int) -> None:
-        """The text goes on with this token."""
+        """Append a token to the text."""
 
 
 class Sampler:
     """Samples one sequence. The same seed, tokens and logits give the same tokens.
 
-    `sample` draws; `accept` tells what token the text went on with, drawn or not. `prompt` is what
-    stood before: penalties look at it, `min_tokens` and `bad_words` do not. `kernels` binds the ops
-    of `needed_ops(params)`. Samplers of different `stream` have independent random numbers, even of
-    one seed.
+    `sample` samples; `accept` appends a token to the text, sampled or not. `prompt` is the text
+    before: penalties count it, `min_tokens` and `bad_words` do not. `kernels` binds the ops of
+    `needed_ops(params)`. Different `stream`s have independent random numbers, even with the same
+    seed.
 
-    `constraint`, once set, has the last word on which tokens may be drawn.
+    A `constraint`, if set, is applied after all other bans.
 
-    Where something else draws, as in verifying drafts: `distribution`, `chosen`, then `accept`.
+    For speculative decoding: `distribution`, `result`, then `accept`.
     """
 
     def __init__(
@@ -78,21 +77,21 @@ class Sampler:
         self.params, self.vocab = params, vocab
         self._eog = sorted(eog_ids)
         self._check()
-        self._memory = Memory(params, vocab, prompt, stream)
+        self._memory = SamplerState(params, vocab, prompt, stream)
         kernels = first_variants(params) if kernels is None else kernels
         self._chain = Chain(params, self._memory, kernels)
         self._log_sum = 0.0
         self.constraint: Constraint | None = None
 
     def _check(self) -> None:
-        """Everything that must be a token is one."""
+        """Check that all token ids are within the vocabulary."""
         p = self.params
         texts = [word for word in p.bad_words if isinstance(word, str)]
         if "dry" in chain(p):
             texts += [word for word in p.dry_sequence_breakers if isinstance(word, str)]
         if texts:
             raise SamplingError(
-                f"the sampler takes token ids, not the text {texts[0]!r}: see params.in_tokens"
+                f"the sampler takes token ids, not the text {texts[0]!r}: use params.in_tokens"
             )
         named = {
             "stop_token_ids": p.stop_token_ids,
@@ -109,24 +108,24 @@ class Sampler:
 
     @property
     def generated(self) -> list[int]:
-        """The accepted tokens that are not the prompt's."""
+        """The accepted tokens after the prompt."""
         return self._memory.generated
 
     def sample(self, logits: Logits) -> Sampled:
-        """Draw the next token from logits float32 [vocab], which stay as they are.
+        """Sample the next token from logits float32 [vocab], which are not modified.
 
-        Raises SamplingError where they are of another size, NaN, infinite, or all -inf, or where
-        bans leave no token.
+        Raises `SamplingError` if the logits have another shape, are NaN, infinite or all -inf, or
+        if all tokens are banned.
         """
-        self._shape(logits)
-        token = self._chain.choose()
-        self._demand_left(token)
-        return self.chosen(token)
+        self._run_chain(logits)
+        token = self._chain.select()
+        self._check_any_left(token)
+        return self.result(token)
 
     @property
     def takes_argmax(self) -> bool:
-        """Whether the next token is the most likely one of logits as they come, and no others are
-        asked for: then `argmax` does without them."""
+        """Whether sampling is a plain argmax of the raw logits, so that `argmax` can replace
+        `sample`."""
         p = self.params
         banning = p.allowed_token_ids is not None or p.bad_words or p.logits_processors
         if self.constraint:
@@ -135,60 +134,59 @@ class Sampler:
         return chain(p) == ("greedy",) and not (banning or ending or p.logprobs)
 
     def argmax(self, found: Argmax) -> Sampled:
-        """What `sample` would have given."""
+        """Like `sample`, from an argmax."""
         return Sampled(found.token, found.logprob, [])
 
     def distribution(self, logits: Logits) -> Array:
-        """What `sample` would draw from: probabilities float64 [vocab], zero for tokens that are
-        banned or cut, one for the only one that is left. `sample`'s errors, and its toss for xtc.
-        """
-        self._shape(logits)
+        """The distribution that `sample` draws from: probabilities float64 [vocab], zero for banned
+        and filtered tokens. Raises as `sample` does; draws a random number for xtc."""
+        self._run_chain(logits)
         if self._chain.greedy:
-            p, token = np.zeros(self.vocab), self._chain.choose()
-            self._demand_left(token)
+            p, token = np.zeros(self.vocab), self._chain.select()
+            self._check_any_left(token)
             p[token] = 1
             return p
-        self._demand_left(int(self._chain.final.argmax()))
+        self._check_any_left(int(self._chain.final.argmax()))
         return self._chain.probabilities()
 
     def draw(self, p: Array) -> int:
-        """A token from probabilities float64 [vocab], by this sampler's random numbers."""
+        """Sample a token from probabilities float64 [vocab], with this sampler's random numbers."""
         return self._chain.pick(p)
 
     @property
     def random(self) -> np.random.Generator:
-        """The sampler's random numbers, for what else decides about its tokens."""
+        """The sampler's random number generator, for use in verification."""
         return self._memory.random
 
-    def of_another_text(self, seed: int | None, length: int) -> None:
-        """What it draws from now on has nothing in common with what it drew for a text of another
-        seed, or of another length; of a seed it is always the same."""
+    def reseed(self, seed: int | None, length: int) -> None:
+        """Reseed for a text of this seed and length: independent of other texts, and reproducible
+        for the same seed."""
         own = self.params.seed or 0
         self._memory.reseed(None if seed is None else (own, seed, length))
 
-    def chosen(self, token: int) -> Sampled:
-        """This token of the last `distribution`, as `sample` would have returned it."""
+    def result(self, token: int) -> Sampled:
+        """The result for this token of the last `distribution`, as `sample` would return it."""
         if self.params.mirostat and not self._chain.greedy:
-            self._steer(token)
+            self._update_mu(token)
         log_sum = self._log_sum
         return Sampled(token, float(self._chain.raw[token]) - log_sum, self._top(log_sum))
 
-    def _shape(self, logits: Logits) -> None:
+    def _run_chain(self, logits: Logits) -> None:
         """Run the chain up to its last op."""
         if logits.shape != (self.vocab,):
             raise SamplingError(f"want logits [{self.vocab}], got {list(logits.shape)}")
         np.copyto(self._chain.raw, logits)
-        self._demand_numbers(self._chain.raw)
-        self._log_sum = self._chain.normaliser()
-        self._edit()
-        self._chain.shape()
+        self._check_finite(self._chain.raw)
+        self._log_sum = self._chain.log_sum_exp()
+        self._apply_bans()
+        self._chain.run_filters()
 
-    def _demand_left(self, token: int) -> None:
+    def _check_any_left(self, token: int) -> None:
         if self._chain.final[token] == -np.inf:
             count = len(self._memory.history)
             raise SamplingError(f"no token is left at token {count}: all are banned")
 
-    def _demand_numbers(self, logits: Array) -> None:
+    def _check_finite(self, logits: Array) -> None:
         top, count = logits.max(), len(self._memory.history)
         if top == -np.inf:
             raise SamplingError(f"logits are -inf at token {count}: all {self.vocab} of them")
@@ -199,8 +197,8 @@ class Sampler:
                 f" first that of id {bad.argmax()}"
             )
 
-    def _edit(self) -> None:
-        """Bans, then the user's processors."""
+    def _apply_bans(self) -> None:
+        """Apply bans, then the user's logits processors, then the constraint."""
         p, logits, generated = self.params, self._chain.edited, self.generated
         if p.allowed_token_ids is None:
             np.copyto(logits, self._chain.raw)
@@ -226,12 +224,12 @@ class Sampler:
                     f" want logits float32 [{self.vocab}]"
                 )
             np.copyto(logits, edited, casting="unsafe")
-            self._demand_numbers(logits)
+            self._check_finite(logits)
         if self.constraint:
             self.constraint.ban(logits)
 
-    def _steer(self, token: int) -> None:
-        """Mirostat's feedback: the token's surprise among those that were left, in bits."""
+    def _update_mu(self, token: int) -> None:
+        """Mirostat's feedback, from the token's surprise among the remaining ones, in bits."""
         surprise = self._chain.surprise(token) / math.log(2)
         tau, eta = self.params.mirostat_tau, self.params.mirostat_eta
         self._memory.mu = mirostat_mu(self._memory.mu, surprise, tau, eta)
@@ -239,18 +237,18 @@ class Sampler:
     def _top(self, total: float) -> list[tuple[int, float]]:
         if not self.params.logprobs:
             return []
-        return [(int(i), float(self._chain.raw[i]) - total) for i in self._chain.likeliest()]
+        return [(int(i), float(self._chain.raw[i]) - total) for i in self._chain.top_ids()]
 
     def accept(self, token: int) -> None:
-        """The text goes on with this token."""
+        """Append a token to the text."""
         self._memory.accept(token)
         if self.constraint:
             self.constraint.accept(token)
 
     def state(self) -> dict[str, Any]:
-        """All that another sampler with the same parameters needs to go on alike; JSON-able."""
+        """The state, JSON-serializable; with the same parameters, `restore` continues from it."""
         return self._memory.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue from a saved `state`."""
         self._memory.restore(state)

@@ -1,8 +1,8 @@
-"""Answers of a form: a JSON schema, a regular expression, some texts, or a grammar.
+"""Structured outputs: a JSON schema, a regular expression, a choice of texts, or a grammar.
 
-The package llguidance says, from what an answer has so far, which tokens may follow. The mask is
-the last edit of the logits before the chain of samplers, so that whatever draws, drafts or none,
-draws among those; where the form is complete, the end of the text is among them.
+The package llguidance computes the mask of tokens that may come next. The mask is the last edit of
+the logits before the sampler chain, for drafts too. When the output is complete, the end-of-text
+tokens are allowed.
 """
 
 import json
@@ -16,67 +16,69 @@ from engine.sampling.params import Logits
 from engine.sampling.structured_params import StructuredOutputsParams
 from engine.tokenizer import Tokenizer
 
-KEPT = 64  # compiled forms
-# A space, or a new line with an indentation, as llama.cpp has it: models would go on with spaces.
+CACHED = 64  # compiled grammars in the cache
+# A space, or a newline with indentation, as in llama.cpp: otherwise models may emit spaces forever.
 JSON = {"whitespace_pattern": r" |\n[ \t]{0,20}"}
 
 
 class Constraint:
-    """Where an answer stands in its form, of which `what` is the name."""
+    """The state of an output in its grammar, which messages call `what`."""
 
     def __init__(self, matcher: Any, what: str) -> None:
         self._matcher, self._what = matcher, what
 
     def ban(self, logits: Logits) -> None:
-        """Forbid what cannot follow, in logits [vocab]."""
+        """Ban tokens that the grammar does not allow, in logits [vocab]."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         allowed = np.unpackbits(bits, count=len(logits), bitorder="little").view(bool)
-        self._demand()
+        self._check_error()
         logits[~allowed] = -np.inf
 
     def accept(self, token: int) -> None:
-        """The answer goes on with this token."""
+        """Append a token to the output."""
         self._matcher.consume_token(token)
-        self._demand()
+        self._check_error()
 
-    def _demand(self) -> None:
+    def _check_error(self) -> None:
         if self._matcher.is_error():
-            raise SamplingError(f"{self._what}: {_line(self._matcher.get_error())}")
+            raise SamplingError(f"{self._what}: {_one_line(self._matcher.get_error())}")
 
 
 class Grammars:
-    """Makes constraints in a tokenizer's tokens; forms that were compiled lately stay."""
+    """Creates constraints for a tokenizer; caches compiled grammars."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         self._tokenizer, self._vocab = tokenizer, vocab
-        self._compiled = lru_cache(KEPT)(self._compile)
+        self._compiled = lru_cache(CACHED)(self._compile)
 
-    def constraint(self, asked: StructuredOutputsParams) -> Constraint:
-        """Of an answer that begins; SamplingError says what is wrong with the form."""
-        return Constraint(self._compiled(asked).deep_copy(), asked.what)
+    def constraint(self, params: StructuredOutputsParams) -> Constraint:
+        """A constraint for a new output; raises `SamplingError` for an invalid grammar."""
+        return Constraint(self._compiled(params).deep_copy(), params.what)
 
-    def _compile(self, asked: StructuredOutputsParams) -> Any:
+    def _compile(self, params: StructuredOutputsParams) -> Any:
         library = _library()
-        matcher = library.LLMatcher(self._known, _grammar(library.LLMatcher, asked), log_level=0)
+        matcher = library.LLMatcher(
+            self._library_tokenizer, _grammar(library.LLMatcher, params), log_level=0
+        )
         begun = matcher.deep_copy()
-        begun.compute_bitmask()  # here a form that nothing has shows itself
+        begun.compute_bitmask()  # detects grammars that match nothing
         if begun.is_error():
-            raise SamplingError(f"{asked.what}: {_line(begun.get_error())}")
+            raise SamplingError(f"{params.what}: {_one_line(begun.get_error())}")
         return matcher
 
     @cached_property
-    def _known(self) -> Any:
-        """The vocabulary as the package knows it."""
+    def _library_tokenizer(self) -> Any:
+        """The vocabulary as an llguidance tokenizer."""
         ends = sorted(self._tokenizer.eog_ids)
         if not ends:
-            raise SamplingError("structured_outputs needs a token that ends a text: there is none")
+            raise SamplingError("structured_outputs needs an end-of-text token: the model has none")
         library = _library()
         wrapped = library.TokenizerWrapper(_Vocabulary(self._tokenizer))
         return library.LLTokenizer(wrapped, n_vocab=self._vocab, eos_token=ends)
 
 
 class _Vocabulary:
-    """A tokenizer by the names that llguidance asks for."""
+    """A tokenizer with llguidance's interface."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -92,13 +94,13 @@ class _Vocabulary:
         return self._tokenizer.encode(text, add_special=False, at_start=False)
 
 
-@lru_cache(KEPT)
-def check(asked: StructuredOutputsParams) -> None:
-    """What can be said of a form before there is a model: SamplingError where it is none,
-    PackageError where llguidance is not installed."""
+@lru_cache(CACHED)
+def check(params: StructuredOutputsParams) -> None:
+    """Validate without a model: raises `SamplingError` for an invalid grammar, `PackageError` if
+    llguidance is not installed."""
     matcher = _library().LLMatcher
-    if said := matcher.validate_grammar(_grammar(matcher, asked), None):
-        raise SamplingError(f"{asked.what}: {_line(said)}")
+    if error := matcher.validate_grammar(_grammar(matcher, params), None):
+        raise SamplingError(f"{params.what}: {_one_line(error)}")
 
 
 def _library() -> Any:
@@ -111,31 +113,31 @@ def _library() -> Any:
     return llguidance
 
 
-def _grammar(matcher: Any, asked: StructuredOutputsParams) -> str:
-    """The form as llguidance takes it."""
+def _grammar(matcher: Any, params: StructuredOutputsParams) -> str:
+    """The grammar in llguidance's format."""
     try:
-        return _converted(matcher, asked)
-    except Exception as error:  # the converter of GBNF raises its own, and Exception itself
-        raise SamplingError(f"{asked.what}: {_line(str(error))}") from error
+        return _convert(matcher, params)
+    except Exception as error:  # the GBNF converter raises bare Exceptions
+        raise SamplingError(f"{params.what}: {_one_line(str(error))}") from error
 
 
-def _converted(matcher: Any, asked: StructuredOutputsParams) -> str:
-    if asked.json is not None:
-        return str(matcher.grammar_from_json_schema(asked.json, defaults=JSON))
-    if asked.regex is not None:
-        return str(matcher.grammar_from_regex(asked.regex))
-    if asked.choice is not None:
-        texts = (json.dumps(text, ensure_ascii=False) for text in asked.choice)
+def _convert(matcher: Any, params: StructuredOutputsParams) -> str:
+    if params.json is not None:
+        return str(matcher.grammar_from_json_schema(params.json, defaults=JSON))
+    if params.regex is not None:
+        return str(matcher.grammar_from_regex(params.regex))
+    if params.choice is not None:
+        texts = (json.dumps(text, ensure_ascii=False) for text in params.choice)
         return str(matcher.grammar_from_lark(f"start: TEXT\nTEXT: {' | '.join(texts)}"))
     from llguidance.gbnf_to_lark import any_to_lark
 
-    return str(matcher.grammar_from_lark(any_to_lark(asked.grammar)))
+    return str(matcher.grammar_from_lark(any_to_lark(params.grammar)))
 
 
-def _line(message: str) -> str:
-    """The first of a message's lines, with what a regular expression's parser says behind it."""
+def _one_line(message: str) -> str:
+    """The first line of a message, with the errors of a regular expression's parser."""
     lines = [line.strip() for line in message.splitlines()]
     if lines[0].startswith("NoExtension"):
-        return "no text has this form"
-    said = [line for line in lines[1:] if line.startswith("error:")]
-    return " ".join([*lines[:1], *said])
+        return "no text matches it"
+    errors = [line for line in lines[1:] if line.startswith("error:")]
+    return " ".join([*lines[:1], *errors])

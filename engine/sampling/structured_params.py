@@ -1,4 +1,4 @@
-"""Which form an answer shall have: vLLM's names."""
+"""Parameters of structured outputs, under vLLM's names."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ FORMATS = ("text", "json_object", "json_schema")
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputsParams:
-    """One of: `json`, a JSON schema as a mapping or as text; `regex`, a regular expression of the
-    whole answer; `choice`, some texts; `grammar`, in GBNF (llama.cpp) or in Lark; `json_object`,
+    """One of: `json`, a JSON schema as a mapping or as text; `regex`, a regular expression for the
+    whole output; `choice`, a list of texts; `grammar`, in GBNF (llama.cpp) or Lark; `json_object`,
     any JSON object.
 
     >>> StructuredOutputsParams(choice=["yes", "no"])
@@ -50,7 +50,7 @@ class StructuredOutputsParams:
 
     @property
     def what(self) -> str:
-        """The name of the form, for messages."""
+        """A name for error messages."""
         names = {
             "json": "the JSON schema",
             "regex": "the regular expression",
@@ -61,7 +61,7 @@ class StructuredOutputsParams:
 
     @classmethod
     def of_response_format(cls, asked: Mapping[str, Any]) -> "StructuredOutputsParams | None":
-        """Of OpenAI's `response_format`; None: any text."""
+        """From OpenAI's `response_format`; None: unconstrained."""
         kind = asked.get("type")
         if kind not in FORMATS:
             raise SamplingError(f"response_format is {kind!r}: want {', '.join(FORMATS)}")
@@ -75,12 +75,12 @@ class StructuredOutputsParams:
 
 
 def _schema(schema: Any) -> str:
-    """A schema as text, which is an object's."""
+    """A schema, which must be an object, as JSON text."""
     try:
         found = json.loads(schema) if isinstance(schema, str) else schema
         text = json.dumps(found)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SamplingError(f"structured_outputs: json is no JSON schema: {error}") from error
+        raise SamplingError(f"structured_outputs: json is not a JSON schema: {error}") from error
     if not isinstance(found, Mapping):
         raise SamplingError(f"structured_outputs: json is {text:.40}: want an object, a schema")
     return text

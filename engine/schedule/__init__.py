@@ -1,1 +1,1 @@
-"""Many prompts at once: who is admitted, what a step evaluates, and who is put back."""
+"""Scheduling of many prompts: admission, composition of steps, and preemption."""

@@ -1,4 +1,4 @@
-"""Many prompts of an asyncio program: a thread steps, answers come to the loop that asked."""
+"""An engine for asyncio programs: a thread runs steps and delivers results to event loops."""
 
 import asyncio
 import threading
@@ -11,23 +11,23 @@ from engine.engine import Engine
 from engine.errors import BusyError, ClosedError
 from engine.generation import scoring
 from engine.generation.completion import Piece
-from engine.generation.embedding import Vectors, check_pooling, texts_of, together
+from engine.generation.embedding import Vectors, check_pooling, encode_texts, stack_embeddings
 from engine.generation.reading import Reading
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score
 from engine.options import Fields, Options
 from engine.sampling.params import SamplingParams
-from engine.schedule.many import Prompt, is_one, requests_of
+from engine.schedule.prompts import Prompt, is_single, make_requests
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler, StepOutput
 from engine.speculation.settings import Settings
 
 
 class Answer:
-    """What comes of a prompt: `async for piece in answer`, or `await answer.result()`.
+    """A submitted prompt: `async for piece in answer`, or `await answer.result()`.
 
-    A prompt that fails raises its error where its answer is awaited. Belongs to the loop in which
-    it was asked for.
+    If the prompt fails, awaiting the answer raises its error. It belongs to the event loop in which
+    it was created.
     """
 
     def __init__(self, request: Request, engine: "AsyncEngine") -> None:
@@ -37,17 +37,17 @@ class Answer:
         self._done = asyncio.Event()
 
     def cancel(self) -> None:
-        """Nothing more is drawn; its last pieces say so. From the loop or from another thread."""
-        with suppress(ClosedError):  # which has ended it
-            self._engine.order(lambda scheduler: scheduler.cancel(self.request))
+        """Stop generating; may be called from any thread. The last pieces are "cancelled"."""
+        with suppress(ClosedError):  # closing has ended it
+            self._engine.call_between_steps(lambda scheduler: scheduler.cancel(self.request))
 
-    async def whole(self) -> None:
-        """Until it is, or has failed."""
+    async def wait(self) -> None:
+        """Wait until the request has finished or failed."""
         await self._done.wait()
 
     async def result(self) -> RequestOutput:
-        """All of it, once it is whole."""
-        await self.whole()
+        """Wait for the complete result."""
+        await self.wait()
         if self.request.error:
             raise self.request.error
         return self._engine.result(self.request)
@@ -55,12 +55,12 @@ class Answer:
     async def __aiter__(self) -> AsyncIterator[Piece]:
         while (piece := await self._pieces.get()) is not None:
             yield piece
-        self._pieces.put_nowait(None)  # whoever asks again hears no more
+        self._pieces.put_nowait(None)  # a second iteration ends at once
         if self.request.error:
             raise self.request.error
 
-    def come(self, pieces: Sequence[Piece | None], over: bool) -> None:
-        """In its loop: pieces have come, the last ones if it is over."""
+    def deliver(self, pieces: Sequence[Piece | None], over: bool) -> None:
+        """Deliver pieces, in the event loop; `over` ends the answer."""
         for piece in pieces:
             if piece is not None:
                 self._pieces.put_nowait(piece)
@@ -70,7 +70,7 @@ class Answer:
 
 
 class AsyncEngine:
-    """An engine for asyncio: any number of tasks submit prompts, stream and cancel.
+    """An engine for asyncio: any number of tasks may submit, stream and cancel prompts.
 
     >>> async with AsyncEngine.load("model.gguf", threads=2) as engine:
     ...     one, other = await asyncio.gather(engine.generate("A cat"), engine.generate("A dog"))
@@ -78,19 +78,19 @@ class AsyncEngine:
     ...         print(piece.text, end="")
     ...     score = await engine.score("A cat", " sat")
 
-    Each answer is the one that its prompt has alone, bit for bit. A prompt that waits for its turn
-    is kept as it came. The engine is this one's while it is open.
+    Each answer is bit-identical to that of its prompt alone. Waiting prompts are not evaluated or
+    encoded. The wrapped engine must not be used otherwise while this one is open.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._changed = threading.Condition()
-        self._orders: list[Callable[[Scheduler], list[StepOutput] | None]] = []
+        self._calls: list[Callable[[Scheduler], list[StepOutput] | None]] = []
         self._answers: dict[Request, Answer] = {}
         self._closing, self._count = False, 0
-        self.engine.samplers.kernel("log_sum_exp")  # before several threads ask for it
-        self._begin()
-        self._thread = threading.Thread(target=self._serve, name="assay-async", daemon=True)
+        self.engine.samplers.kernel("log_sum_exp")  # before several threads do
+        self._start()
+        self._thread = threading.Thread(target=self._run_steps, name="assay-async", daemon=True)
         self._thread.start()
 
     @classmethod
@@ -104,7 +104,7 @@ class AsyncEngine:
         sampling: SamplingParams | None = None,
         **overrides: Unpack[Fields],
     ) -> "AsyncEngine":
-        """As Engine.load."""
+        """Load an engine; see `Engine.load`."""
         engine = Engine.load(
             path, options, draft=draft, speculation=speculation, sampling=sampling, **overrides
         )
@@ -117,10 +117,10 @@ class AsyncEngine:
     def submit(
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> Answer:
-        """A prompt on its way; of those that wait, the smallest `priority` goes first."""
-        return self._submit(Request(self._name(), prompt, params or SamplingParams(), priority))
+        """Queue a prompt; the smallest `priority` is admitted first."""
+        return self._submit(Request(self._next_id(), prompt, params or SamplingParams(), priority))
 
-    def _name(self) -> str:
+    def _next_id(self) -> str:
         self._count += 1
         return str(self._count)
 
@@ -131,15 +131,15 @@ class AsyncEngine:
             self._answers[request] = answer
             scheduler.add(request)
 
-        self.order(enter)
+        self.call_between_steps(enter)
         return answer
 
-    def order(self, what: Callable[[Scheduler], list[StepOutput] | None]) -> None:
-        """Have this done between two steps, and what it says told."""
+    def call_between_steps(self, what: Callable[[Scheduler], list[StepOutput] | None]) -> None:
+        """Run `what` between two steps, in the engine's thread, and deliver its outputs."""
         with self._changed:
             if self._closing:
                 raise ClosedError("this engine was closed")
-            self._orders.append(what)
+            self._calls.append(what)
             self._changed.notify()
 
     @overload
@@ -161,20 +161,20 @@ class AsyncEngine:
         *,
         priorities: Sequence[int] | None = None,
     ) -> RequestOutput | list[RequestOutput]:
-        """As Engine.generate. Who is cancelled while it waits, cancels what was asked for."""
-        one = is_one(prompts)
+        """See `Engine.generate`. Cancelling the caller cancels its prompts."""
+        one = is_single(prompts)
         many = [cast(Prompt, prompts)] if one else cast(Sequence[Prompt], prompts)
-        answers = [self._submit(request) for request in requests_of(many, params, priorities)]
-        await self._whole(answers)
+        answers = [self._submit(request) for request in make_requests(many, params, priorities)]
+        await self._wait_all(answers)
         if one:
             return await answers[0].result()
         return [self.result(answer.request) for answer in answers]
 
-    async def _whole(self, answers: Sequence[Answer]) -> None:
-        """Until all are; who is cancelled meanwhile cancels them."""
+    async def _wait_all(self, answers: Sequence[Answer]) -> None:
+        """Wait for all answers; cancelling the caller cancels them."""
         try:
             for answer in answers:
-                await answer.whole()
+                await answer.wait()
         except asyncio.CancelledError:
             for answer in answers:
                 answer.cancel()
@@ -197,13 +197,13 @@ class AsyncEngine:
         *,
         priority: int = 0,
     ) -> Score | list[Score]:
-        """As Engine.score, beside the answers that are under way."""
+        """See `Engine.score`; runs along with other requests."""
         engine = self.engine
         pairs = await asyncio.to_thread(scoring.pairs_of, engine, prompts, continuations)
         readings = dict(scoring.readings(engine, pairs))
         await self._read(readings.values(), priority)
         found = [scoring.score(pair, readings[number]) for number, pair in enumerate(pairs)]
-        return found[0] if is_one(prompts) and is_one(continuations) else found
+        return found[0] if is_single(prompts) and is_single(continuations) else found
 
     async def embed(
         self,
@@ -213,21 +213,23 @@ class AsyncEngine:
         normalize: bool = True,
         priority: int = 0,
     ) -> Any:
-        """As Engine.embed, beside the answers that are under way."""
+        """See `Engine.embed`; runs along with other requests."""
         check_pooling(pooling)
-        self.engine.model.demand_hidden()
-        one = is_one(texts)
+        self.engine.model.check_hidden()
+        one = is_single(texts)
         many = cast(Sequence[Prompt], [texts] if one else texts)
-        tokens = await asyncio.to_thread(texts_of, self.engine, many)
+        tokens = await asyncio.to_thread(encode_texts, self.engine, many)
         vectors = [Vectors(text, pooling, normalize) for text in tokens]
         await self._read(vectors, priority)
         found = [each.pooled() for each in vectors]
-        return found[0] if one else together(found, pooling, self.engine.model.config.hidden)
+        return (
+            found[0] if one else stack_embeddings(found, pooling, self.engine.model.config.hidden)
+        )
 
     async def _read(self, readings: Iterable[Reading], priority: int) -> None:
-        """Until each has all its rows; one that fails raises its error."""
-        requests = [Request.of(self._name(), reading, priority) for reading in readings]
-        await self._whole([self._submit(request) for request in requests])
+        """Submit scoring requests and wait for them; raises the first error."""
+        requests = [Request.of(self._next_id(), reading, priority) for reading in readings]
+        await self._wait_all([self._submit(request) for request in requests])
         for request in requests:
             if request.error:
                 raise request.error
@@ -235,8 +237,8 @@ class AsyncEngine:
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> AsyncIterator[Piece]:
-        """Pieces as they come; who stops to listen, by closing this iterator or being cancelled,
-        cancels the prompt."""
+        """Yield pieces as they are generated. Closing the iterator, or cancelling its task, cancels
+        the prompt."""
         answer = self.submit(prompt, params, priority=priority)
         try:
             async for piece in answer:
@@ -245,15 +247,15 @@ class AsyncEngine:
             answer.cancel()
 
     def result(self, request: Request) -> RequestOutput:
-        """Of a request that is finished."""
+        """The result of a finished request."""
         return request.result(self.engine.tokenizer)
 
     async def aclose(self) -> None:
-        """End all that is under way, which says that the engine was closed; then close it."""
+        """Fail pending requests with `ClosedError` and close the engine."""
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """The same, for who does not mind to wait for the end of a step."""
+        """Like `aclose`, but blocks until the current step ends."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -266,50 +268,50 @@ class AsyncEngine:
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    # In the thread that steps
+    # In the engine's thread
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._generation = self.engine.begin()
         self._scheduler = Scheduler(self.engine.serving(), self.engine.text.held)
-        self.engine.text.hold([])  # the scheduler has it
+        self.engine.text.set_held([])  # now the scheduler's
 
-    def _end(self, error: Exception) -> None:
-        """Whoever is under way or waits is told why nothing more comes."""
+    def _fail_all(self, error: Exception) -> None:
+        """Fail all pending requests with this error."""
         for request in list(self._answers):
-            request.fails(error)
-            self._tell([(request, None)])
-        if self.engine.is_at(self._generation):
-            self.engine.text.hold(self._scheduler.close())
+            request.fail(error)
+            self._deliver([(request, None)])
+        if self.engine.is_current(self._generation):
+            self.engine.text.set_held(self._scheduler.close())
 
-    def _serve(self) -> None:
-        while self._await_work():
+    def _run_steps(self) -> None:
+        while self._wait_for_work():
             try:
-                if not self.engine.is_at(self._generation):
+                if not self.engine.is_current(self._generation):
                     raise BusyError("another generation has begun on the same engine")
-                self._tell(self._scheduler.step())
-            except Exception as error:  # who comes next finds a new beginning
-                self._end(error)
-                self._begin()
-        self._end(ClosedError("this engine was closed"))
+                self._deliver(self._scheduler.step())
+            except Exception as error:  # later requests get a new scheduler
+                self._fail_all(error)
+                self._start()
+        self._fail_all(ClosedError("this engine was closed"))
 
-    def _await_work(self) -> bool:
-        """Whether there is a step to do, once there is, or else the engine is closing."""
+    def _wait_for_work(self) -> bool:
+        """Wait for work, or for closing; returns whether there is a step to run."""
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._orders or self._closing or self._scheduler.work
+                    lambda: self._calls or self._closing or self._scheduler.has_work
                 )
-                orders, self._orders = self._orders, []
+                calls, self._calls = self._calls, []
                 closing = self._closing
-            for order in orders:
-                self._tell(order(self._scheduler) or [])
-            if closing or self._scheduler.work:
+            for call in calls:
+                self._deliver(call(self._scheduler) or [])
+            if closing or self._scheduler.has_work:
                 return not closing
 
-    def _tell(self, said: Sequence[StepOutput]) -> None:
-        """The loops hear what has come, each answer once."""
+    def _deliver(self, outputs: Sequence[StepOutput]) -> None:
+        """Deliver outputs to their event loops, one call for each answer."""
         pieces: dict[Request, list[Piece | None]] = {}
-        for request, piece in said:
+        for request, piece in outputs:
             pieces.setdefault(request, []).append(piece)
         for request, come in pieces.items():
             answer = self._answers.get(request)
@@ -317,7 +319,7 @@ class AsyncEngine:
                 self._answers.pop(request, None)
             if answer:
                 try:
-                    answer.loop.call_soon_threadsafe(answer.come, come, request.finished)
-                except RuntimeError:  # its loop is closed: nobody listens
+                    answer.loop.call_soon_threadsafe(answer.deliver, come, request.finished)
+                except RuntimeError:  # its loop is closed
                     self._answers.pop(request, None)
                     self._scheduler.cancel(request)

@@ -1,20 +1,20 @@
-"""How many tokens of prompts a step may have beside answers that go on."""
+"""How many prefill tokens a step may have besides decode tokens."""
 
-LEAST = 8  # tokens, however long they take
-STRETCH = 2.5  # times a step without prompts
-REMEMBERED = 16  # steps, after which one of old counts for a third (1/e)
+LEAST = 8  # tokens per step at least
+STRETCH = 2.5  # most duration of a mixed step, relative to a decode step
+REMEMBERED = 16  # steps: time constant of the moving averages
 
 
 class Pace:
-    """Keeps steps that also read prompts within STRETCH of those that do not, by what steps have
-    taken. It decides when, never what: no result depends on it."""
+    """Keeps the duration of steps with prefill within STRETCH of decode steps, from measured times.
+    Affects only scheduling, never results."""
 
     def __init__(self) -> None:
-        self._plain = 0.0  # seconds of a step that only goes on
-        self._each = 0.0  # what a prompt's token adds
+        self._plain = 0.0  # seconds of a decode step
+        self._each = 0.0  # seconds that a prefill token adds
 
-    def add(self, decoded: int, read: int, seconds: float) -> None:
-        """A step with so many tokens of answers and of prompts."""
+    def record(self, decoded: int, read: int, seconds: float) -> None:
+        """Record a step's duration, with its numbers of decode and prefill tokens."""
         if not decoded:
             return
         if not read:
@@ -22,8 +22,8 @@ class Pace:
         elif self._plain:
             self._each = _mean(self._each, max(0.0, seconds - self._plain) / read)
 
-    def chunk(self, most: int) -> int:
-        """Tokens of prompts for a step that goes on with answers, too."""
+    def prefill_budget(self, most: int) -> int:
+        """Number of prefill tokens for a step that also decodes."""
         if not (self._plain and self._each):
             return min(most, 4 * LEAST)
         return max(LEAST, min(most, int((STRETCH - 1) * self._plain / self._each)))

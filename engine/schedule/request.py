@@ -1,5 +1,4 @@
-"""A prompt on its way: what was asked, what has come of it, and its completions that run; or a text
-that is only read."""
+"""Requests: what was asked, the output so far, and running completions; or a scoring request."""
 
 import time
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ Order = tuple[int, int, int]  # priority, arrival, index of a request
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt (text, or token ids), its parameters in tokens, and the pieces that have come.
+    """A prompt (text, or token ids), its parameters, and the pieces so far.
 
-    Of two that wait, the one of the smaller `priority` goes first (as in vLLM), or else the one
-    that came first. `error` is why nothing came of it. With a `reading` nothing is drawn: it gets
-    the rows that it wants, and `read` says that it has them all.
+    Waiting requests are admitted by `priority`, smallest first (as in vLLM), then by arrival.
+    `error` is set if the request failed. A scoring request has a `reading` that receives rows, and
+    `read` is set at its end.
     """
 
     id: str
@@ -28,53 +27,53 @@ class Request:
     params: SamplingParams
     priority: int = 0
     arrived: float = field(default_factory=time.perf_counter)
-    arrival: int = 0  # among the scheduler's
+    arrival: int = 0  # number of the request in its scheduler
     tokens: list[int] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     ended: int = 0
     cancelled: bool = False
     error: Exception | None = None
-    begun: float = 0.0
+    started: float = 0.0
     first: float = 0.0
-    over: float = 0.0
+    finished_at: float = 0.0
     cached: int = 0
     reading: Reading | None = None
     read: bool = False
 
     @classmethod
     def of(cls, name: str, reading: Reading, priority: int = 0) -> "Request":
-        """One for a text that is only read."""
+        """A scoring request."""
         text = list(reading.tokens)
         return cls(name, text, SamplingParams(), priority, tokens=text, reading=reading)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing will come any more."""
+        """Whether no more output will come."""
         return self.error is not None or self.read or self.ended == self.params.n
 
-    def ends_with(self, piece: Piece | None) -> bool:
-        """Whether this, or None of one without a further piece, is the last that came of it."""
+    def is_last_output(self, piece: Piece | None) -> bool:
+        """Whether `piece` (None: no piece) is the request's last output."""
         last = None if self.error or self.read else self.pieces[-1] if self.pieces else None
         return self.finished and piece is last
 
-    def says(self, piece: Piece) -> None:
-        """A piece has come."""
+    def add_piece(self, piece: Piece) -> None:
+        """Record a piece."""
         now = time.perf_counter()
         self.first = self.first or now
         self.pieces.append(piece)
         self.ended += piece.finish_reason is not None
-        self.over = now
+        self.finished_at = now
 
-    def is_read(self) -> None:
-        """Its reading has all rows."""
-        self.read, self.over = True, time.perf_counter()
+    def finish_reading(self) -> None:
+        """Record that the reading is complete."""
+        self.read, self.finished_at = True, time.perf_counter()
 
-    def fails(self, error: Exception) -> None:
-        """Nothing more will come of it."""
-        self.error, self.over = error, time.perf_counter()
+    def fail(self, error: Exception) -> None:
+        """Record the request's failure."""
+        self.error, self.finished_at = error, time.perf_counter()
 
     def result(self, tokenizer: Tokenizer) -> RequestOutput:
-        """All that came of it, once it is finished."""
+        """The complete result of a finished request."""
         text = self.prompt if isinstance(self.prompt, str) else None
         asked = self.params.logprobs is not None
         outputs = completions_of(self.pieces, self.params.n, tokenizer, asked)
@@ -94,44 +93,44 @@ class Request:
             return max(0.0, moment - self.arrived)
 
         drawn = sum(piece.token is not None for piece in self.pieces)
-        times = since(self.begun), since(self.first), since(self.over)
+        times = since(self.started), since(self.first), since(self.finished_at)
         return RequestTimings(*times, len(self.tokens), self.cached, drawn)
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A completion of a request, or none where it is only read, whose cells are those of sequence
-    `slot`, `held` of its tokens so far. A `reading` has the prompt's rows until it is read."""
+    """A running completion (None for a scoring request). Its KV cache is sequence `slot`, with
+    `held` tokens so far. `reading` receives the prompt's rows during prefill."""
 
     request: Request
     completion: Completion | None
-    order: Order  # who is put back last
+    order: Order  # the largest is preempted first
     reading: Reading | None = None
     slot: int = -1
     held: int = 0
 
     @property
     def drawn(self) -> list[int]:
-        """The tokens behind the prompt."""
+        """The generated tokens."""
         return self.completion.tokens if self.completion else []
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt and what was drawn behind it."""
+        """Number of tokens of the prompt and generated so far."""
         return len(self.request.tokens) + len(self.drawn)
 
     @property
     def first(self) -> int:
-        """The first token behind which something is wanted."""
+        """Index of the first token whose row is needed."""
         return self.reading.first if self.reading else self.length - 1
 
     @property
-    def decodes(self) -> bool:
-        """Whether the token drawn last is all that is not evaluated."""
+    def is_decoding(self) -> bool:
+        """Whether only the last sampled token is left to evaluate."""
         return bool(self.drawn) and self.held == self.length - 1
 
-    def part(self, count: int) -> list[int]:
-        """The next so many tokens that are not evaluated."""
+    def next_tokens(self, count: int) -> list[int]:
+        """The next `count` tokens to evaluate."""
         prompt, drawn = self.request.tokens, self.drawn
         beyond = len(prompt)
         end = self.held + count

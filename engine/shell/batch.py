@@ -66,7 +66,7 @@ def batch(
             task = bar.add_task("prompts", total=total, completed=min(before, total or before))
             answered = 0
             requests = questions.requests(lambda messages: engine.encode_chat(messages, source))
-            for request in engine.completed(requests):
+            for request in engine.serve_completed(requests):
                 if request.error:
                     questions.fails(int(request.id), request.error)
                 else:

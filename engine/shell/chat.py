@@ -86,7 +86,7 @@ def chat(
 def _template(model: str, given: str) -> str | None:
     """The source of the template that was asked for, None for the model's own; ChatError, before
     weights are loaded, if there is none, or none that can be read."""
-    from engine.chat import ChatTemplate, template_of
+    from engine.chat import ChatTemplate, chat_template_source
     from engine.chat_templates import TEMPLATES, named
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
@@ -96,7 +96,7 @@ def _template(model: str, given: str) -> str | None:
         return source
     with GGUFFile(resolve(model)) as file:
         try:
-            ChatTemplate(template_of(file.metadata), "", "")
+            ChatTemplate(chat_template_source(file.metadata), "", "")
         except ValueError as error:
             names = ", ".join(TEMPLATES)
             raise type(error)(f"{model}: {error}; give --template FILE or one of {names}") from None

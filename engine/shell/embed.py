@@ -36,12 +36,12 @@ def embed(
     An empty line is no text. Every vector is a line; with --pooling none a text has as many as
     tokens.
     """
-    from engine.generation.embedding import embeddings, texts_of
+    from engine.generation.embedding import embeddings, encode_texts
     from engine.shell.show import loaded
 
     texts = texts_asked(text, file, pooling)
     with loaded(model, loading, sequences=1, outputs=MOST_OUTPUTS) as engine:
-        tokens = texts_of(engine, texts)
+        tokens = encode_texts(engine, texts)
         found = embeddings(engine, tokens, pooling, normalize)
         show(
             found, pooling, as_json,

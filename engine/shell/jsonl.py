@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from engine.atomic_write import OutputError, check
-from engine.closing import Closing
-from engine.faults import unwritable
+from engine.closeable import Closeable
+from engine.file_errors import unwritable
 from engine.generation.results import RequestOutput
 from engine.sampling.params import SamplingParams
 from engine.sampling.structured_params import StructuredOutputsParams
@@ -114,7 +114,7 @@ def _whole(token: str) -> int:
         raise LineError(f"logit_bias has {token!r}, which is no token's id") from None
 
 
-class Answers(Closing):
+class Answers(Closeable):
     """A file of answers that grows by whole lines, and by one process at a time. A line has an
     "id" and, whatever else, what is called `has`.
 

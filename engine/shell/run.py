@@ -63,7 +63,7 @@ def run(
                 resume=resume,
             )
         elif text.session is not None:  # which is to hold the prompt, for another time
-            engine.text.read(tokens, engine.timings.prompt)
+            engine.text.prefill(tokens, engine.timings.prompt)
         if as_json:
             print(
                 json.dumps(

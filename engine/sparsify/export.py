@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.faults import shown_path
+from engine.file_errors import shown_path
 from engine.gguf.cursor import shown
 from engine.gguf.edit import keys_of, write_from
 from engine.gguf.file import Bytes, GGUFFile, TensorInfo

@@ -19,7 +19,7 @@ import numpy as np
 from engine.atomic_write import OutputError
 from engine.config import ModelConfig
 from engine.errors import EngineError
-from engine.faults import unwritable
+from engine.file_errors import unwritable
 from engine.graph import Graph, Value
 from engine.model import Model
 from engine.options import Options

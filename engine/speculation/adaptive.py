@@ -1,32 +1,32 @@
-"""How many tokens are worth drafting, by what became of drafts and what they cost."""
+"""Adaptive draft length, from measured acceptance and costs."""
 
 import math
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from operator import mul
 
-PROBING = 0.02  # of all time: what trying other lengths than the best may lose
-WORTHWHILE = 0.97  # of plain tokens' time, what drafts have to do with: the best of many is lucky
-REMEMBERED = 64  # observations, after which one of old counts for a third (1/e)
-HICCUP = 8  # times the mean: what lasted longer is not the length's fault
-# What nobody tries is never found to be good, so what was seldom seen is thought to be:
-ACCEPTED = 4  # drafts that were accepted
-FREE = 1  # step that cost nothing
+PROBING = 0.02  # share of the time that exploring other lengths may cost
+WORTHWHILE = 0.97  # of a plain step, to beat: the best of many estimates is biased
+REMEMBERED = 64  # observations: time constant of the moving averages
+HICCUP = 8  # times the mean: outliers are clipped here
+# Priors, optimistic so that rarely tried lengths are explored:
+ACCEPTED = 4  # accepted drafts
+FREE = 1  # step of cost 0
 LONGEST_REST = 512  # tokens
 
 
 def expected_tokens(acceptance: Iterable[float]) -> list[float]:
-    """The tokens of a step, by the draft's length, 0 to as many as `acceptance` has positions.
+    """Expected tokens of a step, for draft lengths from 0 to `len(acceptance)`.
 
-    A draft's token i is accepted with probability acceptance[i] if all before it are, and one token
-    more is the target's own: 1 + a1 + a1 a2 + ..., or (1 - a^(n+1)) / (1 - a) where all are a
-    (arXiv 2211.17192).
+    Token i of a draft is accepted with probability acceptance[i] if all before it are, and the
+    target adds one token: 1 + a1 + a1 a2 + ..., or (1 - a^(n+1)) / (1 - a) if all are equal (arXiv
+    2211.17192).
     """
     return list(accumulate(accumulate([1.0, *acceptance], mul)))
 
 
 class Acceptance:
-    """How often a draft's tokens were accepted where those before them were, by position."""
+    """Acceptance rates by position in the draft, given that the tokens before were accepted."""
 
     def __init__(self, most: int) -> None:
         self._shares = [0.0] * most
@@ -38,7 +38,7 @@ class Acceptance:
             self._shares[i] += ((i < accepted) - self._shares[i]) / self._seen[i]
 
     def estimates(self) -> list[float]:
-        """By position. One that was seldom seen is thought to be like the one before it."""
+        """Rates by position; rarely seen ones are close to the position before."""
         estimates, before = [], 1.0
         for share, seen in zip(self._shares, self._seen, strict=True):
             before = (seen * share + ACCEPTED * before) / (seen + ACCEPTED)
@@ -47,7 +47,7 @@ class Acceptance:
 
 
 class Costs:
-    """Mean seconds by length."""
+    """Mean seconds by draft length."""
 
     def __init__(self) -> None:
         self.means: dict[int, float] = {}
@@ -58,12 +58,12 @@ class Costs:
         if count > 1:
             seconds = min(seconds, HICCUP * mean)
         self._counts[length] = min(count + 1, REMEMBERED)
-        # the second replaces the first, for which something may have been compiled
+        # the first may include compilation, so the second replaces it
         self.means[length] = mean + (seconds - mean) / max(count, 1)
 
     def estimates(self, most: int) -> list[float]:
-        """By length, 0 to `most`: measured, or on the line through the measured lengths beside it;
-        beyond the last, on the line through the first and the last."""
+        """Seconds for lengths from 0 to `most`: measured, or interpolated linearly; beyond the
+        longest measured one, extrapolated from the first and the last."""
         known = sorted(self.means)
         if not known:
             return [0.0] * (most + 1)
@@ -77,17 +77,15 @@ class Costs:
 
 
 class AdaptiveLength:
-    """Chooses how many tokens a drafter is asked for, 0 to `most`: where speculation would slow
-    things down, none.
+    """Chooses the draft length, 0 to `most`; 0 if speculation does not pay.
 
-    That is the length with the most expected tokens a second, by formula, from measured acceptance
-    and costs. Now and then another is tried: 0, 1, 2, 4, ... or `most`. Tries may lose `PROBING` of
-    the time, each length an equal part of it, so the more a try loses the rarer it is, and while
-    tries gain they go on.
+    The best length has the most expected tokens per second, from measured acceptance and costs.
+    Other lengths (0, 1, 2, 4, ... and `most`) are explored with a time budget of `PROBING`, divided
+    equally among them: the more a length costs, the rarer it is tried.
 
-    Lengths are what the drafter was asked for: where it often proposes fewer, that is in the
-    measured acceptance and costs. Of a tree the length is its nodes, the accepted are those of its
-    path.
+    Lengths are those requested from the drafter; that it may propose fewer is part of the
+    measurements. For trees the length is the number of nodes, and accepted tokens are those of the
+    accepted path.
     """
 
     def __init__(self, most: int) -> None:
@@ -97,46 +95,45 @@ class AdaptiveLength:
         self.acceptance = Acceptance(most)
         self.draft_seconds, self.step_seconds = Costs(), Costs()
         self.best = 0
-        self._pace = 0.0  # seconds a token at the best length
+        self._pace = 0.0  # seconds per token at the best length
         self._elapsed = 0.0
-        self._unread = 0  # tokens that the next who is asked has to read first
+        self._unread = 0  # tokens that the drafter has not read yet
         tried = {0, most, *(1 << i for i in range(most.bit_length()))}
-        self._lost = dict.fromkeys(sorted(tried), 0.0)  # seconds that tries took beyond their worth
+        self._lost = dict.fromkeys(sorted(tried), 0.0)  # seconds lost by exploring
 
     def choose(self) -> int:
-        """How many tokens to ask for now."""
+        """The draft length for the next step."""
         if 0 not in self.step_seconds.means:
-            return 0  # what the target alone costs is known first
+            return 0  # measure the target alone first
         if sum(self._lost.values()) > PROBING * self._elapsed:
             return self.best
         return min((n for n in self._lost if n != self.best), key=lambda n: self._lost[n])
 
-    def rest(self) -> int:
-        """How many tokens go on without being asked about, where drafts do not pay, until one may
-        be tried again."""
+    def plain_steps(self) -> int:
+        """Number of plain steps before the next exploration, if speculation does not pay."""
         if self.best or 0 not in self.step_seconds.means:
             return 0
         due = sum(self._lost.values()) / PROBING - self._elapsed
         return max(0, min(LONGEST_REST, int(due / self.step_seconds.means[0])))
 
-    def rested(self, step_seconds: float) -> None:
-        """What a step took that nobody was asked about."""
+    def record_plain_step(self, step_seconds: float) -> None:
+        """Record a plain step during a rest."""
         self._elapsed += step_seconds
         self._unread += 1
         self.step_seconds.add(0, step_seconds)
 
     def record(self, asked: int, accepted: int, draft_seconds: float, step_seconds: float) -> None:
-        """What became of it: the drafter, asked for so many tokens, took `draft_seconds`, and the
-        target's step `step_seconds`, which accepted so many of them."""
+        """Record a step: the drafter was asked for `asked` tokens and took `draft_seconds`; the
+        target's step took `step_seconds` and accepted `accepted` of them."""
         if not 0 <= accepted <= asked <= self.most:
             raise ValueError(f"{accepted} accepted of {asked} asked for, at most {self.most}")
-        # Tokens that cost more than one by one are never worth it, so how much more is no matter;
-        # twice, since this is said of means.
+        # Beyond the cost of plain steps a length is never best, so costs are clipped; at twice
+        # that, since the estimates are means.
         step = self.step_seconds.means.get(0, math.inf)
         took, limit = draft_seconds + step_seconds, 2 * (1 + asked) * step
         draft_seconds, step_seconds = min(draft_seconds, limit), min(step_seconds, limit)
         seconds = draft_seconds + step_seconds
-        if asked in self.step_seconds.means:  # the first time something may have been compiled
+        if asked in self.step_seconds.means:  # the first may include compilation
             seconds = min(took, HICCUP * (1 + asked + self._unread) * step)
         self._unread = 0 if asked else self._unread + 1
         self._elapsed += seconds

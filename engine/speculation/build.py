@@ -1,4 +1,4 @@
-"""From settings to a drafter at work."""
+"""Build a drafter from its settings."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,14 @@ from engine.sampling.samplers import Samplers
 from engine.speculation import vocabularies
 from engine.speculation.drafter import Drafter
 from engine.speculation.lookahead import LookaheadDrafter
-from engine.speculation.model_drafter import Guesser, ModelDrafter, OtherModel, Sparser, draw, grow
+from engine.speculation.model_drafter import (
+    DraftingModel,
+    DraftModel,
+    ModelDrafter,
+    SparseTarget,
+    draw,
+    grow,
+)
 from engine.speculation.own_heads import OwnHeads
 from engine.speculation.prompt_lookup import PromptLookupDrafter
 from engine.speculation.settings import (
@@ -33,7 +40,7 @@ from engine.tokenizer import Tokenizer
 
 
 class Loaded(Protocol):
-    """A model with its tokenizer and samplers: what an Engine is."""
+    """The parts of an engine that drafting uses."""
 
     @property
     def model(self) -> Model: ...
@@ -45,8 +52,8 @@ class Loaded(Protocol):
     def samplers(self) -> Samplers: ...
 
 
-def with_room(options: Options, settings: Settings) -> Options:
-    """The options of a target, with sequences and outputs for its drafts."""
+def with_draft_capacity(options: Options, settings: Settings) -> Options:
+    """The target's options, with sequences, outputs and states for drafts."""
     return replace(
         options,
         sequences=max(options.sequences, min(2 + branches(settings), MOST_SEQUENCES)),
@@ -57,13 +64,13 @@ def with_room(options: Options, settings: Settings) -> Options:
 
 
 def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
-    """Raises `ModelError` where settings and models do not go together."""
+    """Build speculative decoding; raises `ModelError` if settings and models do not match."""
     if target.model.limits["tokens"] < 2:
-        raise ModelError("drafts want steps of 2 tokens or more: batch or context is 1")
+        raise ModelError("drafts need steps of at least 2 tokens: batch or context is 1")
     sampler = verifier = None
     if isinstance(settings, Linear) and settings.sampling:
-        sampler = (draft or target).samplers.of_drafts(settings.sampling)
-        kernels = target.samplers.bound(OPS)
+        sampler = (draft or target).samplers.for_drafts(settings.sampling)
+        kernels = target.samplers.bind_kernels(OPS)
         verifier = Verifier(target.model.config.vocab, kernels, sampler)
     return Speculation(
         target.model,
@@ -78,7 +85,7 @@ def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Spe
 def drafter(
     settings: Settings, target: Loaded, draft: Loaded | None, sampler: Sampler | None = None
 ) -> Drafter:
-    """The drafter of these settings; its tokens are drawn where there is a sampler."""
+    """Build the drafter; with a `sampler` its tokens are sampled."""
     if draft and not isinstance(settings, Linear | Tree):
         raise ModelError(f"{type(settings).__name__} drafts without a model, but one was given")
     match settings:
@@ -90,29 +97,29 @@ def drafter(
             return LookaheadDrafter(settings.W, settings.N, settings.G, settings.seed)
         case OwnHead():
             return OwnHeads(target.model, settings.draft_p_min)
-    guesser = _guesser(settings, target, draft)
+    drafting_model = _drafting_model(settings, target, draft)
     propose = partial(grow, p_min=settings.draft_p_min)
     if isinstance(settings, Tree):
         propose = partial(propose, p_split=settings.p_split, branches=settings.n_parallel)
     elif sampler:
         propose = partial(draw, sampler=sampler, p_min=settings.draft_p_min)
-    found = ModelDrafter(guesser, propose, settings.draft_min)
+    found = ModelDrafter(drafting_model, propose, settings.draft_min)
     if draft and settings.translate:
         return vocabularies.TranslatedDrafter(found, target.tokenizer, draft.tokenizer)
     return found
 
 
-def _guesser(settings: Linear | Tree, target: Loaded, draft: Loaded | None) -> Guesser:
-    """Who drafts."""
+def _drafting_model(settings: Linear | Tree, target: Loaded, draft: Loaded | None) -> DraftingModel:
+    """The model that drafts."""
     if draft is None:
         if settings.threshold is None:
-            raise ModelError("drafting wants a draft model, or a stricter threshold of neurons")
+            raise ModelError("drafting needs a draft model, or a stricter neuron threshold")
         if not target.model.config.sparsity:
             path = target.model.file.path
             raise ModelError(f"{path}: no block skips neurons, so a draft cannot skip more")
-        return Sparser(target.model, settings.threshold)
+        return SparseTarget(target.model, settings.threshold)
     if settings.threshold is not None:
-        raise ModelError("either a draft model drafts, or a stricter threshold: not both")
+        raise ModelError("a draft model and a stricter threshold exclude each other")
     if not settings.translate:
         vocabularies.check(target.tokenizer, draft.tokenizer, Path(draft.model.file.path))
-    return OtherModel(draft.model)
+    return DraftModel(draft.model)

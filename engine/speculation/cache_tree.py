@@ -1,8 +1,8 @@
-"""A draft in the target's cache, where its branches share the text's cells and their ancestors'.
+"""Drafts in the target's KV cache: branches share the cells of the text and of their ancestors.
 
-A chain stands in sequence 0, behind the text. Of a tree each leaf has a sequence of its own, which
-holds the text and the leaf's ancestors: a node sees the cells of its first sequence up to its own
-position, and those are its ancestors. No cell is copied, only lists of cells.
+A chain is in sequence 0, after the text. In a tree each leaf has a sequence, which holds the text
+and the leaf's ancestors: a node attends to the cells of its first sequence up to its own position,
+which are its ancestors. No cells are copied, only lists of cells.
 """
 
 from engine.cache.cells import Cells
@@ -15,12 +15,12 @@ def is_chain(draft: Draft) -> bool:
 
 
 def leaves(draft: Draft) -> list[int]:
-    """The nodes that nothing follows."""
+    """Nodes without children."""
     return sorted(set(range(len(draft))) - set(draft.parents))
 
 
 def sequences(draft: Draft) -> list[tuple[int, ...]]:
-    """Of the text's last token and then of each node: the sequences that it belongs to."""
+    """The sequences of the text's last token and of each node."""
     if is_chain(draft):
         return [(0,)] * (1 + len(draft))
     found: list[list[int]] = [[] for _ in range(len(draft))]
@@ -32,7 +32,7 @@ def sequences(draft: Draft) -> list[tuple[int, ...]]:
 
 
 def positions(draft: Draft, last: int) -> list[int]:
-    """Of the text's last token, which stands at position `last`, and then of each node."""
+    """Positions of the text's last token (at `last`) and of each node."""
     found = [last]
     for parent in draft.parents:
         found.append(found[parent + 1] + 1)
@@ -40,20 +40,20 @@ def positions(draft: Draft, last: int) -> list[int]:
 
 
 def depth(draft: Draft) -> int:
-    """Nodes of its longest branch."""
+    """Number of nodes in the longest branch."""
     return max(positions(draft, 0))
 
 
-def enter(cells: Cells, draft: Draft) -> None:
-    """Let the text be in the sequence of each leaf; the step is next."""
+def fork(cells: Cells, draft: Draft) -> None:
+    """Fork the text into the sequences of the leaves, before the step."""
     if not is_chain(draft):
         for sequence in range(1, 1 + len(leaves(draft))):
             cells.copy(0, sequence)
 
 
-def keep(cells: Cells, draft: Draft, node: int, last: int) -> None:
-    """After the step: the text goes on to this node (-1: with nothing of the draft), all else is
-    dropped. The text's last token stands at position `last`."""
+def commit(cells: Cells, draft: Draft, node: int, last: int) -> None:
+    """Commit the path to `node` (-1: nothing) to the text after a step, and drop all other nodes.
+    The text's last token is at position `last`."""
     if not draft:
         return
     path = draft.path(node)
@@ -65,19 +65,19 @@ def keep(cells: Cells, draft: Draft, node: int, last: int) -> None:
         winner = 1 + next(i for i, leaf in enumerate(ends) if node in draft.path(leaf))
         cells.remove(0)
         cells.copy(winner, 0, end=last + 1 + len(path))
-    leave(cells, draft)
+    drop_leaves(cells, draft)
 
 
-def leave(cells: Cells, draft: Draft) -> None:
-    """Drop the sequences of a tree's leaves."""
+def drop_leaves(cells: Cells, draft: Draft) -> None:
+    """Drop the leaves' sequences."""
     if not is_chain(draft):
         for sequence in range(1, 1 + len(leaves(draft))):
             cells.remove(sequence)
 
 
-def pruned(draft: Draft, nodes: int, branches: int) -> tuple[Draft, dict[int, int]]:
-    """The draft's first nodes, at most so many on at most so many branches; and which nodes of the
-    whole draft they are, -1 for -1."""
+def prune(draft: Draft, nodes: int, branches: int) -> tuple[Draft, dict[int, int]]:
+    """Limit a draft to its first `nodes` nodes on at most `branches` branches; also returns the
+    kept nodes' new indices by old ones (-1 for -1)."""
     parents: list[int] = []
     kept: dict[int, int] = {TEXT: TEXT}
     ends: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a draft is, and what a drafter does."""
+"""Drafts, and the interface of drafters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class Draft:
     """A tree of tokens that may follow a text; a chain is one too.
 
     - `parents[i]` is the node that `tokens[i]` follows: an earlier one, or -1 for the text's last
-      token. A node sees the text, its ancestors and itself, no other branch.
-    - `q` [nodes, vocab] has the distribution from which each token was drawn, after temperature,
-      top-k and so on. None: the draft is deterministic, which is verified as q = 1.
+      token. A node attends to the text, its ancestors and itself, not to other branches.
+    - `q` [nodes, vocab] are the distributions from which the tokens were sampled (after
+      temperature, top-k etc.). None: the draft is deterministic, which is verified as q = 1.
 
-    Raises ValueError where the parts contradict each other. Siblings are different tokens.
+    Raises ValueError if the parts are inconsistent. Siblings are different tokens.
     """
 
     tokens: tuple[int, ...] = ()
@@ -32,20 +32,20 @@ class Draft:
             if not TEXT <= parent < node:
                 raise ValueError(f"node {node} has parent {parent}: want -1 or an earlier node")
         if len(set(zip(self.parents, self.tokens, strict=True))) != len(self.tokens):
-            raise ValueError("a node has the same token twice behind it")
+            raise ValueError("a node has two children with the same token")
         if self.q is not None and (self.q.ndim != 2 or len(self.q) != len(self.tokens)):
             raise ValueError(f"q is {list(self.q.shape)} for {len(self.tokens)} nodes")
 
     @classmethod
     def chain(cls, tokens: Sequence[int], q: Array | None = None) -> "Draft":
-        """Each token follows the one before."""
+        """A chain of tokens."""
         return cls(tuple(tokens), tuple(range(TEXT, len(tokens) - 1)), q)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def path(self, node: int) -> tuple[int, ...]:
-        """The nodes that lead from the text to this one, which is the last of them."""
+        """The nodes from the text to this one, inclusive."""
         nodes = []
         while node != TEXT:
             nodes.append(node)
@@ -54,12 +54,12 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """What a step of the target said of a draft.
+class Verification:
+    """The result of verifying a draft.
 
-    - `tokens` go to the text: those of the draft that were accepted and the one behind them.
-    - `likeliest(node)` is the target's most likely token behind a node, or behind the text's last
-      token for -1. It is asked for few nodes, during `Drafter.verified` only.
+    - `tokens` are appended to the text: the accepted ones and one more.
+    - `likeliest(node)` is the target's argmax after a node, or after the text's last token for -1;
+      to be called sparingly, and only during `Drafter.verified`.
     """
 
     tokens: tuple[int, ...]
@@ -67,24 +67,24 @@ class Verified:
 
 
 class Drafter(Protocol):
-    """Proposes what may follow a text. For each text: `begin`, then `draft` and `verified` in turn.
+    """Proposes continuations. For each text: `begin`, then `draft` and `verified` alternately.
 
-    A drafter never errs, it only guesses badly: whatever it proposes, the text is the target's.
+    A drafter cannot make the text wrong, only slow: whatever it proposes, the text is the target's.
     """
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """A text begins. What earlier texts taught may stay."""
+        """Start a text. Knowledge of earlier texts may be kept."""
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
-        """At most so many tokens, maybe none, that may follow. `text` is the prompt and all tokens
-        that `verified` told since, at least one in all."""
+        """Propose at most `most` tokens, possibly none. `text` is the prompt and all tokens passed
+        to `verified` since, at least one in all."""
 
-    def verified(self, step: Verified) -> None:
-        """What became of the last draft."""
+    def verified(self, step: Verification) -> None:
+        """Receive the result of the last draft."""
 
 
-class Branches:
-    """A deterministic draft in the making: branches that begin alike share their nodes."""
+class DraftBuilder:
+    """Builds a deterministic draft; branches with common prefixes share nodes."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int], int] = {}
@@ -93,7 +93,7 @@ class Branches:
         return len(self._nodes)
 
     def add(self, parent: int, token: int) -> int:
-        """The node of this token behind that node, or behind the text for -1."""
+        """The node of this token after `parent` (-1: after the text), added if it is new."""
         return self._nodes.setdefault((parent, token), len(self._nodes))
 
     def draft(self) -> Draft:

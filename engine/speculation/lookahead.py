@@ -1,24 +1,24 @@
-"""Lookahead decoding (arXiv 2402.02057): the target finds n-grams by Jacobi iteration beside its
-work, and verifies those that it found before.
+"""Lookahead decoding (arXiv 2402.02057): the target generates n-grams by Jacobi iteration in the
+same steps, and verifies those found before.
 
-All that a step feeds is one tree: the first row of the window is a path from the text on, the rest
-of each column is a path from its first cell on, and n-grams are paths from the text on. So a step
-is a draft like any other, and what the window's own guesses get right is accepted as well.
+A step's tokens are one tree: the first row of the window is a path from the text, the rest of each
+column is a path from its first cell, and n-grams are paths from the text. So a step is a draft like
+any other, and correct guesses of the window are accepted too.
 """
 
 import random
 from collections.abc import Sequence
 
-from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+from engine.speculation.drafter import TEXT, Draft, DraftBuilder, Verification
 
 
 class Window:
-    """W columns by N - 1 rows of guesses: the cell in row r, column j stands r + j tokens behind
-    the text's last token, which is the cell at 0, 0.
+    """W columns by N - 1 rows of guesses: the cell in row r, column j is r + j tokens after the
+    text's last token, which is the cell at 0, 0.
 
-    Row 0 is a path; a cell in a later row follows the one above it. So the column j after row 0 was
-    guessed a row a step, each from the rows before, and the target's likeliest tokens behind the
-    last row are the next row. Each column then reads as an n-gram, its first token and N - 1 more.
+    Row 0 is a path; cells in later rows follow the one above. A column is guessed one row per step,
+    each from the rows before, and the target's argmax after the last row is the next row. A column
+    then is an n-gram: its first token and N - 1 more.
     """
 
     def __init__(self, W: int, N: int, seed: int) -> None:
@@ -27,11 +27,11 @@ class Window:
         self.W, self.N = W, N
         self._seed = seed
         self._rows: list[list[int]] = []
-        self._ages: list[int] = []  # for how many steps the target has guessed in each column
+        self._ages: list[int] = []  # steps since each column was randomized
         self.begin([0])
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Guess at random, from a prompt's tokens."""
+        """Initialize the window with random tokens of the prompt."""
         self._random = random.Random(self._seed)
         self._from = list(prompt) or [0]
         self._rows = [self._random.choices(self._from, k=self.W) for _ in range(self.N - 1)]
@@ -39,11 +39,11 @@ class Window:
 
     @property
     def size(self) -> int:
-        """Tokens that a step feeds, the text's last one not counted."""
+        """Tokens of the window in a step, without the text's last one."""
         return self.W * (self.N - 1) - 1
 
-    def feed(self, last: int, branches: Branches) -> list[int]:
-        """Add the cells to a tree behind the text's last token; gives the nodes of the last row."""
+    def add_to(self, last: int, branches: DraftBuilder) -> list[int]:
+        """Add the window to a draft; returns the nodes of the last row."""
         first, *later = self._rows
         first[0] = last
         nodes = [TEXT]
@@ -53,9 +53,9 @@ class Window:
             nodes = [branches.add(node, token) for node, token in zip(nodes, row, strict=True)]
         return nodes
 
-    def take(self, guesses: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """Replace the first row by one of these W tokens behind the last row. Gives the n-grams
-        that the target guessed from the second token on, each as its first token and the rest."""
+    def advance(self, guesses: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """Append a row of W argmax tokens and drop the first row. Returns the n-grams of columns
+        that the target guessed completely, each as its first token and the rest."""
         self._rows.append(list(guesses))
         columns = zip(*self._rows, strict=True)
         ngrams = [
@@ -68,7 +68,7 @@ class Window:
         return ngrams
 
     def slide(self, columns: int) -> None:
-        """Drop columns in front, and guess as many at random behind."""
+        """Drop columns at the front and append random ones."""
         gone = min(columns, self.W)
         for row in self._rows:
             row[:] = row[gone:] + self._random.choices(self._from, k=gone)
@@ -76,8 +76,7 @@ class Window:
 
 
 class NgramPool:
-    """N-grams that were found: for each token at most `most` tuples of tokens that may follow it,
-    of which the one that was found least recently goes first."""
+    """Pool of n-grams: for each token at most `most` continuations; the oldest is evicted."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -90,8 +89,8 @@ class NgramPool:
         if len(found) > self._most:
             del found[next(iter(found))]
 
-    def of(self, token: int) -> list[tuple[int, ...]]:
-        """What may follow the token, found last first."""
+    def continuations(self, token: int) -> list[tuple[int, ...]]:
+        """Continuations of a token, the latest first."""
         return list(reversed(self._found.get(token, {})))
 
     def clear(self) -> None:
@@ -99,11 +98,10 @@ class NgramPool:
 
 
 class LookaheadDrafter:
-    """A window of W columns for n-grams of N tokens, of which up to G with the text's last token in
-    front are verified in a step of about (W + G)(N - 1) tokens.
+    """A window of W columns for n-grams of N tokens; up to G n-grams that begin with the text's
+    last token are verified, in steps of about (W + G)(N - 1) tokens.
 
-    Nothing stays from one text to the next. Where a draft may not have as many tokens as the window
-    has cells, it has n-grams only.
+    Nothing is kept between texts. If the window does not fit into a draft, it has n-grams only.
     """
 
     def __init__(self, W: int = 15, N: int = 5, G: int = 15, seed: int = 0) -> None:
@@ -111,7 +109,7 @@ class LookaheadDrafter:
             raise ValueError(f"G is {G}: want 0 or more")
         self._window = Window(W, N, seed)
         self._pool = NgramPool(G)
-        self._last_row: list[int] = []  # its nodes in the draft; empty: the window was not fed
+        self._last_row: list[int] = []  # its nodes in the draft; empty: window left out
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._window.begin(prompt)
@@ -119,10 +117,10 @@ class LookaheadDrafter:
         self._last_row = []
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
-        branches = Branches()
+        branches = DraftBuilder()
         fits = self._window.size <= most
-        self._last_row = self._window.feed(text[-1], branches) if fits else []
-        for ngram in self._pool.of(text[-1]):
+        self._last_row = self._window.add_to(text[-1], branches) if fits else []
+        for ngram in self._pool.continuations(text[-1]):
             node = TEXT
             for token in ngram:
                 if len(branches) >= most:
@@ -130,11 +128,11 @@ class LookaheadDrafter:
                 node = branches.add(node, token)
         return branches.draft()
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         ahead = len(step.tokens)
         if self._last_row:
             guesses = [step.likeliest(node) for node in self._last_row]
-            for token, following in self._window.take(guesses):
+            for token, following in self._window.advance(guesses):
                 self._pool.add(token, following)
-            ahead -= 1  # a row less is a step ahead
+            ahead -= 1  # dropping a row moved the window by one
         self._window.slide(ahead)

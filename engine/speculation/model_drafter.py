@@ -1,7 +1,7 @@
-"""Drafts by a model: a smaller one, or the target itself with fewer of its neurons.
+"""Drafts by a model: a draft model, or the target itself with fewer neurons.
 
-`grow` is llama.cpp's drafter, a chain or a tree of likely tokens; `draw` samples a chain and keeps
-the distributions, for models whose own sampling is to be matched.
+`grow` is llama.cpp's drafter: a chain or tree of likely tokens. `draw` samples a chain and keeps
+the distributions, for rejection sampling.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,18 +13,18 @@ import numpy as np
 
 from engine.model import Model
 from engine.sampling.sampler import Sampler
-from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+from engine.speculation.drafter import TEXT, Draft, DraftBuilder, Verification
 from reference.op import Array
 
-CANDIDATES = 10  # tokens among which probabilities are shared, as llama.cpp's drafters have it
-FORKS = 8  # of them, those that a branch may go on with
+CANDIDATES = 10  # likeliest tokens, over which probabilities are normalized, as in llama.cpp
+FORKS = 8  # of them, those considered for forks
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a drafting model stands: the text is in `sequence` of its cache, behind which `end` is
-    the next position; `logits` float32 [vocab] are of the text's last token, until the next step.
-    `spare` sequences are empty and may be used."""
+class DraftState:
+    """State of a drafting model: the text is in `sequence` of its cache and ends before position
+    `end`; `logits` float32 [vocab] are the last token's, until the next step. `spare` are empty
+    sequences that may be used."""
 
     model: Model
     sequence: int
@@ -33,39 +33,39 @@ class Place:
     logits: Array
 
 
-class Guesser(Protocol):
-    """A model that can go on from a text and forget that it did."""
+class DraftingModel(Protocol):
+    """A model that can continue a text and roll back."""
 
-    def standing(self, text: Sequence[int]) -> AbstractContextManager[Place]:
-        """Within it the model stands behind the text."""
+    def evaluated(self, text: Sequence[int]) -> AbstractContextManager[DraftState]:
+        """Context manager: evaluate the text; on exit, roll back to it."""
 
-    def room(self, text: Sequence[int]) -> int:
-        """How many tokens it can go on for."""
+    def capacity(self, text: Sequence[int]) -> int:
+        """Number of tokens that it can draft."""
 
 
-class OtherModel:
-    """A draft model, with a cache of its own in which the text stays from draft to draft. Of a text
-    that has outgrown it, it reads the end alone: each time half of the cache is forgotten."""
+class DraftModel:
+    """A draft model with its own cache, which keeps the text between drafts. Texts longer than its
+    context are cut at the front, half of the context at a time."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._most = min(model.cells.capacity, model.config.positions or model.cells.capacity)
         self._held: list[int] = []
 
-    def room(self, text: Sequence[int]) -> int:
+    def capacity(self, text: Sequence[int]) -> int:
         read = self._read(text)
-        if max(read) >= self._model.config.vocab:  # a token that the target alone has
+        if max(read) >= self._model.config.vocab:  # a token that only the target has
             return 0
         return self._most - len(read)
 
     def _read(self, text: Sequence[int]) -> Sequence[int]:
-        """The end of a text, if not all of it, such that another token fits behind."""
+        """The end of the text that fits, with room for another token."""
         half = -(-self._most // 2)
         over = max(0, len(text) + 1 - self._most)
         return text[min(-(-over // half) * half, len(text) - 1) :]
 
     @contextmanager
-    def standing(self, text: Sequence[int]) -> Iterator[Place]:
+    def evaluated(self, text: Sequence[int]) -> Iterator[DraftState]:
         model, cells = self._model, self._model.cells
         text = self._read(text)
         most = min(len(self._held), len(text) - 1)
@@ -77,25 +77,25 @@ class OtherModel:
         self._held = list(text)
         spare = range(1, model.options.sequences)
         try:
-            yield Place(model, 0, spare, len(text), logits)
+            yield DraftState(model, 0, spare, len(text), logits)
         finally:
             cells.remove(0, begin=len(text))
             for sequence in spare:
                 cells.remove(sequence)
 
 
-class Sparser:
-    """The target itself at a stricter threshold for its neurons: the text's cells are there, only
-    its last token is run once more, in a sequence of its own."""
+class SparseTarget:
+    """The target itself with a stricter neuron threshold: the text's cells are shared, and only its
+    last token is evaluated again, in another sequence."""
 
     def __init__(self, model: Model, threshold: float) -> None:
         self._model, self._threshold = model, threshold
 
-    def room(self, _: Sequence[int]) -> int:
+    def capacity(self, _: Sequence[int]) -> int:
         return self._model.cells.free - 1
 
     @contextmanager
-    def standing(self, text: Sequence[int]) -> Iterator[Place]:
+    def evaluated(self, text: Sequence[int]) -> Iterator[DraftState]:
         model, cells = self._model, self._model.cells
         last = model.options.sequences - 1
         before = model.threshold
@@ -104,7 +104,7 @@ class Sparser:
         try:
             end = cells.next_position(0) + 1
             logits = model.evaluate(text[-1:], end - 1, sequence=last)
-            yield Place(model, last, range(1, last), end, logits)
+            yield DraftState(model, last, range(1, last), end, logits)
         finally:
             model.set_threshold(before)
             for sequence in range(1, model.options.sequences):
@@ -113,32 +113,34 @@ class Sparser:
 
 @dataclass(slots=True)
 class Branch:
-    """The end of a branch: its node, and its sequence in the cache."""
+    """A branch's last node, and its sequence in the cache."""
 
     node: int
     sequence: int
 
 
-def shares(logits: Array) -> list[tuple[int, float]]:
-    """The likeliest tokens with their shares of these tokens' probability, the likeliest first."""
+def top_probabilities(logits: Array) -> list[tuple[int, float]]:
+    """The likeliest tokens in order, with their probabilities normalized over these tokens."""
     best = np.argpartition(-logits, min(CANDIDATES, len(logits) - 1))[:CANDIDATES]
     best = best[np.lexsort((best, -logits[best]))]
     weights = np.exp(np.float64(logits[best]) - np.float64(logits[best[0]]))
     return list(zip(best.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
 
-def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: int = 1) -> Draft:
-    """At most so many likely tokens: each branch goes on with its likeliest token until that has a
-    share below `p_min`, and forks where others have more than `p_split`, up to so many branches."""
-    found = Branches()
-    spare = list(place.spare)[: branches - 1]
-    cells, rows = place.model.cells, place.logits[np.newaxis]
-    live, position = [Branch(TEXT, place.sequence)], place.end
+def grow(
+    state: DraftState, most: int, p_min: float, p_split: float = 1.0, branches: int = 1
+) -> Draft:
+    """Draft at most `most` likely tokens: each branch is extended by its likeliest token until its
+    probability is below `p_min`, and forks at others above `p_split`, up to `branches` branches."""
+    found = DraftBuilder()
+    spare = list(state.spare)[: branches - 1]
+    cells, rows = state.model.cells, state.logits[np.newaxis]
+    live, position = [Branch(TEXT, state.sequence)], state.end
     while live:
         grown: list[Branch] = []
         tokens: list[int] = []
         for branch, row in zip(live, rows, strict=True):
-            likely = shares(row)
+            likely = top_probabilities(row)
             going = likely[0][1] >= p_min
             wanted = [token for token, share in likely[1:FORKS] if share > p_split]
             for token in [likely[0][0], *wanted] if going else []:
@@ -153,18 +155,17 @@ def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: 
         if not grown or len(found) == most:
             break
         owners = [(branch.sequence,) for branch in grown]
-        rows = place.model.step(tokens, [position] * len(grown), owners, range(len(grown)))
+        rows = state.model.step(tokens, [position] * len(grown), owners, range(len(grown)))
         live, position = grown, position + 1
     return found.draft()
 
 
-def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
-    """A chain of tokens drawn by this sampler, with what each was drawn from. It ends where no
-    token has `p_min` or more: not by the one that was drawn, or that would be another distribution.
-    """
+def draw(state: DraftState, most: int, sampler: Sampler, p_min: float) -> Draft:
+    """Sample a chain with its distributions. It ends where no token has probability `p_min` or
+    more; a criterion on the sampled token would change the distribution."""
     tokens: list[int] = []
     rows: list[Array] = []
-    logits, position = place.logits, place.end
+    logits, position = state.logits, state.end
     while len(tokens) < most:
         distribution = sampler.distribution(logits)
         if distribution.max() < p_min:
@@ -173,32 +174,32 @@ def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
         tokens.append(token)
         rows.append(distribution)
         if len(tokens) < most:
-            logits = place.model.step([token], [position], [(place.sequence,)], [0])[0]
+            logits = state.model.step([token], [position], [(state.sequence,)], [0])[0]
             position += 1
     return Draft.chain(tokens, np.array(rows) if rows else None)
 
 
 class ModelDrafter:
-    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none."""
+    """Drafts made by `propose`; those shorter than `least` are discarded."""
 
     def __init__(
         self,
-        guesser: Guesser,
-        propose: Callable[[Place, int], Draft],
+        model: DraftingModel,
+        propose: Callable[[DraftState, int], Draft],
         least: int,
     ) -> None:
-        self._guesser, self._propose, self._least = guesser, propose, least
+        self._drafting_model, self._propose, self._least = model, propose, least
 
     def begin(self, _: Sequence[int]) -> None:
-        """What is held of another text stays as far as it is the same."""
+        """The model's cache keeps the common prefix."""
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
-        most = min(most, self._guesser.room(text))
+        most = min(most, self._drafting_model.capacity(text))
         if most < max(1, self._least):
             return Draft()
-        with self._guesser.standing(text) as place:
-            found = self._propose(place, most)
+        with self._drafting_model.evaluated(text) as state:
+            found = self._propose(state, most)
         return found if len(found) >= self._least else Draft()
 
-    def verified(self, step: Verified) -> None:
-        """Nothing: the next text says it."""
+    def verified(self, step: Verification) -> None:
+        """Not needed: the next `draft` has the text."""

@@ -1,11 +1,11 @@
-"""Drafts by the model's own blocks that foretell tokens (engine/models/further.py).
+"""Drafts by the model's own multi-token-prediction (MTP) blocks (engine/models/further.py).
 
-Behind a text's last token but one the first block has read what the model's head read there, and
-the last token: its logits are of the token after. Of several blocks the second reads what the first
-made of every token, and the token behind the next, drafted or not, so that its logits are one token
-further; and so on. Then the last goes on by itself: what it made of the last token stands for what
-it would be given behind one more. Keys and values lie in the text's own cells, and for as long as
-the last block goes on in free ones.
+The first block reads the hidden state at the text's last token but one, and the last token; its
+logits are for the token after. With several blocks, the second reads the first one's hidden states
+and the token after the next (drafted or not), so its logits are for one token further; and so on.
+Then the last block continues on its own: its hidden state at the last token replaces the missing
+input. Keys and values are stored in the text's cells, and in free cells while the last block
+continues.
 """
 
 from collections.abc import Sequence
@@ -14,66 +14,68 @@ import numpy as np
 
 from engine.config import ModelError
 from engine.model import Model
-from engine.speculation.drafter import Draft, Verified
-from engine.speculation.model_drafter import shares
+from engine.speculation.drafter import Draft, Verification
+from engine.speculation.model_drafter import top_probabilities
 from reference.op import Array
 
 
 class OwnHeads:
-    """Chains of likely tokens, each of which has at least `p_min` of the probability of the ten
-    likeliest; of a model that was loaded with `foretells`."""
+    """Chains of likely tokens with at least `p_min` of the probability of the ten likeliest, by a
+    model loaded with `foretells`."""
 
     def __init__(self, model: Model, p_min: float) -> None:
-        if not model.ahead:
-            raise ModelError(f"{model.file.path}: it was loaded without what foretells tokens")
+        if not model.mtp_blocks:
+            raise ModelError(f"{model.file.path}: loaded without multi-token-prediction blocks")
         self._model, self._p_min = model, p_min
-        # What was read last: a text with its drafts, its cells, how many of them each block read.
-        self._text, self._cells, self._read = list[int](), list[int](), [0] * len(model.ahead)
+        # State of the last draft: text with draft, cells, number of cells read by each block.
+        self._text, self._cells, self._read = list[int](), list[int](), [0] * len(model.mtp_blocks)
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """What was read of another text stays as far as it is the same."""
+        """Caches keep the common prefix."""
 
-    def verified(self, step: Verified) -> None:
-        """Nothing: the next text says it."""
+    def verified(self, step: Verification) -> None:
+        """Not needed: the next `draft` has the text."""
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
-        """At most so many tokens; none where the cells are not those of the text."""
+        """Draft at most `most` tokens; none if the cache does not match the text."""
         cells = self._model.cells
         if most < 1 or not 0 < cells.lengths[0] == len(text) - 1:
             return Draft()
-        behind, found = cells.next_position(0), list[int]()
-        self._forget_others(text)
+        end, found = cells.next_position(0), list[int]()
+        self._invalidate(text)
         try:
             while len(found) < most:
-                logits = self._logits_behind([*text, *found], len(found))
-                token, share = shares(logits)[0] if np.isfinite(logits).all() else (0, -1.0)
+                logits = self._logits_after([*text, *found], len(found))
+                token, share = (
+                    top_probabilities(logits)[0] if np.isfinite(logits).all() else (0, -1.0)
+                )
                 if share < self._p_min:
                     break
                 found.append(token)
         finally:
-            cells.remove(0, begin=behind)
+            cells.remove(0, begin=end)
             self._text = [*text, *found]
         return Draft.chain(found)
 
-    def _place(self) -> int:
-        """A cell for what is drafted next."""
+    def _allocate_cell(self) -> int:
+        """Allocate a cell for the next draft token."""
         cells = self._model.cells
         return int(cells.place([cells.next_position(0)], [(0,)])[0])
 
-    def _forget_others(self, text: Sequence[int]) -> None:
-        """What was read counts as far as it was of the same tokens, in the same cells."""
-        cells = self._model.cells.of(0).tolist()
-        same, there = _alike(self._text, text), _alike(self._cells, cells)
+    def _invalidate(self, text: Sequence[int]) -> None:
+        """Invalidate what was read of other tokens or in other cells."""
+        cells = self._model.cells.list_of(0).tolist()
+        same, there = _common_prefix(self._text, text), _common_prefix(self._cells, cells)
         self._read = [min(n, there, max(same - 1 - i, 0)) for i, n in enumerate(self._read)]
         self._cells = cells
 
-    def _logits_behind(self, text: Sequence[int], drafted: int) -> Array:
-        """Float32 [vocab] behind a text of which so many tokens are drafted; its block reads what
-        it did not read yet."""
+    def _logits_after(self, text: Sequence[int], drafted: int) -> Array:
+        """Logits float32 [vocab] after a text whose last `drafted` tokens are drafted; the block
+        catches up with what it has not read."""
         number = min(drafted, len(self._read) - 1)
-        goal = self._place() if number == len(self._read) - 1 else 0
-        if drafted > number:  # the last block goes on in the cell that was its goal
-            return self._run(number, text[-1:], [int(self._model.cells.of(0)[-2])], goal)
+        goal = self._allocate_cell() if number == len(self._read) - 1 else 0
+        if drafted > number:  # continue from the cell of its last hidden state
+            return self._run(number, text[-1:], [int(self._model.cells.list_of(0)[-2])], goal)
         count, size = len(self._cells), self._model.limits["tokens"]
         following, logits = text[1 + number :], np.empty(0, np.float32)
         for first in range(min(self._read[number], count - 1), count, size):
@@ -87,12 +89,12 @@ class OwnHeads:
     def _run(
         self, number: int, following: Sequence[int], own: Sequence[int], goal: int | None
     ) -> Array:
-        """By that block, tokens behind those that cells of the text, or of the draft, hold; of the
-        last of them the logits [vocab], if what the block makes of it has a `goal`."""
+        """Run block `number` on tokens after those in the cells `own`; returns the last one's
+        logits [vocab], if its hidden state is stored in the cell `goal`."""
         model, count, outputs = self._model, len(own), int(goal is not None)
-        ahead = model.ahead[number]
+        ahead = model.mtp_blocks[number]
         inputs, positions = ahead.inputs, model.cells.positions[list(own)]
-        with model.alone():
+        with model.exclusive():
             for name, values in (("tokens", following), ("cells", own), ("positions", positions)):
                 inputs[name][:count] = values
             ends = np.searchsorted(model.cells.positions_of(0), positions, side="right")
@@ -103,7 +105,7 @@ class OwnHeads:
             return np.array(ahead.logits[0])
 
 
-def _alike(old: Sequence[int], new: Sequence[int]) -> int:
-    """How many they have in common at their beginnings."""
+def _common_prefix(old: Sequence[int], new: Sequence[int]) -> int:
+    """Length of the common prefix."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))

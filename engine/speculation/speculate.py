@@ -1,10 +1,10 @@
 """Generation with drafts: one step of the target for several tokens.
 
-Every token of the text is sampled from the target's logits by the completion's own sampler, in the
-text's order, exactly as without drafts; a draft only says behind which tokens logits are computed
-ahead. As these are the same bits in any company, so is the text, greedy or seeded. Drafts drawn
-from a distribution are verified by rejection instead (verification.py), which accepts more of them:
-the text is then another of the same distribution.
+Every token is sampled from the target's logits by the completion's own sampler, in order, exactly
+as without drafts; a draft only determines for which tokens logits are computed in advance. As
+logits do not depend on the batch, the text is the same, greedy or seeded. Drafts sampled from a
+distribution are verified by rejection sampling instead (verification.py), which accepts more: the
+text then differs, but has the same distribution.
 """
 
 import time
@@ -21,18 +21,18 @@ from engine.model import Model
 from engine.sampling.sampler import Row
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
-from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
+from engine.speculation.drafter import TEXT, Draft, Drafter, Verification
 from engine.speculation.verification import Verifier
 from reference.op import Array
 
-NOTHING = Draft()
+EMPTY = Draft()
 
 
 class Speculation:
-    """A drafter at work for a target model, whose sequence 0 holds the text.
+    """Speculative decoding for a target model, whose sequence 0 holds the text.
 
-    Drafts have at most `most` tokens on at most so many `branches`; `adaptive`: as many, up to
-    that, as measurement says are worth it. `verifier`: for drafts that are drawn.
+    Drafts have at most `most` tokens on at most `branches` branches; `adaptive` chooses their
+    length. `verifier` is for sampled drafts.
     """
 
     def __init__(
@@ -46,89 +46,89 @@ class Speculation:
     ) -> None:
         self._model, self._drafter, self.verifier = model, drafter, verifier
         self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
-        if states := model.cells.states:  # one behind every token, or none could be dropped
+        if states := model.cells.states:  # one for every token, for rollback
             self._most = min(self._most, max(0, states.spare - 1))
         self._branches = min(branches, model.options.sequences - 1)
         self._length = AdaptiveLength(self._most) if adaptive else None
-        self._settled_in = 0.0  # seconds
+        self._drop_seconds = 0.0  # seconds
         self.begin([])
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """A text begins."""
+        """Start a text."""
         self._text = list(prompt)
         self._begun = False
-        self._draft, self._node = NOTHING, TEXT
-        self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
+        self._draft, self._node = EMPTY, TEXT
+        self._kept = {TEXT: TEXT}  # evaluated nodes by the drafter's nodes
         self._children: dict[tuple[int, int], int] = {}
         self._rows: Array | None = None  # logits of the text's last token and of each node
-        self._taken: list[int] = []  # sampled from them, or while drafts rest
-        # tokens that go on as if there were no drafts, whichever text they are of
-        self._resting = self._length.rest() if self._length else 0
-        self._foretold = 0  # of these, those that the draft has
+        self._taken: list[int] = []  # sampled from them, or during a rest
+        # plain steps left before drafting again, across texts
+        self._plain_left = self._length.plain_steps() if self._length else 0
+        self._accepted = 0  # how many of these were drafted
         self.timings = Drafting()
 
     def has_room(self, completion: Completion) -> bool:
-        """Whether the draft has what the text goes on with, or there is a cell for it, with those
-        of a draft that has not."""
-        if self._is_ahead(completion.tokens[-1]):
+        """Whether the draft contains the last token, or there is a free cell once the draft is
+        dropped."""
+        if self._has_logits(completion.tokens[-1]):
             return True
-        self.settle()
+        self.drop_drafts()
         return self._model.cells.free > 0
 
     def run(self, completion: Completion) -> Row:
-        """The logits [vocab] behind the text's last token, which the draft has, or a step gives."""
+        """Logits [vocab] after the text's last token, from the draft or from a step."""
         token = completion.tokens[-1]
-        return self._go_on(token) if self._is_ahead(token) else self._step(completion)
+        return self._advance(token) if self._has_logits(token) else self._step(completion)
 
     def sample(self, completion: Completion, row: Row) -> Piece:
-        """The completion's next token, from the logits [vocab] behind its last."""
+        """Sample the completion's next token from logits [vocab]."""
         if self.verifier:
             assert isinstance(row, np.ndarray)
             sampler = completion.sampler
             sampled = self.verifier.sample(sampler, row, self._draft, self._node)
-            piece = completion.take(sampled)
+            piece = completion.append(sampled)
         else:
             piece = completion.sample(row)
         token = completion.tokens[-1]
         self._text.append(token)
         self._taken.append(token)
-        drafted = self._is_ahead(token)
-        self._foretold += drafted
+        drafted = self._has_logits(token)
+        self._accepted += drafted
         return replace(piece, drafted=True) if drafted else piece
 
-    def _is_ahead(self, token: int) -> bool:
-        """Whether the logits behind this token, the last sampled, are there."""
+    def _has_logits(self, token: int) -> bool:
+        """Whether logits after this token, the last sampled one, are available."""
         return (self._node, token) in self._children
 
-    def _go_on(self, token: int) -> Array:
-        """Take them."""
+    def _advance(self, token: int) -> Array:
+        """Move to this token's node; returns its logits."""
         assert self._rows is not None
         self._node = self._children[self._node, token]
         return np.asarray(self._rows[1 + self._node])
 
-    def settle(self) -> None:
-        """Drop what the text did not take of the last draft, and tell the drafter."""
+    def drop_drafts(self) -> None:
+        """Drop rejected draft tokens from the cache, and inform the drafter."""
         if self._rows is None:
             return
         started = time.perf_counter()
         draft, rows, kept, taken = self._draft, self._rows, self._kept, tuple(self._taken)
-        accepted = self._foretold
-        self._rows, self._children, self._taken, self._foretold = None, {}, [], 0
-        cache_tree.keep(self._model.cells, draft, self._node, self._last)
+        accepted = self._accepted
+        self._rows, self._children, self._taken, self._accepted = None, {}, [], 0
+        cache_tree.commit(self._model.cells, draft, self._node, self._last)
         self.timings.add(cache_tree.depth(draft), len(draft), accepted, len(taken))
         self._drafter.verified(
-            Verified(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
+            Verification(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
         )
         if self._length and self._in_full:
-            # a draft costs what is done here as well, which who drafts nothing has not to do
-            seconds = self._step_seconds + (self._settled_in if self._asked else 0)
+            # settling the last draft is part of a draft's cost
+            seconds = self._step_seconds + (self._drop_seconds if self._asked else 0)
             self._length.record(self._asked, accepted, self._draft_seconds, seconds)
-            self._resting = self._length.rest()
-        self._settled_in = time.perf_counter() - started
+            self._plain_left = self._length.plain_steps()
+        self._drop_seconds = time.perf_counter() - started
 
     def _step(self, completion: Completion) -> Array:
-        """Run the text's last token, and with it a draft of what may follow, of as many tokens as
-        the completion may still have at most; the last token's logits [vocab]."""
+        """Evaluate the text's last token together with a draft, limited by the completion's
+        max_tokens; returns the last token's logits [vocab]."""
         cells, most = self._model.cells, completion.params.max_tokens
         left = cells.capacity if most is None else most - len(completion.tokens) - 1
         if not self._begun:
@@ -136,29 +136,29 @@ class Speculation:
             if self.verifier:
                 self.verifier.begin(completion.params.seed, len(self._text))
             self._begun, self._taken = True, []
-        if self._resting:
-            return self._rest()
-        if self._taken:  # while drafts rested
+        if self._plain_left:
+            return self._plain_step()
+        if self._taken:  # during a rest
             last = self._text[-1]
-            self._drafter.verified(Verified(tuple(self._taken), lambda _: last))
+            self._drafter.verified(Verification(tuple(self._taken), lambda _: last))
             self._taken = []
         started = time.perf_counter()
         self._asked = self._length.choose() if self._length else self._most
         room = min(self._asked, cells.free - 1) if left > 0 else 0
         self._in_full = room == self._asked <= left
-        draft = self._drafter.draft(self._text, room) if room > 0 else NOTHING
+        draft = self._drafter.draft(self._text, room) if room > 0 else EMPTY
         if cache_tree.is_chain(draft):
             room = min(room, left)
-        self._draft, self._kept = cache_tree.pruned(draft, room, self._branches)
+        self._draft, self._kept = cache_tree.prune(draft, room, self._branches)
         draft = self._draft
         drafted = time.perf_counter()
         self._last = cells.next_position(0)
         try:
             self._rows = self._run(draft)
-        except (ModelError, NumericalError):  # of tokens that the text may never have
+        except (ModelError, NumericalError):  # caused by draft tokens, maybe
             if not draft:
                 raise
-            self._draft, self._kept = draft, _ = cache_tree.pruned(draft, 0, 0)
+            self._draft, self._kept = draft, _ = cache_tree.prune(draft, 0, 0)
             self._rows = self._run(draft)
         done = time.perf_counter()
         self._draft_seconds, self._step_seconds = drafted - started, done - drafted
@@ -169,24 +169,24 @@ class Speculation:
         self._children = {child: node for node, child in enumerate(nodes)}
         return np.asarray(self._rows[0])
 
-    def _rest(self) -> Array:
-        """Run the text's last token as if there were no drafts; its logits [vocab]."""
+    def _plain_step(self) -> Array:
+        """Evaluate the text's last token without a draft; returns its logits [vocab]."""
         assert self._length
-        self._draft, self._node = NOTHING, TEXT
+        self._draft, self._node = EMPTY, TEXT
         started = time.perf_counter()
         position = self._model.cells.next_position(0)
         logits = self._model.step(self._text[-1:], (position,), ((0,),), (0,))
         seconds = time.perf_counter() - started
-        self._resting -= 1
-        self._length.rested(seconds)
+        self._plain_left -= 1
+        self._length.record_plain_step(seconds)
         self.timings.verify.seconds += seconds
         self.timings.add(0, 0, 0, 1)
         return np.asarray(logits[0])
 
     def _run(self, draft: Draft) -> Array:
-        """The text's last token and a draft behind it: logits [1 + nodes, vocab]."""
+        """Evaluate the text's last token and a draft: logits [1 + nodes, vocab]."""
         cells = self._model.cells
-        cache_tree.enter(cells, draft)
+        cache_tree.fork(cells, draft)
         try:
             return self._model.step(
                 (self._text[-1], *draft.tokens),
@@ -195,5 +195,5 @@ class Speculation:
                 range(1 + len(draft)),
             )
         except BaseException:
-            cache_tree.leave(cells, draft)
+            cache_tree.drop_leaves(cells, draft)
             raise

@@ -1,17 +1,17 @@
-"""LookAhead's trie (arXiv 2312.12728): everything that was read or written, as branches that say
-how often each continuation occurred."""
+"""Lookahead's trie (arXiv 2312.12728): all prompts and outputs, as branches with frequencies of
+continuations."""
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+from engine.speculation.drafter import TEXT, Draft, DraftBuilder, Verification
 
-OUTPUT_WEIGHT = 1e-4  # so outputs decide only between what the prompt says equally often
+OUTPUT_WEIGHT = 1e-4  # outputs only break ties between equally frequent branches of the prompt
 
 
 class Node:
-    """How often the tokens from the root to here occurred, in the prompt and in outputs."""
+    """Frequency of the path from the root to here, in the prompt and in outputs."""
 
     __slots__ = ("children", "f_in", "f_out")
 
@@ -26,12 +26,11 @@ class Node:
 
 
 class Trie:
-    """A tree for each token, with branches of so many tokens behind it, in at most `capacity` nodes
-    of about 200 bytes.
+    """A tree for each token, with branches of `branch_length` tokens after it, in at most
+    `capacity` nodes of about 200 bytes.
 
-    Each token that is read lengthens the branches of the tokens before it and begins one of its
-    own, so a child is at most as frequent as its parent. When there is no room, everything is
-    pruned until half of it is free.
+    Each new token extends the branches of the tokens before it and starts its own, so a child is at
+    most as frequent as its parent. When the trie is full, it is pruned to half of its capacity.
     """
 
     def __init__(self, branch_length: int = 12, capacity: int = 2**17) -> None:
@@ -43,14 +42,14 @@ class Trie:
         self.branch_length, self.capacity = branch_length, capacity
         self._top = Node()
         self._size = 0
-        self._ends: list[Node] = []  # the last nodes of branches that still grow
+        self._ends: list[Node] = []  # the last nodes of branches that are still growing
 
     def __len__(self) -> int:
-        """Nodes, the roots included."""
+        """Number of nodes, roots included."""
         return self._size
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Forget the last prompt, and read another."""
+        """Replace the last prompt by another."""
         self._forget_prompt(self._top)
         self._ends = []
         for token in prompt:
@@ -59,13 +58,13 @@ class Trie:
         self._ends = []
 
     def read(self, output: Sequence[int]) -> None:
-        """Read what was written behind what was read before, or behind the prompt."""
+        """Add output that follows what was read before."""
         for token in output:
             for node in self._grow(token):
                 node.f_out += 1
 
     def find(self, tokens: Sequence[int]) -> Node | None:
-        """The node that these tokens lead to from the root of the first, if they occurred."""
+        """The node at the end of this path, if it occurred."""
         node: Node | None = self._top
         for token in tokens:
             if node is None:
@@ -74,7 +73,7 @@ class Trie:
         return node
 
     def paths(self) -> Iterator[tuple[tuple[int, ...], Node]]:
-        """All nodes, each with the tokens that lead to it."""
+        """All nodes with their paths."""
         waiting: list[tuple[tuple[int, ...], Node]] = [((), self._top)]
         while waiting:
             path, node = waiting.pop()
@@ -83,7 +82,7 @@ class Trie:
             waiting += (((*path, token), child) for token, child in node.children.items())
 
     def _grow(self, token: int) -> list[Node]:
-        """The nodes of this token in all branches that it lengthens or begins."""
+        """Extend the growing branches by a token and start one; returns their new nodes."""
         if self._size + self.branch_length + 1 > self.capacity:
             self._prune()
         nodes = [self._child(end, token) for end in (*self._ends, self._top)]
@@ -97,8 +96,8 @@ class Trie:
         return node.children[token]
 
     def _prune(self) -> None:
-        """Halve how often everything was written, and drop what was written once, until half of the
-        memory is free; where the prompt alone is more, forget what was read of it."""
+        """Halve output frequencies and drop what occurred once, until half of the capacity is free;
+        if the prompt alone is larger, drop it."""
         self._ends = []  # some of these nodes will be gone
         while self._size > self.capacity // 2:
             if any(root.f_out for root in self._top.children.values()):
@@ -110,28 +109,28 @@ class Trie:
         for token, child in [*node.children.items()]:
             child.f_out = child.f_out / 2 if child.f_out > 1 else 0.0
             self._halve_outputs(child)
-            self._drop_if_unheard_of(node, token)
+            self._drop_if_unused(node, token)
 
     def _forget_prompt(self, node: Node) -> None:
         for token, child in [*node.children.items()]:
             if child.f_in:
                 child.f_in = 0
                 self._forget_prompt(child)
-                self._drop_if_unheard_of(node, token)
+                self._drop_if_unused(node, token)
 
-    def _drop_if_unheard_of(self, node: Node, token: int) -> None:
+    def _drop_if_unused(self, node: Node, token: int) -> None:
         child = node.children[token]
-        if not child.f_in and not child.f_out:  # nor has any child of its own: they were dropped
+        if not child.f_in and not child.f_out:  # it has no children any more
             del node.children[token]
             self._size -= 1
 
 
 class TrieDrafter:
-    """Proposes a tree: what followed the text's last `suffix` tokens most often, then what followed
+    """Proposes a tree: the most frequent continuations of the text's last `suffix` tokens, then of
     one token less, down to the last token alone, in at most `decoding_length` nodes.
 
-    What was written stays from one text to the next, in a trie that several drafters may share one
-    after the other; what a prompt says counts until the next one begins.
+    Outputs are kept between texts, in a trie that drafters may share one after the other; prompts
+    until the next one begins.
     """
 
     def __init__(
@@ -148,31 +147,31 @@ class TrieDrafter:
         self.trie.begin(prompt)
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
-        branches = Branches()
+        branches = DraftBuilder()
         room = min(most, self._decoding_length)
         for n in range(min(self._suffix, len(text)), 0, -1):
             if found := self.trie.find(text[-n:]):
                 _add_most_frequent(found, branches, room)
         return branches.draft()
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         self.trie.read(step.tokens)
 
 
-def _add_most_frequent(found: Node, branches: Branches, room: int) -> None:
-    """Fill a tree with what follows this node, in the order of scores.
+def _add_most_frequent(found: Node, branches: DraftBuilder, room: int) -> None:
+    """Fill a draft with the most frequent continuations of a node, by score.
 
     A parent scores no less than its children, so these are the nodes that the paper's threshold
     selects and then visits depth-first.
     """
-    order = count()  # of those that score the same, the one that was seen first
+    order = count()  # ties: first seen
     waiting: list[tuple[float, int, int, Node, int]] = []
 
-    def wait(node: Node, here: int) -> None:
+    def push(node: Node, here: int) -> None:
         for token, child in node.children.items():
             heappush(waiting, (-child.score, next(order), token, child, here))
 
-    wait(found, TEXT)
+    push(found, TEXT)
     while waiting and len(branches) < room:
         _, _, token, node, parent = heappop(waiting)
-        wait(node, branches.add(parent, token))
+        push(node, branches.add(parent, token))

@@ -1,15 +1,15 @@
-"""The target's token where tokens were drafted: distributed as if there had been no draft.
+"""Verification of drafts: the target's token, distributed as without a draft.
 
-A draft without `q` is deterministic and needs no rule: the target's token is drawn as ever, and
-the draft goes on if it has that token. It is the same as accepting x with probability p(x) and
-drawing from p without x otherwise, and with the same random numbers the text is the very one
+A draft without `q` is deterministic and needs no rule: the target's token is sampled as usual, and
+the draft continues if it has that token. This equals accepting x with probability p(x) and
+otherwise sampling from p without x, and with the same random numbers the text is exactly the one
 without drafts.
 
-Tokens drawn from distributions are accepted by modified rejection, siblings each in turn
-(SpecInfer, arXiv 2305.09781), for which `q[i]` must be what token i was drawn from once its earlier
-siblings were known. Whether a token is proposed at all must not depend on which token it is: a
-drafter that drops the unlikely ones, or short drafts, draws from another distribution than it says.
-Nor may its random numbers be those that verify, or the same for many texts.
+Sampled drafts are accepted by modified rejection sampling, siblings one after the other (SpecInfer,
+arXiv 2305.09781); `q[i]` must be the distribution of token i given its earlier siblings. Whether a
+token is proposed must not depend on which token it is: a drafter that drops unlikely ones, or short
+drafts, samples from a distribution other than its `q`. Nor may it share random numbers with the
+verification, or use the same ones for many texts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,8 @@ class _Row:
 
 
 class Verifier:
-    """The rule for a vocabulary, by these kernels of `OPS`, bound once over buffers of its own;
-    without any, the preferred ones, certified or not. `drafts` is who draws them."""
+    """Rejection sampling for a vocabulary, with these kernels of `OPS`, bound once to its buffers;
+    by default the preferred ones, certified or not. `drafts` is the drafter's sampler."""
 
     def __init__(
         self,
@@ -66,19 +66,19 @@ class Verifier:
         )
 
     def begin(self, seed: int | None, length: int) -> None:
-        """Drafts for a text of this seed and length are next. Were they drawn alike for each text,
-        texts would be alike beyond what the target says."""
+        """Reseed the drafter's sampler for a text of this seed and length, so that texts are not
+        correlated through their drafts."""
         if self._drafts:
-            self._drafts.of_another_text(seed, length)
+            self._drafts.reseed(seed, length)
 
     def choose(self, p: Array, tokens: Sequence[int], q: Array, random: np.random.Generator) -> int:
-        """A token distributed as p, and one of the drafted `tokens` wherever that can be.
+        """Sample a token distributed as p, one of the drafted `tokens` where possible.
 
         p float64 [vocab]; q float64 [drafted, vocab].
         """
         vocab = self._q.shape[1]
-        _demand(p, (vocab,), "p")
-        _demand(q, (len(tokens), vocab), "q")
+        _check_rows(p, (vocab,), "p")
+        _check_rows(q, (len(tokens), vocab), "q")
         here, other = self._rows
         here.p[0] = p
         for token, drawn_from in zip(tokens, q, strict=True):
@@ -95,21 +95,21 @@ class Verifier:
         return int(self._token[0])
 
     def sample(self, sampler: Sampler, logits: Logits, draft: Draft, node: int) -> Sampled:
-        """The target's token behind a node of the draft, or behind the text for -1, by a sampler
-        that was told of all before and its random numbers. logits float32 [vocab]."""
+        """The target's token after a node of the draft (-1: after the text), by a sampler that has
+        accepted all tokens before. logits float32 [vocab]."""
         if draft.q is None:
             return sampler.sample(logits)
-        p, behind = sampler.distribution(logits), children(draft, node)
-        tokens = [draft.tokens[child] for child in behind]
-        return sampler.chosen(self.choose(p, tokens, draft.q[behind], sampler.random))
+        p, nodes = sampler.distribution(logits), children(draft, node)
+        tokens = [draft.tokens[child] for child in nodes]
+        return sampler.result(self.choose(p, tokens, draft.q[nodes], sampler.random))
 
 
 def children(draft: Draft, node: int) -> list[int]:
-    """The nodes that follow this one, in the order of the draft."""
+    """A node's children, in the order of the draft."""
     return [child for child, parent in enumerate(draft.parents) if parent == node]
 
 
-def _demand(rows: Array, shape: tuple[int, ...], name: str) -> None:
+def _check_rows(rows: Array, shape: tuple[int, ...], name: str) -> None:
     if rows.dtype != np.float64 or rows.shape != shape:
         got = f"{rows.dtype} {list(rows.shape)}"
         raise ValueError(f"{name}: want float64 {list(shape)}, got {got}")

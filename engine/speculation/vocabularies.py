@@ -1,4 +1,4 @@
-"""Whether a draft model's tokens are the target's, and translation where they are not."""
+"""Compatibility of a draft model's vocabulary with the target's, and translation between them."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -6,24 +6,24 @@ from itertools import groupby, islice, takewhile
 from pathlib import Path
 
 from engine.errors import EngineError
-from engine.speculation.drafter import Draft, Drafter, Verified
+from engine.speculation.drafter import Draft, Drafter, Verification
 from engine.tokenizer import Detokenizer, Tokenizer, TokenizerError
 
-# llama.cpp's rule: vocabularies of one family differ in what was padded, and in the first tokens.
+# llama.cpp's rule: related vocabularies may differ in padding and in the first tokens.
 SIZE_DIFFERENCE = 128
 FIRST_COMPARED = 5
 
 
 class VocabularyError(EngineError):
-    """A draft model whose tokens are not the target's: one plain line."""
+    """A draft model with an incompatible vocabulary; one line."""
 
 
 def check(target: Tokenizer, draft: Tokenizer, draft_file: str | Path) -> None:
-    """That tokens mean the same to both, by llama.cpp's rule: one kind of vocabulary, sizes at most
-    128 apart, the same texts from id 5 on, the same BOS and EOS.
+    """Check that vocabularies are compatible, by llama.cpp's rule: the same kind, sizes at most 128
+    apart, the same texts from id 5 on, the same BOS and EOS.
 
-    Ids that only one of them has are no tokens of the other. Raises `VocabularyError`; where only
-    BOS or EOS are in the way, it says how to write a copy of the draft's file that passes.
+    Ids that only one vocabulary has are no tokens of the other. Raises `VocabularyError`; if only
+    BOS or EOS differ, with a command that writes a compatible copy of the draft's file.
     """
     if draft.kind != target.kind:
         raise VocabularyError(
@@ -70,17 +70,17 @@ def _check_special(target: Tokenizer, draft: Tokenizer, draft_file: str | Path) 
     path = Path(draft_file)
     copy = path.with_name(f"{path.stem}-for-target.gguf")
     raise VocabularyError(
-        f"{draft_file}: {listed}; if they mean the same:"
+        f"{draft_file}: {listed}; if these are equivalent:"
         f" assay inspect {shlex.quote(str(path))} {changes} -o {shlex.quote(str(copy))}"
     )
 
 
 class Translation:
-    """A text's tokens as those of a draft model with another vocabulary, and drafts back.
+    """Translates a text's tokens to a draft model's vocabulary, and drafts back.
 
-    Text goes through text; BOS and EOS become BOS and EOS, and other special tokens those of the
-    same name. What comes back is a guess like any draft: it has no probabilities, so it is verified
-    as a deterministic one, which is exact.
+    Texts are decoded and encoded; BOS and EOS map to BOS and EOS, other special tokens to those of
+    the same name. Translated drafts have no probabilities and are verified as deterministic ones,
+    which is exact.
     """
 
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
@@ -89,16 +89,16 @@ class Translation:
         pairs = [(i, named[target.texts[i]]) for i in _special(target) if target.texts[i] in named]
         roles = (target.bos_id, draft.bos_id), (target.eos_id, draft.eos_id)
         pairs += [(i, other) for i, other in roles if i is not None and other is not None]
-        # one token may have both roles: it is BOS in front, and EOS elsewhere
+        # one token may have both roles: BOS at the start, EOS elsewhere
         self._to_draft = dict(pairs)
         self._to_target = {theirs: ours for ours, theirs in pairs}
 
     def to_draft(self, tokens: Sequence[int]) -> list[int] | None:
-        """A text's tokens, all of them, as the draft model's; None where the text cannot be said:
-        it ends within a character, or has one that the draft's vocabulary lacks.
+        """Translate a whole text for the draft model. Returns None if that is impossible: it ends
+        within a character, or has one that the draft's vocabulary lacks.
 
-        A word's tokens may change when it grows, so what a draft model holds of the text before is
-        good up to where the two differ. Special tokens without a namesake are spelled out.
+        A word's tokens may change as it grows, so a draft model's cache is valid up to the first
+        difference. Special tokens without a counterpart are encoded as text.
         """
         ids: list[int] = []
         unfinished = ""
@@ -114,24 +114,24 @@ class Translation:
                 else:
                     unfinished = ""
                     for token in run:
-                        ids += self._named(token)
+                        ids += self._translated(token)
         except TokenizerError:
             return None
         return None if unfinished else ids
 
     def to_target(self, drafted: Sequence[int]) -> list[int]:
-        """What of a draft model's tokens, which continue a text, can be said in the target's.
+        """Translate drafted tokens, which continue a text, as far as possible.
 
-        The target's tokens spell what the draft's do, up to the end of the last whole character,
-        the first that the target's vocabulary lacks, or the first special token without a namesake.
+        The result spells the same text, up to the last complete character, the first one that the
+        target's vocabulary lacks, or the first special token without a counterpart.
         """
         ids: list[int] = []
         for is_text, run in groupby(drafted, self._draft.is_text):
             if is_text:
-                said = b"".join(map(self._draft.piece_bytes, run))
-                heard = list(self._hear(_whole_characters(said)))
-                ids += heard
-                whole = said == b"".join(map(self._target.piece_bytes, heard))
+                text_bytes = b"".join(map(self._draft.piece_bytes, run))
+                spelled = list(self._spelled(_whole_characters(text_bytes)))
+                ids += spelled
+                whole = text_bytes == b"".join(map(self._target.piece_bytes, spelled))
             else:
                 known = list(takewhile(self._to_target.__contains__, named := list(run)))
                 ids += (self._to_target[token] for token in known)
@@ -140,13 +140,13 @@ class Translation:
                 break
         return ids
 
-    def _named(self, token: int) -> list[int]:
+    def _translated(self, token: int) -> list[int]:
         if token in self._to_draft:
             return [self._to_draft[token]]
         return self._draft.encode(self._target.texts[token], add_special=False, at_start=False)
 
-    def _hear(self, text: str) -> Iterator[int]:
-        """The target's tokens, as far as they spell the text."""
+    def _spelled(self, text: str) -> Iterator[int]:
+        """The target's tokens, as far as they spell the text exactly."""
         try:
             ids = self._target.encode(text, add_special=False, at_start=False)
         except TokenizerError:  # no token for a character
@@ -164,17 +164,17 @@ def _special(tokenizer: Tokenizer) -> Iterator[int]:
     return (i for i in range(tokenizer.vocab_size) if not tokenizer.is_text(i))
 
 
-def _whole_characters(said: bytes) -> str:
-    """What comes before the first byte that is no part of a character."""
+def _whole_characters(text_bytes: bytes) -> str:
+    """Decode up to the first byte that is not part of a complete character."""
     try:
-        return said.decode()
+        return text_bytes.decode()
     except UnicodeDecodeError as error:
-        return said[: error.start].decode()
+        return text_bytes[: error.start].decode()
 
 
 class TranslatedDrafter:
-    """A drafter that reads and writes another vocabulary's tokens. Its drafts are chains, and
-    deterministic once they are translated."""
+    """Wraps a drafter with another vocabulary. Its drafts are chains, deterministic after
+    translation."""
 
     def __init__(self, drafter: Drafter, target: Tokenizer, draft: Tokenizer) -> None:
         self._drafter, self._translation = drafter, Translation(target, draft)
@@ -193,5 +193,5 @@ class TranslatedDrafter:
         tokens = [found.tokens[node] for node in found.path(ends)]
         return Draft.chain(self._translation.to_target(tokens)[:most])
 
-    def verified(self, step: Verified) -> None:
-        """Nothing: the next text says it, in the other vocabulary's tokens."""
+    def verified(self, step: Verification) -> None:
+        """Not needed: the next `draft` has the text."""

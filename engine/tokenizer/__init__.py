@@ -1,21 +1,21 @@
-"""Text to token ids and back, built from a GGUF file's metadata and from nothing else.
+"""Tokenizers: text to token ids and back, built from a GGUF file's metadata alone.
 
 >>> tokenizer = Tokenizer.from_metadata(metadata)
 >>> tokenizer.decode(tokenizer.encode("Hello world"))
 'Hello world'
 
-The room, in reading order:
+In reading order:
 
-- `vocab`: the metadata read and checked, once, into a `Vocab`
-- `special`: the tokens that are not text (BOS, EOS, <|eot_id|>), and how a text is split at them
-- `pre_tokenizers`: how a text is cut into words, by names
-- `ends`: which tokens end a text, by their names
-- `bpe`, `spm`: subword models that merge, thin fittings around the libraries that define them
-- `unigram` (with `charsmap`), `wordpiece`, `rwkv`, `plamo2`: those that know no merges; `matches`
-  is what they all ask
+- `vocab`: the vocabulary, read from metadata and checked
+- `special`: special tokens (BOS, EOS, <|eot_id|>), and splitting a text at them
+- `pre_tokenizers`: splitting a text into words, by names
+- `ends`: end-of-generation tokens, by their names
+- `bpe`, `spm`: BPE models, thin wrappers of the libraries that define them
+- `unigram` (with `charsmap`), `wordpiece`, `rwkv`, `plamo2`: models without merges; `matches` is
+  their common token lookup
 - `kinds`: the models by the names of `tokenizer.ggml.model`
-- `tokenizer`: the parts put together
-- `stream`: ids to text while they are still arriving
+- `tokenizer`: the tokenizer
+- `stream`: incremental decoding
 """
 
 from engine.tokenizer.stream import Detokenizer

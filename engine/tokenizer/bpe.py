@@ -1,10 +1,10 @@
-"""BPE by a list of merges, on Hugging Face's `tokenizers`: of bytes, or of characters.
+"""BPE with a list of merges, by Hugging Face's `tokenizers`: of bytes, or of characters.
 
-A text is cut into words by the model's regular expressions, and the pairs of the merge list are
-joined, earliest in the list first. As GPT-2, Llama 3 and Qwen have it each word is written in an
-alphabet of 256 printable characters that stand for bytes; since every byte is a token, every text
-has a tokenization. As Gemma 4 has it words are whole lines, characters are themselves, ▁ is a
-space, and a character that is no token is spelt in byte tokens.
+A text is split into words by the model's regular expressions, and adjacent tokens are merged in the
+order of the merge list. Byte-level BPE (GPT-2, Llama 3, Qwen) writes words in an alphabet of 256
+printable characters that represent bytes; since every byte is a token, every text has a
+tokenization. Character BPE (Gemma 4) merges characters of whole lines, with ▁ for spaces; a
+character that is not a token is encoded as byte tokens.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, by_llama_cpps_tables
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, with_llama_cpp_classes
 from engine.tokenizer.spm import SPACE
 from engine.tokenizer.vocab import TokenizerError, Vocab, read_list, read_value
 from engine.tokenizer.wordpiece import is_space, lowered
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's characters for bytes: printable Latin-1 is itself, the rest is U+0100 onwards."""
+    """GPT-2's characters for bytes: printable Latin-1 maps to itself, the rest to U+0100
+    onwards."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in printable)
     alphabet = {chr(byte): byte for byte in printable}
@@ -32,7 +33,7 @@ _LINES: Final = re.compile(r"(\n+)")
 
 
 def pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
-    """The pre-tokenizer named by `tokenizer.ggml.pre`; files from before that key get `default`."""
+    """The pre-tokenizer named by `tokenizer.ggml.pre`; `default` for old files without the key."""
     name = read_value(metadata, "pre", "default") or "default"
     if name not in PRE_TOKENIZERS:
         raise TokenizerError(
@@ -43,7 +44,7 @@ def pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
 
 
 class ByteLevelBPE:
-    """Text without special tokens to ids, and the bytes of an ordinary token."""
+    """Byte-level BPE: ordinary text to ids, and the bytes of an ordinary token."""
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab, pre: PreTokenizer) -> None:
         self._library = _library(metadata, vocab, pre)
@@ -58,18 +59,18 @@ class ByteLevelBPE:
         return ids
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """What the token stands for."""
+        """The bytes of a token."""
         text = self._tokens[token_id]
         try:
             return bytes([_BYTE_OF[char] for char in text])
-        except KeyError:  # an added token, stored as the text it is
+        except KeyError:  # an added token, stored as plain text
             return text.encode()
 
 
 class CharacterBPE:
-    """Text without special tokens to ids, and the bytes of an ordinary token.
+    """Character BPE: ordinary text to ids, and the bytes of an ordinary token.
 
-    With `words` spaces part words and are no text themselves; with `lower` capitals are small.
+    With `words` spaces separate words and are dropped; with `lower` text is lowercased.
     """
 
     def __init__(
@@ -101,23 +102,23 @@ class CharacterBPE:
         return found
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """What the token stands for."""
+        """The bytes of a token."""
         text = self._vocab.tokens[token_id]
         return (text.replace(SPACE, " ") if self._pre.spaces else text).encode()
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         if len(self._bytes) < 256:
-            _check_complete(text, b"".join(map(self._said, ids)))
+            _check_complete(text, b"".join(map(self._token_bytes, ids)))
         return ids
 
-    def _said(self, token_id: int) -> bytes:
+    def _token_bytes(self, token_id: int) -> bytes:
         byte = self._bytes.get(token_id)
         return self._vocab.tokens[token_id].encode() if byte is None else bytes([byte])
 
 
 def _library(metadata: Mapping[str, Any], vocab: Vocab, pre: PreTokenizer) -> Any:
-    # Here, not above: a program that loads no such model does not pay for the import.
+    # Imported here, since only some models need it.
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     merges = read_list(metadata, "merges", str)
@@ -126,11 +127,11 @@ def _library(metadata: Mapping[str, Any], vocab: Vocab, pre: PreTokenizer) -> An
         model = models.BPE(
             vocab.ids, pairs, ignore_merges=pre.ignore_merges, byte_fallback=pre.characters
         )
-    except Exception as error:  # the library has no error type of its own
+    except Exception as error:  # the library raises bare Exceptions
         raise TokenizerError(_wrong_merge(merges, vocab) or _one_line(error)) from None
     library = Tokenizer(model)
     steps: list[Any] = [
-        pre_tokenizers.Split(Regex(by_llama_cpps_tables(pattern)), "isolated")
+        pre_tokenizers.Split(Regex(with_llama_cpp_classes(pattern)), "isolated")
         for pattern in pre.patterns
     ]
     if not pre.characters:
@@ -140,7 +141,7 @@ def _library(metadata: Mapping[str, Any], vocab: Vocab, pre: PreTokenizer) -> An
 
 
 def _check_complete(text: str, got: bytes) -> None:
-    """Refuse what the library leaves out in silence: bytes that no token stands for."""
+    """Raise for bytes without a token, which the library drops silently."""
     expected = text.encode()
     if got != expected:
         pairs = zip(got, expected, strict=False)
@@ -153,11 +154,11 @@ def _check_complete(text: str, got: bytes) -> None:
 
 
 def _wrong_merge(merges: list[str], vocab: Vocab) -> str | None:
-    """What is wrong with the first wrong merge. For the error's path only: it is slow."""
+    """The fault of the first invalid merge; slow, for error messages only."""
     for merge in merges:
         parts = merge.split(" ")
         if len(parts) != 2 or not all(parts):
-            return f"tokenizer.ggml.merges: {merge!r} is not two tokens with a space between them"
+            return f"tokenizer.ggml.merges: {merge!r} is not two tokens separated by a space"
         for text in (*parts, "".join(parts)):
             if text not in vocab.ids:
                 return f"tokenizer.ggml.merges: {merge!r} needs {text!r}, which is not a token"

@@ -1,10 +1,10 @@
-"""What SentencePiece replaces before it cuts a text: `tokenizer.ggml.precompiled_charsmap`.
+"""SentencePiece's normalization map: `tokenizer.ggml.precompiled_charsmap`.
 
-The bytes are a number n (uint32, little-endian), n bytes of a double array (Darts-clone's, of
-uint32), and texts that end with a zero byte. The array is a trie of bytes: a unit has a label (bits
-0 to 7), says whether a key ends there (bit 8), and how far off its children are (bits 10 to 30,
-times 256 with bit 9). The child for byte c is at the unit's base XOR c; where a key ends, the unit
-at the base itself has bit 31 and the place of the key's replacement among the texts.
+The bytes are a size n (uint32, little-endian), n bytes of a double array (Darts-clone, uint32
+units), and zero-terminated replacements. The array is a byte trie: a unit has a label (bits 0 to
+7), a flag for the end of a key (bit 8), and the offset of its children (bits 10 to 30, times 256
+with bit 9). The child for byte c is at the unit's base XOR c; at the end of a key, the unit at the
+base itself has bit 31 and the position of the replacement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDS, _VALUE = 1 << 8, 1 << 31
 
 
 class Charsmap:
-    """The replacements; there are none where the metadata has no such key."""
+    """The replacements; empty if the metadata has no such key."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._units, self._texts = [0], b""
@@ -34,16 +34,14 @@ class Charsmap:
         blob = bytes(number & 0xFF for number in numbers)
         size = int.from_bytes(blob[:4], "little")
         if size == 0 or size % 4 or 4 + size >= len(blob):
-            raise TokenizerError(
-                f"{KEY}: its {len(blob)} bytes do not hold the array they announce"
-            )
+            raise TokenizerError(f"{KEY}: its {len(blob)} bytes are too few for its array")
         self._texts = blob[4 + size :]
         self._units = np.frombuffer(blob, "<u4", size // 4, offset=4).tolist()
         _check(self._units, self._texts)
         _check_ends(self._units)
 
     def longest(self, text: str, start: int) -> tuple[int, str] | None:
-        """Where the longest key that begins at `start` ends, and what replaces it."""
+        """End and replacement of the longest key that begins at `start`."""
         units, found = self._units, None
         node = _offset(units[0])
         for at in range(start, len(text)):
@@ -64,7 +62,7 @@ def _offset(unit: int) -> int:
 
 
 def _check(units: list[int], texts: bytes) -> None:
-    """Whatever a walk may reach is there: every end has a place, every place is a text."""
+    """Check that everything reachable exists: replacements of all keys, and their texts."""
     for i, unit in enumerate(units):
         if unit & _VALUE:
             place = unit - _VALUE
@@ -83,7 +81,7 @@ def _check(units: list[int], texts: bytes) -> None:
 
 
 def _check_ends(units: list[int]) -> None:
-    """No walk comes back to where it was: a key is no longer than there are units."""
+    """Check that the trie has no cycles."""
     children: dict[int, list[int]] = {}
     for i, unit in enumerate(units):
         if 0 < (label := unit & (_VALUE | 0xFF)) <= 0xFF:

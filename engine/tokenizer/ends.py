@@ -1,7 +1,7 @@
-"""Tokens that end a text, and tokens whose names say that they are no text.
+"""End-of-generation tokens, and special tokens recognized by their names.
 
 A GGUF names at most one EOS, EOT and EOM, while models end a turn with any of several tokens, and
-some files have such tokens as normal ones. llama.cpp goes by the names, and so does this.
+some files declare such tokens as normal ones. As in llama.cpp, names decide.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDS: Final = (
     "<\uff5cend\u2581of\u2581sentence\uff5c>",  # DeepSeek
     "[e~[",  # MiniMax
 )  # fmt: skip
-# The ends of a filled-in middle, by key, and the names they go by where a file has no such key.
+# Fill-in-the-middle tokens that end a text, by key, and their names for files without the key.
 MIDDLE_ENDS: Final = {
     "fim_pad_token_id": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep_token_id": (
@@ -32,7 +32,7 @@ MIDDLE_ENDS: Final = {
     ),
     "fim_sep_token_id": ("<|file_sep|>",),
 }  # fmt: skip
-# Its other parts: no ends, but no text either. Some files have an older key.
+# Other fill-in-the-middle tokens: control tokens, but not ends. Some files have an older key.
 MIDDLES: Final = {
     ("fim_pre_token_id", "prefix_token_id"): (
         "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim\u2581begin\uff5c>", "<PRE>",
@@ -47,28 +47,28 @@ MIDDLES: Final = {
         "\u2581<MID>", "<|code_middle|>", "<|middle|>",
     ),
 }  # fmt: skip
-# Of gpt-oss: control tokens around its channels, which are shown all the same.
+# gpt-oss: control tokens around channels, which are part of the decoded text.
 SHOWN: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-# Where these end a text, "<|end|>" ends a message of several.
+# If these end a text, "<|end|>" ends only one of several messages.
 NO_END: Final = ({"<|return|>", "<|call|>"}, {"<|call|>", "<|flush|>"}, {"<|calls|>", "<|flush|>"})
-# Where one of these does, "</s>" is an HTML tag.
+# If one of these exists, "</s>" is an HTML tag.
 NO_MARK: Final = ("<|tool_response>", "<|plamo:eos|>")
 
 
-def by_name(
+def classify_by_name(
     metadata: Mapping[str, Any], vocab: Vocab, eos_id: int | None
 ) -> tuple[Vocab, frozenset[int], frozenset[int]]:
-    """The vocabulary with the types that its tokens' names tell, every token after which generation
-    is over, and the control tokens that are shown."""
+    """Returns the vocabulary with token types corrected by name, the end-of-generation tokens, and
+    the control tokens that are decoded."""
     control: set[int | None] = set()
     ends: set[int | None] = {eos_id}
     for key in ("eot_token_id", "eom_token_id"):
         ends.add(read_id(metadata, key, vocab))
     for key, names in MIDDLE_ENDS.items():
-        told = read_id(metadata, key, vocab)
+        given = read_id(metadata, key, vocab)
         found = _first(vocab, names)
-        ends.add(found if told is None else told)
-        control |= {found} if told is None else set()
+        ends.add(found if given is None else given)
+        control |= {found} if given is None else set()
     for keys, names in MIDDLES.items():
         if all(read_id(metadata, key, vocab) is None for key in keys):
             control.add(_first(vocab, names))

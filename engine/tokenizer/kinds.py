@@ -1,6 +1,6 @@
-"""The kinds of vocabulary, by `tokenizer.ggml.model`, and what each puts around a text.
+"""Kinds of vocabulary, by `tokenizer.ggml.model`, with the special tokens they add to a text.
 
-The names and the defaults are llama.cpp's.
+Names and defaults are llama.cpp's.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from engine.tokenizer.rwkv import World
 from engine.tokenizer.special import SpecialTokens
 from engine.tokenizer.spm import SentencePieceBPE
 from engine.tokenizer.unigram import Unigram
-from engine.tokenizer.vocab import TokenizerError, Vocab, needed_id, read_id, read_value
+from engine.tokenizer.vocab import TokenizerError, Vocab, read_id, read_value, require_id
 from engine.tokenizer.wordpiece import WordPiece
 
 Metadata = Mapping[str, Any]
 
 
 class SubwordModel(Protocol):
-    """What all of them have in common. `prefix` puts a space before a text, where that is done."""
+    """The interface of subword models. `prefix` adds a space before a text, if the model does
+    so."""
 
     def encode(self, text: str, *, prefix: bool = False) -> list[int]: ...
 
@@ -32,8 +33,8 @@ class SubwordModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Of a vocabulary: its special tokens, its subword model, and whether a space is put before a
-    text, and before text behind a special token."""
+    """A vocabulary's special tokens and subword model, and whether it adds a `space` before a text
+    and before text after a special token."""
 
     special: SpecialTokens
     model: SubwordModel
@@ -58,7 +59,7 @@ def _whitespace(metadata: Metadata, vocab: Vocab) -> Parts:
     pre = pre_tokenizer(metadata)
     if not pre.characters:
         name = metadata.get("tokenizer.ggml.pre")
-        raise TokenizerError(f"tokenizer.ggml.pre is {name!r}, which 'whitespace' has no use for")
+        raise TokenizerError(f"tokenizer.ggml.pre is {name!r}, which 'whitespace' does not support")
     lower = read_value(metadata, "normalizer.lowercase", False)
     return _bpe(metadata, vocab, pre, words=True, lower=lower)
 
@@ -77,9 +78,9 @@ def _t5(metadata: Metadata, vocab: Vocab) -> Parts:
 
 
 def _bert(metadata: Metadata, vocab: Vocab) -> Parts:
-    """BOS in front and the separator behind, whatever the file says."""
-    bos_id = needed_id(metadata, "bos_token_id", vocab, 101)
-    closing = needed_id(metadata, "seperator_token_id", vocab, 102)
+    """Always adds BOS at the start and the separator at the end."""
+    bos_id = require_id(metadata, "bos_token_id", vocab, 101)
+    closing = require_id(metadata, "seperator_token_id", vocab, 102)
     eos_id = read_id(metadata, "eos_token_id", vocab)
     special = SpecialTokens.from_metadata(
         metadata, vocab, bos_id=bos_id, eos_id=eos_id, add_bos=True, closing=closing
@@ -88,18 +89,18 @@ def _bert(metadata: Metadata, vocab: Vocab) -> Parts:
 
 
 def _rwkv(metadata: Metadata, vocab: Vocab) -> Parts:
-    return Parts(_bare(metadata, vocab, None, None), World(vocab))
+    return Parts(_without_special(metadata, vocab, None, None), World(vocab))
 
 
 def _plamo2(metadata: Metadata, vocab: Vocab) -> Parts:
-    return Parts(_bare(metadata, vocab, 1, 2), Plamo2(metadata, vocab))
+    return Parts(_without_special(metadata, vocab, 1, 2), Plamo2(metadata, vocab))
 
 
 KINDS: Final[Mapping[str, tuple[str, Callable[[Metadata, Vocab], Parts]]]] = {
     "llama": ("SentencePiece BPE", _llama),
     "gpt2": ("byte-level BPE", _gpt2),
     "gemma4": ("BPE of characters", _gemma4),
-    "whitespace": ("BPE of words apart", _whitespace),
+    "whitespace": ("BPE of words without spaces", _whitespace),
     "t5": ("SentencePiece Unigram", _t5),
     "bert": ("WordPiece", _bert),
     "rwkv": ("RWKV World", _rwkv),
@@ -117,7 +118,7 @@ def _special(
     add_eos: bool = False,
     insists: bool = False,
 ) -> SpecialTokens:
-    """Special tokens by the kind's defaults; who `insists` has BOS whatever the file says."""
+    """Special tokens with the kind's defaults; `insists` adds BOS even if the file does not."""
     bos_id = read_id(metadata, "bos_token_id", vocab, bos)
     eos_id = read_id(metadata, "eos_token_id", vocab, eos)
     add_bos = read_value(metadata, "add_bos_token", add_bos) or insists
@@ -138,8 +139,10 @@ def _special(
     )
 
 
-def _bare(metadata: Metadata, vocab: Vocab, bos: int | None, eos: int | None) -> SpecialTokens:
-    """Nothing around a text: to llama.cpp the file's keys do not count here."""
+def _without_special(
+    metadata: Metadata, vocab: Vocab, bos: int | None, eos: int | None
+) -> SpecialTokens:
+    """Special tokens that are never added; llama.cpp ignores the file's keys here."""
     return SpecialTokens.from_metadata(
         metadata,
         vocab,

@@ -1,4 +1,4 @@
-"""Which tokens a text has at a place: what all vocabularies that know no merges ask."""
+"""Lookup of tokens at a position of a text, for models without merges."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _V = TypeVar("_V")
 
 
 class Matches(Generic[AnyStr, _V]):
-    """Values by text or by bytes, found wherever these begin; none of them is empty.
+    """Values by text or bytes (non-empty), found wherever these begin.
 
-    Of each first character the lengths that occur are known, so that a place costs as many look-ups
-    as there are lengths, and no trie has to be built.
+    For each first character the lengths that occur are stored, so that a lookup costs one hash per
+    length, and no trie is needed.
     """
 
     def __init__(self, values: Mapping[AnyStr, _V]) -> None:
@@ -24,8 +24,8 @@ class Matches(Generic[AnyStr, _V]):
             first: sorted(found, reverse=True) for first, found in lengths.items()
         }
 
-    def at(self, text: AnyStr, start: int) -> Iterator[tuple[int, _V]]:
-        """Lengths and values of all that begin at `start`, longest first."""
+    def starting_at(self, text: AnyStr, start: int) -> Iterator[tuple[int, _V]]:
+        """Lengths and values of all matches at `start`, longest first."""
         for length in self._lengths.get(text[start : start + 1], ()):
             piece = text[start : start + length]
             if len(piece) == length and piece in self._values:

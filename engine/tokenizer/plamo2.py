@@ -1,7 +1,7 @@
-"""PLaMo 2's vocabulary: the tokens of least cost, found from a text's end.
+"""PLaMo 2's tokenizer: the tokenization of least cost, by dynamic programming from a text's end.
 
-A token costs -10,000 times its score, rounded; a character that is no token costs 10,000,000 and is
-spelt in byte tokens. Of equal costs the longest first token is taken.
+A token costs -10,000 times its score, rounded; a character that is not a token costs 10,000,000 and
+is encoded as byte tokens. Ties go to the longest first token.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from engine.tokenizer.matches import Matches
 from engine.tokenizer.vocab import TokenizerError, TokenType, Vocab, read_scores
 
 SCALE: Final = 1e4
-UNKNOWN: Final = 10_000_000  # the cost of a character that is no token
-NEVER: Final = 20_000_000  # a token of this cost is not taken
+UNKNOWN: Final = 10_000_000  # the cost of a character that is not a token
+NEVER: Final = 20_000_000  # tokens of this cost are not used
 MOST: Final = 2**31 - 1  # costs are int32 in llama.cpp
 BOM: Final = "\ufeff"
 
 
 class Plamo2:
-    """Text without special tokens to ids, and the bytes of an ordinary token."""
+    """Ordinary text to ids, and the bytes of an ordinary token."""
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
         scores = read_scores(metadata, vocab)
@@ -37,16 +37,16 @@ class Plamo2:
         costs = {
             text: (_cost(scores[i], i), i) for i, text in enumerate(vocab.tokens) if i not in apart
         }
-        self._matches = Matches({text: told for text, told in costs.items() if told[0] < NEVER})
+        self._matches = Matches({text: entry for text, entry in costs.items() if entry[0] < NEVER})
 
     def encode(self, text: str, *, prefix: bool = False) -> list[int]:  # noqa: ARG002
-        """The ids of a text, without the byte order mark that may begin it."""
+        """The ids of a text, without its byte order mark."""
         text = text.removeprefix(BOM)
         costs = [0] * (len(text) + 1)
-        first: list[tuple[int, int | None]] = [(1, None)] * len(text)  # a length, and an id
+        first: list[tuple[int, int | None]] = [(1, None)] * len(text)  # length and id
         for at in reversed(range(len(text))):
             least = math.inf
-            for length, (cost, token_id) in self._matches.at(text, at):
+            for length, (cost, token_id) in self._matches.starting_at(text, at):
                 if costs[at + length] + cost < least:
                     least = costs[at + length] + cost
                     costs[at], first[at] = least, (length, token_id)
@@ -64,7 +64,7 @@ class Plamo2:
         return ids
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """What the token stands for."""
+        """The bytes of a token."""
         return self._tokens[token_id].encode()
 
 
@@ -73,5 +73,5 @@ def _cost(score: float, i: int) -> int:
     exact = float(np.float32(score)) * SCALE
     cost = -int(math.copysign(math.floor(abs(exact) + 0.5), exact))
     if abs(cost) > MOST:
-        raise TokenizerError(f"tokenizer.ggml.scores[{i}] is beyond what a cost may be")
+        raise TokenizerError(f"tokenizer.ggml.scores[{i}] is too large")
     return cost

@@ -1,7 +1,7 @@
-"""How models cut a text into words before pairs are merged, by the names of `tokenizer.ggml.pre`.
+"""Pre-tokenizers: splitting a text into words before merging, by the names of `tokenizer.ggml.pre`.
 
-The names are llama.cpp's, and so is what they mean: of some models' patterns it has a form that
-says something else of letters beyond ASCII, or of spaces.
+Names and meanings are llama.cpp's, whose patterns for some models differ from the original ones for
+letters beyond ASCII, or for spaces.
 """
 
 import re
@@ -12,15 +12,15 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """How a text is cut into words before merging.
+    """How a text is split into words before merging.
 
-    patterns        regular expressions (Oniguruma), each applied to the pieces the last one left; a
-                    match and a gap between matches are both a piece
-    ignore_merges   a word that is a token is taken whole, even where no merges lead to it
-    add_bos         BOS is put in front unless the file says otherwise
-    characters      pairs are merged of characters, not of letters that stand for bytes
-    spaces          a space is written ▁ before merging
-    line_breaks     a run of line breaks that is a token is taken whole
+    patterns        regular expressions (Oniguruma), each applied to the last one's pieces; matches
+                    and the gaps between them are pieces
+    ignore_merges   a word that is a token is not split, even if no merges produce it
+    add_bos         BOS is added unless the file disables it
+    characters      characters are merged, not bytes
+    spaces          spaces become ▁ before merging
+    line_breaks     a run of line breaks that is a token is not split
     """
 
     patterns: tuple[str, ...]
@@ -32,12 +32,12 @@ class PreTokenizer:
 
 
 def _class(ranges: str) -> str:
-    """What stands between the brackets of a class of code points, given in hexadecimal."""
+    """The inside of a character class, from code points in hexadecimal."""
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in _ends(ranges))
 
 
 def code_points(ranges: str) -> list[str]:
-    """Each of them."""
+    """All code points in the ranges."""
     return [chr(i) for first, last in _ends(ranges) for i in range(first, last + 1)]
 
 
@@ -56,7 +56,7 @@ _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|" 
 
 
 def _cl100k(digits: str) -> str:
-    """Llama 3, Qwen 2 and others have one pattern, but for how many digits make a word."""
+    """The pattern of Llama 3, Qwen 2 and others, with a pattern for numbers."""
     return "|".join((_SHORT, _WORD, digits, _MARKS, _LINES))
 
 
@@ -71,28 +71,28 @@ _JAIS2: Final = _LLAMA3.removesuffix(_SPACES) + "|".join(
 
 
 def _cased(digits: str, short: str, letters: str = r"\p{L}") -> str:
-    """Words that begin with capitals and end with small letters; those beyond ASCII are both."""
+    """Words split where lower case changes to upper case; letters beyond ASCII count as both."""
     first, upper, lower = r"[^\r\n\p{L}\p{N}]?", rf"[{letters}&&[^a-z]]", rf"[{letters}&&[^A-Z]]"
     words = f"{first}{upper}*{lower}+{short}", f"{first}{upper}+{lower}*{short}"
     return "|".join((*words, digits, r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _LINES))
 
 
 def _marked(digits: str) -> str:
-    """Words of letters and of marks on them, whatever their case."""
+    """Words of letters and combining marks, in any case."""
     word = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+" f"{_SHORT}?"
     return "|".join((word, digits, r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _LINES))
 
 
-# Numbers in threes from their end. What stands before a number is in one piece with its first one,
-# two or three digits; where a number begins is looked at once, so that long ones take no longer.
+# Numbers in groups of three from their end. Text before a number is in one piece with its first
+# group of one to three digits; the start of a number is checked once, so time is linear.
 _THREES: Final = (
     r"(?!(?<=\p{N})\p{N})(?>\P{N}*)\p{N}{1,2}(?=(?>(?:\p{N}{3})*)(?!\p{N}))"
     r"|(?>\P{N}*)\p{N}{3}|\P{N}+"
 )
-# The same of ASCII's digits in a run of numbers of any script, where all else stays together.
+# The same for ASCII digits in runs of numbers of any script; all else stays together.
 _NO_THREE: Final = r"(?:[^0-9]|(?<![0-9])[0-9]{1,2}(?=(?>(?:[0-9]{3})*)(?![0-9])))++"
 _ASCII_THREES: Final = rf"{_NO_THREE}|[0-9]{{3}}(?:{_NO_THREE})?"
-# From U+8C48 on, where U+F900 is meant: llama.cpp's source has that letter in its normal form.
+# From U+8C48 on, where U+F900 is meant: llama.cpp's source has that letter in normalized form.
 _ASIAN: Final = (
     "[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
     "\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af"
@@ -122,7 +122,7 @@ _CHAMELEON: Final = (
 )
 _NEWLINES: Final = r"[^\n]+|\n+"
 
-_HAN: Final = (  # less than Unicode's \p{Han}
+_HAN: Final = (  # a subset of Unicode's \p{Han}
     "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f"
     "\U0002b820-\U0002ceaf\U0002ceb0-\U0002ebef\uf900-\ufaff\U0002f800-\U0002fa1f]"
 )
@@ -134,13 +134,13 @@ _KIMI_K2: Final = (
     )
 )
 
-# BLOOM's: what is no space and no mark, a mark being one of ASCII's or of other scripts.
+# BLOOM: runs without spaces and punctuation marks (of ASCII and other scripts).
 _BLOOM: Final = r" ?[^(\s|[.,!?" "\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c" r"])]+"
 
 PUNCTUATION: Final = r"[\p{P}$+<=>^~|`]+"  # Unicode's, and the symbols among ASCII's
 
-# DeepSeek's. The letters are those of alphabets that have cases; Chinese, Japanese and Korean are
-# apart, by code points.
+# DeepSeek: letters of alphabets with cases; Chinese, Japanese and Korean separately, by code
+# points.
 _ALPHABETS: Final = (
     "B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386 388-38A 38C "
     "38E-3A1 3A3-3F5 3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF "
@@ -246,9 +246,9 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     name: family for family, names in _FAMILIES for name in names.split()
 }
 
-# What Unicode has from version 16 on. llama.cpp's tables are of 15.1: to it these are no letters,
-# no numbers and no marks, and to the library they are.
-LATER: Final = (
+# Code points assigned since Unicode 16. llama.cpp's tables are of version 15.1, where these are
+# neither letters, numbers nor marks; the library's are newer.
+AFTER_UNICODE_15: Final = (
     "897 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 31E4-31E5 A7CB-A7CD A7DA-A7DC 105C0-105F3 "
     "10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC 11380-11389 1138B 1138E 11390-113B5 "
     "113B7-113C0 113C2 113C5 113C7-113CA 113CC-113D5 113D7-113D8 113E1-113E2 116D0-116E3 "
@@ -258,8 +258,8 @@ LATER: Final = (
 )
 
 
-def by_llama_cpps_tables(pattern: str) -> str:
-    """A pattern whose classes are those of the version of Unicode that llama.cpp has."""
-    known = rf"[\\p{{\1}}&&[^{_class(LATER)}]]"
+def with_llama_cpp_classes(pattern: str) -> str:
+    """A pattern with character classes as in llama.cpp's version of Unicode."""
+    known = rf"[\\p{{\1}}&&[^{_class(AFTER_UNICODE_15)}]]"
     pattern = re.sub(r"\\p\{(\w)\}", known, pattern)
     return re.sub(r"\\P\{(\w)\}", known.replace("[", "[^", 1), pattern)

@@ -1,6 +1,6 @@
-r"""RWKV's World vocabulary: at each byte of a text the longest token that begins there.
+r"""RWKV's World tokenizer: at each byte of a text the longest token that begins there.
 
-Tokens are bytes, written with escapes: \n, \x80, \\. There is nothing to split or to merge.
+Tokens are bytes, written with escapes: \n, \x80, \\. There is no pre-tokenization and no merging.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _NAMED: Final = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 class World:
-    """Text without special tokens to ids, and the bytes of an ordinary token.
+    """Ordinary text to ids, and the bytes of an ordinary token.
 
-    A control token is none of the text's, though llama.cpp finds its name there.
+    Control tokens are not found in a text, although llama.cpp finds their names.
     """
 
     def __init__(self, vocab: Vocab) -> None:
@@ -31,17 +31,17 @@ class World:
         self._matches = Matches(ids)
 
     def encode(self, text: str, *, prefix: bool = False) -> list[int]:  # noqa: ARG002
-        """The ids of a text; there are none for spaces before it."""
+        """The ids of a text; no space is added before it."""
         data, at = text.encode(), 0
         ids = []
         while at < len(data):
-            length, token_id = next(self._matches.at(data, at))
+            length, token_id = next(self._matches.starting_at(data, at))
             ids.append(token_id)
             at += length
         return ids
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """What the token stands for."""
+        """The bytes of a token."""
         return self._bytes[token_id]
 
 

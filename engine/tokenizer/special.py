@@ -1,10 +1,10 @@
-"""Tokens that are not text: which ones there are, and where a text is split at them.
+"""Special tokens, and splitting a text at them.
 
-The rules are llama.cpp's, with two differences. A text is split at the leftmost special token, the
-longest one where several start there, as the models' own tokenizers do; llama.cpp searches the
-whole text for one token after another. No real vocabulary has tokens for which that matters. And
-gpt-oss's tokens around its channels are found on request only, though they are shown: to llama.cpp
-they are user-defined, so that any text may open a channel.
+The rules are llama.cpp's, with two differences. A text is split at the leftmost special token (the
+longest of several), as the models' own tokenizers do; llama.cpp searches the whole text for one
+token after another. This matters for no real vocabulary. And gpt-oss's channel tokens are parsed on
+request only, though they are decoded: to llama.cpp they are user-defined, so that any text may open
+a channel.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.tokenizer.ends import by_name
+from engine.tokenizer.ends import classify_by_name
 from engine.tokenizer.vocab import TokenType, Vocab, read_id
 
-# Which tokens swallow the whitespace beside them no GGUF key says: llama.cpp, too, knows the
-# families by their names. Phi 3 was trained without the whitespace behind its special tokens, three
-# excepted; these encoders without that in front of their mask.
+# Which tokens strip adjacent whitespace is in no GGUF key; as in llama.cpp, model names decide.
+# Phi 3 strips whitespace after its special tokens, except for three; these encoders strip it before
+# their mask.
 _PHI3_NAME = re.compile(r"phi-?3", re.IGNORECASE)
 _PHI3_KEEPS_SPACE = {"<unk>", "<s>", "<|endoftext|>"}
 _MASKED = {
@@ -33,14 +33,14 @@ _SPACES = re.compile(r"[ \t\n\v\f\r]*")
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The special tokens of one vocabulary.
+    """The special tokens of a vocabulary.
 
-    add_bos   BOS is put in front of a text
-    closing   the token that is put behind a text, if any
-    hidden    control and unknown tokens that stand for no text: decoding leaves them out by default
-    eog_ids   every token after which generation is over
-    lstrip    tokens that swallow the whitespace in front of them
-    rstrip    tokens that swallow the whitespace behind them
+    add_bos   whether BOS is added before a text
+    closing   the token that is added after a text, if any
+    hidden    control and unknown tokens, which decoding leaves out by default
+    eog_ids   end-of-generation tokens
+    lstrip    tokens that strip whitespace before them
+    rstrip    tokens that strip whitespace after them
     """
 
     bos_id: int | None
@@ -67,10 +67,10 @@ class SpecialTokens:
         add_bos: bool = False,
         closing: int | None = None,
     ) -> SpecialTokens:
-        """Find the special tokens, by type and by name."""
+        """Collect the special tokens, by type and by name."""
         for unused in ("unknown_token_id", "padding_token_id", "mask_token_id"):
-            read_id(metadata, unused, vocab)  # a wrong one means a broken file
-        vocab, eog_ids, shown = by_name(metadata, vocab, eos_id)
+            read_id(metadata, unused, vocab)  # validates the id
+        vocab, eog_ids, shown = classify_by_name(metadata, vocab, eos_id)
         special = vocab.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
         user_defined = vocab.of_type(TokenType.USER_DEFINED)
         ids = {vocab.tokens[i]: i for i in (*special, *user_defined)}
@@ -98,14 +98,14 @@ class SpecialTokens:
         )
 
     def split(self, text: str, parse_special: bool) -> Iterator[str | int]:
-        """The text as pieces of plain text (never empty) and ids of the tokens between them.
+        """Split a text into plain text (never empty) and the ids of special tokens.
 
-        User-defined tokens are always found; control and unknown ones with `parse_special` only.
+        User-defined tokens are always parsed; control and unknown ones with `parse_special` only.
         """
         pattern = self._all if parse_special else self._user_defined
         start = 0
         for match in pattern.finditer(text) if pattern else ():
-            if match.start() < start:  # inside the whitespace that the last token swallowed
+            if match.start() < start:  # inside whitespace stripped by the last token
                 continue
             token_id = self._ids[match.group()]
             before = text[start : match.start()]
@@ -124,6 +124,6 @@ class SpecialTokens:
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern for the longest of these texts at the leftmost place; None for no texts."""
+    """A pattern for the longest of these texts at the leftmost position; None for no texts."""
     longest_first = sorted(texts, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

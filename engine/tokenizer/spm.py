@@ -1,8 +1,8 @@
-"""SentencePiece BPE, as Llama 2, Mistral and Phi 3 have it, on Google's `sentencepiece`.
+"""SentencePiece BPE (Llama 2, Mistral, Phi 3), by Google's `sentencepiece`.
 
-A text is cut into characters, and the pair that makes the token with the highest score is joined,
-leftmost first, until no pair makes a token. A character that is no token is spelt in byte tokens.
-The library wants a serialised model, so one is written here from the GGUF's tokens and scores.
+Starting from characters, the adjacent pair whose token has the highest score is merged, leftmost
+first, until no pair is a token. A character that is not a token is encoded as byte tokens. The
+library needs a serialized model, which is built from the GGUF's tokens and scores.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from engine.tokenizer.vocab import (
 )
 
 SPACE: Final = "\u2581"
-# The library insists on one unknown token, while files have none, one or many. It gets one of its
-# own, behind the last id, with a text (a noncharacter) that no vocabulary has.
+# The library requires exactly one unknown token, while files have none, one or many. It gets an
+# additional one, after the last id, with a text (a noncharacter) that no vocabulary has.
 _UNKNOWN_TEXT: Final = "\uffffunknown"
 
 
 class SentencePieceBPE:
-    """Text without special tokens to ids, and the bytes of an ordinary token."""
+    """Ordinary text to ids, and the bytes of an ordinary token."""
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
-        # Here, not above: a program that loads no such model does not pay for the import.
+        # Imported here, since only some models need it.
         from sentencepiece import SentencePieceProcessor
 
         model = _model_proto(vocab, read_scores(metadata, vocab))
@@ -49,7 +49,7 @@ class SentencePieceBPE:
     def encode(self, text: str, *, prefix: bool = False) -> list[int]:
         """The ids of a text, with a space before it if `prefix`.
 
-        Raises `TokenizerError` for a character that is no token in a vocabulary with neither
+        Raises `TokenizerError` for a character that is not a token, if the vocabulary has neither
         byte tokens nor an unknown token.
         """
         text = " " + text if prefix else text
@@ -63,7 +63,7 @@ class SentencePieceBPE:
         return ids
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """What the token stands for."""
+        """The bytes of a token."""
         return self._tokens[token_id].replace(SPACE, " ").encode()
 
     def _no_token(self, text: str) -> str:
@@ -75,7 +75,7 @@ def _model_proto(vocab: Vocab, scores: list[float]) -> bytes:
     """A `sentencepiece.ModelProto`, in the wire format of Protocol Buffers.
 
     Special tokens have been split off before, so the library must not find them in a text: they
-    are all of type control to it. Field numbers are those of sentencepiece_model.proto.
+    are all declared as control tokens. Field numbers are those of sentencepiece_model.proto.
     """
     n_bytes = vocab.types.count(TokenType.BYTE)
     if n_bytes not in (0, 256):
@@ -91,8 +91,8 @@ def _model_proto(vocab: Vocab, scores: list[float]) -> bytes:
         parts.append(_field(1, _field(1, text.encode()) + rest))
     parts.append(_field(1, _field(1, _UNKNOWN_TEXT.encode()) + b"\x18\x02"))
     trainer = b"\x18\x02" + b"\x98\x02" + bytes([n_bytes == 256])  # 3: BPE; 35: byte_fallback
-    # 3: no dummy prefix, which depends on what stands before; 4: every space counts; 5: spaces
-    # become SPACE.
+    # 3: no dummy prefix, which depends on the text before; 4: keep all spaces; 5: replace spaces
+    # by SPACE.
     normalizer = b"\x18\x00" + b"\x20\x00" + b"\x28\x01"
     return b"".join([*parts, _field(2, trainer), _field(3, normalizer)])
 

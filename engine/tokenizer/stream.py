@@ -1,4 +1,4 @@
-"""Ids to text while they are still arriving."""
+"""Incremental decoding of token ids."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class Detokenizer:
-    """Turns a stream of ids into a stream of text that never holds half a character.
+    """Decodes a stream of ids into text without incomplete characters.
 
-    A token may end inside a UTF-8 character; those bytes wait for the token that completes it.
-    Bytes that cannot become a character come out as U+FFFD. What `push` returned, joined, and
-    `flush` at the end is what `Tokenizer.decode` gives for the same ids.
+    A token may end inside a UTF-8 character; its bytes are held back until the character is
+    complete. Invalid bytes become U+FFFD. The concatenated output of `push`, and of `flush` at the
+    end, equals `Tokenizer.decode` of the same ids.
 
     Args:
-        skip_special: leave control and unknown tokens out.
-        at_start: the ids begin a text, so the space that the tokenizer put in front of it (if it
-            does so) is taken off again. False for ids that continue one, as a model's output does.
+        skip_special: leave out control and unknown tokens.
+        at_start: the ids begin a text, so a space added by the tokenizer is removed. False for ids
+            that continue a text, such as a model's output.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes; "" where it completes none."""
+        """Decode a token; returns the characters that are complete, possibly none."""
         tokenizer = self._tokenizer
         piece = tokenizer.piece_bytes(token_id)
         if self._skip_special and tokenizer.is_special(token_id):
@@ -43,5 +43,5 @@ class Detokenizer:
         return self._decoder.decode(piece)
 
     def flush(self) -> str:
-        """U+FFFD for bytes still waiting; "" where none are. The stream can then go on."""
+        """U+FFFD for incomplete bytes, or "". The stream can continue afterwards."""
         return self._decoder.decode(b"", final=True)

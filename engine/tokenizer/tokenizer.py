@@ -17,16 +17,16 @@ from engine.tokenizer.vocab import (
     read_value,
 )
 
-# Tokens that stand for no text but their name.
+# Types of tokens that decode to their names, if at all.
 NAMED = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Text to token ids and back. Immutable: any number of threads may share one.
+    """Text to token ids and back. Immutable and thread-safe.
 
-    `kind` is one of `KINDS`, as `tokenizer.ggml.model` has it. With `add_space_prefix` a space is
-    put before a text, and before text behind a special token (SentencePiece).
+    `kind` is one of `KINDS` (`tokenizer.ggml.model`). With `add_space_prefix` a space is added
+    before a text, and before text after a special token (SentencePiece).
     """
 
     kind: str
@@ -39,9 +39,8 @@ class Tokenizer:
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """Build a tokenizer from a GGUF file's metadata: llama.cpp's keys, plain Python values.
 
-        Read are `tokenizer.ggml.*`, and `general.name` and `general.architecture`, which are all
-        that tells Phi 3 from Llama 2. Raises `TokenizerError` for a vocabulary that is malformed or
-        of another kind.
+        Reads `tokenizer.ggml.*`, and `general.name` and `general.architecture`, by which Phi 3
+        differs from Llama 2. Raises `TokenizerError` for an invalid or unsupported vocabulary.
         """
         kind = read_value(metadata, "model", "")
         if kind not in KINDS:
@@ -59,27 +58,27 @@ class Tokenizer:
 
     @property
     def texts(self) -> Sequence[str]:
-        """The tokens' texts as the file has them, by id."""
+        """The tokens' texts as stored in the file, by id."""
         return self._vocab.tokens
 
     @property
     def bos_id(self) -> int | None:
-        """The token that begins a text."""
+        """The BOS token."""
         return self._special.bos_id
 
     @property
     def added_bos(self) -> int | None:
-        """The token that begins a text, if the model was trained to have it there."""
+        """The BOS token, if it is added to texts."""
         return self._special.bos_id if self._special.add_bos else None
 
     @property
     def eos_id(self) -> int | None:
-        """The token that ends a text."""
+        """The EOS token."""
         return self._special.eos_id
 
     @property
     def eog_ids(self) -> frozenset[int]:
-        """Every token that ends generation: EOS, and the ends of a turn or message."""
+        """All end-of-generation tokens: EOS, and the ends of a turn or message."""
         return self._special.eog_ids
 
     def encode(
@@ -90,12 +89,12 @@ class Tokenizer:
         parse_special: bool = False,
         at_start: bool = True,
     ) -> list[int]:
-        """The ids of a text.
+        """Encode a text.
 
-        `add_special` adds BOS in front and EOS (or a separator) behind, as the model was trained to
-        have them. `parse_special` reads "<|eot_id|>" and the like as the tokens they name: leave it
-        off for text from outside, which could else end its own turn. A text `at_start` gets a space
-        before it if the tokenizer puts one; False for text that continues another. Raises
+        `add_special` adds BOS, and EOS or a separator, as the model was trained with. With
+        `parse_special` texts like "<|eot_id|>" are parsed as special tokens: leave it off for
+        untrusted text, which could otherwise end its own turn. A text `at_start` gets a space
+        before it if the tokenizer adds one; False for text that continues another. Raises
         `TokenizerError` for a lone surrogate, and for a character that the vocabulary lacks.
         """
         check_text(text)
@@ -116,16 +115,16 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of the ids: `decode(encode(text)) == text` where the kind normalises nothing.
+        """Decode ids: `decode(encode(text)) == text` if the kind does not normalize.
 
-        Invalid UTF-8 becomes U+FFFD. Nothing is tidied up: llama.cpp drops the space in " ?" and
-        the like for some vocabularies, which would lose text here.
+        Invalid UTF-8 becomes U+FFFD. Spaces are not cleaned up: for some vocabularies llama.cpp
+        drops the space in " ?" and the like, which loses text.
         """
         stream = Detokenizer(self, skip_special=skip_special)
         return "".join(map(stream.push, ids)) + stream.flush()
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for: a special token for its name, an unused one for none."""
+        """The bytes of a token: a special token's name, nothing for an unused one."""
         kind, text = self._type(token_id), self._vocab.tokens[token_id]
         if kind in NAMED:
             return text.encode()
@@ -136,15 +135,15 @@ class Tokenizer:
         return self._model.piece_bytes(token_id)
 
     def piece(self, token_id: int) -> str:
-        r"""A token as text to look at; bytes that are no whole character are shown as \xNN."""
+        r"""A token as displayable text; incomplete characters are shown as \xNN."""
         return self.piece_bytes(token_id).decode(errors="backslashreplace")
 
     def is_special(self, token_id: int) -> bool:
-        """Whether it stands for no text: a control token (but see `ends.SHOWN`), or the unknown."""
+        """Whether decoding leaves it out: a control token (except `ends.SHOWN`), or the unknown."""
         return token_id in self._special.hidden
 
     def is_text(self, token_id: int) -> bool:
-        """Whether the token comes from the subword model, not from a special token's name."""
+        """Whether the token belongs to the subword model, not to the special tokens."""
         return self._type(token_id) not in NAMED
 
     def _type(self, token_id: int) -> int:

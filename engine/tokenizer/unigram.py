@@ -1,11 +1,11 @@
-"""SentencePiece's unigram model, as T5 and XLM-RoBERTa have it.
+"""SentencePiece's unigram model (T5, XLM-RoBERTa).
 
-A text is normalised: characters are replaced by a map, spaces become ▁. Of all ways to write it in
-tokens the one with the highest sum of scores (log-probabilities) is taken, found by Viterbi's
-algorithm. A character that no token has on its own is the unknown token, 10 below the lowest score.
+A text is normalized: characters are replaced by a map, spaces become ▁. The tokenization with the
+highest sum of scores (log-probabilities) is found by Viterbi's algorithm. A character without a
+token is the unknown token, with a score 10 below the lowest one.
 
-Hugging Face's `tokenizers` has this model, but its map is applied to graphemes, and its lowest
-score is that of all tokens; llama.cpp's, which this is, is that of the normal ones.
+Hugging Face's `tokenizers` has this model, but applies the map to graphemes, and takes the lowest
+score of all tokens; here, as in llama.cpp, it is that of the normal ones.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import numpy as np
 from engine.tokenizer.charsmap import Charsmap
 from engine.tokenizer.matches import Matches
 from engine.tokenizer.spm import SPACE
-from engine.tokenizer.vocab import TokenType, Vocab, needed_id, read_scores, read_value
+from engine.tokenizer.vocab import TokenType, Vocab, read_scores, read_value, require_id
 
-UNKNOWN_ID: Final = 2  # where the file does not say
-PENALTY: Final = np.float32(10)  # float32, as all of llama.cpp's scores before they are added
+UNKNOWN_ID: Final = 2  # default
+PENALTY: Final = np.float32(10)  # float32 as in llama.cpp
 
 
 class Unigram:
-    """Text without special tokens to ids, and the bytes of an ordinary token."""
+    """Ordinary text to ids, and the bytes of an ordinary token."""
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
         scores = [float(np.float32(score)) for score in read_scores(metadata, vocab)]
-        self._unknown = needed_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
+        self._unknown = require_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
         self._tokens = vocab.tokens
         own = vocab.of_type(TokenType.USER_DEFINED)
         for i in own:
@@ -45,7 +45,7 @@ class Unigram:
         self._one_space = read_value(metadata, "remove_extra_whitespaces", False)
 
     def encode(self, text: str, *, prefix: bool = False) -> list[int]:
-        """The ids of a text, with a space put before its first other character if `prefix`."""
+        """The ids of a text; `prefix` adds a space before its first other character."""
         text = self._normalised(text, prefix)
         best = [0.0] + [-math.inf] * len(text)
         last: list[tuple[int, int]] = [(0, self._unknown)] * (
@@ -53,7 +53,7 @@ class Unigram:
         )  # its start, and its id
         for start in range(len(text)):
             score, alone = best[start], False
-            for length, (token_id, own) in self._matches.at(text, start):
+            for length, (token_id, own) in self._matches.starting_at(text, start):
                 alone = alone or length == 1
                 if score + own > best[start + length]:
                     best[start + length], last[start + length] = score + own, (start, token_id)
@@ -66,12 +66,12 @@ class Unigram:
         end = len(text)
         while end:
             end, token_id = last[end]
-            if token_id != self._unknown or ids[-1:] != [token_id]:  # unknown ones are one
+            if token_id != self._unknown or ids[-1:] != [token_id]:  # merge unknown ones
                 ids.append(token_id)
         return ids[::-1]
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """What the token stands for."""
+        """The bytes of a token."""
         return self._tokens[token_id].replace(SPACE, " ").encode()
 
     def _normalised(self, text: str, prefix: bool) -> str:
@@ -92,7 +92,7 @@ class Unigram:
         return "".join(written)
 
     def _replacements(self, text: str) -> Iterator[str]:
-        """The characters after the map. What begins a user-defined token is left as it is."""
+        """The characters after normalization; user-defined tokens are left unchanged."""
         at = 0
         while at < len(text):
             end = at + 1

@@ -1,4 +1,4 @@
-"""A GGUF vocabulary, read and checked: everything after this module may trust what it gets."""
+"""A GGUF vocabulary, read and validated."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class TokenizerError(EngineError):
-    """A vocabulary or a text that cannot be used; the message is one plain line."""
+    """An invalid vocabulary, or a text that cannot be encoded; the message is one line."""
 
 
 class TokenType(IntEnum):
-    """What a token is, by GGUF's numbers."""
+    """Token types, with GGUF's numbers."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -38,7 +38,7 @@ _BYTE = int(TokenType.BYTE)
 class Vocab:
     """The tokens of a model: `tokens[i]` is the text and `types[i]` the `TokenType` of id i.
 
-    Texts are as stored: spaces are still `▁` (SentencePiece) or `Ġ` (byte-level).
+    Texts are as stored: spaces are `▁` (SentencePiece) or `Ġ` (byte-level).
     """
 
     tokens: list[str]
@@ -47,11 +47,11 @@ class Vocab:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Vocab:
-        """Read tokens and types; raises `TokenizerError` where they contradict themselves."""
+        """Read tokens and types; raises `TokenizerError` if they are inconsistent."""
         tokens = read_list(metadata, "tokens", str)
         if not tokens:
             raise TokenizerError("tokenizer.ggml.tokens is empty")
-        # llama.cpp gives an empty text this name too, so that ids stay unique by text.
+        # As in llama.cpp, an empty text gets a name, so that texts are unique.
         tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(tokens)]
         _check_unicode(tokens)
         ids = {text: i for i, text in enumerate(tokens)}
@@ -74,7 +74,7 @@ class Vocab:
 def read_list(
     metadata: Mapping[str, Any], name: str, *kinds: type[_T], length: int | None = None
 ) -> list[_T]:
-    """The list at `tokenizer.ggml.<name>`, which must be there, of these element types."""
+    """The list at `tokenizer.ggml.<name>`, which is required, with these element types."""
     key = f"tokenizer.ggml.{name}"
     value = metadata.get(key)
     if value is None:
@@ -82,8 +82,8 @@ def read_list(
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise TokenizerError(f"{key} must be a list, got {type(value).__name__}")
     expected = " or ".join(kind.__name__ for kind in kinds)
-    # type(), not isinstance(): a bool is an int, but not a token type. A set of the types keeps
-    # the check at one C loop for 150 000 elements.
+    # type(), not isinstance(): a bool is an int, but not a token type. A set of types keeps the
+    # check fast for 150,000 elements.
     if not set(map(type, value)) <= set(kinds):
         i, bad = next((i, bad) for i, bad in enumerate(value) if type(bad) not in kinds)
         raise TokenizerError(f"{key}[{i}] must be {expected}, got {type(bad).__name__}")
@@ -93,7 +93,7 @@ def read_list(
 
 
 def read_value(metadata: Mapping[str, Any], name: str, default: _T) -> _T:
-    """What is at `tokenizer.ggml.<name>`, of the default's type; the default where it is absent."""
+    """The value at `tokenizer.ggml.<name>`, of the default's type, or the default."""
     value = metadata.get(f"tokenizer.ggml.{name}", default)
     if not isinstance(value, type(default)):
         wanted, got = type(default).__name__, type(value).__name__
@@ -104,7 +104,7 @@ def read_value(metadata: Mapping[str, Any], name: str, default: _T) -> _T:
 def read_id(
     metadata: Mapping[str, Any], name: str, vocab: Vocab, default: int | None = None
 ) -> int | None:
-    """The token id at `tokenizer.ggml.<name>`; None where neither key nor default names a token."""
+    """The token id at `tokenizer.ggml.<name>`, or the default if it is a token, or None."""
     key = f"tokenizer.ggml.{name}"
     if key not in metadata:
         return default if default is not None and default < len(vocab) else None
@@ -116,8 +116,8 @@ def read_id(
     return value
 
 
-def needed_id(metadata: Mapping[str, Any], name: str, vocab: Vocab, default: int) -> int:
-    """As `read_id`; TokenizerError where neither names a token."""
+def require_id(metadata: Mapping[str, Any], name: str, vocab: Vocab, default: int) -> int:
+    """Like `read_id`, but raises `TokenizerError` instead of returning None."""
     token_id = read_id(metadata, name, vocab, default)
     if token_id is None:
         raise TokenizerError(f"tokenizer.ggml.{name} is missing, and there is no token {default}")
@@ -125,7 +125,7 @@ def needed_id(metadata: Mapping[str, Any], name: str, vocab: Vocab, default: int
 
 
 def read_scores(metadata: Mapping[str, Any], vocab: Vocab) -> list[float]:
-    """One score a token, within float32; the pair with the highest score is joined first."""
+    """The tokens' scores, within float32; the pair with the highest score is merged first."""
     scores = read_list(metadata, "scores", float, int, length=len(vocab))
     if not all(-_F32_MAX <= score <= _F32_MAX for score in scores):
         i = next(i for i, score in enumerate(scores) if not -_F32_MAX <= score <= _F32_MAX)
@@ -134,7 +134,7 @@ def read_scores(metadata: Mapping[str, Any], vocab: Vocab) -> list[float]:
 
 
 def check_text(text: str) -> None:
-    """Refuse a text that has no UTF-8 form, naming the position of the first bad character."""
+    """Raise for a text that is not valid Unicode, with the position of the first bad character."""
     if not isinstance(text, str):
         raise TokenizerError(f"the text must be str, got {type(text).__name__}")
     try:
@@ -159,7 +159,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _read_types(metadata: Mapping[str, Any], tokens: list[str]) -> list[int]:
-    """The declared types; without any, bytes are known by their text and the rest is normal."""
+    """The declared types; by default byte tokens are recognized by text, all others are normal."""
     if "tokenizer.ggml.token_type" not in metadata:
         return [_BYTE if _BYTE_TOKEN.fullmatch(text) else int(TokenType.NORMAL) for text in tokens]
     types = read_list(metadata, "token_type", int, length=len(tokens))

@@ -1,11 +1,11 @@
-"""WordPiece, as BERT has it, with llama.cpp's normalisation.
+"""WordPiece (BERT), with llama.cpp's normalization.
 
-A text is lowered and stripped of accents, as the file has it, and cut into words at spaces; a mark
-and a Chinese character are words of their own. A word with ▁ before it is cut into tokens, the
-longest first; one that cannot be is the unknown token.
+A text is lowercased and stripped of accents, if the file says so, and split into words at spaces;
+punctuation marks and Chinese characters are words of their own. A word with ▁ before it is split
+into tokens, longest match first; if that fails, it is the unknown token.
 
-Hugging Face's BertNormalizer decomposes characters whole where this keeps the first part of each,
-as llama.cpp does: accents are the same, but a syllable of Hangul is only its first letter.
+Hugging Face's BertNormalizer decomposes characters completely; here, as in llama.cpp, only the
+first part of each is kept: Hangul syllables are reduced to their first letters.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from engine.tokenizer.matches import Matches
-from engine.tokenizer.pre_tokenizers import LATER, code_points
+from engine.tokenizer.pre_tokenizers import AFTER_UNICODE_15, code_points
 from engine.tokenizer.spm import SPACE
-from engine.tokenizer.vocab import Vocab, needed_id, read_value
+from engine.tokenizer.vocab import Vocab, read_value, require_id
 
-UNKNOWN_ID: Final = 100  # where the file does not say
-_NO_SPACES: Final = "\x1c\x1d\x1e\x1f"  # to Python they are
+UNKNOWN_ID: Final = 100  # default
+_NO_SPACES: Final = "\x1c\x1d\x1e\x1f"  # spaces in Python only
 _CHINESE: Final = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),  # from 2B820 on by Unicode, from here on to all who read these vocabularies
+    (0x2B920, 0x2CEAF),  # Unicode: from 2B820 on; all implementations use 2B920
     (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
 
-# llama.cpp's tables are of Unicode 15.1. What it has since version 14, which is what the oldest
-# Python has, and what later ones have since.
-_KINDS: Final = dict.fromkeys(code_points(LATER), "Cn") | {
+# llama.cpp's tables are of Unicode 15.1. Corrections for Python's: characters added since version
+# 14 (the oldest supported Python), and those added after 15.1.
+_KINDS: Final = dict.fromkeys(code_points(AFTER_UNICODE_15), "Cn") | {
     char: kind
     for kind, ranges in {
         "Mn": "CF3 ECE 10EFD-10EFF 11241 11F00-11F01 11F03 11F34-11F3A 11F3E-11F42 13440"
@@ -42,7 +42,7 @@ _KINDS: Final = dict.fromkeys(code_points(LATER), "Cn") | {
 
 
 def lowered(char: str) -> str:
-    """A character as a small letter, which is one character."""
+    """The first character of its lower case."""
     return char.lower()[0]
 
 
@@ -51,31 +51,31 @@ def is_space(char: str) -> bool:
 
 
 class WordPiece:
-    """Text without special tokens to ids, and the bytes of an ordinary token."""
+    """Ordinary text to ids, and the bytes of an ordinary token."""
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
-        self._unknown = needed_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
+        self._unknown = require_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
         self._tokens = vocab.tokens
         self._matches = Matches(vocab.ids)
         self._lower = read_value(metadata, "normalizer.lowercase", True)
         self._strip = read_value(metadata, "normalizer.strip_accents", self._lower)
 
     def encode(self, text: str, *, prefix: bool = False) -> list[int]:  # noqa: ARG002
-        """The ids of a text; every word has its ▁, whatever stands before it."""
+        """The ids of a text; every word gets a ▁."""
         ids: list[int] = []
         for word in self._words(text):
             ids += self._pieces(SPACE + word) or [self._unknown]
         return ids
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """What the token stands for."""
+        """The bytes of a token."""
         return self._tokens[token_id].replace(SPACE, " ").encode()
 
     def _pieces(self, word: str) -> list[int]:
-        """The longest tokens one after the other; none where that leads nowhere."""
+        """Split greedily into the longest tokens; empty if that fails."""
         ids, at = [], 0
         while at < len(word):
-            match = next(self._matches.at(word, at), None)
+            match = next(self._matches.starting_at(word, at), None)
             if match is None:
                 return []
             at += match[0]

@@ -87,7 +87,7 @@ NONSENSE = {
     "patience": (("--most-seconds", "-1"), "--most-seconds is above 0, got -1"),
     "no patience": (("--most-seconds", "0"), "--most-seconds is above 0, got 0"),
     "a peer": (("--peers", "gpt"), "no peer is called 'gpt': assay, assay fast"),
-    "an engine's model": (("--engine-model", "nope"), "nope: no such file, nor an embedded model"),
+    "an engine's model": (("--engine-model", "nope"), "nope: no such file or embedded model"),
     "an engine's file": (("--engine-model", "{bad}"), "bad.toml: header: this is not a GGUF file"),
     "a folder": (("--benchmark", "--results", "{bad}"), "bad.toml: File exists"),
 }

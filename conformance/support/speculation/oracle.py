@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from engine.speculation.drafter import TEXT, Draft, Verified
+from engine.speculation.drafter import TEXT, Draft, Verification
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Oracle:
             at += 1
         return Draft(tuple(tokens), tuple(parents))
 
-    def verified(self, step: Verified) -> None:
+    def verified(self, step: Verification) -> None:
         assert step.tokens
         assert 0 <= step.likeliest(TEXT) < self.vocab
         self.told[-1] += step.tokens

@@ -56,4 +56,4 @@ def demand_settled(engine: Engine) -> None:
     assert cells.positions_of(0).tolist() == list(range(len(engine.text.held)))
     assert cells.lengths[1:] == [0] * (cells.n_sequences - 1)
     assert cells.free == cells.capacity - len(engine.text.held)
-    assert np.unique(cells.of(0)).size == len(engine.text.held)
+    assert np.unique(cells.list_of(0)).size == len(engine.text.held)

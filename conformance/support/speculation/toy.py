@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 
-from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
+from engine.speculation.drafter import TEXT, Draft, Drafter, Verification
 
 Target = Callable[[tuple[int, ...]], int]  # from the tokens that are seen to the likeliest next
 
@@ -26,7 +26,7 @@ def alone(target: Target, prompt: Sequence[int], count: int) -> list[int]:
     return text
 
 
-def verify(target: Target, text: Sequence[int], draft: Draft) -> Verified:
+def verify(target: Target, text: Sequence[int], draft: Draft) -> Verification:
     """Greedy verification: accept what is likeliest, from the text on."""
 
     def likeliest(node: int) -> int:
@@ -37,7 +37,7 @@ def verify(target: Target, text: Sequence[int], draft: Draft) -> Verified:
     while True:
         tokens.append(likeliest(node))
         if (node, tokens[-1]) not in children:
-            return Verified(tuple(tokens), likeliest)
+            return Verification(tuple(tokens), likeliest)
         node = children[node, tokens[-1]]
 
 

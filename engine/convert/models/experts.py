@@ -140,7 +140,7 @@ class Routed(Mixture):
         found: dict[str, Source] = super().sources(config, whole)  # type: ignore[misc]
         assert model.experts
         for name, module in self.alone.items():
-            for i in filter(whole.routes, range(whole.blocks)):
+            for i in filter(whole.is_mixture, range(whole.blocks)):
                 found[f"blk.{i}.{name}"] = Source(module.format(i), (model.experts.count,))
         return found | nextn.sources(model, NEXTN)
 

@@ -39,7 +39,7 @@ def form(given: dict[str, Any]) -> "StructuredOutputsParams | None":
 
 def text_of(file: str | None) -> str | None:
     """What stands in a file that an option names."""
-    from engine.faults import unreadable
+    from engine.file_errors import unreadable
     from engine.shell.prompts import read_text
 
     if file is None:

@@ -122,14 +122,14 @@ class Loading:
         """As the engine takes them, with others that are none of the user's; wrong usage where it
         does not."""
         from engine.options import Options
-        from engine.policies.minference import prompts_of
-        from engine.policies.table import policy_of
+        from engine.policies.minference import parse_prompt_attention
+        from engine.policies.table import parse_policy
 
         given = asdict(self)
         with as_usage():
-            given["kv_policy"] = policy_of(self.kv_policy) if self.kv_policy else None
+            given["kv_policy"] = parse_policy(self.kv_policy) if self.kv_policy else None
             sparse = self.prompt_attention
-            given["prompt_attention"] = prompts_of(sparse) if sparse else None
+            given["prompt_attention"] = parse_prompt_attention(sparse) if sparse else None
             return Options(**given | more)
 
 

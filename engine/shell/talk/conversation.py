@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.atomic_write import atomic_write
-from engine.chat import ChatError, checked
+from engine.chat import ChatError, checked_messages
 from engine.engine import Engine
 from engine.errors import EngineError
-from engine.faults import unreadable
+from engine.file_errors import unreadable
 from engine.generation.completion import Piece
 from engine.shell.command_line.options import Sampling, Text
 
@@ -136,7 +136,7 @@ class Conversation:
         """Go on from messages that a file has; ChatError where it has none, and nothing changes."""
         try:
             found: Any = json.loads(path.read_text(encoding="utf-8"))
-            self.messages = checked(found) if found else []
+            self.messages = checked_messages(found) if found else []
         except OSError as error:
             raise ChatError(unreadable(path, error)) from None
         except (ChatError, ValueError, RecursionError) as error:

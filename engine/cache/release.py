@@ -1,4 +1,4 @@
-"""Memory that the system takes back."""
+"""Return memory to the operating system."""
 
 import ctypes
 import mmap
@@ -10,9 +10,9 @@ from reference.op import Array
 
 
 def release(rows: Array, numbers: Array) -> None:
-    """Let pages go that hold nothing but rows of these numbers, in any order, of uint8 [rows,
-    bytes] in the process's own memory: until they are written again they read as zeros and take no
-    memory. Where the system is not Linux's nothing is done."""
+    """Release pages that contain only rows with these indices, in any order, of uint8 [rows, bytes]
+    in process memory: they read as zeros and take no memory until they are written again. Does
+    nothing on systems other than Linux."""
     if not len(numbers) or sys.platform != "linux":
         return
     numbers = np.sort(numbers)

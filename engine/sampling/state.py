@@ -1,4 +1,4 @@
-"""What a sampler keeps from token to token: counts of the text, random numbers, mirostat's mu."""
+"""A sampler's state between tokens: token counts, random numbers, mirostat's mu."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from engine.sampling.params import SamplingError, SamplingParams
 from reference.op import Array
 
 
-class Memory:
-    """Of a text that begins with `prompt`; of each token, int32 [vocab], how often it is where the
-    repetition penalty looks (`repeated`) and where the others do (`counts`).
+class SamplerState:
+    """State for a text that begins with `prompt`. Token counts, int32 [vocab], are over the range
+    of the repetition penalty (`repeated`) and of the other penalties (`counts`).
 
-    Memories of different `stream` have independent random numbers, even of one seed.
+    Different `stream`s have independent random numbers, even with the same seed.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Memory:
         self._read(prompt, ())
 
     def reseed(self, seed: int | Sequence[int] | None) -> None:
-        """Random numbers begin anew, by these numbers; None: others each time."""
+        """Restart the random numbers from this seed; None: unpredictably."""
         seeds = np.random.SeedSequence(seed, spawn_key=self._stream)
         self.random = np.random.Generator(np.random.PCG64(seeds))
 
@@ -46,15 +46,15 @@ class Memory:
 
     @property
     def generated(self) -> list[int]:
-        """The accepted tokens that are not the prompt's."""
+        """The accepted tokens after the prompt."""
         return self.history[self._prompt :]
 
     def last(self, count: int) -> Array:
-        """The text's last tokens, all of them if `count` is negative. int32"""
+        """The last `count` tokens of the text, int32; all if `count` is negative."""
         return np.array(self.history if count < 0 else self.history[-count:], np.int32)
 
     def accept(self, token: int) -> None:
-        """The text goes on with this token."""
+        """Append a token to the text."""
         if not 0 <= token < self.vocab:
             raise SamplingError(f"token {token} is outside the vocabulary of {self.vocab}")
         self.history.append(int(token))
@@ -66,7 +66,7 @@ class Memory:
             self.repeated[self.history[-last - 1]] -= 1
 
     def state(self) -> dict[str, Any]:
-        """All that another memory of the same parameters needs to go on alike; JSON-able."""
+        """The state, JSON-serializable; with the same parameters, `restore` continues from it."""
         return {
             "history": list(self.history),
             "prompt": self._prompt,
@@ -75,12 +75,12 @@ class Memory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue from a saved `state`."""
         try:
             history, prompt = list(state["history"]), int(state["prompt"])
             mu, random = float(state["mu"]), state["random"]
             self.random.bit_generator.state = random
         except (KeyError, TypeError, ValueError) as error:
-            raise SamplingError(f"this is no sampler's state: {error}") from error
+            raise SamplingError(f"not a sampler state: {error}") from error
         self.mu = mu
         self._read(history[:prompt], history[prompt:])

@@ -1,15 +1,15 @@
-"""Files that the system does not let be read or written, as plain lines: which one, and why."""
+"""Messages for files that cannot be read or written: path and reason, in one line."""
 
 from pathlib import Path
 
 
 def shown_path(path: Path) -> str:
-    """The path as it is, or quoted if it would not stay on one line."""
+    """The path, quoted if it is not printable on one line."""
     return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def reason(error: OSError) -> str:
-    """In small letters, as it stands behind a colon."""
+    """The system's message in lower case, to follow a colon."""
     return (error.strerror or str(error)).lower()
 
 

@@ -1,10 +1,10 @@
-"""Whatever is closed at the end of a `with` block."""
+"""Base class of context managers that have a `close` method."""
 
 from typing import Self
 
 
-class Closing:
-    """A base of classes that have a `close`."""
+class Closeable:
+    """Calls `close` on leaving a `with` block."""
 
     def close(self) -> None:
         raise NotImplementedError

@@ -1,55 +1,55 @@
-"""Stretches: prompts that are read by sparse attention, a stretch in each step, so that what tokens
-see depends on their prompt alone (docs/decisions/045)."""
+"""MInference: prompts are prefilled with sparse attention, in one fixed-size chunk (stretch) per
+step, so that attention depends on the prompt alone (docs/decisions/045)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from engine.cache.method import Method, Step
+from engine.cache.method import CacheMethod, Step
 from engine.passes.sparse_prompts import DENSE, PROMPT
 from engine.policies.minference import MInference
 from reference.op import Array
 
 
-class Stretches(Method):
-    """Tokens of a sequence up to `prompt_to` are read so; of `stretched` tokens, or -1 where not
-    all were read so, cells are what any prompt has that begins alike."""
+class SparsePrefill(CacheMethod):
+    """Tokens of a sequence up to `prompt_to` are prefilled sparsely. The cells of its first
+    `stretched` tokens (-1: not applicable) can be shared by prompts with the same prefix."""
 
     def __init__(self, policy: MInference, n_sequences: int) -> None:
         self.policy, self.stretch = policy, policy.stretch
         self.prompt_to = [0] * n_sequences
         self.stretched = [-1] * n_sequences
 
-    def reads(self, sequence: int, held: int, tokens: int) -> None:
+    def prefill_from(self, sequence: int, held: int, tokens: int) -> None:
         self.prompt_to[sequence], self.stretched[sequence] = tokens, held
 
-    def whole(self, sequence: int) -> None:
+    def begin_full(self, sequence: int) -> None:
         self.prompt_to[sequence], self.stretched[sequence] = 0, -1
 
-    def copied(self, source: int, target: int, count: int) -> None:
+    def on_copy(self, source: int, target: int, count: int) -> None:
         self.stretched[target] = min(self.stretched[source], count)
 
-    def removed(self, sequence: int, begin: int, gone: Array) -> None:
+    def on_remove(self, sequence: int, begin: int, gone: Array) -> None:
         self.stretched[sequence] = min(self.stretched[sequence], begin)
         if gone.all():
-            self.whole(sequence)
+            self.begin_full(sequence)
 
-    def shares(self, sequence: int, end: int) -> int:
-        """Whole stretches."""
+    def shareable(self, sequence: int, end: int) -> int:
+        """Complete chunks only."""
         return max(0, min(end, self.stretched[sequence])) // self.stretch * self.stretch
 
-    def most(self, count: int, tokens: int) -> int:
+    def max_shared(self, count: int, tokens: int) -> int:
         return min(count, tokens - 1) // self.stretch * self.stretch
 
-    def is_begun(self, sequence: int) -> bool:
+    def is_decoding(self, sequence: int) -> bool:
         return self.stretched[sequence] >= 0
 
-    def is_spoilt(self, sequence: int) -> bool:
+    def is_partial(self, sequence: int) -> bool:
         return self.stretched[sequence] >= 0
 
     def inputs(self, step: Step) -> dict[str, Array]:
-        """Spans of tokens that are a prompt's and of the others, empty where they are not meant."""
+        """Spans of sparse prefill tokens and of the others, each empty for the others."""
         if PROMPT not in step.inputs:
             return {}
         spans, prompt, dense = step.spans, step.spans.copy(), step.spans.copy()
