@@ -7,7 +7,7 @@
 - `Engine` continues text, with `Options` of how and `SamplingParams` of which tokens; it gives
   `RequestOutput`s, or `Piece`s as they come, and has `Timings`. `AsyncEngine` is one for asyncio.
   What they raise is an `EngineError`.
-- `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `OwnHead` are ways to draft
+- `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie`, `Lookahead` and `MTP` are ways to draft
   tokens.
 - `SnapKV`, `PyramidKV`, `H2O`, `Knorm`, `KeyDiff` and `StreamingLLM` say which cells of a long
   prompt are kept, `Quest` which of its pages a token reads, `DuoAttention` which heads keep all,
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from engine.sampling.structured_params import StructuredOutputsParams
     from engine.schedule.asynchronous import AsyncEngine
     from engine.speculation.settings import (
+        MTP,
         Linear,
         Lookahead,
         LookaheadTrie,
-        OwnHead,
         PromptLookup,
         Tree,
     )
@@ -74,13 +74,53 @@ if TYPE_CHECKING:
     from reference.table import OPS
 
 __all__ = [
-    "H2O", "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
-    "ContextFullError", "DuoAttention", "Engine", "EngineError", "GGUFError", "KeyDiff", "Knorm",
-    "Linear", "Logprob", "Lookahead", "LookaheadTrie", "MInference", "MiniCache", "ModelError",
-    "NumericalError", "OffloadError", "Options", "OwnHead", "PackageError", "Piece", "PromptError",
-    "PromptLookup", "PyramidKV", "Quest", "RequestOutput", "SamplingError", "SamplingParams",
-    "SessionError", "ShapeError", "SnapKV", "StreamingLLM", "StructuredOutputsParams", "Timings",
-    "TokenizerError", "Tree", "UncertifiedError", "VocabularyError", "call", "find", "frames",
+    "H2O",
+    "MTP",
+    "OPS",
+    "AsyncEngine",
+    "BusyError",
+    "ChatError",
+    "ClosedError",
+    "CompletionOutput",
+    "ContextFullError",
+    "DuoAttention",
+    "Engine",
+    "EngineError",
+    "GGUFError",
+    "KeyDiff",
+    "Knorm",
+    "Linear",
+    "Logprob",
+    "Lookahead",
+    "LookaheadTrie",
+    "MInference",
+    "MiniCache",
+    "ModelError",
+    "NumericalError",
+    "OffloadError",
+    "Options",
+    "PackageError",
+    "Piece",
+    "PromptError",
+    "PromptLookup",
+    "PyramidKV",
+    "Quest",
+    "RequestOutput",
+    "SamplingError",
+    "SamplingParams",
+    "SessionError",
+    "ShapeError",
+    "SnapKV",
+    "StreamingLLM",
+    "StructuredOutputsParams",
+    "Timings",
+    "TokenizerError",
+    "Tree",
+    "UncertifiedError",
+    "VocabularyError",
+    "call",
+    "find",
+    "frames",
     "judge",
 ]  # fmt: skip
 
@@ -110,7 +150,7 @@ _HOMES = {
     "NumericalError": "engine.checks:NumericalError",
     "OffloadError": "engine.offload.disk:OffloadError",
     "Options": "engine.options:Options",
-    "OwnHead": "engine.speculation.settings:OwnHead",
+    "MTP": "engine.speculation.settings:MTP",
     "Piece": "engine.generation.completion:Piece",
     "PromptError": "engine.checks:PromptError",
     "PromptLookup": "engine.speculation.settings:PromptLookup",

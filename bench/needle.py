@@ -79,7 +79,7 @@ class Continued:
 
 
 @dataclass(slots=True)
-class Foretold:
+class ForcedText:
     """A logits processor that forces these tokens and records the NLL of each in nats."""
 
     tokens: Sequence[int]
@@ -141,11 +141,11 @@ def answers(engine: Engine, asked: Asked) -> bool:
 
 def nats(engine: Engine, continued: Continued) -> list[float]:
     """NLL of each token of a continuation, after the policy's eviction of the prompt."""
-    foretold = Foretold(continued.following)
+    forced = ForcedText(continued.following)
     most = len(continued.following)
-    params = SamplingParams(temperature=0, max_tokens=most, logits_processors=[foretold])
+    params = SamplingParams(temperature=0, max_tokens=most, logits_processors=[forced])
     engine.generate(continued.prompt, params)
-    return foretold.nll
+    return forced.nll
 
 
 @dataclass(frozen=True, slots=True)

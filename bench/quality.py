@@ -89,7 +89,7 @@ def mixed() -> dict[str, Recipe]:
 
 def floor(told: Sequence[str], threads: int) -> Measurement:
     """The perplexity of the grammar that wrote the stories, over scored tokens."""
-    tokens = sum(len(passage.foretold) for passage in passages(resolve(MODEL), told))
+    tokens = sum(len(passage.scored_tokens) for passage in passages(resolve(MODEL), told))
     nats = -sum(map(log_probability, told))
     return figure(row_of("", "", threads), FLOOR, math.exp(nats / tokens), "perplexity")
 
@@ -173,7 +173,7 @@ def scores(
     scorer, tally, vocab = Scorer(engine), Tally(), engine.model.config.vocab
     for i, text in enumerate(texts):
         if keep:
-            kept.append(Coded.empty(len(text.foretold), vocab))
+            kept.append(Coded.empty(len(text.scored_tokens), vocab))
         tally.add(scorer.read(text, coded[i] if coded else None, kept[-1] if keep else None))
     return tally, kept
 

@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from engine.sampling.structured_params import StructuredOutputsParams
     from engine.schedule.asynchronous import AsyncEngine
     from engine.speculation.settings import (
+        MTP,
         Linear,
         Lookahead,
         LookaheadTrie,
-        OwnHead,
         PromptLookup,
         Tree,
     )
 
 __all__ = [
     "H2O",
+    "MTP",
     "AsyncEngine",
     "DuoAttention",
     "Engine",
@@ -48,7 +49,6 @@ __all__ = [
     "MInference",
     "MiniCache",
     "Options",
-    "OwnHead",
     "Piece",
     "PromptError",
     "PromptLookup",
@@ -80,7 +80,7 @@ _HOMES = {
     "StreamingLLM": "engine.policies.streaming_llm",
     "StructuredOutputsParams": "engine.sampling.structured_params",
     **dict.fromkeys(
-        ("Linear", "Lookahead", "LookaheadTrie", "OwnHead", "PromptLookup", "Tree"),
+        ("Linear", "Lookahead", "LookaheadTrie", "MTP", "PromptLookup", "Tree"),
         "engine.speculation.settings",
     ),
 }

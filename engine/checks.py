@@ -15,7 +15,7 @@ from engine.config import ModelConfig, ModelError
 from engine.errors import EngineError
 from engine.gguf.cursor import shown
 from engine.gguf.file import GGUFFile
-from engine.models import further
+from engine.models import mtp
 from engine.models.family import Family
 from engine.options import Options
 from engine.sampling.params import SamplingParams
@@ -40,7 +40,7 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     """Check that the file has every tensor of the family, in a supported shape and format, and no
     tensor that the graph would ignore."""
     tensors = file.tensors
-    blocks = config.blocks + config.further
+    blocks = config.blocks + config.mtp_blocks
     if blocks > len(tensors):  # before allocating per block
         raise ModelError(
             f"{file.path}: {config.architecture}.block_count is {blocks},"
@@ -70,12 +70,12 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
 
 def check_further(file: GGUFFile, config: ModelConfig) -> None:
     """Check the tensors of the multi-token-prediction (MTP) blocks."""
-    if not config.further:
+    if not config.mtp_blocks:
         raise ModelError(f"{file.path}: it has no multi-token-prediction block to draft with")
-    wanted = further.expected_tensors(config)
+    wanted = mtp.expected_tensors(config)
     if missing := [name for name in wanted if name not in file.tensors]:
         raise ModelError(f"{file.path}: tensor {missing[0]} is missing: drafting needs it")
-    check_dims(file, wanted | further.optional_tensors(config))
+    check_dims(file, wanted | mtp.optional_tensors(config))
 
 
 def check_dims(file: GGUFFile, known: Mapping[str, tuple[int, ...]]) -> None:
@@ -103,7 +103,7 @@ def _unread(config: ModelConfig) -> set[str]:
 
 def further_tensors(tensors: Iterable[str], config: ModelConfig) -> set[str]:
     """Names of the tensors of multi-token-prediction blocks."""
-    blocks = range(config.blocks, config.blocks + config.further)
+    blocks = range(config.blocks, config.blocks + config.mtp_blocks)
     found = ((name, re.match(r"blk\.(\d+)\.", name)) for name in tensors)
     return {name for name, block in found if block and int(block[1]) in blocks}
 
@@ -128,7 +128,7 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
         rows += page * pages_for(context, options.sequences, GROUP) // held
     wanted = each * held * rows + 4 * options.sequences * context
     slots = slots_for(options.sequences, options.states)
-    if options.foretells:
+    if options.mtp:
         wanted += context * (4 * config.hidden + each * max(map(layout.row_bytes, widths)))
     kept = (dims for i in blocks for dims in config.states_of(i).values())
     wanted += 4 * slots * sum(map(math.prod, kept))

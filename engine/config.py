@@ -146,7 +146,7 @@ class ModelConfig:
     experts: Experts | None = None
     dense: frozenset[int] = frozenset()
     latent: Latent | None = None
-    further: int = 0
+    mtp_blocks: int = 0
     sizes: tuple[OfBlock, ...] = ()
     per_layer: int = 0
 

@@ -16,7 +16,7 @@ from engine.cache.states import States
 from engine.cache.streaming import Streaming
 from engine.cache.two_bits import TwoBits
 from engine.checks import check_memory
-from engine.compile.build import Built, build, build_further
+from engine.compile.build import Built, build, build_mtp
 from engine.compile.compiler import Compiler
 from engine.compile.executable import Executable, stepped
 from engine.config import ModelConfig
@@ -116,11 +116,11 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
             shares = _predicted_shares(built([count_predicted]), config, compiler, cells, limits)
             config, found = dense_where_faster(config, file, shares)
             notes += found
-    keeping = [keep_hidden] if options.foretells else []
+    keeping = [keep_hidden] if options.mtp else []
     reading = _method_passes(options, context, method)
     whole = built([*options.passes, *reading, *keeping])
-    further = build_further(file, info, cells, options, whole) if options.foretells else []
-    ready, ahead = compiler.compile(whole, further)
+    mtp_blocks = build_mtp(file, info, cells, options, whole) if options.mtp else []
+    ready, ahead = compiler.compile(whole, mtp_blocks)
     if isinstance(method, Eviction):
         method.compile(whole.graph, whole.memory, compiler)
     if isinstance(method, Merged):

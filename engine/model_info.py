@@ -6,7 +6,7 @@ from engine.checks import check_further, check_tensors, further_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
 from engine.metadata.config import config_of
-from engine.models import experts, further
+from engine.models import experts, mtp
 from engine.models.family import Family, OfEach, Picked, Shaped
 from engine.models.table import FAMILIES, parts_of
 from engine.offload.bundle import Bundle, bundles, unbundled
@@ -50,10 +50,10 @@ def model_info(file: GGUFFile, options: Options) -> ModelInfo:
         config = replace(config, experts=replace(config.experts, joined=True))
     check_tensors(file, family, config)
     needed, parts = family.expected_tensors(config), parts_of(config)
-    if options.foretells:
+    if options.mtp:
         check_further(file, config)
-        needed |= further.expected_tensors(config)
-        parts |= further.parts(config)
+        needed |= mtp.expected_tensors(config)
+        parts |= mtp.parts(config)
     elif left := further_tensors(tensors, config):
         notes = [*notes, f"{len(left)} tensors of multi-token-prediction blocks are unused"]
     for name, dims in needed.items():

@@ -163,7 +163,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     - `keep_packed`: keep packed weights in the cache folder (as large as the file), for the next
       load to map.
     - `passes`: graph passes, applied in order before kernels are selected.
-    - `foretells`: load the file's multi-token-prediction blocks, for drafts; with a `ram_budget`
+    - `mtp`: load the file's multi-token-prediction blocks, for drafts; with a `ram_budget`
       they stay in memory.
     """
 
@@ -183,7 +183,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
     background: bool = False
     keep_packed: bool = False
     passes: tuple[Pass, ...] = ()
-    foretells: bool = False
+    mtp: bool = False
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -199,7 +199,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(known)}")
         if self.packs_kv:
             self._exclude(
-                f"kv_format {KIVI}", "ram_budget", "vram_budget", "kv_policy", "foretells",
+                f"kv_format {KIVI}", "ram_budget", "vram_budget", "kv_policy", "mtp",
                 "prompt_attention",
             )  # fmt: skip
         if self.numerics not in NUMERICS:
@@ -211,7 +211,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
             self._exclude(f"device {self.device}", "ram_budget", "passes")
         if self.ram_budget:
             self._exclude("ram_budget", "vram_budget", *NEEDS_ALL_WEIGHTS)
-        if self.foretells:
+        if self.mtp:
             self._exclude("a model's own draft block", "kv_policy", "prompt_attention")
         if self.kv_policy:
             self._exclude("kv_policy", "prompt_attention")
@@ -246,7 +246,7 @@ class Options(OffloadOptions, SparseOptions, DeviceOptions):
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, n_cpu_moe=0,
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
-            activation=None, passes=(), kv_policy=None, prompt_attention=None, foretells=False,
+            activation=None, passes=(), kv_policy=None, prompt_attention=None, mtp=False,
             kv_format=self.cell_format,
         )  # fmt: skip
 
@@ -288,7 +288,7 @@ class Fields(TypedDict, total=False):
     background: bool
     keep_packed: bool
     passes: tuple[Pass, ...]
-    foretells: bool
+    mtp: bool
     sparse: str
     threshold: float | None
     union: bool

@@ -98,10 +98,10 @@ class Lab:
         free = psutil.virtual_memory().available
         if wanted > free:
             raise TooMuchError(f"needs about {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
-        foretold = self._pace.get(kernel.name, 0.0) * _amount(work)
-        if foretold > self.most_seconds:
+        predicted = self._pace.get(kernel.name, 0.0) * _amount(work)
+        if predicted > self.most_seconds:
             cap = f"{self.most_seconds:g} s"
-            raise TooMuchError(f"a call would take about {foretold:.2g} s, over the cap of {cap}")
+            raise TooMuchError(f"a call would take about {predicted:.2g} s, over the cap of {cap}")
 
     def learn(self, work: Workload, seconds: float) -> None:
         """Remember the kernel's best rate."""

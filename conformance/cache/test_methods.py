@@ -271,7 +271,7 @@ OTHERS = [
     ("snapkv", {"kv_policy": Knorm(96)}, "keeps 96 cells, which is all of a context"),
     ("snapkv", {"kv_policy": "snapkv"}, "kv_policy must be a SnapKV etc., got 'snapkv'"),
     ("snapkv", {"ram_budget": "1GiB"}, "ram_budget and kv_policy"),
-    ("snapkv", {"foretells": True}, "own draft block and kv_policy"),
+    ("snapkv", {"mtp": True}, "own draft block and kv_policy"),
     ("quest", {"kv_policy": Quest(96, page=4)}, "Quest reads 24 pages of 4 cells"),
     ("quest", {"kv_format": "Q8_0"}, "in Q8_0, .* want kv_format F32 or F16"),
     ("quest", {"ram_budget": "1GiB"}, "ram_budget and kv_policy"),

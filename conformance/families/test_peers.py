@@ -32,7 +32,7 @@ from conformance.support.models.small_families import (
     exact,
     joined_experts,
 )
-from engine import Engine, OwnHead, SamplingParams
+from engine import MTP, Engine, SamplingParams
 from engine.convert import convert
 from engine.gguf.file import GGUFFile
 from engine.quantise import Recipe, quantise
@@ -181,7 +181,7 @@ FORETELLING = {
 
 
 @pytest.mark.parametrize("name", FORETELLING)
-def test_layers_that_foretell_tokens_are_taken(saved, name, tmp_path):
+def test_layers_of_mtp_are_taken(saved, name, tmp_path):
     """Two stand behind the others, which transformers has alone: logits are those of the others,
     and drafts leave the text as it is. Where config.json tells of such a layer and the checkpoint
     has none the file is that of the others, bit for bit."""
@@ -219,7 +219,7 @@ def test_layers_that_foretell_tokens_are_taken(saved, name, tmp_path):
     params = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
     with Engine.load(without, threads=1) as engine:
         plain = engine.generate([5, 9, 11], params).outputs[0].token_ids
-    settings = OwnHead(draft_p_min=0.0, adaptive=False)
+    settings = MTP(draft_p_min=0.0, adaptive=False)
     with Engine.load(path, threads=1, speculation=settings) as engine:
         assert engine.generate([5, 9, 11], params).outputs[0].token_ids == plain
         assert engine.timings.speculation.drafted

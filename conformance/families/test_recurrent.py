@@ -164,7 +164,7 @@ def test_mixes_count_delta_nets_among_blocks_that_attend(tmp_path):
     ],
     ids=lambda small: small.architecture,
 )
-def test_blocks_that_foretell_tokens_are_left_out(small, tmp_path):
+def test_blocks_of_mtp_are_left_out(small, tmp_path):
     """A file may have a block behind the others, with a head of its own, from which llama.cpp
     drafts: logits are those of the others, and a note says so."""
     head = {f"blk.3.nextn.{name}.weight": np.ones(64, np.float32) for name in ("enorm", "hnorm")}

@@ -108,12 +108,12 @@ def test_a_text_is_cut_as_llama_cpp_cuts_it():
     assert text.chunks.tolist() == [list(range(b, b + 8)) for b in (100, 108, 116)]
     passages = list(text.passages())
     assert [p.tokens[0] for p in passages] == [1, 1, 1]
-    assert list(passages[1].foretold) == [113, 114, 115]
+    assert list(passages[1].scored_tokens) == [113, 114, 115]
     assert [p.tokens[0] for p in cut(range(100, 126), 8, None, 2).passages()] == [100, 108]
 
 
 def test_passages_count_from_where_they_say(story):
-    """Of a passage that counts from its first token all but that token are foretold."""
+    """Of a passage that counts from its first token all but that token are scored."""
     tokens = [0, 639, 640, 286, 260]
     assert len(Scorer(story).read(Passage(tokens)).nll) == 4
     assert len(Scorer(story).read(Passage(tokens, 3)).nll) == 1

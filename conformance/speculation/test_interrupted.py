@@ -47,7 +47,7 @@ def plain(shared):
     return found
 
 
-class Foretelling:
+class KnownText:
     """An oracle for each of the prompts: the one whose text it is."""
 
     def __init__(
@@ -89,7 +89,7 @@ def test_generations_left_at_any_piece(shared, plain, turns, siblings):
     cells that no text holds."""
     shared.reset()
     waiting = []  # generators that nobody closed
-    with drafting(shared, Foretelling(plain, siblings)):
+    with drafting(shared, KnownText(plain, siblings)):
         for which, count, ending in turns:
             generation = shared.stream(PROMPTS[which], sampling(GREEDY))
             found = [piece for _, piece in zip(range(count), generation, strict=False)]
@@ -120,7 +120,7 @@ def test_generations_left_at_any_piece(shared, plain, turns, siblings):
 def test_an_abandoned_generation_may_not_go_on(engine, plain, siblings):
     """Two generations begun on one engine: the first one ends with the error that it always had,
     and takes nothing from the second."""
-    with drafting(engine, Foretelling(plain, siblings)):
+    with drafting(engine, KnownText(plain, siblings)):
         first = engine.stream(PROMPTS[0], sampling(GREEDY))
         for _ in range(5):
             next(first)

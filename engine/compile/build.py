@@ -13,7 +13,7 @@ from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
 from engine.graph import Graph, Value
 from engine.model_info import ModelInfo
-from engine.models import feed_forward, further
+from engine.models import feed_forward, mtp
 from engine.models.family import Family
 from engine.models.network import Network, StepInputs
 from engine.models.table import parts_of
@@ -99,20 +99,20 @@ def build(
     return Built(config, graph, memory, inputs, list_of, kept, logits, _pages_of(memory))
 
 
-def build_further(
+def build_mtp(
     file: GGUFFile, model_info: ModelInfo, cells: Cells, options: Options, model: Built
 ) -> list[Built]:
     """The graphs of the multi-token prediction (MTP) blocks. Each has memory of its own except the
     cache's cells; the `model` stores the hidden state for the first block, and each block for the
     next."""
     found, kept = list[Built](), model.memory
-    for i in range(model_info.config.further):
-        found.append(_foretelling(file, model_info, cells, options, model, i, kept))
+    for i in range(model_info.config.mtp_blocks):
+        found.append(_build_block(file, model_info, cells, options, model, i, kept))
         kept = found[-1].memory
     return found
 
 
-def _foretelling(
+def _build_block(
     file: GGUFFile,
     model_info: ModelInfo,
     cells: Cells,
@@ -123,8 +123,8 @@ def _foretelling(
 ) -> Built:
     """The graph of one MTP block, which reads the hidden state stored as `kept`."""
     config, family, limits = model_info.config, model_info.family, model.limits
-    names = [further.HIDDEN, *(f"{further.HIDDEN}.{i}" for i in range(1, config.further))]
-    one, given = further.alone(config), _inputs_of(cells)
+    names = [mtp.HIDDEN, *(f"{mtp.HIDDEN}.{i}" for i in range(1, config.mtp_blocks))]
+    one, given = mtp.alone(config), _inputs_of(cells)
     given = {name: value for name, value in given.items() if name not in ("sources", "targets")}
     goals = Value("next_cells", "input", "i32", ("outputs",))
     lasting = {name: model.memory[name] for name in ("lists", "cell_positions")}
@@ -132,17 +132,17 @@ def _foretelling(
     for value in (*given.values(), goals):
         memory.setdefault(value.name, np.zeros(value.sizes(limits), np.int32))
     inputs = dict(memory)
-    known = family.expected_tensors(one) | family.optional_tensors(one) | further.joining(config)
-    at = partial(further.stored, config=config, tensors=file.tensors, number=number)
+    known = family.expected_tensors(one) | family.optional_tensors(one) | mtp.joining(config)
+    at = partial(mtp.stored, config=config, tensors=file.tensors, number=number)
     weights = _weights_of(file, family, one, memory, cells.capacity, known, at)
     caches = _caches_of(one, options.kv_format, cells.capacity)
     for name, cache in caches.items():
         memory[name] = aligned_zeros(cache.sizes({}), DTYPES[cache.dtype])
     hidden = Value(names[number], "cache", "u8", (cells.capacity, config.hidden), "F32")
     memory[hidden.name] = kept[hidden.name]
-    said, last = StepInputs(**given, of_blocks=()), number + 1 == config.further
+    said, last = StepInputs(**given, of_blocks=()), number + 1 == config.mtp_blocks
     net = Network(one, weights, said, caches)
-    logits, graph = further.build(net, hidden, goals if last else None), net.graph
+    logits, graph = mtp.build(net, hidden, goals if last else None), net.graph
     if not last:
         graph, memory = keep_hidden(graph, memory, names[number + 1])
     return Built(one, graph, memory, inputs, Kept(memory), {}, logits)

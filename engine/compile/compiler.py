@@ -24,8 +24,8 @@ from engine.gpu.partition import partition_step
 from engine.gpu.parts import ALL, Part
 from engine.graph import Graph, Node, Value
 from engine.model_info import ModelInfo
-from engine.models.further import HIDDEN
-from engine.offload.foretelling import Foretelling
+from engine.models.mtp import HIDDEN
+from engine.offload.mtp import MTPBlock
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
 from engine.passes import Memory
@@ -77,22 +77,22 @@ class Compiler:
         return self._resources.enter_context(team)
 
     def compile(
-        self, built: Built, further: Sequence[Built] = ()
+        self, built: Built, mtp_blocks: Sequence[Built] = ()
     ) -> tuple[Executable, list[Executable]]:
         """The executable of the graph: on GPU and CPU, on the CPU with weights read from disk, or
-        on the CPU alone; and the executables of the `further` (MTP) blocks."""
+        on the CPU alone; and the executables of the `mtp_blocks`."""
         options, blocks = self._options, built.config.blocks
         if self._device:
             experts = options.cpu_experts(blocks)
             ready = self._with_gpu(self._device, built, options.gpu_layers, experts)
             if HIDDEN not in self.there:  # the CPU holds what heads read
-                return ready, [self.trial(one) for one in further]
+                return ready, [self.trial(one) for one in mtp_blocks]
             experts = int(experts >= blocks)
             beside = partial(self._with_gpu, self._device, beside=True)
-            return ready, [beside(one, ALL, experts) for one in further]
+            return ready, [beside(one, ALL, experts) for one in mtp_blocks]
         if options.ram_budget:
-            return self._streamed(built, further)
-        return self._resident(built), [self.trial(one) for one in further]
+            return self._streamed(built, mtp_blocks)
+        return self._resident(built), [self.trial(one) for one in mtp_blocks]
 
     def trial(self, built: Built) -> Plan:
         """An executable for a few tokens on the CPU, as soon as possible: sparse rows stay in the
@@ -162,24 +162,24 @@ class Compiler:
         return ByTokens(few, many) if many else few
 
     def _streamed(
-        self, built: Built, further: Sequence[Built]
+        self, built: Built, mtp_blocks: Sequence[Built]
     ) -> tuple[StreamedPlan, list[Executable]]:
-        """The plan with as many weights in memory as the budget allows, and the plans of further
+        """The plan with as many weights in memory as the budget allows, and the plans of MTP
         blocks, whose weights are all in memory."""
         memory, bundles = built.memory, self._model_info.bundles
         steps, *others = (
-            _steps(one.graph, self._kernels_for(one.graph.nodes)) for one in (built, *further)
+            _steps(one.graph, self._kernels_for(one.graph.nodes)) for one in (built, *mtp_blocks)
         )
-        pairs = zip(further, others, strict=True)
-        foretelling = [Foretelling(one, steps, self._file) for one, steps in pairs]
-        offload = Offload(built, steps, self._file, bundles, self.team, self._options, foretelling)
+        pairs = zip(mtp_blocks, others, strict=True)
+        resident = [MTPBlock(one, steps, self._file) for one, steps in pairs]
+        offload = Offload(built, steps, self._file, bundles, self.team, self._options, resident)
         self._resources.enter_context(closing(offload))
         memory |= offload.arrays
         _drop_unused(memory, offload.steps)
         memory |= built.inputs
         self.notes += offload.notes
         knobs = self._knobs()
-        plans = [one.plan(offload.arrays, self.team, knobs) for one in foretelling]
+        plans = [one.plan(offload.arrays, self.team, knobs) for one in resident]
         return StreamedPlan(offload, built, self.team, knobs), list[Executable](plans)
 
     def _with_gpu(
@@ -196,7 +196,7 @@ class Compiler:
             self._uploaded.keys() | hidden.keys(), chooses=not beside,
         )  # fmt: skip
         if beside and partition.notes:
-            raise ModelError(f"{device.name}: of what foretells tokens {partition.notes[0]}")
+            raise ModelError(f"{device.name}: of the MTP blocks {partition.notes[0]}")
         self.notes += partition.notes
         rest = partition.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)

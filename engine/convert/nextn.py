@@ -1,5 +1,5 @@
 """Multi-token prediction (NextN) layers, which GGUF stores as blocks after the others
-(models/further.py)."""
+(models/mtp.py)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from engine.convert.checkpoint import Tensor
 from engine.convert.family import Source
 from engine.convert.fields import Fields
 from engine.gguf import writer as gw
-from engine.models import further
+from engine.models import mtp
 
 FURTHER = "num_nextn_predict_layers"  # their number, in DeepSeek's config
 
@@ -32,7 +32,7 @@ def keys_of(config: Fields) -> gw.Keys:
 
 def whole(model: ModelConfig) -> ModelConfig:
     """The model as if those blocks were among the others, whose tensors they have."""
-    return replace(model, blocks=model.blocks + model.further, further=0)
+    return replace(model, blocks=model.blocks + model.mtp_blocks, mtp_blocks=0)
 
 
 def sources(
@@ -40,10 +40,10 @@ def sources(
 ) -> dict[str, Source]:
     """Sources of the blocks' further tensors: `modules` of the checkpoint by GGUF's names, shared
     by all where a name has no layer; norms have so much `added`."""
-    known, found = further.expected_tensors(model) | further.optional_tensors(model), {}
-    for i, (name, module) in product(range(model.further), modules.items()):
+    known, found = mtp.expected_tensors(model) | mtp.optional_tensors(model), {}
+    for i, (name, module) in product(range(model.mtp_blocks), modules.items()):
         own = f"blk.{model.blocks + i}.nextn.{name}.weight"
-        optional = f"nextn.{name}.weight" not in further.joining(model)
+        optional = f"nextn.{name}.weight" not in mtp.joining(model)
         more = added if name.endswith("norm") else 0.0
         if i == 0 or "{}" in module:
             place = module.format(model.blocks + i)

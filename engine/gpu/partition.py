@@ -129,7 +129,7 @@ def partition_step(
         advice = f"gpu_layers={fitting} would fit" if fitting else "not even one block would fit"
         if built.apart:
             advice = "a smaller vram_budget is wanted"
-        whose = "what foretells tokens" if there else "the model"
+        whose = "the MTP blocks" if there else "the model"
         raise ModelError(
             f"{device.name}: {whose} needs {found.needed} of its memory, {gb(free)} GB are free:"
             f" {advice}"

@@ -65,7 +65,7 @@ class Traits:
     latent_eps    of the norms of latent vectors, where it is not that of the others
     mup           whether the scales are those of MiniCPM 3 (4B) where the file does not say
     by_block      whether sizes differ between blocks (blocks.py), and scores are not scaled
-    further       whether blocks that foretell further tokens may stand behind the others
+    mtp           whether multi-token prediction blocks may follow the others
     """
 
     activations: Mapping[str, str]
@@ -94,7 +94,7 @@ class Traits:
     latent_eps: float | None = None
     mup: bool = False
     by_block: bool = False
-    further: bool = False
+    mtp: bool = False
 
 
 GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
@@ -108,7 +108,7 @@ GRANITE = replace(
 )
 GEMMA = Traits(activations={"gelu_pytorch_tanh": "geglu"}, norm_eps=RMS_EPS)
 GEMMA2 = replace(GEMMA, scales=("attention.scale",))
-DELTA = replace(LLAMA, delta=True, further=True)
+DELTA = replace(LLAMA, delta=True, mtp=True)
 ARCHITECTURES: Mapping[str, Traits] = {
     "llama": replace(LLAMA, experts=Routing()),  # Mixtral, arXiv 2401.04088
     "bamboo": Traits(activations={"relu": "drelu"}, norm_eps=RMS_EPS),  # arXiv 2406.05955
@@ -168,7 +168,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "qwen35": DELTA,
     "qwen35moe": replace(DELTA, experts=Routing(part=True, gated=True)),
     "deepseek2": replace(
-        LLAMA, latent=True, further=True,
+        LLAMA, latent=True, mtp=True,
         experts=Routing(normed=False, lone="softmax", counted=True),  # DeepSeek-V2's
     ),
     "minicpm3": replace(
@@ -176,6 +176,6 @@ ARCHITECTURES: Mapping[str, Traits] = {
         scales=("embedding_scale", "residual_scale", "logit_scale"),
     ),
     "glm4moe": replace(
-        LLAMA, further=True, experts=Routing(scores="sigmoid", normed=False, counted=True)
+        LLAMA, mtp=True, experts=Routing(scores="sigmoid", normed=False, counted=True)
     ),
 }  # fmt: skip

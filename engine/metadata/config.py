@@ -28,8 +28,8 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
     context = keys.count("context_length", least=unused + 1) - unused
     least = 0 if traits.ssm else 1
     heads = keys.count("attention.head_count", least=least)
-    further = keys.count("nextn_predict_layers", 0, least=0) if traits.further else 0
-    blocks = keys.count("block_count", least=further + 1) - further
+    mtp_blocks = keys.count("nextn_predict_layers", 0, least=0) if traits.mtp else 0
+    blocks = keys.count("block_count", least=mtp_blocks + 1) - mtp_blocks
     hidden = keys.count("embedding_length")
     if not traits.ssm and hidden % heads and keys.full("attention.key_length") not in metadata:
         raise ModelError(
@@ -37,7 +37,7 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
             f" attention.head_count {heads}, and attention.key_length is missing"
         )
     head_dim = 0 if traits.ssm else keys.count("attention.key_length", hidden // heads)
-    recurrent = recurrent_of(keys, traits, blocks, further)
+    recurrent = recurrent_of(keys, traits, blocks, mtp_blocks)
     some = int(traits.window is None)
     window = keys.count("attention.sliding_window", traits.window, least=some)
     windowed = windowed_of(keys, traits.windows, blocks) if window else frozenset()
@@ -110,9 +110,9 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
         ssm=ssm_of(keys, traits, hidden) if of_states else None,
         recurrent=recurrent,
         experts=experts_of(keys, traits.experts, ffn),
-        dense=dense_of(keys, traits.experts, blocks, further),
+        dense=dense_of(keys, traits.experts, blocks, mtp_blocks),
         latent=latent,
-        further=further,
+        mtp_blocks=mtp_blocks,
         sizes=sizes,
         per_layer=_per_layer(keys) if sizes else 0,
     )

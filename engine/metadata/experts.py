@@ -9,11 +9,11 @@ LISTED = "expert_layers"  # whether each block has experts; llama.cpp has no key
 GATING = {1: "softmax", 2: "sigmoid", 3: ""}  # llama.cpp's numbers, by Routing.scores
 
 
-def dense_of(keys: Keys, routing: Routing | None, blocks: int, further: int) -> frozenset[int]:
+def dense_of(keys: Keys, routing: Routing | None, blocks: int, mtp_blocks: int) -> frozenset[int]:
     """The blocks without experts: the first so many, or by a list of flags."""
     if routing and routing.counted:
         return frozenset(range(min(keys.count("leading_dense_block_count", 0, least=0), blocks)))
-    listed = keys.flags(LISTED, blocks + further) if routing and routing.listed else None
+    listed = keys.flags(LISTED, blocks + mtp_blocks) if routing and routing.listed else None
     return frozenset(i for i in range(blocks) if listed and not listed[i])
 
 

@@ -48,17 +48,19 @@ def latent_of(keys: Keys, traits: Traits, head_dim: int, part: int) -> Latent:
     return found
 
 
-def recurrent_of(keys: Keys, traits: Traits, blocks: int, further: int) -> frozenset[int]:
+def recurrent_of(keys: Keys, traits: Traits, blocks: int, mtp_blocks: int) -> frozenset[int]:
     """Blocks with recurrent states."""
     if traits.ssm:
         return _every(keys, blocks)
-    return _delta_nets(keys, blocks, further) if traits.delta else _convolving(keys, traits, blocks)
+    return (
+        _delta_nets(keys, blocks, mtp_blocks) if traits.delta else _convolving(keys, traits, blocks)
+    )
 
 
-def _delta_nets(keys: Keys, blocks: int, further: int) -> frozenset[int]:
+def _delta_nets(keys: Keys, blocks: int, mtp_blocks: int) -> frozenset[int]:
     """By a list of flags for the blocks, or all but every so many-th."""
     every = keys.count("full_attention_interval", 4)
-    listed = keys.flags("attention.recurrent_layers", blocks + further)
+    listed = keys.flags("attention.recurrent_layers", blocks + mtp_blocks)
     if listed is not None:
         return frozenset(i for i in range(blocks) if listed[i])
     return frozenset(i for i in _every(keys, blocks) if (i + 1) % every)

@@ -63,7 +63,7 @@ ASKED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "leading_dense_block_count": ("blocks without a mixture", OFF),
     "logit_scale": ("scale of the logits", NO_SCALE),
     "moe_every_n_layers": ("mixtures in some blocks alone", NO_SCALE),
-    "nextn_predict_layers": ("blocks that foretell further tokens", OFF),
+    "nextn_predict_layers": ("multi-token prediction blocks", OFF),
     "residual_scale": ("scale of what blocks add", NO_SCALE),
     "rope.dimension_sections": ("positions of several dimensions", OFF),
     "rope.scaling.alpha": ("base of rotary positions that grows with alpha", OFF),

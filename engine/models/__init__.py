@@ -9,6 +9,6 @@ The room, in reading order:
 - `tensors`: tensors and constants that families have in common
 - `llama`, `qwen`, `gemma`, `gemma4`, `post_norm`, `phi3`, `command_r`, `falcon`, `opt`, `neox`,
   `gpt2`, `gpt_oss`, `mamba`, `lfm2`, `qwen3next`, `deepseek2`: the families
-- `further`: the block behind a model's own that foretells a token
+- `mtp`: multi-token prediction blocks after a model's own
 - `table`: every family there is
 """

@@ -57,7 +57,7 @@ class Budget:
     def refuse(self, least: int) -> ModelError:
         """The error for weights of which at least so many bytes must be in memory."""
         parts = {"the program": self.program + VARIES, "the cache": self.cache, "a step": self.step}
-        parts |= {"what foretells tokens": self.drafts} if self.drafts else {}
+        parts |= {"the MTP blocks": self.drafts} if self.drafts else {}
         needed = sum(parts.values()) + least
         listed = ", ".join(f"{_up(size)} for {what}" for what, size in parts.items())
         return ModelError(

@@ -16,7 +16,7 @@ from engine.offload.budget import Budget, parse_bytes
 from engine.offload.bundle import Bundle
 from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors
 from engine.offload.experts import stacks_of, tensors_of
-from engine.offload.foretelling import Foretelling
+from engine.offload.mtp import MTPBlock
 from engine.offload.neurons import Neurons, Source
 from engine.offload.pinning import activations
 from engine.offload.residency import Residency
@@ -37,7 +37,7 @@ REQUESTS = 2**10  # in the readers' ring, at least
 
 class Offload:
     """A model's weights within `options.ram_budget`: of its `steps` with kernels, of a file with
-    these `bundles`; those of blocks that are `foretelling` stay in memory.
+    these `bundles`; those of blocks that are `mtp_blocks` stay in memory.
 
     steps      as they meet their weights: in memory, in the ring, in the pool of neurons
     arrays     of their values, by name
@@ -58,15 +58,15 @@ class Offload:
         bundles: Mapping[int, Bundle],
         team: Team,
         options: Options,
-        foretelling: Sequence[Foretelling] = (),
+        mtp_blocks: Sequence[MTPBlock] = (),
     ) -> None:
         limits = built.limits
         cache_bytes = sum(kept.nbytes for kept in (built.caches | built.states).values())
-        further = {at: size for one in foretelling for at, size in one.caches.items()}
-        cache_bytes += sum(further.values())
+        by_cells = {at: size for one in mtp_blocks for at, size in one.caches.items()}
+        cache_bytes += sum(by_cells.values())
         self._resources = ExitStack()
         try:
-            for one in foretelling:
+            for one in mtp_blocks:
                 self._resources.enter_context(closing(one.rows))
             self.rows = self._resources.enter_context(closing(Rows(file, limits["tokens"])))
             gathered, self.arrays = gather(self.rows)(steps, {})
@@ -77,19 +77,19 @@ class Offload:
             sparse = sparse_tensors(self.steps, built.config)
             stacks = stacks_of(self.steps, file)
             pooled = {n for names in sparse.values() for n in names} | tensors_of(stacks)
-            others = [step for one in foretelling for step in one.steps]
+            others = [step for one in mtp_blocks for step in one.steps]
             jobs = jobs_of([*self.steps, *others], file, pooled)
             disk = Disk(jobs, sparse, stacks, file, bundles, options.neuron_bundles)
             self._disk = self._resources.enter_context(closing(disk))
             stages = stages_of(self.steps)
             for call in (call for stage in stages for call in stage):
                 call.share.compile()  # its bytes are not available for weights
-            drafts = sorted(set[str]().union(*(one.weights(disk.stored) for one in foretelling)))
+            drafts = sorted(set[str]().union(*(one.weights(disk.stored) for one in mtp_blocks)))
             order = in_order(stages, disk.stored)
             order = {name: size for name, size in order.items() if name not in drafts}
             _, arena = place(touched(stages), limits, [built.logits, built.graph.hidden])
             step = arena + INPUTS + sum(array.nbytes for array in self.arrays.values())
-            step += sum(one.step_bytes for one in foretelling)
+            step += sum(one.step_bytes for one in mtp_blocks)
             kept = sum(paged(disk.stored[name].size) for name in drafts)
             total = parse_bytes(options.ram_budget)
             shared(Budget.now(total, cache_bytes, step, kept), order, disk.sources)  # or why pack

@@ -3,7 +3,7 @@
 import numpy as np
 
 from engine.graph import Graph, Value
-from engine.models.further import HIDDEN
+from engine.models.mtp import HIDDEN
 from engine.passes import Memory
 from reference.table import OPS
 

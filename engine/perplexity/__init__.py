@@ -1,4 +1,4 @@
-"""How well a model foretells a text, and how far it is from another: llama.cpp's method.
+"""How well a model predicts a text, and how far it is from another: llama.cpp's method.
 
 >>> tokens = engine.tokenizer.encode(words)
 >>> scorer, tally = Scorer(engine), Tally()

@@ -79,7 +79,7 @@ class Scorer:
     ) -> Scores:
         """Predict each token from those before it; compare with a base's log-probabilities of the
         passage, or fill `keep` for later comparisons."""
-        tokens = np.array(passage.foretold)
+        tokens = np.array(passage.scored_tokens)
         nll, divergence = np.empty(len(tokens)), np.empty(len(tokens))
         same = np.empty(len(tokens), bool)
         for begin, rows in self._logits(passage):

@@ -26,7 +26,7 @@ class Passage:
     first: int = 0
 
     @property
-    def foretold(self) -> Sequence[int]:
+    def scored_tokens(self) -> Sequence[int]:
         return self.tokens[self.first + 1 :]
 
 

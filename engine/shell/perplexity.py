@@ -1,4 +1,4 @@
-"""assay perplexity: how well a model foretells a text, and how far it is from a base."""
+"""assay perplexity: how well a model predicts a text, and how far it is from a base."""
 
 import json
 from contextlib import ExitStack
@@ -36,7 +36,7 @@ def perplexity(
     """Measure a model's perplexity on a text, by llama.cpp's method.
 
     The text is cut into chunks, each read on its own behind BOS, where the model wants it. Tokens
-    of a chunk's second half count, so that each is foretold from at least half a chunk.
+    of a chunk's second half count, so that each is predicted from at least half a chunk.
 
     --save-logits and --base take the files of llama.cpp's --kl-divergence-base, some 2 bytes for
     each token of the vocabulary and token that counts. Beside a base come the KL divergence from

@@ -52,7 +52,7 @@ COMMANDS: dict[str, dict[Callable[..., None], str]] = {
         quantize.quantize: "Write a model in another weight format.",
         sparsify.sparsify: "Make a sparse model with predictors.",
         bundle.bundle: "Bring each neuron's rows together on disk.",
-        perplexity.perplexity: "Measure how well a model foretells a text.",
+        perplexity.perplexity: "Measure how well a model predicts a text.",
     },
     "Kernels": {
         ops.ops: "List ops and their kernels.",

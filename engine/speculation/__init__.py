@@ -6,7 +6,7 @@ In reading order:
 - `drafter`: drafts, and the drafter interface
 - `verification`: rejection sampling of drafted tokens
 - `prompt_lookup`, `trie` and `lookahead`: drafters without a model
-- `own_heads`: drafts by the model's own multi-token-prediction blocks
+- `mtp_drafter`: drafts by the model's own multi-token-prediction blocks
 - `adaptive`: adaptive draft length
 - `vocabularies`: compatibility with a draft model's vocabulary, and translation
 """

@@ -21,13 +21,13 @@ from engine.speculation.model_drafter import (
     draw,
     grow,
 )
-from engine.speculation.own_heads import OwnHeads
+from engine.speculation.mtp_drafter import MTPDrafter
 from engine.speculation.prompt_lookup import PromptLookupDrafter
 from engine.speculation.settings import (
+    MTP,
     Linear,
     Lookahead,
     LookaheadTrie,
-    OwnHead,
     PromptLookup,
     Settings,
     Tree,
@@ -59,7 +59,7 @@ def with_draft_capacity(options: Options, settings: Settings) -> Options:
         sequences=max(options.sequences, min(2 + branches(settings), MOST_SEQUENCES)),
         outputs=max(options.outputs, 1 + settings.draft_max),
         states=max(options.states, 1 + settings.draft_max),
-        foretells=options.foretells or isinstance(settings, OwnHead),
+        mtp=options.mtp or isinstance(settings, MTP),
     )
 
 
@@ -95,8 +95,8 @@ def drafter(
             return TrieDrafter(Trie(settings.branch_length), decoding_length=settings.draft_max)
         case Lookahead():
             return LookaheadDrafter(settings.W, settings.N, settings.G, settings.seed)
-        case OwnHead():
-            return OwnHeads(target.model, settings.draft_p_min)
+        case MTP():
+            return MTPDrafter(target.model, settings.draft_p_min)
     drafting_model = _drafting_model(settings, target, draft)
     propose = partial(grow, p_min=settings.draft_p_min)
     if isinstance(settings, Tree):

@@ -136,7 +136,7 @@ class Lookahead:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnHead:
+class MTP:
     """A chain by the model's own multi-token-prediction blocks (DeepSeek-V3, arXiv 2412.19437),
     each after the likeliest token of the one before, then the last after its own; it ends as in
     Linear."""
@@ -150,7 +150,7 @@ class OwnHead:
         _check_fractions(draft_p_min=self.draft_p_min)
 
 
-Settings = Linear | Tree | PromptLookup | LookaheadTrie | Lookahead | OwnHead
+Settings = Linear | Tree | PromptLookup | LookaheadTrie | Lookahead | MTP
 
 
 KINDS: dict[str, type[Settings]] = {
@@ -159,7 +159,7 @@ KINDS: dict[str, type[Settings]] = {
     "lookup": PromptLookup,
     "trie": LookaheadTrie,
     "lookahead": Lookahead,
-    "mtp": OwnHead,
+    "mtp": MTP,
 }
 
 

@@ -42,8 +42,8 @@ def logits(path: Path, tokens: Sequence[int], kv_format: str = "F32") -> Array:
         return np.array(llama.scores[: len(tokens)], np.float32)
 
 
-def foretold(path: Path, hidden: Array, following: Sequence[int]) -> Array:
-    """The logits of a model's own block that foretells a token, float32 [vocab], behind tokens
+def mtp_logits(path: Path, hidden: Array, following: Sequence[int]) -> Array:
+    """The logits of a model's own MTP block, float32 [vocab], behind tokens
     `following` those whose `hidden` states float32 [tokens, hidden] its head reads."""
     count = len(hidden)
     options = llama_cpp.llama_model_default_params()
@@ -130,5 +130,5 @@ def costs(llama: llama_cpp.Llama) -> list[float]:
         llama.eval(list(passage.tokens))
         rows = llama.scores[passage.first : len(passage.tokens) - 1].astype(np.float64)
         costs = -log_probabilities(rows)
-        found.append(float(costs[np.arange(len(costs)), passage.foretold].mean()))
+        found.append(float(costs[np.arange(len(costs)), passage.scored_tokens].mean()))
     return found

@@ -155,7 +155,7 @@ class SmallLfm2(Small):
 @dataclass(frozen=True, slots=True)
 class SmallQwen3Next(Small):
     """A random Qwen 3 Next, or Qwen 3.5 if `architecture` says so: gated delta nets, and attention
-    in every `interval`-th block and in the last, `further` ones. Networks are mixtures if there are
+    in every `interval`-th block and in the last `mtp_blocks`. Networks are mixtures if there are
     `experts`."""
 
     blocks: int = 3
@@ -164,7 +164,7 @@ class SmallQwen3Next(Small):
     rank: int = 6
     groups: int = 3
     interval: int = 2
-    further: int = 0
+    mtp_blocks: int = 0
     experts: int = 6
     used: int = 3
     width: int = 32
@@ -175,7 +175,7 @@ class SmallQwen3Next(Small):
         return self.head_dim // 4 * 2
 
     def attends(self, block: int) -> bool:
-        return (block + 1) % self.interval == 0 or block >= self.blocks - self.further
+        return (block + 1) % self.interval == 0 or block >= self.blocks - self.mtp_blocks
 
     def apart(self) -> dict[str, tuple[int, int]]:
         """Matrices that no format packs, which are drawn as vectors."""

@@ -9,7 +9,7 @@ from engine.speculation.drafter import TEXT, Draft, Verification
 
 @dataclass(slots=True)
 class Oracle:
-    """Foretells `text` (a prompt and what follows), with a wrong token in place of the right one at
+    """Predicts `text` (a prompt and what follows), with a wrong token in place of the right one at
     a rate of `errors`. Beside each token of its chain stand `siblings` wrong ones. Behind the
     text's end it makes tokens up.
 
@@ -34,7 +34,7 @@ class Oracle:
         parents: list[int] = []
         last, at = TEXT, len(text)
         while len(tokens) < most:
-            right = self._foretold(at)
+            right = self._right_token(at)
             chosen = self._wrong(right) if self.chance.random() < self.errors else right
             beside = [chosen]
             while len(beside) <= self.siblings and len(tokens) + len(beside) < most:
@@ -52,7 +52,7 @@ class Oracle:
         assert 0 <= step.likeliest(TEXT) < self.vocab
         self.told[-1] += step.tokens
 
-    def _foretold(self, at: int) -> int:
+    def _right_token(self, at: int) -> int:
         return self.text[at] if at < len(self.text) else self.chance.randrange(self.vocab)
 
     def _wrong(self, *tokens: int) -> int:

@@ -42,7 +42,7 @@ def in_halves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-# What DeepSeek's layer that foretells a token has beside others, by what GGUF calls it.
+# Further tensors of DeepSeek's MTP layer, by GGUF's names.
 NEXTN = {
     **{name: f"model.layers.{{}}.{name}" for name in ("eh_proj", "enorm", "hnorm", "embed_tokens")},
     "shared_head_head": "model.layers.{}.shared_head.head",
@@ -92,7 +92,7 @@ class Mixture:
 
 class Routed(Mixture):
     """DeepSeek V3's router: sigmoids, groups of experts, and a bias of the choice. The first layers
-    are dense, and a layer that foretells a token may stand behind the last.
+    are dense, and an MTP layer may follow the last.
 
     `dense`, `groups` and `times` are what transformers takes where config.json does not say.
     """

@@ -93,7 +93,7 @@ class DeltaNets(Qwen3):
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         behind = {
-            f"model.layers.{model.blocks + i}.": f"mtp.layers.{i}." for i in range(model.further)
+            f"model.layers.{model.blocks + i}.": f"mtp.layers.{i}." for i in range(model.mtp_blocks)
         }
         found = {}
         for name, source in super().sources(config, nextn.whole(model)).items():

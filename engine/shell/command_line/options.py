@@ -271,7 +271,7 @@ class Drafting:
     speculate: str = option(
         "",
         "Draft by linear, tree (a draft model's or, with --draft-threshold, the model's own),"
-        " lookup, trie, lookahead or mtp (the model's own blocks that foretell tokens).",
+        " lookup, trie, lookahead or mtp (the model's own multi-token prediction blocks).",
         metavar="KIND",
     )
     draft_max: int | None = option(

@@ -1,4 +1,4 @@
-"""Drafts by the model's own multi-token-prediction (MTP) blocks (engine/models/further.py).
+"""Drafts by the model's own multi-token-prediction (MTP) blocks (engine/models/mtp.py).
 
 The first block reads the hidden state at the text's last token but one, and the last token; its
 logits are for the token after. With several blocks, the second reads the first one's hidden states
@@ -19,9 +19,9 @@ from engine.speculation.model_drafter import top_probabilities
 from reference.op import Array
 
 
-class OwnHeads:
+class MTPDrafter:
     """Chains of likely tokens with at least `p_min` of the probability of the ten likeliest, by a
-    model loaded with `foretells`."""
+    model loaded with `mtp`."""
 
     def __init__(self, model: Model, p_min: float) -> None:
         if not model.mtp_blocks:

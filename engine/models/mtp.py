@@ -30,7 +30,7 @@ ITS_OWN = {
 
 def alone(config: ModelConfig) -> ModelConfig:
     """The block as a model of one block, number 0."""
-    return replace(config, blocks=1, dense=frozenset(), recurrent=frozenset(), further=0)
+    return replace(config, blocks=1, dense=frozenset(), recurrent=frozenset(), mtp_blocks=0)
 
 
 def stored(name: str, config: ModelConfig, tensors: Container[str], number: int = 0) -> str:
@@ -58,7 +58,7 @@ def expected_tensors(config: ModelConfig) -> Tensors:
     needed = FAMILIES[config.architecture].expected_tensors(alone(config))
     return {
         stored(n, config, (), i): dims
-        for i in range(config.further)
+        for i in range(config.mtp_blocks)
         for n, dims in (needed if i else needed | joining(config)).items()
         if n not in ITS_OWN
     }
@@ -73,7 +73,7 @@ def optional_tensors(config: ModelConfig) -> Tensors:
     found |= {f"nextn.{ITS_OWN[name]}.weight": dims for name, dims in own.items()}
     return {
         stored(name, config, (), i): dims
-        for i in range(config.further)
+        for i in range(config.mtp_blocks)
         for name, dims in (found | joining(config) if i else found).items()
     }
 
@@ -82,7 +82,7 @@ def parts(config: ModelConfig) -> dict[str, Part]:
     """Their weights that are parts of tensors, by the file's names."""
     return {
         stored(name, config, (), i): replace(part, tensor=stored(part.tensor, config, (), i))
-        for i in range(config.further)
+        for i in range(config.mtp_blocks)
         for name, part in parts_of(alone(config)).items()
     }
 

@@ -1,4 +1,4 @@
-"""Drafts by a model's own blocks that foretell tokens: their logits are the formula's, the text is
+"""Drafts by a model's own MTP blocks: their logits are the formula's, the text is
 the plain one, and a file without such a block is told so."""
 
 from dataclasses import replace
@@ -19,27 +19,27 @@ from engine import Engine, SamplingParams
 from engine.cache.session import restore, save
 from engine.config import ModelError
 from engine.gpu.hybrid import Hybrid
-from engine.speculation.own_heads import OwnHeads
-from engine.speculation.settings import OwnHead
-from reference.further import joined
+from engine.speculation.mtp_drafter import MTPDrafter
+from engine.speculation.settings import MTP
 from reference.models.transformer import Weight
+from reference.mtp import joined
 from reference.op import Array
 
-# What stands behind the first three blocks of each foretells.
+# Blocks after the first three of each are MTP blocks.
 MODELS: dict[str, Small] = {
     "DeepSeek V3": SmallDeepSeek(blocks=4, groups=3, kept=2, tied=True),
     "GLM 4.5": SmallGlmMoe(blocks=4, format="F16", seed=1),
     "Qwen 3 Next": SmallQwen3Next(blocks=4),
     "Qwen 3.5": SmallQwen3Next(architecture="qwen35", experts=0, blocks=4, seed=1),
     "DeepSeek V3, three": SmallDeepSeek(blocks=6, groups=3, kept=2, tied=True, seed=1),
-    "Qwen 3.5, two": SmallQwen3Next(architecture="qwen35", experts=0, blocks=5, further=2),
+    "Qwen 3.5, two": SmallQwen3Next(architecture="qwen35", experts=0, blocks=5, mtp_blocks=2),
 }
 ALONE = [name for name, small in MODELS.items() if small.blocks == 4]
 LAST = "blk.3."
 AFTER = (5, 9, 2)  # tokens behind a text, of which the last are drafted
 GREEDY = {"max_tokens": 20, "ignore_eos": True}
 SEEDED = {**GREEDY, "temperature": 0.9, "seed": 7, "repetition_penalty": 1.2}
-SETTINGS = OwnHead(draft_p_min=0.0, adaptive=False)
+SETTINGS = MTP(draft_p_min=0.0, adaptive=False)
 
 
 def with_head(small: Small, own: bool = False, knows: bool = False) -> Small:
@@ -81,9 +81,9 @@ def write(small: Small, path):
     return small.write(path, nextn_predict_layers=small.blocks - 3)
 
 
-def foretold(engine: Engine, tokens: list[int]) -> list[Array]:
+def predicted(engine: Engine, tokens: list[int]) -> list[Array]:
     """Logits of each block, one after the other, behind the first 11 tokens, then 12, then all."""
-    drafter, found, model = OwnHeads(engine.model, 0.0), [], engine.model
+    drafter, found, model = MTPDrafter(engine.model, 0.0), [], engine.model
     drafts = range(len(model.mtp_blocks))
     for begin, end in ((0, 11), (11, 12), (12, len(tokens))):
         model.evaluate(tokens[begin:end], begin)
@@ -106,11 +106,11 @@ def test_logits_are_the_formulas(small, own, tmp_path):
     """Behind texts of several lengths, read in chunks of 8 or gone on with."""
     whole, tokens = with_head(small, own), prompt(small)
     with Engine.load(
-        write(whole, tmp_path / "small.gguf"), threads=2, kv_format="F32", foretells=True, batch=8
+        write(whole, tmp_path / "small.gguf"), threads=2, kv_format="F32", mtp=True, batch=8
     ) as engine:
         h = engine.embed(tokens, "none", normalize=False)
         engine.reset()
-        found = foretold(engine, tokens)
+        found = predicted(engine, tokens)
     weights, norms = whole.tensors()
     changes = {"leading": 0} if hasattr(small, "leading") else {}
     one, ours = replace(small, blocks=1, **changes), iter(found)
@@ -150,18 +150,18 @@ def _alone(weights, norms, number):
 
 @pytest.mark.parametrize("name", ALONE)
 def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
-    """llama.cpp opens the same file, and its own graph of such a block foretells the same; with
+    """llama.cpp opens the same file, and its own graph of such a block predicts the same; with
     several blocks of these families it does not draft."""
     small = MODELS[name]
     tokens, path = prompt(small), write(with_head(small, own=True), tmp_path / "small.gguf")
-    with Engine.load(path, threads=1, kv_format="F32", foretells=True) as engine:
+    with Engine.load(path, threads=1, kv_format="F32", mtp=True) as engine:
         h = engine.embed(tokens, "none", normalize=False)
         engine.reset()
         engine.model.evaluate(tokens, 0)
-        drafter = OwnHeads(engine.model, 0.0)
+        drafter = MTPDrafter(engine.model, 0.0)
         drafter._invalidate([*tokens, 5])
         ours = drafter._logits_after([*tokens, 5], 0)
-    theirs = llama_cpp.foretold(path, h, [*tokens[1:], 5])
+    theirs = llama_cpp.mtp_logits(path, h, [*tokens[1:], 5])
     demand_near(ours[None], theirs[None], LIMITS["llama.cpp"][small.format])
 
 
@@ -197,14 +197,14 @@ def test_text_is_the_plain_one(path, threads):
 def test_under_a_budget_of_memory(path):
     """Their weights stay in memory, whatever of the model's own does: bits are those without."""
     tokens = np.random.default_rng(3).integers(3, 64, 15).tolist()
-    how = {"threads": 2, "context": 40, "batch": 8, "foretells": True}
+    how = {"threads": 2, "context": 40, "batch": 8, "mtp": True}
 
     def found(budget: int) -> list[Array]:
         with to_the_byte(), Engine.load(path, ram_budget=budget, **how) as engine:
-            return foretold(engine, tokens)
+            return predicted(engine, tokens)
 
     plain = found(0)
-    for budget in wanted(path, foretells=True).budgets(2):
+    for budget in wanted(path, mtp=True).budgets(2):
         assert_array_equal(found(budget), plain)
 
 
@@ -225,11 +225,11 @@ def test_on_a_gpu(name, options, tmp_path):
     small = with_head(MODELS[name])
     path, tokens = write(small, tmp_path / "small.gguf"), prompt(small)
     how = {"threads": 1, "context": 40, "kv_format": "F32", "batch": 8}
-    with Engine.load(path, foretells=True, **how) as engine:
-        theirs = foretold(engine, tokens)
+    with Engine.load(path, mtp=True, **how) as engine:
+        theirs = predicted(engine, tokens)
     how |= {"device": "cuda", **options}
-    with Engine.load(path, foretells=True, **how) as engine:
-        demand_near(np.array(foretold(engine, tokens)), np.array(theirs), EXACT)
+    with Engine.load(path, mtp=True, **how) as engine:
+        demand_near(np.array(predicted(engine, tokens)), np.array(theirs), EXACT)
         ready, ahead = engine.model.executable, engine.model.mtp_blocks
         there = [isinstance(one, Hybrid) for one in ahead]
         assert there == [options.get("gpu_layers") != 2] * len(ahead)
@@ -246,7 +246,7 @@ def test_on_a_gpu(name, options, tmp_path):
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_what_is_foretold_rightly_is_taken(blocks, tmp_path):
+def test_right_predictions_are_taken(blocks, tmp_path):
     """Where a token alone says the next, and the blocks know it, every draft is taken whole."""
     small = with_head(replace(MODELS["GLM 4.5"], blocks=3 + blocks), knows=True)
     with Engine.load(
@@ -277,5 +277,5 @@ def test_who_cannot_draft_says_so(tmp_path):
     line = refusal(ModelError, many, Engine.load, many, speculation=SETTINGS)
     assert line.startswith("glm4moe.block_count is 1073741827, but there are")
     whole = write(with_head(small), tmp_path / "whole.gguf")
-    with pytest.raises(ModelError, match="for what foretells tokens, "):
+    with pytest.raises(ModelError, match="for the MTP blocks, "):
         Engine.load(whole, speculation=SETTINGS, ram_budget="1MiB")

@@ -15,7 +15,7 @@ from kernels.cpu.runtime.team import Team
 from reference.op import Array
 
 
-class Foretelling:
+class MTPBlock:
     """An MTP block: its `steps` with kernels, reading gathered embedding rows, and the memory of
     these rows in `arrays`."""
 
@@ -44,18 +44,18 @@ class Foretelling:
         _, arena = place(touched(stages), self._built.limits, [self._built.logits])
         return arena + sum(array.nbytes for array in self.arrays.values())
 
-    def plan(self, weights: Mapping[str, Array], team: Team, tuned: Tuned) -> "ForetellingPlan":
+    def plan(self, weights: Mapping[str, Array], team: Team, tuned: Tuned) -> "MTPPlan":
         """The executable plan with these weights by name."""
         memory = {**self._built.memory, **weights, **self.arrays}
         memory = {name: array for name, array in memory.items() if name in self._named}
-        return ForetellingPlan(self, self._built, memory, team, tuned)
+        return MTPPlan(self, self._built, memory, team, tuned)
 
 
-class ForetellingPlan(Plan):
+class MTPPlan(Plan):
     """Its plan: a step begins by reading the embedding rows that its tokens need."""
 
     def __init__(
-        self, block: Foretelling, built: Built, memory: Memory, team: Team, tuned: Tuned
+        self, block: MTPBlock, built: Built, memory: Memory, team: Team, tuned: Tuned
     ) -> None:
         arrays = memory | dict(built.inputs)
         super().__init__(block.steps, arrays, built.limits, built.logits, team, tuned=tuned)

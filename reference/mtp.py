@@ -1,4 +1,4 @@
-"""What enters a block that foretells a token more (DeepSeek-V3, arXiv 2412.19437, equation 21), in
+"""The input of a multi-token prediction block (DeepSeek-V3, arXiv 2412.19437, equation 21), in
 reference ops alone."""
 
 from collections.abc import Mapping
