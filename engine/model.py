@@ -15,7 +15,7 @@ from engine.compile.plan import CpuStep, Plan
 from engine.config import ModelError
 from engine.errors import BusyError, ClosedError
 from engine.gguf.file import GGUFFile
-from engine.gpu.ahead import Ahead
+from engine.gpu.launched_step import LaunchedStep
 from engine.load import load
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
@@ -61,7 +61,7 @@ class Model:
         self.caches, self.states = loaded.built.caches, loaded.built.states
         self.mtp_blocks, self.pages = loaded.mtp_blocks, loaded.built.pages
         self.executable: Executable | None = loaded.executable
-        self.latest: Ahead | None = None  # the last step, if it was begun asynchronously
+        self.latest: LaunchedStep | None = None  # the last step, if it was begun asynchronously
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def set_threshold(self, threshold: float) -> None:
@@ -188,7 +188,7 @@ class Model:
         plain = type(self.method) is CacheMethod and not self.cells.states
         return greedy is not None and greedy.feeds and plain
 
-    def begin_step(self, token: int, position: int) -> Ahead:
+    def begin_step(self, token: int, position: int) -> LaunchedStep:
         """Begin sequence 0's next step without waiting for it; the token LEFT stands for the result
         of `latest`, the previous step."""
         where, sequences, wanted = (position,), ((0,),), (0,)
@@ -197,7 +197,7 @@ class Model:
             self.latest, greedy = None, ready.greedy
             assert greedy is not None
             with stepped(ready, self.cells, (token,), where, sequences, wanted, argmax=True):
-                self.latest = Ahead(position, self.cells, greedy.of(1))
+                self.latest = LaunchedStep(position, self.cells, greedy.of(1))
             return self.latest
 
     @contextmanager

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from bench.board.rows import Row
 from bench.machine.limits import Limits
-from bench.ops.alone import compile_all
 from bench.ops.cases import CACHES
 from bench.ops.op_run import Lab, prepared
+from bench.ops.single_op import compile_all
 from bench.ops.workload import Workload
 from bench.shell.op import serving
 from kernels.cpu.runtime.team import Team

@@ -5,7 +5,7 @@ do, and what becomes of their answers (docs/guide/fleet.md).
 - `worker`: what runs on a worker, around every share; results with a digest.
 - `files`: files by a shared path, or sent once by digest.
 - `cluster`: a scheduler and its workers, as Dask has them.
-- `dealing`: shares under way, machines that come and go.
+- `distribution`: shares in flight, workers that arrive and leave.
 - `shares`: of texts and prompts; `trials`: what each machine does for itself; `suite`: tests.
 - `matrix`: which kernel is proved where; `simulation`: a fleet that is made up.
 """

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from bench.ops.alone import compile_all
 from bench.ops.op_run import Lab, Teller, prepared
+from bench.ops.single_op import compile_all
 from bench.ops.workload import Workload, arithmetic_of
 from bench.packages import lacking
 from bench.race.ratio import ratio

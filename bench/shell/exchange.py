@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench.shell.display import teller
 from bench.shell.lists import names
-from bench.shell.telling import teller
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 

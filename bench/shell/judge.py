@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.shell.display import grid, teller
 from bench.shell.op import parse_shape
-from bench.shell.telling import grid, teller
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bench.shell.telling import grid
+from bench.shell.display import grid
 
 if TYPE_CHECKING:
     from kernels.cuda.runtime.sass import MachineCode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.shell.telling import grid, rate, share, still_bar, teller
+from bench.shell.display import grid, rate, share, still_bar, teller
 from engine.shell.command_line import options as o
 from engine.shell.command_line.command import as_usage
 from engine.shell.command_line.groups import option
@@ -15,7 +15,7 @@ from engine.shell.command_line.groups import option
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bench.ops.alone import Alone
+    from bench.ops.single_op import SingleOp
     from bench.race.results import Measurement
     from kernels.kernel import Kernel
     from reference.op import Case
@@ -43,7 +43,7 @@ def op(
     the share is that of what memory and arithmetic of this machine allow at best.
     """
     from bench.machine.conditions import conditions
-    from bench.ops.alone import alone, compile_all
+    from bench.ops.single_op import compile_all, single_op
     from engine.shell.show import stderr, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.cpu.runtime.team import Team
@@ -79,7 +79,7 @@ def op(
         tell = partial(teller, bar)
         compile_all(usable, tell)
         with Team(count := threads or physical_cores()) as team:
-            rows = alone(usable, case, team, tell, secret)
+            rows = single_op(usable, case, team, tell, secret)
     if as_json:
         print(json.dumps([to_json(row, count) for row in rows]))
     else:
@@ -120,7 +120,7 @@ def _why(kernels: "Sequence[Kernel]", variant: str | None) -> str:
     return "; ".join(lacking) or "none takes this shape"
 
 
-def to_json(row: "Alone", threads: int) -> dict[str, Any]:
+def to_json(row: "SingleOp", threads: int) -> dict[str, Any]:
     """Seconds are medians; what was not measured or has no limit is null."""
     case = row.verdict.case
     found: dict[str, Any] = {
@@ -162,7 +162,7 @@ def title(case: "Case", name: str, threads: int) -> str:
     return f"{op_name} {sizes}: {case.values} values, seed {case.seed}, {counted}"
 
 
-def table(rows: "Sequence[Alone]") -> "Table":
+def table(rows: "Sequence[SingleOp]") -> "Table":
     """Two lines for each variant: on hot and on cold caches."""
     from engine.shell.show import figures
 
@@ -183,7 +183,7 @@ def table(rows: "Sequence[Alone]") -> "Table":
     return found
 
 
-def notes(rows: "Sequence[Alone]") -> list[str]:
+def notes(rows: "Sequence[SingleOp]") -> list[str]:
     """Why times are absent, or not to be believed."""
     return [
         f"{'!' if time.samples else 'not timed:'} {row.kernel.variant}, {cache}: {time.note}"

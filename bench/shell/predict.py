@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bench.shell.telling import grid
+from bench.shell.display import grid
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 

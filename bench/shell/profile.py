@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench.shell.display import about, grid, rate, share, still_bar, teller, title
 from bench.shell.profile_streamed import profile_streamed
-from bench.shell.telling import about, grid, rate, share, still_bar, teller, title
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import Only, option
 

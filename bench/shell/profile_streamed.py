@@ -4,7 +4,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from bench.shell.telling import about, grid, still_bar, teller, title
+from bench.shell.display import about, grid, still_bar, teller, title
 
 if TYPE_CHECKING:
     from rich.table import Table

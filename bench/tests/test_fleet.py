@@ -30,7 +30,7 @@ from kernels.certificates import Certificate
 pytest.importorskip("distributed", reason="no Dask: pip install 'assay[fleet]'")
 
 from bench.fleet.cluster import FleetError, local
-from bench.fleet.dealing import Fleet
+from bench.fleet.distribution import Fleet
 from bench.fleet.shares import Model, Perplexity
 from engine.embedded import resolve
 from engine.shell.command_line.options import Loading
@@ -256,7 +256,7 @@ def on_another_cpu(bits):
 
 def test_a_worker_that_hangs_is_left_out(workers, monkeypatch):
     """It is named, within seconds; the others go on, and closing waits for it no longer."""
-    monkeypatch.setattr("bench.fleet.dealing.ANSWER", 1.0)
+    monkeypatch.setattr("bench.fleet.distribution.ANSWER", 1.0)
     (hung, pid), _ = sorted(workers.run(os.getpid).items())
     os.kill(pid, signal.SIGSTOP)
     notes, begun = [], time.monotonic()

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-import bench.ops.alone
 import bench.ops.op_run
+import bench.ops.single_op
 import kernels.table
 from bench.machine.limits import Cache
 from bench.ops.cases import CACHES
@@ -54,7 +54,7 @@ def probes(monkeypatch):
 @pytest.fixture
 def assay(monkeypatch, capfd, probes):
     """Exit code, stdout and stderr of `assay op` on one thread."""
-    monkeypatch.setattr(bench.ops.alone, "RACE_SECONDS", 0.1)
+    monkeypatch.setattr(bench.ops.single_op, "RACE_SECONDS", 0.1)
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["assay", "op", *words, "-t", "1"])
@@ -166,7 +166,9 @@ def test_a_wrong_kernel_fails_in_one_line(assay, monkeypatch, probes):
 
 def test_what_takes_too_much_is_left_out_with_a_note(assay, monkeypatch):
     """A time that the lab refuses is null, and the note says why; that is no failure."""
-    monkeypatch.setattr(bench.ops.alone, "MOST_SECONDS", 0.0)  # the first call foretells the others
+    monkeypatch.setattr(
+        bench.ops.single_op, "MOST_SECONDS", 0.0
+    )  # the first call foretells the others
     words = ("rms_norm", "--shape", "tokens=64,hidden=1024", "--variant", "generic")
     row = rows_of(assay(*words, "--json"))[0]
     times = {"hot": row["seconds"], "cold": row["cold_seconds"]}

@@ -15,7 +15,7 @@ from engine.cache.method import NEVER, CacheMethod, Step
 from engine.cache.release import release
 from engine.compile.build import Kept
 from engine.compile.compiler import Compiler
-from engine.gpu.beside import caches_of
+from engine.gpu.between_steps import caches_of
 from engine.graph import Graph, Value
 from engine.passes import Memory
 from engine.passes.attending import attending, heads_of

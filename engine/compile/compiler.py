@@ -14,7 +14,7 @@ from engine.compile.plan import CpuStep, Plan, Tuned, names_in, packed_name, spe
 from engine.compile.tune import AT_LOAD, Tuner
 from engine.errors import ModelError
 from engine.gguf.file import GGUFFile
-from engine.gpu.beside import Beside, DeviceSide, caches_of
+from engine.gpu.between_steps import BetweenSteps, DeviceSide, caches_of
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import laid_out
@@ -108,7 +108,7 @@ class Compiler:
         limits: Mapping[str, int],
         last: Value,
         pauses: Sequence[int],
-    ) -> Beside:
+    ) -> BetweenSteps:
         """The executable of another graph that runs between steps, from pause to pause, each part
         on the device that holds the caches it changes; its result is the value `last`."""
         bounds = pairwise([0, *pauses, len(graph.nodes)])
@@ -125,7 +125,7 @@ class Compiler:
             steps = [_steps(Graph(part), chosen) for part in own]
             (*later, _) = accumulate(map(len, steps))
             plan = Plan(list(chain(*steps)), given, limits, last, self.team, pauses=later)
-        return Beside(on_gpu, plan, device, {name: given[name] for name in inputs})
+        return BetweenSteps(on_gpu, plan, device, {name: given[name] for name in inputs})
 
     def _device_side(
         self,

@@ -8,7 +8,7 @@ from engine.cache.prefix_cache import PrefixCache
 from engine.generation.completion import Completion, Piece
 from engine.generation.reading import Likelihoods
 from engine.generation.timings import Drafting
-from engine.gpu.ahead import Ahead
+from engine.gpu.launched_step import LaunchedStep
 from engine.gpu.mirror import LEFT
 from engine.model import Model
 from engine.sampling.sampler import Row, Sampler
@@ -47,7 +47,7 @@ class PlainDecoding:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.timings: Drafting | None = None
-        self._next: Ahead | None = None  # a step begun in advance
+        self._next: LaunchedStep | None = None  # a step begun in advance
 
     def begin(self, prompt: Sequence[int]) -> None:
         pass

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.shell.fleet.dealing import LOCAL
+from bench.shell.fleet.distribution import LOCAL
 from bench.shell.fleet.machines import bench, certify, tune
 from bench.shell.fleet.prompts import batch, score
 from bench.shell.fleet.suite import conformance

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bench.shell.fleet.dealing import each, named
+from bench.shell.fleet.distribution import each, named
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 
 if TYPE_CHECKING:
-    from bench.fleet.dealing import Machine
+    from bench.fleet.distribution import Machine
     from bench.fleet.matrix import Matrix
     from bench.race.results import Run
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.shell.fleet.dealing import OF_PROMPTS, batched, dealt, model_of
+from bench.shell.fleet.distribution import OF_PROMPTS, batched, dealt, model_of
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 

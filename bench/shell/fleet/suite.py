@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bench.shell.fleet.dealing import bar, opened
+from bench.shell.fleet.distribution import bar, opened
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.shell.fleet.dealing import OF_BITS, OF_PROMPTS, batched, dealt, model_of, named
+from bench.shell.fleet.distribution import OF_BITS, OF_PROMPTS, batched, dealt, model_of, named
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 

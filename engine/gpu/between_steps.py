@@ -31,7 +31,7 @@ class DeviceSide:
         self._plan.read(self._last, self.inputs[self._last.name])
 
 
-class Beside:
+class BetweenSteps:
     """Parts of a graph, some `on_gpu`, the others on the CPU; `inputs` are written before a part
     runs, and read afterwards."""
 

@@ -21,7 +21,7 @@ RACE_SECONDS = 0.5  # seconds for each kernel and cache state, unless times sett
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SingleOp:
     """A kernel on a case. `times` by cache state; none for a wrong kernel."""
 
     kernel: Kernel
@@ -38,13 +38,13 @@ def compile_all(kernels: Sequence[Kernel], teller: Callable[[str], Teller]) -> N
             share.compile()
 
 
-def alone(
+def single_op(
     kernels: Sequence[Kernel],
     case: Case,
     team: Team,
     teller: Callable[[str], Teller],
     secret: int = 0,
-) -> list[Alone]:
+) -> list[SingleOp]:
     """Try every kernel, and time those that pass. `teller` gives a progress callback for each
     phase."""
     tell = teller("trying kernels")
@@ -56,7 +56,7 @@ def alone(
     judged = list(zip(kernels, verdicts, strict=True))
     sound = [kernel for kernel, verdict in judged if verdict.passed]
     times = _times(sound, case, team, teller) if sound else {}
-    return [Alone(kernel, verdict, times.get(kernel.name, {})) for kernel, verdict in judged]
+    return [SingleOp(kernel, verdict, times.get(kernel.name, {})) for kernel, verdict in judged]
 
 
 def _times(

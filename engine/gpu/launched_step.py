@@ -10,7 +10,7 @@ from engine.sampling.sampler import Argmax
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ahead:
+class LaunchedStep:
     """A launched step of one token of sequence 0, whose cell at `position` is reserved."""
 
     position: int

@@ -12,7 +12,7 @@ from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import Only
 
 if TYPE_CHECKING:
-    from bench.fleet.dealing import Fleet, Machine
+    from bench.fleet.distribution import Fleet, Machine
     from bench.fleet.files import Named
     from bench.fleet.shares import Model
 
@@ -31,7 +31,7 @@ def opened(asked: typer.Context, *files: "Named") -> "Iterator[Fleet]":
     if lacking(("distributed",)):
         raise PackageError("a fleet needs Dask: pip install 'assay[fleet]'")
     from bench.fleet.cluster import local
-    from bench.fleet.dealing import Fleet
+    from bench.fleet.distribution import Fleet
 
     scheduler = asked.obj
     with ExitStack() as stack:
