@@ -1,1 +1,1 @@
-"""What can fail a kernel or the engine."""
+"""Tests of kernels and of the engine."""

@@ -1,1 +1,1 @@
-"""A GPU judged and measured: the parts of bench/gpu_check.py."""
+"""Judging and measuring kernels on a GPU: the parts of bench/gpu_check.py."""

@@ -1,11 +1,11 @@
-"""Many machines as one, on a Dask cluster that is there: what is asked of a fleet, what its workers
-do, and what becomes of their answers (docs/guide/fleet.md).
+"""Work on many machines of an existing Dask cluster: jobs, their shares on workers, and results
+(docs/guide/fleet.md).
 
-- `about`: what a worker says of itself, and why one is refused.
-- `worker`: what runs on a worker, around every share; results with a digest.
+- `about`: a worker's description of itself, and reasons to refuse one.
+- `worker`: code on a worker around every share; results with a digest.
 - `files`: files by a shared path, or sent once by digest.
-- `cluster`: a scheduler and its workers, as Dask has them.
+- `cluster`: Dask's scheduler and workers.
 - `distribution`: shares in flight, workers that arrive and leave.
-- `shares`: of texts and prompts; `trials`: what each machine does for itself; `suite`: tests.
-- `matrix`: which kernel is proved where; `simulation`: a fleet that is made up.
+- `shares`: work on texts and prompts; `trials`: per-machine work; `suite`: the tests.
+- `matrix`: which kernel is certified where; `simulation`: a simulated fleet.
 """

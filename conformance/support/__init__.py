@@ -1,1 +1,1 @@
-"""What tests share, a module a subject: it is imported from here, never from another test."""
+"""Helpers of tests, one module per subject; tests never import one another."""

@@ -1,12 +1,12 @@
-"""From a file to a step: a graph is built, kernels are chosen and weights packed for it, and what
-runs it is laid out in memory before the first token.
+"""From a file to an executable step: builds the graph, chooses kernels, packs weights, and lays out
+memory before the first token.
 
 The room, in reading order:
 
-- `build`: what a family builds, as the passes leave it
+- `build`: the family's graph after all passes
 - `compiler`: kernels, weights, devices
 - `packed_weights`: weights in the layouts that kernels stream
-- `stages`, `arena`, `plan`: barriers, memory and argument buffers of what threads run
-- `executable`: what all that run a step have in common
-- `tune`: knobs of kernels, measured where they run
+- `stages`, `arena`, `plan`: barriers, memory and argument blocks of the threads' program
+- `executable`: the interface of whatever runs a step
+- `tune`: kernels' knobs, measured in place
 """

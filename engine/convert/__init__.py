@@ -4,12 +4,12 @@ The room, in reading order:
 
 - `checkpoint`: the folder, its JSON files and its tensors, some rows at a time
 - `fields`: config.json's values, checked
-- `family`: what a family says of its models: what fields mean, and what tensors are called
-- `families`, `falcon`, `opt`, `experts`: the families, and in `table` which there are
-- `predictors`: those of PowerInfer's sparse models
-- `rope_scaling`: rotary frequencies that are stretched
+- `family`: the interface of a family: meanings of fields, and names of tensors
+- `models`: the families, listed in `table`
+- `predictors`: PowerInfer's predictors for sparse models
+- `rope_scaling`: rope scaling
 - `vocabulary`: `tokens`, from `sentencepiece_model` or `tokenizer_json`, and `special` ones
-- `conversion`: the parts put together
+- `conversion`: all of this together
 
 >>> convert(Path("TinyLlama-1.1B"), Path("tiny.gguf"), "F16").notes
 []

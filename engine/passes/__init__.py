@@ -1,16 +1,16 @@
-"""Passes: each takes a graph and the memory of its values to another graph and memory.
+"""Graph passes: each transforms a graph and the memory of its values.
 
-`Options.passes` names those that a model is loaded with, in their order. What a pass leaves to be
-read, such as counts, is in the memory under the names of its values: `Model.memory`.
+`Options.passes` lists a model's passes in order. Results of a pass, such as counts, are in the
+memory under the names of its values: `Model.memory`.
 
 The room:
 
-- `sparse`: networks of sparse blocks run the neurons that a predictor names
-- `observe`, `count`, `keep_hidden`: what a step computes by the way is kept
-- `attending`: the nodes that attend, for those that change how texts are kept and read, each beside
-  a method of engine/cache: `receive` (eviction), `choose_pages` (pages), `heads_apart` (streaming),
-  `merge` (merged), `pack` (two_bits), `sparse_prompts` (stretches)
-- `quantise`, `stream`, `fuse`: passes over steps, which are nodes with their kernels
+- `sparse`: feed-forward networks run only predicted neurons
+- `observe`, `count`, `keep_hidden`: intermediate values of a step are kept
+- `attending`: attention nodes, for passes that change what they read, each with its method in
+  engine/cache: `receive` (eviction), `choose_pages` (pages), `heads_apart` (streaming),
+  `merge` (merged), `pack` (two_bits), `sparse_prompts` (sparse_prefill)
+- `quantise`, `stream`, `fuse`: passes over steps, which are nodes with kernels
 """
 
 from collections.abc import Callable, Iterable

@@ -1,13 +1,13 @@
-"""Which neurons of a sparse model go to the GPU.
+"""Placement of a sparse model's neurons on the GPU.
 
 The room, in reading order:
 
 - `statistics`: how often each neuron was active, in PowerInfer's files or ours
-- `budget`: what comes first, and what it leaves for neurons
-- `solver`: how many neurons of each layer then save most
-- `gpu_index`: the file beside the model that keeps the answer, in PowerInfer's format
-- `place`: the parts put together
-- `applied`: the answer taken up by a model that is being loaded
+- `budget`: the parts that come first, and the bytes left for neurons
+- `solver`: how many neurons of each layer save most
+- `gpu_index`: the file beside the model that stores the placement, in PowerInfer's format
+- `place`: all of this together
+- `applied`: a placement applied while a model is loaded
 
 >>> with GGUFFile("model.powerinfer.gguf") as model:
 ...     find(model, statistics.read(Path("activation")), budget_bytes(4)).placement.needed

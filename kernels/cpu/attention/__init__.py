@@ -1,1 +1,1 @@
-"""Attention over the cache: its variants, and the parts that they are made of."""
+"""Attention over the KV cache: variants and common parts."""

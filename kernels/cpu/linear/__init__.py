@@ -1,1 +1,1 @@
-"""Products with packed weights: the variants of linear and linear_experts, and what they share."""
+"""linear and linear_experts: products with packed weights, by variant, and common parts."""

@@ -1,1 +1,1 @@
-"""What compiles kernels, launches them, and is the device that they run on."""
+"""Compiling and launching kernels, and the devices that they run on."""
