@@ -28,29 +28,29 @@ OF_A_RACE = Only("batch", "kv_format", "sparse", "threshold", "union", "ram_budg
 def bench(
     model: o.ModelName,
     *,
-    prompt: str = option("512", "Prompt tokens, with commas; 0: none.", "-p"),
-    generate: str = option("128", "Generated tokens, with commas; 0: none.", "-n"),
-    depth: str = option("0", "Tokens in the cache before, with commas.", "-d"),
-    parallel: str = option("", "Sequences at once, e.g. 1,2,4: the batched table.", "--npl"),
-    threads: str = option("0", "With commas; 0: one per core that it may use.", "-t"),
-    repeats: int = option(5, "At least so many.", "-r", "--repetitions"),
-    seconds: float = option(10.0, "Go on so long while the median is not within 1%."),
+    prompt: str = option("512", "Prompt lengths, comma-separated; 0: none.", "-p"),
+    generate: str = option("128", "Generated tokens, comma-separated; 0: none.", "-n"),
+    depth: str = option("0", "Tokens already in the cache, comma-separated.", "-d"),
+    parallel: str = option("", "Concurrent sequences, e.g. 1,2,4: the batched table.", "--npl"),
+    threads: str = option("0", "Comma-separated; 0: one per available core.", "-t"),
+    repeats: int = option(5, "Minimum number of samples.", "-r", "--repetitions"),
+    seconds: float = option(10.0, "Time limit while the median is not within 1%."),
     loading: Annotated[o.Loading, OF_A_RACE],
     peers: str = option(
         "llama.cpp,transformers",
         "Who else runs, where installed: names with commas, or none; NAME=PROGRAM is a"
         " program with llama-bench's options.",
     ),
-    steps: bool = option(False, "Profile a step of each kind, too: see assay profile."),
+    steps: bool = option(False, "Also profile a step of each kind: see assay profile."),
     results: Path | None = option(None, "The folder of stored runs."),
     as_json: o.Json = False,
 ) -> None:
     """Time a model's prompts (pp) and generation (tg), peers in turns.
 
-    Figures are tokens/s; tokens are random and nothing is sampled, as in llama-bench. What is
-    measured is also kept as a run (see `assay report`), with --steps how near a decode and a prompt
-    come to the machine's limits. Within a --ram-budget Assay runs alone: `python -m
-    bench.offload_speed` has peers under the same limit of memory.
+    Figures are tokens/s; tokens are random and nothing is sampled, as in llama-bench. Results are
+    also stored as a run (see `assay report`), with --steps how close decode and prompt come to the
+    machine's limits. With a --ram-budget Assay runs alone: `python -m bench.offload_speed` has
+    peers under the same memory limit.
     """
     from bench.contenders.contender import Setup
     from bench.contenders.racer import named

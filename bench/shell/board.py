@@ -19,23 +19,26 @@ if TYPE_CHECKING:
 
 def board(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="OP/FILE, or files that say op.")
+        Path,
+        typer.Argument(metavar="FOLDER", help="OP/FILE, or files whose manifest names the op."),
     ],
-    op: str = option("", "Of these ops only, e.g. linear,attention."),
+    op: str = option("", "These ops only, e.g. linear,attention."),
     shape: str = option("", "Sizes, e.g. tokens=1,hidden=2048; by default TinyLlama's."),
     level: str = option("full", "quick, full (laws, too) or deep."),
     threads: o.Threads = 1,
-    seconds: float = option(6.0, "Of each race, at most; 0: none, who is right and how."),
-    own: bool = option(False, "Our own kernels among them.", "--ours"),
-    beside: list[Path] | None = option(None, "What --json said elsewhere.", "--with"),
+    seconds: float = option(6.0, "Time limit of each race; 0: judge only."),
+    own: bool = option(False, "Include our own kernels.", "--ours"),
+    beside: list[Path] | None = option(None, "Add the --json output of another machine.", "--with"),
     html: Path | None = option(None, "Write the page to this file."),
-    markdown: Path | None = option(None, "Write who keeps what to this file, a picture beside it."),
+    markdown: Path | None = option(
+        None, "Write a summary of the laws to this file, with a plot beside it."
+    ),
     as_json: o.Json = False,
 ) -> None:
-    """Rank kernels that are not ours by op, shape and machine.
+    """Rank third-party kernels by op, shape and machine.
 
-    Each is judged as `assay judge` does it; those that are right take turns. A difference within
-    the noise is a tie. Exit 1 if none is right.
+    Each is judged as by `assay judge`; correct ones are timed in turns. A difference within the
+    noise is a tie. Exit 1 if none is correct.
     """
     from bench.board.page import report, summary
     from bench.board.rows import sorted_rows

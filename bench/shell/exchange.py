@@ -20,17 +20,17 @@ def exchange(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A dataset: definitions/, solutions/, …")
     ],
-    definition: str = option("", "Of this definition only."),
-    solution: str = option("", "Names with commas; all by default."),
+    definition: str = option("", "This definition only."),
+    solution: str = option("", "Names, comma-separated; all by default."),
     level: str = option("quick", "quick or deep."),
     threads: o.Threads = 1,
-    seconds: float = option(2.0, "Of timing at each workload, at most."),
-    traces: bool = option(False, "Append what was found to the folder's traces/."),
+    seconds: float = option(2.0, "Time limit at each workload."),
+    traces: bool = option(False, "Append results to the folder's traces/."),
     as_json: o.Json = False,
 ) -> None:
     """Judge solutions of flashinfer-bench's format against their definitions' references.
 
-    References are PyTorch and run in this process; solutions run in children that may do little.
+    References are PyTorch and run in this process; solutions run in sandboxed children.
     Bounds of definitions are not derived. Exit 1 if a solution failed.
     """
     from bench.packages import lacking

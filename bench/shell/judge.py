@@ -26,30 +26,30 @@ def judge(
         str,
         typer.Argument(metavar="FILE[:NAME]", help="Python, C, C++, CUDA, .so, .cubin or .json."),
     ] = "",
-    op: str = option("", "The op it is a kernel of, if the file does not say."),
+    op: str = option("", "The kernel's op, if the file does not tell."),
     format: str | None = option(None, "Weight format, e.g. Q4_0."),
     level: str = option("quick", "quick, full (laws, too) or deep."),
-    numerics: str = option("", "exact, fast, bf16, …: its bound."),
-    time: bool = option(False, "Time it beside others, in turns."),
-    html: Path | None = option(None, "Write a page to send to somebody."),
-    flags: str = option("", "Of the C compiler, in place of -O3 -march=native."),
-    manifest: Path | None = option(None, "What a file says of itself; by default FILE's .toml."),
+    numerics: str = option("", "exact, fast, bf16, …: selects the bound."),
+    time: bool = option(False, "Time it in turns with others."),
+    html: Path | None = option(None, "Write a shareable HTML page."),
+    flags: str = option("", "C compiler flags in place of -O3 -march=native."),
+    manifest: Path | None = option(None, "The manifest; by default FILE's .toml."),
     shape: str = option("", "One case only: its sizes, e.g. tokens=1."),
-    values: str = option("normal", "Its kind of values."),
-    seed: int = option(0, "Its seed."),
-    secret: int | None = option(None, "Of a trial: draws the same again."),
+    values: str = option("normal", "The case's kind of values."),
+    seed: int = option(0, "The case's seed."),
+    secret: int | None = option(None, "Secret of a trial, to repeat its random choices."),
     threads: o.Threads = 0,
-    seconds: float = option(10.0, "That a call may take."),
-    memory: float = option(4.0, "GiB that it may have."),
-    processes: bool = option(False, "It may start programs, as torch.compile does."),
-    template: str = option("", "Write a file to begin with.", metavar="OP"),
+    seconds: float = option(10.0, "Seconds allowed for a call."),
+    memory: float = option(4.0, "GiB of memory allowed."),
+    processes: bool = option(False, "Allow it to start programs, as torch.compile does."),
+    template: str = option("", "Write a skeleton file.", metavar="OP"),
     for_: str = option("c", "c, python, numba, triton, cuda or cubin.", "--for"),
     as_json: o.Json = False,
 ) -> None:
-    """Judge a kernel that is not ours, in a child process that may do little.
+    """Judge a third-party kernel in a sandboxed child process.
 
-    Exit 0 if it passed: by its numbers alone, whatever laws it breaks. A failure is told with the
-    smallest case that shows it and the command that tries it again.
+    Exit 0 if it passed: by its numbers alone, whatever laws it breaks. A failure is reported with
+    the smallest case that shows it and the command that runs it again.
     """
     from engine.shell.show import progress_bar
     from kernels.foreign.candidate import Candidate

@@ -28,19 +28,23 @@ def op(
     format: str | None = option(None, "Weight format, e.g. Q4_0."),
     shape: str = option("", "Sizes, e.g. tokens=1,hidden=2048,out=5632."),
     variant: str | None = option(None, "One variant only."),
-    every: bool = option(False, "All variants, packages' too, not only what serves here.", "--all"),
+    every: bool = option(
+        False, "All variants, packages' included, not only those used here.", "--all"
+    ),
     values: str = option("normal", "Kind of values: normal, spiky, …"),
-    seed: int = option(0, "Same seed, same inputs."),
-    secret: int = option(0, "Of a trial: what fills memory around arrays."),
-    machine_code: bool = option(False, "Of its CUDA kernels, instead; needs no GPU."),
-    sm: int = option(90, "Of that: for GPUs of this compute capability."),
+    seed: int = option(0, "The same seed gives the same inputs."),
+    secret: int = option(0, "Secret of a trial: fills memory around arrays."),
+    machine_code: bool = option(
+        False, "Show its CUDA kernels' machine code instead; needs no GPU."
+    ),
+    sm: int = option(90, "Machine code for GPUs of this compute capability."),
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
     """Run one op alone: its error, time and share of the limit.
 
-    The error is told against its bound, the time on hot and on cold caches, variants in turns, and
-    the share is that of what memory and arithmetic of this machine allow at best.
+    The error is relative to its bound, times are on hot and on cold caches with variants in turns,
+    and the share is of the best that this machine's memory and arithmetic allow.
     """
     from bench.machine.conditions import conditions
     from bench.ops.single_op import compile_all, single_op

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 def predict(
     gpu: str = option("h200", "A GPU of data/gpus.toml."),
-    model: str = option("llama-2-7b", "Whose shapes (data/shapes.toml)."),
+    model: str = option("llama-2-7b", "A model of data/shapes.toml."),
     format: str | None = option(None, "Weights in this format only."),
-    results: Path | None = option(None, "What `make gpu-check` measured, to be held against it."),
-    goals: bool = option(False, "What `make gpu-check` aims at, and what is predicted."),
+    results: Path | None = option(None, "Compare with measurements of `make gpu-check`."),
+    goals: bool = option(False, "The goals of `make gpu-check`, with predictions."),
     as_json: o.Json = False,
 ) -> None:
     """Predict CUDA kernels' share of a GPU's limit.
 
-    From their machine code and the GPU's published figures: the rate of memory, what is on its way
-    at once, instructions, waves of blocks, launches. It is a model; nothing is run.
+    From their machine code and the GPU's published figures: memory bandwidth, bytes in flight,
+    instructions, waves of blocks, launches. It is a model; nothing is run.
     """
     from bench.cuda.goals import GOALS
     from bench.cuda.predict import ceilings, held_against, of_goals, predictions

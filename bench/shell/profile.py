@@ -35,17 +35,17 @@ def profile(
     model: o.ModelName,
     *,
     prompt: int = option(0, "Tokens of a prompt step; 0: decode one.", "-p"),
-    depth: int | None = option(None, "Tokens in the cache before; 128, or 0 with -p.", "-d"),
-    nodes: bool = option(False, "A row for every node, too."),
+    depth: int | None = option(None, "Tokens already in the cache; 128, or 0 with -p.", "-d"),
+    nodes: bool = option(False, "Also a row for every node."),
     loading: Annotated[o.Loading, OF_A_STEP],
     as_json: o.Json = False,
 ) -> None:
-    """Print where the time of a step goes.
+    """Profile a step: where its time goes.
 
-    It is a decode of one token, or a prompt. A sparse model's neurons are counted in a run of their
-    own: how many are active, how many of those that fire were predicted (recall), and how many of
-    the predicted fire (precision). Tokens are random: of a text that the model knows, its
-    predictors know more.
+    The step decodes one token, or reads a prompt. A sparse model's neurons are counted in a
+    separate run: how many are active, how many of those that fire were predicted (recall), and how
+    many of the predicted ones fire (precision). Tokens are random: predictors do better on text
+    that the model knows.
 
     With --ram-budget it is what a step reads from disk and waits for, block by block; with
     --activation, too, how many neurons are pinned. With --kv-policy it is, too, how many of the

@@ -15,9 +15,9 @@ def report(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's name or file; the latest by default.")
     ] = "latest",
-    results: Path | None = option(None, "The folder in which runs are kept."),
-    output: Path = option(Path("assay-report.html"), "Where the page goes.", "-o"),
-    markdown: Path | None = option(None, "Write Markdown there, too.", metavar="FILE"),
+    results: Path | None = option(None, "The folder of stored runs."),
+    output: Path = option(Path("assay-report.html"), "Output file of the page.", "-o"),
+    markdown: Path | None = option(None, "Also write Markdown to this file.", metavar="FILE"),
     as_json: o.Json = False,
 ) -> None:
     """Write what a run measured as one HTML page.

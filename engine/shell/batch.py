@@ -1,4 +1,4 @@
-"""assay batch: many prompts of a file, in as many goes as it takes."""
+"""assay batch: answer many prompts of a file, resuming interrupted runs."""
 
 import json
 import sys
@@ -15,27 +15,28 @@ from engine.shell.command_line.groups import option
 def batch(
     model: o.ModelName,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Prompts, a line of JSON each; - reads stdin.")
+        Path, typer.Argument(metavar="FILE", help="Prompts, one line of JSON each; - reads stdin.")
     ],
     *,
-    out: Path = option(Path("batch.jsonl"), "Where answers go, a line of JSON each.", "-o"),
+    out: Path = option(Path("batch.jsonl"), "Output file, one line of JSON per answer.", "-o"),
     template: str = o.TEMPLATE,
-    parallel: int = option(8, "How many prompts run at once, at most.", "-np"),
-    quiet: bool = option(False, "No bar, notes or sum; lines that fail are told.", "-q"),
+    parallel: int = option(8, "Maximum number of concurrent prompts.", "-np"),
+    quiet: bool = option(
+        False, "No progress bar, notes or summary; failing lines are still reported.", "-q"
+    ),
     as_json: o.Json = False,
     sampling: o.Sampling,
     loading: o.Loading,
 ) -> None:
-    """Answer many prompts; go on where an earlier go ended.
+    """Answer many prompts; resume where an earlier run ended.
 
     A line of FILE is {"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}, and
-    may have an "id", else its number, and "params" by the names of SamplingParams, such as
-    {"max_tokens": 20}. A line of OUT has "id", "text", "tokens" and "finish_reason"; it is there
-    once it is whole, in the order in which answers are ready, each the one that its prompt has
-    alone. Ids that OUT has are not asked again.
+    may have an "id" (by default its line number) and "params" with fields of SamplingParams, such
+    as {"max_tokens": 20}. A line of OUT has "id", "text", "tokens" and "finish_reason"; it is
+    written whole, in the order in which answers are ready, each the answer that its prompt would
+    have alone. Ids in OUT are skipped.
 
-    Lines that cannot be answered are told by number on stderr, the others go on, and the exit code
-    is 1.
+    Lines that fail are reported by number on stderr, the others continue, and the exit code is 1.
     """
     from engine.chat_templates import named
     from engine.shell.jsonl import Answers, Questions, answer_of, opened

@@ -1,4 +1,4 @@
-"""assay bundle: a sparse model's neurons, each in one place of the file."""
+"""assay bundle: store each neuron of a sparse model contiguously."""
 
 import json
 from collections import Counter
@@ -20,14 +20,14 @@ def bundle(
         str, typer.Argument(metavar="IN", help="A sparse GGUF file, or e.g. story-relu.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
-    undo: bool = option(False, "Give back the tensors of a file with bundles."),
+    undo: bool = option(False, "Restore the tensors of a file with bundles."),
     as_json: o.Json = False,
 ) -> None:
-    """Put the rows of each neuron of a sparse model side by side, to be read from disk at once.
+    """Store the rows of each neuron of a sparse model side by side, to be read from disk at once.
 
-    In blocks with a predictor a neuron's rows of gate, up and the transposed down follow one
-    another, unchanged, at a multiple of 512 bytes. OUT is a GGUF file for this engine alone:
-    --undo gives back the tensors, bit for bit. IN is only read; OUT is there when it is complete.
+    In blocks with a predictor a neuron's rows of gate, up and the transposed down are adjacent,
+    unchanged, at a multiple of 512 bytes. OUT is a GGUF file for this engine alone: --undo restores
+    the tensors, bit for bit. IN is only read; OUT appears when it is complete.
     """
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
@@ -54,7 +54,7 @@ def bundle(
 
 
 def _show(found: "list[Bundle]") -> None:
-    """A line for each kind of bundle, and what the rows' ends cost."""
+    """Print a line for each kind of bundle, and the padding's cost."""
     from engine.shell.show import figures, print_table
 
     kinds = Counter(

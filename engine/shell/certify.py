@@ -1,4 +1,4 @@
-"""assay certify: try every kernel that this machine can run."""
+"""assay certify: certify the kernels that this machine can run."""
 
 import importlib.util
 import json
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 def certify(
     op: str | None = option(None, "Kernels of this op only."),
     deep: bool = option(False, "Let Hypothesis try to break them."),
-    again: bool = option(False, "Try certified kernels anew."),
+    again: bool = option(False, "Repeat trials of certified kernels."),
     as_json: o.Json = False,
 ) -> None:
-    """Try kernels against their references and their ops' laws, and keep the certificates.
+    """Try kernels against their references and their ops' laws, and store the certificates.
 
-    Those of installed packages are tried, too.
+    Kernels of installed packages are included.
     """
     from dataclasses import asdict
 
@@ -63,7 +63,7 @@ def certify(
 
 
 def kernels_of(op: str | None) -> "list[AnyKernel]":
-    """Those of an op, or all, that this machine can run; wrong usage where there is no such op."""
+    """The kernels of an op, or all, that this machine can run; a usage error for an unknown op."""
     from kernels.table import EVERY, of_packages
 
     every = (*EVERY, *of_packages())
@@ -75,7 +75,7 @@ def kernels_of(op: str | None) -> "list[AnyKernel]":
 
 
 def tried(op: str | None, again: bool, tell: "Certified") -> "list[Certificate]":
-    """The certificates of these kernels, those tried first that have none."""
+    """The certificates of these kernels; missing ones are tried first."""
     from kernels.certificates import Store, holding, reached
     from kernels.certify import certify as try_all
     from kernels.trial import Request

@@ -1,4 +1,4 @@
-"""assay chat: talk to a model by its own chat template, or another."""
+"""assay chat: chat with a model through its own chat template, or another."""
 
 import json
 import sys
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from engine.shell.talk.slash import Chat
 
 ANSWER = o.Sampling(max_tokens=512)
-MESSAGES = ".messages.json"  # beside a session, what was said
+MESSAGES = ".messages.json"  # beside a session, its messages
 
 
 def chat(
     model: o.ModelName,
     *,
-    system: str | None = option(None, "What the system message says.", also="-sys --system-prompt"),
+    system: str | None = option(None, "The system message.", also="-sys --system-prompt"),
     template: str = o.TEMPLATE,
     text: o.Text,
     as_json: o.Json = False,
@@ -31,9 +31,9 @@ def chat(
     loading: o.Loading,
     drafting: o.Drafting,
 ) -> None:
-    """Talk to a model. Ctrl-C stops an answer, Ctrl-D leaves, /help tells the rest.
+    """Chat with a model. Ctrl-C stops an answer, Ctrl-D exits, /help lists commands.
 
-    Where standard input is no terminal each line of it is a message, and each answer a line or
+    If standard input is no terminal, each line of it is a message, and each answer is a line or
     more; with --json it is one line of JSON.
     """
     from engine.atomic_write import check
@@ -46,7 +46,7 @@ def chat(
         silence()
     if text.escape:
         sampling = unescaped_sampling(sampling)
-    loading.options()  # wrong usage is said before all else
+    loading.options()  # usage errors come first
     params, speculation = sampling.params(), drafting.settings()
     source = _template(model, template)
     first = None
@@ -84,8 +84,8 @@ def chat(
 
 
 def _template(model: str, given: str) -> str | None:
-    """The source of the template that was asked for, None for the model's own; ChatError, before
-    weights are loaded, if there is none, or none that can be read."""
+    """The source of the requested template, None for the model's own; ChatError, before weights are
+    loaded, if it is missing or unreadable."""
     from engine.chat import ChatTemplate, chat_template_source
     from engine.chat_templates import TEMPLATES, named
     from engine.embedded import resolve
@@ -104,7 +104,7 @@ def _template(model: str, given: str) -> str | None:
 
 
 def _reader(plain: bool) -> "Reader":
-    """A terminal that one edits on if there is one, unless programs read the answers."""
+    """An editing terminal if there is one, unless programs read the answers."""
     from engine.shell.talk.reading import Lines, Terminal
     from engine.shell.talk.slash import COMMANDS, settable
 
@@ -114,7 +114,7 @@ def _reader(plain: bool) -> "Reader":
 
 
 def _tell(aside: bool) -> "Callable[[str], None]":
-    """How a chat tells what is no answer: aside where only answers are wanted."""
+    """How a chat prints what is no answer: to stderr where only answers are wanted."""
     return lambda line: print(line, file=sys.stderr if aside else sys.stdout, flush=True)
 
 
@@ -140,7 +140,7 @@ def _line(talk: "Chat", line: str, as_json: bool) -> None:
 
 
 def _answered(talk: "Chat", question: str | None, as_json: bool) -> None:
-    """The next answer, to the last question if none is given."""
+    """Print the next answer, to the last question if none is given."""
     from engine.errors import EngineError
     from engine.shell.run import coloured, completion_json
 

@@ -1,4 +1,4 @@
-"""assay convert: a Hugging Face model's folder to a GGUF file."""
+"""assay convert: convert a Hugging Face model's folder to a GGUF file."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def convert(
             "--print-supported-models",
             callback=_print_supported,
             is_eager=True,
-            help="Print the architectures there are, end.",
+            help="Print the supported architectures and exit.",
         ),
     ] = False,
     threads: o.Threads = 0,

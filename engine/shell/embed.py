@@ -1,4 +1,4 @@
-"""assay embed: texts as vectors."""
+"""assay embed: embed texts."""
 
 import json
 from pathlib import Path
@@ -19,22 +19,22 @@ MOST_OUTPUTS = 256  # tokens of a step whose vectors are wanted
 
 def embed(
     model: o.ModelName,
-    text: Annotated[str | None, typer.Argument(help="Standard input if absent.")] = None,
+    text: Annotated[str | None, typer.Argument(help="Standard input by default.")] = None,
     *,
-    file: Path | None = option(None, "Read them here; - is standard input.", "-f"),
+    file: Path | None = option(None, "Read texts from this file; - is standard input.", "-f"),
     pooling: str = option(
         "mean",
         "Of a text's tokens: their mean, the last, the first (cls), or none: all of them.",
         metavar="KIND",
     ),
-    normalize: bool = option(True, "Vectors have length 1."),
+    normalize: bool = option(True, "Normalise vectors to length 1."),
     loading: Annotated[o.Loading, Without("kv_policy", "prompt_attention")],
     as_json: o.Json = False,
 ) -> None:
-    """Print texts as vectors, a text on each line, of the last norm's results.
+    """Print texts as vectors, one text per line, from the final norm's output.
 
-    An empty line is no text. Every vector is a line; with --pooling none a text has as many as
-    tokens.
+    Empty lines are skipped. Each vector is a line; with --pooling none a text has one for each
+    token.
     """
     from engine.generation.embedding import embeddings, encode_texts
     from engine.shell.show import loaded
@@ -50,7 +50,7 @@ def embed(
 
 
 def texts_asked(text: str | None, file: Path | None, pooling: str) -> list[str]:
-    """The lines that are texts; wrong usage where the pooling is no kind."""
+    """The lines that are texts; a usage error for an unknown pooling."""
     from engine.checks import PromptError
     from engine.generation.embedding import POOLING
     from engine.shell.command_line.command import spelt
@@ -70,7 +70,7 @@ def show(
     as_json: bool,
     counted: "Callable[[], tuple[list[int], float]]",
 ) -> None:
-    """Each vector as it comes; for programs all at the end, with what was `counted`: tokens of each
+    """Print each vector as it comes; for programs all at the end, with the tokens `counted` in each
     text, and seconds."""
     found = []
     for one in vectors:

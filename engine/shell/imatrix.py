@@ -1,4 +1,4 @@
-"""assay imatrix: how much each column of a model's weights matters, from a text."""
+"""assay imatrix: compute an importance matrix from a text."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ def imatrix(
     model: o.ModelName,
     file: o.TextFile,
     *,
-    out: Path = option(Path("imatrix.gguf"), "Where the matrix goes.", "-o"),
+    out: Path = option(Path("imatrix.gguf"), "Output file.", "-o"),
     context: o.Chunk = 0,
     chunks: o.Chunks = None,
     as_json: o.Json = False,
@@ -25,9 +25,8 @@ def imatrix(
 ) -> None:
     """Make an importance matrix for `assay quantize --imatrix`, in llama.cpp's file format.
 
-    The model reads the text in chunks, and what each matrix meets is squared and added up by
-    column, of a mixture for each expert by itself. The output's matrix is left out, as llama.cpp
-    does.
+    The model reads the text in chunks, and each matrix's inputs are squared and summed by column,
+    in mixtures for each expert separately. The output matrix is left out, as in llama.cpp.
     """
     from engine.atomic_write import check
     from engine.embedded import resolve
@@ -52,7 +51,7 @@ def imatrix(
 
 
 def keep(sums: "dict[str, Observed]", text: "Text", out: Path, file: Path, as_json: bool) -> None:
-    """Write what the matrices have met in a text, and say so."""
+    """Write the statistics of a text, and report it."""
     from engine.quantise.importance import unmet, write
     from engine.shell.show import note
 

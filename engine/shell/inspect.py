@@ -1,4 +1,4 @@
-"""assay inspect: what a GGUF file says, and a copy that says something else."""
+"""assay inspect: print a GGUF file's metadata, or copy it with changes."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def inspect(
         None, "Change a key; KEY:TYPE=VALUE adds one. May repeat.", "--set", metavar="KEY=VALUE"
     ),
     removed: list[str] | None = option(None, "Drop a key. May repeat.", "--remove", metavar="KEY"),
-    out: Path | None = option(None, "Where the changed copy goes.", "-o"),
+    out: Path | None = option(None, "Output file of the changed copy.", "-o"),
     as_json: o.Json = False,
 ) -> None:
     """Print a file's metadata and tensors, or write a copy with other metadata.
@@ -63,7 +63,7 @@ def inspect(
 
 
 def _described(file: "GGUFFile", tensors: bool) -> dict[str, Any]:
-    """All of it, for programs."""
+    """Everything, for programs."""
     described: dict[str, Any] = {
         "file": str(file.path),
         "bytes": file.size,
@@ -83,7 +83,7 @@ def _described(file: "GGUFFile", tensors: bool) -> dict[str, Any]:
 
 
 def _bundles(file: "GGUFFile") -> "dict[str, Bundle]":
-    """By tensor; of a file that contradicts itself none, with a note."""
+    """Bundles by tensor; none for an inconsistent file, with a note."""
     from engine.offload.bundle import BundleError, bundles
     from engine.shell.show import note
 

@@ -1,4 +1,4 @@
-"""Files of many prompts and of their answers, a line of JSON each."""
+"""JSON Lines files of prompts and of their answers."""
 
 import fcntl
 import json
@@ -24,12 +24,12 @@ Encode = Callable[[Any], list[int]]  # messages to tokens
 
 
 class LineError(ValueError):
-    """A line that is no prompt; the message says why, and not where."""
+    """An invalid line; the message tells why, and not where."""
 
 
 class Questions:
-    """The prompts of a file, those that have an answer left out; `numbers` are of the lines that
-    are under way."""
+    """The prompts of a file without those that have an answer; `numbers` are of the lines in
+    progress."""
 
     def __init__(self, file: BinaryIO, usual: SamplingParams, answered: set[str]) -> None:
         self.ids: dict[str, Any] = {}
@@ -37,7 +37,8 @@ class Questions:
         self._file, self._usual, self._known = file, usual, answered
 
     def requests(self, encode: Encode) -> Iterator[Request]:
-        """Each as a scheduler takes it, `id` being the number of its line; `failed` has why not."""
+        """Each as a scheduler takes it, `id` being the number of its line; `failed` receives
+        errors."""
         seen: set[str] = set()
         for number, line in enumerate(self._file, start=1):
             if not line.strip():
@@ -62,7 +63,7 @@ class Questions:
             yield request
 
     def fails(self, number: int, error: Exception) -> None:
-        """A line has no answer."""
+        """Report a line that fails."""
         self.failed[number] = " ".join(str(error).split())
 
 
@@ -97,7 +98,7 @@ def _params(usual: SamplingParams, given: Any) -> SamplingParams:
         raise LineError("params is no object of JSON")
     if unknown := sorted(given.keys() - NAMES):
         raise LineError(f"params has {unknown[0]!r}, which is none of {', '.join(sorted(NAMES))}")
-    if isinstance(biases := given.get("logit_bias"), dict):  # whose keys are texts in JSON
+    if isinstance(biases := given.get("logit_bias"), dict):  # whose keys are strings in JSON
         given = given | {"logit_bias": {_whole(token): bias for token, bias in biases.items()}}
     try:
         if isinstance(form := given.get("structured_outputs"), dict):
@@ -115,11 +116,11 @@ def _whole(token: str) -> int:
 
 
 class Answers(Closeable):
-    """A file of answers that grows by whole lines, and by one process at a time. A line has an
-    "id" and, whatever else, what is called `has`.
+    """A file of answers, appended by whole lines, and by one process at a time. A line has an "id"
+    and at least the field called `has`.
 
-    What a killed process left of a line is dropped. Raises OutputError where the file cannot be
-    written, or has what is no answer.
+    A partial line of a killed process is dropped. Raises OutputError where the file cannot be
+    written, or has other contents.
     """
 
     def __init__(self, path: Path, reads: Path | None = None, has: str = "finish_reason") -> None:
@@ -144,7 +145,7 @@ class Answers(Closeable):
             raise OutputError(f"{self.path}: another program is writing it") from None
 
     def _read(self) -> tuple[set[str], int]:
-        """The ids that are there, and where whole lines end."""
+        """The ids in the file, and where whole lines end."""
         ids: set[str] = set()
         size = 0
         with os.fdopen(os.dup(self._fd), "rb") as file:
@@ -164,11 +165,11 @@ class Answers(Closeable):
         return ids, size
 
     def append(self, own: Any, told: Mapping[str, Any]) -> None:
-        """Write an answer, all of its line or nothing."""
+        """Append an answer, its whole line or nothing."""
         line = (json.dumps({"id": own, **told}) + "\n").encode()
         try:
             done = os.pwrite(self._fd, line, self._size)
-            if done < len(line):  # the disk is full: the rest says so
+            if done < len(line):  # the disk is full: the next lines report it
                 done += os.pwrite(self._fd, line[done:], self._size + done)
         except OSError as error:
             os.ftruncate(self._fd, self._size)
@@ -180,7 +181,7 @@ class Answers(Closeable):
 
 
 def answer_of(result: RequestOutput) -> dict[str, Any]:
-    """An answer as a line tells it."""
+    """An answer as a line's fields."""
     output = result.outputs[0]
     found: dict[str, Any] = {
         "text": output.text,
@@ -200,7 +201,7 @@ def answer_of(result: RequestOutput) -> dict[str, Any]:
 
 
 def opened(file: Path) -> tuple[BinaryIO, int | None]:
-    """A file of prompts, and how many lines it has if that can be known before."""
+    """A file of prompts, and its number of lines if that can be known in advance."""
     if str(file) == "-":
         return os.fdopen(0, "rb", closefd=False), None
     handle = file.open("rb")

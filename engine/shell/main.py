@@ -1,4 +1,5 @@
-"""`assay`: exit 0 when done, 1 with one plain line on stderr when not, 2 for wrong usage."""
+"""The entry point of `assay`: exit status 0 on success, 1 with one plain line on stderr on failure,
+2 for wrong usage."""
 
 import os
 import sys
@@ -6,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 WRONG = 2  # exit status where the program was called wrongly
-INTERRUPTED = 130  # with which typer ends, in silence, on Ctrl-C
+INTERRUPTED = 130  # typer's exit status on Ctrl-C, without a message
 
 
 def main() -> None:
@@ -19,13 +20,13 @@ def main() -> None:
     except KeyboardInterrupt:
         _fail("interrupted")
     except BrokenPipeError:
-        # whoever read us has gone: let Python's own flush at exit find nothing to complain of
+        # the reader has gone: leave nothing for Python's own flush at exit to complain about
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except MemoryError as error:
         _fail(f"out of memory: {error}" if str(error) else "out of memory")
     except (ValueError, RuntimeError, ArithmeticError, OSError) as error:
-        # Python 3.11 says RuntimeError of Ctrl-C while a class is made.
+        # Python 3.11 raises RuntimeError for Ctrl-C while a class is created.
         if isinstance(error.__cause__, KeyboardInterrupt):
             _fail("interrupted")
         if isinstance(error.__cause__, EOFError):
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 def _open_missing() -> None:
-    """Where a standard stream was closed, an empty one stands in; output needs a real one."""
+    """Replace closed standard streams by empty ones; output needs a real one."""
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115  open to the end
     if sys.stderr is None:

@@ -13,7 +13,7 @@ NOT_HERE = {"cpu": "not on this CPU", "cuda": "no such GPU here"}
 
 
 def ops(
-    tuning: bool = option(False, "What was measured to suit this machine, instead."),
+    tuning: bool = option(False, "Show tuned knobs instead."),
     as_json: o.Json = False,
 ) -> None:
     """List every op, its signature, and which kernels are certified on this machine."""

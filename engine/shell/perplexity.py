@@ -27,20 +27,21 @@ def perplexity(
     context: o.Chunk = 0,
     chunks: o.Chunks = None,
     save_logits: Path | None = option(
-        None, "Keep log-probabilities, to be a base.", metavar="FILE"
+        None, "Store log-probabilities for later comparisons.", metavar="FILE"
     ),
-    base: Path | None = option(None, "Compare with what another run kept.", metavar="FILE"),
+    base: Path | None = option(
+        None, "Compare with another run's log-probabilities.", metavar="FILE"
+    ),
     loading: Annotated[o.Loading, READING],
     as_json: o.Json = False,
 ) -> None:
     """Measure a model's perplexity on a text, by llama.cpp's method.
 
-    The text is cut into chunks, each read on its own behind BOS, where the model wants it. Tokens
-    of a chunk's second half count, so that each is predicted from at least half a chunk.
-
-    --save-logits and --base take the files of llama.cpp's --kl-divergence-base, some 2 bytes for
-    each token of the vocabulary and token that counts. Beside a base come the KL divergence from
-    it and how often both hold the same token for the likeliest.
+    The text is cut into chunks, each read on its own after BOS, where the model wants it. Tokens of
+    a chunk's second half are scored, so that each is predicted from at least half a chunk.
+    --save-logits and --base use the files of llama.cpp's --kl-divergence-base, some 2 bytes per
+    vocabulary entry and scored token. With a base the KL divergence from it is reported, and how
+    often both have the same most likely token.
     """
     from engine.atomic_write import check
     from engine.perplexity import LogitsFile, Scorer, Tally, writing
@@ -78,7 +79,7 @@ def perplexity(
 def read_text(
     model: str, file: Path, context: int, chunks: int | None, base: "LogitsFile | None"
 ) -> "tuple[Text, int]":
-    """The text in chunks, and the model's vocabulary, before any weight is touched."""
+    """The text in chunks, and the model's vocabulary, before any weight is read."""
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
     from engine.metadata.config import config_of
@@ -120,7 +121,7 @@ def as_dict(
 
 
 def show(found: "Perplexity", comparison: "Comparison | None", text: "Text") -> None:
-    """What llama.cpp prints at the end."""
+    """Print the same results as llama.cpp."""
     from engine.shell.show import figures, print_table, stdout
 
     each = f"{len(text.chunks):,} chunks of {text.context:,}"

@@ -1,4 +1,4 @@
-"""assay place: which neurons of a sparse model go to the GPU."""
+"""assay place: choose a sparse model's neurons for the GPU."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,17 +20,19 @@ def place(
     model: o.ModelName,
     *,
     loading: Annotated[o.Loading, OF_NEURONS] = FREE,
-    cpu_speed: float = option(50.0, "At which the CPU reads weights.", metavar="GB/S"),
-    gpu_speed: float = option(1000.0, "At which the GPU does.", metavar="GB/S"),
-    sync_cost: float = option(30.0, "Time a token that a layer on both sides costs.", metavar="US"),
+    cpu_speed: float = option(50.0, "Bandwidth at which the CPU reads weights.", metavar="GB/S"),
+    gpu_speed: float = option(1000.0, "Bandwidth at which the GPU reads weights.", metavar="GB/S"),
+    sync_cost: float = option(
+        30.0, "Time per token that a layer on both sides costs.", metavar="US"
+    ),
     as_json: o.Json = False,
 ) -> None:
     """Place a sparse model's neurons: the most active ones on the GPU, within a budget.
 
-    Attention, predictors, norms, output and cache come first; neurons get what they leave. The
-    statistics are those of --activation, or of the folder activation beside MODEL; the answer is
-    kept in MODEL.generated.gpuidx, which PowerInfer reads too, and used again until the
-    model, the statistics, the budget, the cache or the speeds change.
+    Attention, predictors, norms, output and cache come first; neurons get the rest. The statistics
+    are those of --activation, or of the folder activation beside MODEL; the placement is stored in
+    MODEL.generated.gpuidx, which PowerInfer reads too, and reused until the model, the statistics,
+    the budget, the cache or the speeds change.
     """
     from engine.atomic_write import OutputError
     from engine.embedded import resolve

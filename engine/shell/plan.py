@@ -1,4 +1,4 @@
-"""assay plan: a model's nodes, the kernels chosen for them, and where their outputs lie."""
+"""assay plan: print a model's nodes, their kernels, and where their outputs are."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ def plan(
     loading: Annotated[o.Loading, OF_THE_GRAPH],
     as_json: o.Json = False,
 ) -> None:
-    """Print the nodes of a step in the order in which they run."""
+    """Print the nodes of a step in execution order."""
     from engine.shell.show import loaded
 
     with loaded(model, replace(loading, threads=1)) as engine:
@@ -33,7 +33,7 @@ def plan(
 
 
 def _of_stages(model: "Model", as_json: bool) -> None:
-    """Of a model that the CPU runs alone: stages, and where outputs lie in the arena."""
+    """For a model on the CPU: stages, and the outputs' places in the arena."""
     from engine.shell.show import print_table, stdout
 
     ready = model.plan
@@ -69,7 +69,7 @@ def _of_stages(model: "Model", as_json: bool) -> None:
 
 
 def _of_sides(model: "Model", as_json: bool) -> None:
-    """Of a model on a GPU: which nodes it runs."""
+    """For a model on a GPU: which nodes it runs."""
     from engine.shell.show import print_table, stdout
 
     rows = [

@@ -1,4 +1,4 @@
-"""The program's commands, one file each; rooms that the engine does not know add theirs."""
+"""The program's commands, one file each; rooms above the engine add theirs."""
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -40,26 +40,26 @@ with all of them.
 COMMANDS: dict[str, dict[Callable[..., None], str]] = {
     "Write": {
         run.run: "Continue a prompt.",
-        chat.chat: "Talk to a model.",
-        batch.batch: "Answer many prompts of a file.",
+        chat.chat: "Chat with a model.",
+        batch.batch: "Answer a file of prompts.",
         tokenize.tokenize: "Print a text's tokens.",
         embed.embed: "Print texts as vectors.",
     },
     "Models": {
         convert.convert: "Write a Hugging Face model as a GGUF file.",
         inspect.inspect: "Print a file's metadata and tensors, or change keys.",
-        imatrix.imatrix: "Find out which columns of weights matter.",
+        imatrix.imatrix: "Compute an importance matrix.",
         quantize.quantize: "Write a model in another weight format.",
         sparsify.sparsify: "Make a sparse model with predictors.",
-        bundle.bundle: "Bring each neuron's rows together on disk.",
+        bundle.bundle: "Store each neuron's rows contiguously on disk.",
         perplexity.perplexity: "Measure how well a model predicts a text.",
     },
     "Kernels": {
         ops.ops: "List ops and their kernels.",
-        certify.certify: "Try kernels, keep certificates.",
+        certify.certify: "Try kernels and store certificates.",
         plan.plan: "Print the nodes of a step.",
         place.place: "Choose a sparse model's neurons for the GPU.",
-        tune.tune: "Measure what suits this machine.",
+        tune.tune: "Tune kernels for this machine.",
     },
 }
 ADDED = "Measure"  # by other rooms
@@ -80,7 +80,7 @@ for kind, commands in COMMANDS.items():
         app.command(cls=Command, short_help=summary, rich_help_panel=kind)(spread(command))
 for added in entry_points(group="assay.commands"):
     command = added.load()
-    if isinstance(command, typer.Typer):  # one with commands of its own
+    if isinstance(command, typer.Typer):  # one with subcommands
         app.add_typer(command, name=added.name, rich_help_panel=ADDED)
     else:
         app.command(added.name, cls=Command, rich_help_panel=ADDED)(spread(command))
@@ -98,10 +98,13 @@ def _version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it, end.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Options of the program itself; with no command at all, where to begin."""
+    """Options of the program itself; without a command, print where to begin."""
     if context.invoked_subcommand is None:
         print(context.get_help())
         print(FIRST, end="")

@@ -1,4 +1,4 @@
-"""Prompts as the command line gives them: where they are, and what stands in them."""
+"""Reads prompts from the command line, files and standard input."""
 
 import re
 import sys
@@ -18,8 +18,8 @@ ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 def prompt_text(prompt: str | None, file: Path | None, escape: bool = False) -> str:
     """The prompt from the command line, a file or, given neither, standard input (`-` as well).
 
-    The last newline of a file is none of the prompt's, as in llama.cpp; with `escape` its escapes
-    are what they stand for. Wrong usage where there is no prompt, ValueError for what is no UTF-8.
+    A file's final newline is not part of the prompt, as in llama.cpp; with `escape`, escape
+    sequences are replaced. A usage error without a prompt, ValueError for invalid UTF-8.
     """
     if prompt is not None and file is not None:
         raise typer.BadParameter("give --prompt or --file, not both")
@@ -30,7 +30,7 @@ def prompt_text(prompt: str | None, file: Path | None, escape: bool = False) -> 
 
 
 def read_text(file: Path | None) -> str:
-    """A file's text, or that of standard input, without the newline at its end."""
+    """A file's text, or that of standard input, without the final newline."""
     stdin = file is None or str(file) == "-"
     data = sys.stdin.buffer.read() if stdin or file is None else file.read_bytes()
     try:
@@ -41,9 +41,8 @@ def read_text(file: Path | None) -> str:
 
 
 def unescaped(text: str) -> str:
-    r"""The text with \n, \r, \t, \', \", \\ and \x41 as what they stand for; others stay.
-
-    Bytes that make no UTF-8 become U+FFFD."""
+    r"""Replace \n, \r, \t, \', \", \\ and \x41; other backslashes stay. Bytes that are not UTF-8
+    become U+FFFD."""
 
     def byte(found: re.Match[bytes]) -> bytes:
         letter, code = found.groups()
@@ -53,7 +52,7 @@ def unescaped(text: str) -> str:
 
 
 def unescaped_sampling(sampling: "Sampling") -> "Sampling":
-    """The same in the texts that end an answer, or a sequence."""
+    """The same in stop strings and sequence breakers."""
     breakers = sampling.dry_sequence_breakers
     return replace(
         sampling,

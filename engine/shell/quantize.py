@@ -22,7 +22,7 @@ def quantize(
     type_: Annotated[
         str, typer.Argument(metavar="TYPE", help="A format or mix, such as Q8_0 or Q4_K_M.")
     ],
-    imatrix: Path | None = option(None, "Importance matrix, of `assay imatrix` or llama.cpp."),
+    imatrix: Path | None = option(None, "Importance matrix from `assay imatrix` or llama.cpp."),
     pure: bool = option(False, "All matrices in the same format, no mix."),
     tensor_types: list[str] | None = option(
         None,
@@ -35,7 +35,7 @@ def quantize(
     requantise: bool = option(
         False, "Take quantised tensors too; errors add up.", "--allow-requantize"
     ),
-    dry_run: bool = option(False, "Say what would be done, write nothing."),
+    dry_run: bool = option(False, "Show what would be done, write nothing."),
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
@@ -90,7 +90,7 @@ def quantize(
 
 
 def _notes(plan: "Sequence[Choice]") -> list[str]:
-    """What is to be said of tensors, each once: of which, or of how many."""
+    """Notes on tensors, each once: of which, or of how many."""
     named: dict[str, list[str]] = {}
     for choice in plan:
         if choice.note:
@@ -112,7 +112,7 @@ def _row(choice: "Choice") -> dict[str, str | int]:
 
 
 def _show(plan: "Sequence[Choice]", dry_run: bool) -> None:
-    """A line for each kind of change, or in a dry run for each tensor, and the sum."""
+    """Print a line for each kind of change, or in a dry run for each tensor, and the total."""
     from engine.shell.show import figures, print_table, stdout
 
     if dry_run:

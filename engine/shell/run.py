@@ -20,7 +20,7 @@ def run(
     model: o.ModelName,
     *,
     text: o.Text,
-    display_prompt: bool = option(True, "Print the prompt before what follows."),
+    display_prompt: bool = option(True, "Print the prompt before the continuation."),
     as_json: o.Json = False,
     sampling: o.Sampling,
     loading: o.Loading,
@@ -62,7 +62,7 @@ def run(
                 keep=text.kept(tokens),
                 resume=resume,
             )
-        elif text.session is not None:  # which is to hold the prompt, for another time
+        elif text.session is not None:  # which will hold the prompt for another time
             engine.text.prefill(tokens, engine.timings.prompt)
         if as_json:
             print(
@@ -92,7 +92,7 @@ def coloured(piece: "Piece") -> str:
 def completion_json(
     engine: "Engine", pieces: "list[Piece]", logprobs: int | None
 ) -> dict[str, Any]:
-    """A text for programs."""
+    """A completion for programs."""
     from engine.shell.show import timings_json
 
     found: dict[str, Any] = {

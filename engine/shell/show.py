@@ -1,4 +1,4 @@
-"""What commands share on the terminal: progress while a model loads, timings, notes."""
+"""Terminal output shared by commands: progress while a model loads, timings, notes."""
 
 import sys
 import time
@@ -34,23 +34,23 @@ from kernels.certify import Trials
 from kernels.dispatch import VariantError
 
 stderr = Console(stderr=True)
-SILENCE = 5.0  # seconds after which there is a line where there is no bar
-PIPE_WIDTH = 10_000  # columns where no terminal limits them: a row of a table is a line
+SILENCE = 5.0  # seconds between lines where there is no bar
+PIPE_WIDTH = 10_000  # columns where no terminal limits them: a table row is one line
 
 
 def stdout() -> Console:
-    """For tables: as wide as the terminal, and wide enough where there is none."""
+    """The console for tables: as wide as the terminal, and wide enough where there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 def note(text: str) -> None:
-    """What the user should know beside the result: a line on stderr."""
+    """Print a note for the user on stderr."""
     stderr.print(f"note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def silence() -> None:
-    """No notes and no bars from here on: the user wants the result alone."""
+    """No notes and no progress bars from here on: the user wants only the result."""
     stderr.quiet = True
 
 
@@ -60,14 +60,14 @@ def figures(*names: str) -> list[Column]:
 
 
 def table(*columns: str | Column) -> Table:
-    """A table to fill: with lines on a terminal, two spaces apart where programs read it."""
+    """An empty table: with lines on a terminal, columns two spaces apart otherwise."""
     if stdout().is_terminal:
         return Table(*columns, pad_edge=False)
     return Table(*columns, box=None, padding=(0, 2, 0, 0), pad_edge=False)
 
 
 def print_table(columns: Iterable[str | Column], rows: Iterable[Iterable[object]]) -> None:
-    """Whole numbers have commas, None is nothing, and a text is shown as it is."""
+    """Print a table: integers with commas, None as nothing, text as it is."""
     shown = table(*columns)
     for row in rows:
         shown.add_row(*map(_cell, row))
@@ -81,7 +81,7 @@ def _cell(value: object) -> str:
 
 
 def progress_bar() -> Progress:
-    """A bar on stderr that vanishes when done; nothing where stderr is no terminal."""
+    """A progress bar on stderr that vanishes when done; nothing where stderr is no terminal."""
     return _bar(TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
 
 
@@ -94,7 +94,7 @@ def _bar(description: TextColumn, *columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def bytes_bar(name: str) -> Iterator[ProgressCallback]:
-    """For a file being written: a function of bytes done and their total."""
+    """A progress bar for a file being written: a callback with bytes done and in total."""
     shown = TextColumn("{task.description}", markup=False)
     with _bar(shown, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(name, total=None)
@@ -103,8 +103,8 @@ def bytes_bar(name: str) -> Iterator[ProgressCallback]:
 
 @contextmanager
 def loading(name: str) -> Iterator[Watcher]:
-    """Who to tell of kernels that are tried, of weights that are packed or written, and of knobs.
-    Without a terminal a line every few seconds says what takes so long."""
+    """Progress of loading: kernels being certified, weights being packed or written, and knobs
+    being tuned. Without a terminal, a line every few seconds tells what takes so long."""
     told = time.monotonic()
 
     def say(trials: Trials) -> None:
@@ -145,8 +145,8 @@ def loaded(
     sampling: SamplingParams | None = None,
     **more: Any,
 ) -> Iterator[Engine]:
-    """The engine for a command, with a progress bar while kernels are certified; `quiet` where an
-    earlier load has told its notes. `more` are options that are none of the user's."""
+    """Load the engine for a command, with progress bars; `quiet` if an earlier load has printed its
+    notes. `more` are internal options."""
     for line in [] if quiet else notes():
         note(line)
     with loading("packing weights (MB)") as watcher:
@@ -162,7 +162,7 @@ def loaded(
             raise typer.BadParameter(str(error)) from None
     with engine:
         if sampling and sampling.structured_outputs:
-            with as_usage():  # what only this vocabulary tells of a form
+            with as_usage():  # forms that only this vocabulary can check
                 engine.samplers.grammars.constraint(sampling.structured_outputs)
         for line in [] if quiet else engine.model.notes:
             note(line)
@@ -170,7 +170,7 @@ def loaded(
 
 
 def print_timings(engine: Engine) -> None:
-    """The lines the field prints, to stderr."""
+    """Print llama.cpp's timing lines to stderr."""
     drafts = engine.timings.speculation
     print("\n", file=sys.stderr)
     more = {"draft": drafts.draft, "verify": drafts.verify} if drafts else {}
@@ -217,7 +217,7 @@ def timings_json(engine: Engine) -> dict[str, dict[str, Any]]:
 
 
 def _spans(engine: Engine) -> dict[str, Span]:
-    """The times that a run is made of, by the field's words."""
+    """The phases of a run, by llama.cpp's names."""
     t = engine.timings
     return {
         "load": t.load,

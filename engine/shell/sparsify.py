@@ -1,4 +1,4 @@
-"""assay sparsify: a sparse model with predictors, from a ReLU model and a text."""
+"""assay sparsify: make a sparse model with predictors from a ReLU model and a text."""
 
 import json
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from engine.sparsify.sparsify import BlockMade, Watchers
 
-ROUNDING = 0.002  # what F16 predictors may move the recall by
+ROUNDING = 0.002  # the most by which F16 predictors may change the recall
 
 
 def sparsify(
@@ -24,8 +24,8 @@ def sparsify(
     text: Annotated[Path, typer.Argument(metavar="TEXT", help="In UTF-8; - reads stdin.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Such as NAME.powerinfer.gguf.")],
     recall: float = option(0.95, "Share of the active neurons that predictors must find."),
-    rank: int = option(0, "Of all predictors; 0: the smallest of 32, 64, ... that will do."),
-    steps: int = option(1500, "Of training, for each rank that is tried."),
+    rank: int = option(0, "Rank of all predictors; 0: the smallest sufficient one of 32, 64, ..."),
+    steps: int = option(1500, "Training steps for each rank tried."),
     statistics: Path | None = option(
         None,
         "Keep how often each neuron was active: a folder of PowerInfer's activation_{i}.pt, or a"
@@ -33,21 +33,21 @@ def sparsify(
         metavar="PATH",
     ),
     context: int = option(0, "Tokens of a chunk; 0: 512, or the model's own.", "-c"),
-    chunks: int | None = option(None, "Most chunks; all by default."),
-    seed: int = option(0, "Of the training."),
+    chunks: int | None = option(None, "Maximum number of chunks; all by default."),
+    seed: int = option(0, "Seed of the training."),
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
     """Make a sparse model in PowerInfer's format.
 
-    MODEL is a LLaMA whose feed-forward networks are relu(gate) * up. No GGUF file says which
-    activation its model was trained with; of one with SiLU, as most have, OUT is another model and
-    a worse one. So the perplexity of MODEL with either is measured on a part of TEXT, and a note
+    MODEL is a LLaMA whose feed-forward networks are relu(gate) * up. No GGUF file tells which
+    activation its model was trained with; from one with SiLU, as most have, OUT would be another,
+    worse model. So the perplexity of MODEL with either is measured on a part of TEXT, and a note
     says so if SiLU fits better.
 
     The model reads TEXT in chunks. For each block a predictor learns which neurons are active;
-    every tenth chunk is kept from it to choose the rank, set the threshold and count recall and
-    precision. OUT is there when it is complete.
+    every tenth chunk is held out to choose the rank, set the threshold and measure recall and
+    precision. OUT appears when it is complete.
     """
     from engine.atomic_write import check as check_out
     from engine.embedded import resolve
@@ -95,7 +95,7 @@ def sparsify(
 
 @contextmanager
 def _watched(passages: int, steps: int, name: str) -> "Iterator[Watchers]":
-    """A bar of what is being done."""
+    """A progress bar for each phase."""
     from engine.shell.show import progress_bar
     from engine.sparsify.sparsify import Watchers
 
@@ -126,7 +126,7 @@ def _row(i: int, made: "BlockMade") -> dict[str, int | float]:
 
 
 def _show(made: "Sequence[BlockMade]", recall: float) -> None:
-    """A line for each block, and what all of them come to."""
+    """Print a line for each block, and totals."""
     from statistics import fmean
 
     from engine.shell.show import figures, note, print_table, stdout

@@ -1,4 +1,4 @@
-"""assay tokenize: a text's tokens."""
+"""assay tokenize: print a text's tokens."""
 
 import json
 import sys
@@ -12,9 +12,9 @@ from engine.shell.command_line.groups import option
 
 def tokenize(
     model: o.ModelName,
-    text: Annotated[str | None, typer.Argument(help="Standard input if absent.")] = None,
-    bos: bool = option(False, "Add BOS and EOS as the model has it."),
-    special: bool = option(False, "Read the names of special tokens as those tokens."),
+    text: Annotated[str | None, typer.Argument(help="Standard input by default.")] = None,
+    bos: bool = option(False, "Add BOS and EOS as the model requires."),
+    special: bool = option(False, "Parse special tokens in the text."),
     as_json: o.Json = False,
 ) -> None:
     """Print a text's token ids and pieces; works on vocabulary-only files too."""

@@ -1,4 +1,4 @@
-"""assay tune: measure the knobs of a model's kernels on this machine."""
+"""assay tune: tune the knobs of a model's kernels on this machine."""
 
 import json
 from typing import TYPE_CHECKING
@@ -21,15 +21,15 @@ NOTHING = "nothing new: all is known (--again), the weights are few, or the mach
 def tune(
     model: o.ModelName,
     threads: o.Threads = 0,
-    seconds: float = option(30.0, "About how long to measure."),
-    again: bool = option(False, "Measure anew what is known."),
+    seconds: float = option(30.0, "Approximate measuring time."),
+    again: bool = option(False, "Repeat known measurements."),
     as_json: o.Json = False,
 ) -> None:
-    """Measure what suits this machine best at a model's sizes, and keep it for later loads.
+    """Tune kernels for this machine at a model's sizes, and store the result for later loads.
 
-    Knobs are how far ahead weights are asked for, from how many tokens on a matrix unit serves, and
-    the like: none changes a bit of what a model says. The first load of a large model does the same
-    in a few seconds.
+    Knobs are prefetch distances, the number of tokens from which a matrix unit is used, and the
+    like: none changes a bit of a model's output. The first load of a large model does the same in a
+    few seconds.
     """
     from engine.shell.show import loading
 
@@ -43,7 +43,7 @@ def tune(
 def tuned(
     model: "str | Path", threads: int, seconds: float, again: bool, watcher: "Progress"
 ) -> "Sequence[Tuned]":
-    """What was found for a model's kernels, which is kept."""
+    """The knobs found for a model's kernels, which are stored."""
     from engine.compile.tune import Tuner
     from engine.engine import Engine
     from engine.options import Options
@@ -58,8 +58,8 @@ def tuned(
 
 
 def show_tuned(found: "Sequence[Tuned]", as_json: bool, nothing: str) -> None:
-    """What was chosen, against what there was, and what that gained for a single token; a line
-    where there is nothing."""
+    """Print chosen knobs beside the defaults, and the gain for a single token; one line if there
+    are none."""
     from dataclasses import asdict
 
     from engine.shell.show import print_table

@@ -23,15 +23,15 @@ STEPS = "--steps"  # so that there is something to set against the machine's lim
 def certify(
     asked: typer.Context,
     op: str | None = option(None, "Kernels of this op only."),
-    again: bool = option(False, "Try certified kernels anew."),
-    out: Path = option(Path("fleet-certificates.jsonl"), "Where certificates go.", "-o"),
+    again: bool = option(False, "Repeat trials of certified kernels."),
+    out: Path = option(Path("fleet-certificates.jsonl"), "Output file of certificates.", "-o"),
     as_json: o.Json = False,
 ) -> None:
-    """Try kernels on every machine, and say which is proved, fast or refused where.
+    """Try kernels on every machine, and show which are proved, fast or refused where.
 
-    A machine keeps its certificates; they come back, too, as lines of JSON with the machine's key
-    and worker. The matrix has a column for each kind of machine. Proved: its trials were passed;
-    fast: an engine there takes it first; refused: a trial failed. Exit 1 if any was refused.
+    Machines store their certificates; these are also returned as lines of JSON with the machine's
+    key and worker. The matrix has a column for each kind of machine. Proved: it passed its trials;
+    fast: an engine there chooses it first; refused: a trial failed. Exit 1 if any was refused.
     """
     from bench.fleet.matrix import Matrix
     from bench.fleet.trials import Certify
@@ -77,12 +77,12 @@ def tune(
     asked: typer.Context,
     model: o.ModelName,
     threads: o.Threads = 0,
-    seconds: float = option(30.0, "About how long to measure."),
-    again: bool = option(False, "Measure anew what is known."),
-    out: Path = option(Path("fleet-tunings.jsonl"), "Where tunings go.", "-o"),
+    seconds: float = option(30.0, "Approximate measuring time."),
+    again: bool = option(False, "Repeat known measurements."),
+    out: Path = option(Path("fleet-tunings.jsonl"), "Output file of tunings.", "-o"),
     as_json: o.Json = False,
 ) -> None:
-    """Measure what suits each machine at a model's sizes; it keeps it for later loads.
+    """Tune kernels on each machine at a model's sizes; each stores the result for later loads.
 
     Tunings come back as lines of JSON with the machine's key and worker.
     """
@@ -125,9 +125,9 @@ def bench(
     prompt: str = option("512", "As in assay bench.", "-p"),
     generate: str = option("128", "As in assay bench.", "-n"),
     threads: str = option("0", "As in assay bench.", "-t"),
-    repeats: int = option(5, "At least so many.", "-r", "--repetitions"),
-    seconds: float = option(10.0, "Go on so long while the median is not within 1%."),
-    peers: str = option("none", "Who else runs, where installed."),
+    repeats: int = option(5, "Minimum number of samples.", "-r", "--repetitions"),
+    seconds: float = option(10.0, "Time limit while the median is not within 1%."),
+    peers: str = option("none", "Peers, where installed."),
     results: Path | None = option(None, "The folder of stored runs."),
     as_json: o.Json = False,
 ) -> None:

@@ -21,19 +21,19 @@ def batch(
     asked: typer.Context,
     model: o.ModelName,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Prompts, a line of JSON each; - reads stdin.")
+        Path, typer.Argument(metavar="FILE", help="Prompts, one line of JSON each; - reads stdin.")
     ],
     *,
-    out: Path = option(Path("batch.jsonl"), "Where answers go, a line of JSON each.", "-o"),
+    out: Path = option(Path("batch.jsonl"), "Output file, one line of JSON per answer.", "-o"),
     template: str = o.TEMPLATE,
-    parallel: int = option(8, "How many prompts run at once on a worker.", "-np"),
+    parallel: int = option(8, "Concurrent prompts per worker.", "-np"),
     as_json: o.Json = False,
     sampling: o.Sampling,
     loading: Annotated[o.Loading, OF_PROMPTS],
 ) -> None:
-    """Answer many prompts; go on where an earlier go ended, as `assay batch` does.
+    """Answer many prompts; resume where an earlier run ended, as `assay batch` does.
 
-    Each answer is the one that its prompt has alone; what has no seed is another text each time.
+    Each answer is the one that its prompt would have alone; without a seed it varies.
     """
     from bench.fleet.shares import Batch, Perplexity, Prompt
     from engine.chat_templates import named as template_named
@@ -81,14 +81,13 @@ def batch(
 def score(
     asked: typer.Context,
     model: o.ModelName,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A line of JSON for each pair.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="One line of JSON per pair.")],
     *,
-    out: Path = option(Path("scores.jsonl"), "Where scores go, a line of JSON each.", "-o"),
+    out: Path = option(Path("scores.jsonl"), "Output file, one line of JSON per score.", "-o"),
     loading: Annotated[o.Loading, OF_PROMPTS],
     as_json: o.Json = False,
 ) -> None:
-    """Score continuations behind their prompts, as `Engine.score` does; go on where an earlier go
-    ended.
+    """Score continuations of prompts, as `Engine.score` does; resume where an earlier run ended.
 
     A line of FILE is {"prompt": "...", "continuation": "..."} and may have an "id", else its
     number. A line of OUT has "id", "token_ids", "logprobs" (natural logarithms), their sum

@@ -21,14 +21,14 @@ def conformance(
         list[str] | None, typer.Argument(metavar="PATH", help="Of conformance/; all by default.")
     ] = None,
     *,
-    k: str = option("", "Tests that match, as pytest's -k.", "-k", metavar="EXPRESSION"),
-    m: str = option("not exhaustive", "Tests with these marks, as pytest's -m.", "-m"),
-    out: Path = option(Path("fleet-failures.jsonl"), "Where failures go.", "-o"),
+    k: str = option("", "Matching tests, like pytest's -k.", "-k", metavar="EXPRESSION"),
+    m: str = option("not exhaustive", "Tests with these marks, like pytest's -m.", "-m"),
+    out: Path = option(Path("fleet-failures.jsonl"), "Output file of failures.", "-o"),
     as_json: o.Json = False,
 ) -> None:
-    """Deal out the suite's cases; tell what failed, where, and the command that shows it again.
+    """Distribute the suite's cases; report failures, where, and the command that repeats each.
 
-    The share of a worker that dies is done again by another. Exit 1 if anything failed.
+    The share of a worker that dies is repeated by another. Exit 1 if anything failed.
     """
     from bench.fleet import suite
     from bench.race.results import append_line

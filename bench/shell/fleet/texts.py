@@ -24,14 +24,16 @@ def perplexity(
     *,
     context: o.Chunk = 0,
     chunks: o.Chunks = None,
-    base: Path | None = option(None, "Compare with what another run kept.", metavar="FILE"),
+    base: Path | None = option(
+        None, "Compare with another run's log-probabilities.", metavar="FILE"
+    ),
     loading: Annotated[o.Loading, OF_BITS],
     as_json: o.Json = False,
 ) -> None:
-    """Measure a model's perplexity on a text, its chunks dealt out.
+    """Measure a model's perplexity on a text whose chunks are distributed.
 
-    What is printed is what `assay perplexity` prints, to the last digit, however many workers there
-    are and whichever die. A base's file has to be where workers can read it, or is sent.
+    The output is that of `assay perplexity`, to the last digit, however many workers there are and
+    whichever die. A base's file must be readable by workers, or is sent.
     """
     from bench.fleet.shares import Perplexity
     from engine.perplexity import LogitsFile, Tally
@@ -60,15 +62,15 @@ def imatrix(
     model: o.ModelName,
     file: o.TextFile,
     *,
-    out: Path = option(Path("imatrix.gguf"), "Where the matrix goes.", "-o"),
+    out: Path = option(Path("imatrix.gguf"), "Output file.", "-o"),
     context: o.Chunk = 0,
     chunks: o.Chunks = None,
     as_json: o.Json = False,
     loading: Annotated[o.Loading, OF_BITS],
 ) -> None:
-    """Make an importance matrix, a text's chunks dealt out.
+    """Make an importance matrix from a text whose chunks are distributed.
 
-    The file is that of `assay imatrix`, byte for byte: what chunks add is summed in their order.
+    The file is that of `assay imatrix`, byte for byte: chunks are summed in order.
     """
     from bench.fleet.shares import Imatrix
     from engine.atomic_write import check
@@ -91,11 +93,11 @@ def imatrix(
 def embed(
     asked: typer.Context,
     model: o.ModelName,
-    text: Annotated[str | None, typer.Argument(help="Standard input if absent.")] = None,
+    text: Annotated[str | None, typer.Argument(help="Standard input by default.")] = None,
     *,
-    file: Path | None = option(None, "Read them here; - is standard input.", "-f"),
+    file: Path | None = option(None, "Read texts from this file; - is standard input.", "-f"),
     pooling: str = option("mean", "As in assay embed.", metavar="KIND"),
-    normalize: bool = option(True, "Vectors have length 1."),
+    normalize: bool = option(True, "Normalise vectors to length 1."),
     loading: Annotated[o.Loading, OF_PROMPTS],
     as_json: o.Json = False,
 ) -> None:

@@ -1,1 +1,1 @@
-"""What is typed behind a command: options, alone and in groups, and llama.cpp's words for them."""
+"""Command lines: options, alone and in groups, and llama.cpp's names for them."""

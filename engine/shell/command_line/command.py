@@ -1,4 +1,4 @@
-"""A command as typer has it: sections of --help, the words of llama.cpp, and messages that name an
+"""Commands for typer: sections of --help, llama.cpp's option names, and messages that name an
 option as it was typed."""
 
 import re
@@ -12,22 +12,22 @@ from typer.core import TyperCommand, TyperGroup
 from engine.shell.command_line.groups import ALSO, FIELDS, METAVARS, long_name
 from engine.shell.command_line.words import MODEL, InsteadError, Line, Spelling, understood
 
-UsageError: type[Any] = typer.BadParameter.__mro__[1]  # typer has it under names that change
+UsageError: type[Any] = typer.BadParameter.__mro__[1]  # typer's own copy, under names that change
 OF_A_MODEL = ("-m", "--model")
-FORMS = {  # the options that give a form of answers, by what the engine calls it
+FORMS = {  # the options that give a form of answers, by the engine's names
     "the JSON schema|structured_outputs: json": ("json_schema", "json_schema_file"),
     "the grammar|structured_outputs: grammar": ("grammar", "grammar_file"),
     "the regular expression|structured_outputs: regex": ("regex",),
     "the choice|structured_outputs: choice": ("choice",),
 }
-_line, _options = Line(), dict[str, str]()  # of the command that runs: an option of each parameter
+_line, _options = Line(), dict[str, str]()  # of the running command: an option of each parameter
 
 
 class Command(TyperCommand):
     """One of the program's commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What the command is given, once every word is one that it knows."""
+        """Parse the command's arguments, after llama.cpp's names are resolved."""
         global _line, _options
         _options = {p.name: long_name(p.opts) for p in self._own(ctx)}
         try:
@@ -70,10 +70,10 @@ class Command(TyperCommand):
 
 
 class Program(TyperGroup):
-    """All commands, by what they are for."""
+    """All commands, grouped by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's own
-        """A section for each kind."""
+        """A section for each kind of command."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             kind = getattr(command, "rich_help_panel", None) or "Other commands"
@@ -84,7 +84,7 @@ class Program(TyperGroup):
 
 
 def notes() -> list[str]:
-    """What is to be said of the options that were given."""
+    """Notes on the given options."""
     return list(_line.notes)
 
 
@@ -94,8 +94,8 @@ def typed(field: str) -> list[tuple[str, str]]:
 
 
 def spelt(message: str) -> str:
-    """A message with options as they were typed in place of the engine's names for them: a name of
-    one word is also a plain word (a file, a context), unless a message begins with it."""
+    """A message with options as they were typed in place of the engine's names: one-word names are
+    also plain words (a file, a context), unless a message begins with them."""
     for said, options in FORMS.items():
         name = next((shown(field) for field in options if typed(field)), shown(options[0]))
         message = re.sub(rf"^({said})(?=:? )", name.replace("\\", r"\\"), message)
@@ -103,7 +103,7 @@ def spelt(message: str) -> str:
             message = message.replace("structured_outputs", name)
     for field in FIELDS | _options:
         if _options and _option(field) not in _options.values():
-            continue  # none of this command's
+            continue  # not one of this command's
         name = rf"(?<!\S){field}(?=[\s,:;]|$)" if "_" in field else rf"^{field}(?= is | must )"
         message = re.sub(name, shown(field), message)
     return message
@@ -121,8 +121,8 @@ def _option(field: str) -> str:
 
 @contextmanager
 def as_usage(**names: str) -> Iterator[None]:
-    """What the engine says of an option's value is told as wrong usage; `names` has the fields of
-    options by the names that the engine has for them here. A package that is missing is none."""
+    """Turn the engine's complaints about an option's value into usage errors; `names` maps the
+    engine's names to fields of options. A missing package is no usage error."""
     try:
         yield
     except ImportError:

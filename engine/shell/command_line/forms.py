@@ -1,4 +1,4 @@
-"""The form of an answer as the command line gives it."""
+"""Structured outputs from the command line."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ FORMS = {  # of StructuredOutputsParams, by the options that give them
 
 
 def form(given: dict[str, Any]) -> "StructuredOutputsParams | None":
-    """The one that these options give; wrong usage where it is none, or where there are two."""
+    """The form given by these options; a usage error if it is invalid, or if there are two."""
     asked = {field: text for field, text in given.items() if text not in (None, [])}
     if not asked:
         return None
@@ -38,7 +38,7 @@ def form(given: dict[str, Any]) -> "StructuredOutputsParams | None":
 
 
 def text_of(file: str | None) -> str | None:
-    """What stands in a file that an option names."""
+    """The contents of a file that an option names."""
     from engine.file_errors import unreadable
     from engine.shell.prompts import read_text
 

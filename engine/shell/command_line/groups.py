@@ -16,13 +16,13 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-ALSO: dict[str, str] = {}  # names that are understood and not listed, each with the one that is
+ALSO: dict[str, str] = {}  # names that are understood and not listed, each with its listed one
 FIELDS: dict[str, str] = {}  # the options of groups, by the engine's names for them
 METAVARS = {str: "TEXT", int: "N", float: "X", Path: "FILE"}
 
 
 class Only:
-    """The fields of a group that a command has as options; the others keep their values."""
+    """The fields of a group that a command has as options; the others keep their defaults."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -43,37 +43,36 @@ def option(
     metavar: str | None = None,
     reads: Callable[..., Any] | None = None,
 ) -> Any:
-    """An option: its default, what --help says about it, and names on the command line. Where none
-    of these is a long one, that of the parameter or field is added. `also` are names of others for
-    it, with spaces between, which are understood and not listed; `reads` makes the `value` that is
-    meant of the one that is given."""
+    """An option: its default, its help, and its names on the command line. Without a long name
+    among these, the parameter's or field's is added. `also` are further names for it, separated by
+    spaces, which are understood and not listed; `reads` converts the given `value`."""
     shown = default not in ("", None) and not isinstance(default, bool)
     more = {"help": about, "metavar": metavar, "show_default": shown, "callback": reads}
     return field(default=default, metadata={"names": names, "more": more, "also": also.split()})
 
 
 def of(group: type, name: str) -> Any:
-    """A field as typer describes an option, for commands that take it alone."""
+    """A field's option as typer describes it, for commands that take it alone."""
     return _typed(group)[name].__metadata__[0]
 
 
 def long_name(names: Any) -> str:
-    """Of an option's names the one that is used where nobody typed another."""
+    """The preferred name of an option, for messages."""
     first = next((name for name in names if name.startswith("--")), names[0])
     return str(first).partition("/")[0]
 
 
 def names_of(group: type) -> dict[str, list[str]]:
-    """All that an option of each field is called, the name that messages have for it first."""
+    """All names of each field's option, the preferred one first."""
     called = {f: _names(f.name, f) for f in fields(group)}
     return {f.name: [long_name(names), *names, *f.metadata["also"]] for f, names in called.items()}
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer takes it: instead of a parameter that is a group there are options.
+    """The command as typer takes it: options in place of a parameter that is a group.
 
-    What the user gives becomes the group again. Defaults are those of the parameter's default, or
-    else those of the dataclass; Annotated[Group, Only(...)] leaves out other fields.
+    The user's values become the group again. Defaults are those of the parameter's default, or else
+    those of the dataclass; Annotated[Group, Only(...)] leaves out other fields.
     """
     signature = inspect.signature(command)
     groups: dict[str, tuple[Any, list[str]]] = {}
@@ -108,8 +107,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 @cache
 def _typed(group: type) -> dict[str, Any]:
-    """The type of each field with what typer takes of its option; --help has a section of the
-    group's name."""
+    """The type of each field with typer's description of its option; --help has a section named
+    after the group."""
     FIELDS.update({f.name: long_name(_names(f.name, f)) for f in fields(group)})
     section = group.__name__
     return {
@@ -136,14 +135,14 @@ def _names(name: str, field: Any) -> tuple[str, ...]:
 
 
 def _plain(kind: Any) -> Any:
-    """What one value of an option is: `int` of int | None, `str` of list[str] | None."""
+    """The type of one value of an option: `int` of int | None, `str` of list[str] | None."""
     if isinstance(kind, UnionType):
         kind = get_args(kind)[0]
     return get_args(kind)[0] if get_origin(kind) is list else kind
 
 
 def _group(annotation: Any) -> tuple[Any, list[str]]:
-    """The dataclass that an annotation names, if it does, and the fields that are options."""
+    """The dataclass that an annotation names, if any, and the fields that are options."""
     group, *more = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     if not (isinstance(group, type) and is_dataclass(group)):
         return None, []

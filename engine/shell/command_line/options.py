@@ -32,7 +32,7 @@ def _threads(value: int) -> int:
 
 
 def _one_format(value: str) -> str:
-    """The format of keys and values, which have one here. Wrong usage if two were typed."""
+    """The cache's format, the same for keys and values. A usage error if two were typed."""
     keys, values = (
         next((text for name, text in reversed(typed("kv_format")) if name in names), None)
         for names in (("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"))
@@ -46,32 +46,32 @@ def _one_format(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a model is loaded: what of engine.options.Options the program offers."""
+    """How a model is loaded: the program's part of engine.options.Options."""
 
-    threads: int = option(0, "0 or -1: one per core that it may use.", "-t", reads=_threads)
+    threads: int = option(0, "0 or -1: one per available core.", "-t", reads=_threads)
     context: int = option(0, "Tokens of context; 0: the model's own.", "-c", also="--ctx-size")
     batch: int = option(
-        512, "Most tokens of one step.", "-b", also="--batch-size -ub --ubatch-size"
+        512, "Maximum tokens in one step.", "-b", also="--batch-size -ub --ubatch-size"
     )
     kv_format: str = option(
         "F16",
-        "Format of the cache: F32, F16, Q8_0, Q4_0, or KIVI2: two bits but for the latest tokens.",
+        "Format of the KV cache: F32, F16, Q8_0, Q4_0, or KIVI2: two bits but for the latest.",
         "--kv",
         reads=_one_format,
         also="-ctk --cache-type-k -ctv --cache-type-v",
         metavar="FORMAT",
     )
-    kv_residual: int = option(128, "With KIVI2, so many tokens at least stay in F16.")
+    kv_residual: int = option(128, "With KIVI2, at least this many tokens stay in F16.")
     kv_policy: str = option(
         "",
-        "Which cells are kept once a prompt is read, e.g. snapkv:capacity=1024; or streaming_llm,"
-        " knorm, keydiff, h2o, pyramidkv; or read by each token, quest:budget=1024; or by which"
-        " heads, duoattention:heads=FILE; or shared by two blocks, minicache.",
+        "KV cache policy: eviction after prefill, e.g. snapkv:capacity=1024 (or streaming_llm,"
+        " knorm, keydiff, h2o, pyramidkv); selection by each token, quest:budget=1024; streaming"
+        " heads, duoattention:heads=FILE; merging between blocks, minicache.",
         metavar="NAME",
     )
     prompt_attention: str = option(
         "",
-        "Prompts are read by sparse attention, e.g. minference:columns=1000,diagonals=6096.",
+        "Sparse attention for prompts, e.g. minference:columns=1000,diagonals=6096.",
         metavar="NAME",
     )
     numerics: str = option(
@@ -79,48 +79,48 @@ class Loading:
     )
     tune: bool = option(
         True,
-        "Measure what suits this machine best when a model is first loaded; same bits.",
+        "Tune kernels for this machine when a model is first loaded; same bits.",
     )
-    pinned: bool = option(False, "Keep each thread to a core of its own.")
+    pinned: bool = option(False, "Pin each thread to a core.")
     device: str = option(
-        "cpu", "cpu, or cuda: a GPU runs the last of the model's blocks, or all.", metavar="NAME"
+        "cpu", "cpu, or cuda: a GPU runs the model's last blocks, or all.", metavar="NAME"
     )
     gpu_layers: int = option(
         -1, "Blocks on the GPU, the last ones; -1: all.", "-ngl", also="--n-gpu-layers"
     )
-    n_cpu_moe: int = option(
-        0, "Of so many blocks, the first ones, experts stay on the CPU.", also="-ncmoe"
-    )
-    cpu_moe: bool = option(False, "All experts stay on the CPU.", also="-cmoe")
-    variant: str | None = option(None, "This variant alone, where an op has it.", metavar="NAME")
-    strict: bool = option(False, "Stop where a kernel fails its trial.")
-    keep_packed: bool = option(False, "Keep packed weights on disk for the next load.")
+    n_cpu_moe: int = option(0, "Keep the experts of the first N blocks on the CPU.", also="-ncmoe")
+    cpu_moe: bool = option(False, "Keep all experts on the CPU.", also="-cmoe")
+    variant: str | None = option(None, "Only this variant, where an op has it.", metavar="NAME")
+    strict: bool = option(False, "Stop if a kernel fails its trial.")
+    keep_packed: bool = option(False, "Store packed weights on disk for the next load.")
     sparse: str = option(
-        "auto", "Of a sparse model, skip neurons: auto (where it pays), on or off.", metavar="MODE"
+        "auto",
+        "Skip a sparse model's inactive neurons: auto (where it pays), on or off.",
+        metavar="MODE",
     )
     threshold: float | None = option(
         None,
-        "What a neuron's logit has to reach, before LLAMA_SPARSE_PRED_THRESHOLD and the file's"
-        " own.",
+        "Threshold of a neuron's logit; overrides LLAMA_SPARSE_PRED_THRESHOLD and the file.",
         "--sparse-threshold",
         metavar="LOGIT",
     )
-    union: bool = option(False, "A neuron that one token of a step needs serves them all.")
-    vram_budget: float = option(0.0, "GPU memory for neurons; -1: what is free.", metavar="GIB")
+    union: bool = option(
+        False, "A neuron that one token of a step needs is used for all its tokens."
+    )
+    vram_budget: float = option(0.0, "GPU memory for neurons; -1: all free memory.", metavar="GIB")
     activation: Path | None = option(
         None, "How often neurons fire: a folder of activation_{i}.pt, or .npz.", metavar="PATH"
     )
-    reset_gpu_index: bool = option(False, "Place anew, whatever is kept.")
+    reset_gpu_index: bool = option(False, "Ignore a stored placement.")
     disable_gpu_index: bool = option(False, "Use no index: no neuron on the GPU.")
     ram_budget: str = option(
         "",
-        "Most memory, such as 600MiB: weights beyond it are read from disk all along.",
+        "Memory budget, e.g. 600MiB: other weights are read from disk while the model runs.",
         metavar="SIZE",
     )
 
     def options(self, **more: Any) -> "Options":
-        """As the engine takes them, with others that are none of the user's; wrong usage where it
-        does not."""
+        """As the engine takes them, with further internal ones; a usage error where it does not."""
         from engine.options import Options
         from engine.policies.minference import parse_prompt_attention
         from engine.policies.table import parse_policy
@@ -135,63 +135,69 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen and when a text ends: what of SamplingParams the program offers."""
+    """How tokens are sampled and when a text ends: the program's part of SamplingParams."""
 
     max_tokens: int = option(
         128,
-        "Most tokens; -1: no limit, -2: until the context is full.",
+        "Maximum tokens; -1: no limit, -2: until the context is full.",
         "-n",
         "--predict",
         also="--n-predict",
     )
     temperature: float = option(
-        0.8, "0: always the likeliest token.", "--temp", also="--temperature"
+        0.8, "0: greedy, always the most likely token.", "--temp", also="--temperature"
     )
-    top_k: int = option(40, "Keep the k likeliest; 0: off.")
+    top_k: int = option(40, "Keep the k most likely tokens; 0: off.")
     top_p: float = option(0.95, "Keep the smallest set of this probability; 1: off.")
-    min_p: float = option(0.05, "Keep what is this likely against the best; 0: off.")
+    min_p: float = option(0.05, "Keep tokens at least this likely relative to the best; 0: off.")
     typical_p: float = option(
         1.0, "Locally typical sampling; 1: off.", "--typical", also="--typical-p"
     )
     top_n_sigma: float = option(
-        -1.0, "Keep logits within so many deviations of the best; -1: off.", also="--top-nsigma"
+        -1.0, "Keep logits within N standard deviations of the best; -1: off.", also="--top-nsigma"
     )
-    xtc_probability: float = option(0.0, "How often all but the last likely token go; 0: off.")
-    xtc_threshold: float = option(0.1, "Tokens are likely from here; above 0.5: off.")
+    xtc_probability: float = option(
+        0.0, "Probability of removing all but the last likely token (XTC); 0: off."
+    )
+    xtc_threshold: float = option(0.1, "XTC's threshold of likely tokens; above 0.5: off.")
     repetition_penalty: float = option(
-        1.0, "Of tokens that were there; 1: off.", "--repeat-penalty", also="--repetition-penalty"
+        1.0, "Penalty of repeated tokens; 1: off.", "--repeat-penalty", also="--repetition-penalty"
     )
-    presence_penalty: float = option(0.0, "Taken from a token's logit if it was there; 0: off.")
-    frequency_penalty: float = option(0.0, "The same for each time that it was there; 0: off.")
+    presence_penalty: float = option(0.0, "Subtracted from the logit of a repeated token; 0: off.")
+    frequency_penalty: float = option(0.0, "Subtracted for each repetition of a token; 0: off.")
     penalty_last_n: int = option(
-        64, "How far back these three look; 0: off, -1: over all.", "--repeat-last-n"
+        64, "Window of these three penalties; 0: off, -1: everything.", "--repeat-last-n"
     )
-    dry_multiplier: float = option(0.0, "Against repeated sequences (DRY); 0: off.")
-    dry_base: float = option(1.75, "How fast its penalty grows.")
-    dry_allowed_length: int = option(2, "Repetitions of this length go unpunished.")
-    dry_penalty_last_n: int = option(64, "How far back it looks; 0: off, -1: over all.")
+    dry_multiplier: float = option(0.0, "Penalty of repeated sequences (DRY); 0: off.")
+    dry_base: float = option(1.75, "Base of DRY's exponential growth.")
+    dry_allowed_length: int = option(2, "Longest repetition that DRY allows.")
+    dry_penalty_last_n: int = option(64, "DRY's window; 0: off, -1: everything.")
     dry_sequence_breakers: list[str] | None = option(
         None,
         "Sequences end at this, instead of at newline, colon, quote and star; may repeat; none:"
         " nowhere.",
         "--dry-sequence-breaker",
     )
-    dynatemp_range: float = option(0.0, "Temperature moves by so much, by entropy; 0: off.")
-    dynatemp_exponent: float = option(1.0, "How entropy moves it.", "--dynatemp-exp")
-    mirostat: int = option(0, "1 or 2 instead of filters and penalties; 0: off.")
+    dynatemp_range: float = option(0.0, "Range of dynamic temperature, by entropy; 0: off.")
+    dynatemp_exponent: float = option(1.0, "Exponent of dynamic temperature.", "--dynatemp-exp")
+    mirostat: int = option(0, "Mirostat 1 or 2 instead of filters and penalties; 0: off.")
     mirostat_tau: float = option(
-        5.0, "The surprise that it aims at.", "--mirostat-ent", also="--mirostat-tau"
+        5.0, "Mirostat's target surprise.", "--mirostat-ent", also="--mirostat-tau"
     )
-    mirostat_eta: float = option(0.1, "How fast it learns.", "--mirostat-lr", also="--mirostat-eta")
+    mirostat_eta: float = option(
+        0.1, "Mirostat's learning rate.", "--mirostat-lr", also="--mirostat-eta"
+    )
     logit_bias: list[str] | None = option(
         None,
         "Add to a token's logit, as in 15043+1 or 15043-inf; may repeat.",
         "-l",
         metavar="ID±X",
     )
-    logprobs: int | None = option(None, "With --json, the likeliest so many of each token.")
+    logprobs: int | None = option(
+        None, "With --json, the N most likely alternatives of each token."
+    )
     seed: int | None = option(
-        None, "Same seed, same text; -1, or none: another text each time.", "-s"
+        None, "The same seed gives the same text; -1, or none: another text each time.", "-s"
     )
     order: str = option(
         "llama.cpp",
@@ -199,30 +205,32 @@ class Sampling:
         metavar="KIND",
     )
     stop: list[str] | None = option(
-        None, "End before this text; may repeat.", "-r", also="--reverse-prompt"
+        None, "Stop before this text; may repeat.", "-r", also="--reverse-prompt"
     )
-    ignore_eos: bool = option(False, "Never end by itself.")
+    ignore_eos: bool = option(False, "Ignore end-of-generation tokens.")
     json_schema: str | None = option(
-        None, "The answer is JSON of this schema.", "-j", metavar="SCHEMA"
+        None, "Constrain the answer to JSON of this schema.", "-j", metavar="SCHEMA"
     )
     json_schema_file: str | None = option(
-        None, "Of the schema in this file.", "-jf", reads=text_of, metavar="FILE"
+        None, "Read the JSON schema from this file.", "-jf", reads=text_of, metavar="FILE"
     )
-    grammar: str | None = option(None, "It follows this grammar, in GBNF or Lark.")
+    grammar: str | None = option(None, "Constrain the answer to this grammar, in GBNF or Lark.")
     grammar_file: str | None = option(
-        None, "The grammar in this file.", reads=text_of, metavar="FILE"
+        None, "Read the grammar from this file.", reads=text_of, metavar="FILE"
     )
-    regex: str | None = option(None, "All of it matches this regular expression.")
-    choice: list[str] | None = option(None, "It is this text, or another one; may repeat.")
+    regex: str | None = option(None, "Constrain the answer to this regular expression.")
+    choice: list[str] | None = option(
+        None, "Constrain the answer to one of these texts; may repeat."
+    )
 
     @property
     def nothing(self) -> bool:
-        """No token is wanted at all."""
+        """Whether no token is wanted."""
         return self.max_tokens == 0
 
     def params(self) -> "SamplingParams":
-        """The parameters as the engine takes them, of one token where none is wanted; wrong usage
-        where it does not take them."""
+        """The parameters as the engine takes them, for one token where none is wanted; a usage
+        error where it does not."""
         from engine.sampling.params import SamplingParams
 
         given = asdict(self) | {
@@ -260,7 +268,7 @@ def _bias(given: str) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Who drafts tokens, and how."""
+    """The drafter and its settings."""
 
     draft: str = option(
         "",
@@ -275,24 +283,25 @@ class Drafting:
         metavar="KIND",
     )
     draft_max: int | None = option(
-        None, "Most tokens of a draft.", also="--draft-n --spec-draft-n-max"
+        None, "Maximum tokens in a draft.", also="--draft-n --spec-draft-n-max"
     )
-    draft_min: int = option(
-        0, "Shorter drafts are not used.", also="--draft-n-min --spec-draft-n-min"
-    )
+    draft_min: int = option(0, "Discard shorter drafts.", also="--draft-n-min --spec-draft-n-min")
     draft_p_min: float = option(
-        0.75, "Drafting ends before a token less likely.", also="--spec-draft-p-min"
+        0.75, "End a draft before a less likely token.", also="--spec-draft-p-min"
     )
     p_split: float = option(
-        0.1, "A tree forks at tokens this likely.", "--draft-p-split", also="--spec-draft-p-split"
+        0.1,
+        "A tree branches at tokens at least this likely.",
+        "--draft-p-split",
+        also="--spec-draft-p-split",
     )
-    n_parallel: int = option(4, "Most branches of a tree.", "--draft-parallel")
+    n_parallel: int = option(4, "Maximum branches of a tree.", "--draft-parallel")
     draft_threshold: float | None = option(
-        None, "A sparse model drafts for itself with the neurons that reach this.", metavar="LOGIT"
+        None, "A sparse model drafts for itself with neurons above this threshold.", metavar="LOGIT"
     )
 
     def settings(self) -> "Settings | None":
-        """The settings of the kind asked for, or of a draft model's; None where nothing drafts."""
+        """The settings of the requested drafter; None without one."""
         from engine.speculation.settings import settings
 
         drafts = self.draft or self.draft_threshold is not None
@@ -303,25 +312,29 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What is continued and how, of commands that write."""
+    """The prompt and the length, for commands that generate."""
 
     prompt: str | None = option(None, "Text to continue; in chat the first message.", "-p")
-    file: Path | None = option(None, "Read it here; - is standard input.", "-f")
+    file: Path | None = option(None, "Read the prompt from this file; - is standard input.", "-f")
     escape: bool = option(True, r"\n, \t, \x41 and the like in texts mean what they do in C.", "-e")
-    context_shift: bool = option(False, "Forget the older half when full.")
-    keep: int = option(0, "First tokens that a shift never forgets; -1: the prompt.")
-    session: Path | None = option(None, "Go on from this file if it exists; write it at the end.")
+    context_shift: bool = option(False, "Drop the older half of a full context and continue.")
+    keep: int = option(0, "First tokens that a context shift keeps; -1: the prompt.")
+    session: Path | None = option(
+        None, "Resume from this session file if it exists; write it at the end."
+    )
     colour: bool = option(
         False, "Show drafted tokens in colour.", "--colour", "--color", also="-co"
     )
-    quiet: bool = option(False, "Print the text alone: no prompt, times, notes or bars.", "-q")
+    quiet: bool = option(
+        False, "Print only the text: no prompt, times, notes or progress bars.", "-q"
+    )
 
     def shifts(self, sampling: Sampling) -> bool:
-        """Whether a full context goes on without its older half."""
+        """Whether a full context drops its older half and continues."""
         return self.context_shift and sampling.max_tokens != UNTIL_FULL
 
     def kept(self, prompt: "Sequence[int]") -> int:
-        """How many of the first tokens a shift never forgets."""
+        """How many of the first tokens a context shift never drops."""
         return len(prompt) if self.keep == -1 else self.keep
 
 
@@ -342,6 +355,6 @@ Chunk = Annotated[
         "-c", "--context", help="Tokens of a chunk; 0: a base's, or 512 if the model has them."
     ),
 ]
-Chunks = Annotated[int | None, typer.Option(help="Most chunks; all by default.")]
+Chunks = Annotated[int | None, typer.Option(help="Maximum number of chunks; all by default.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Threads = Annotated[int, of(Loading, "threads")]

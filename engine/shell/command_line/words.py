@@ -1,5 +1,5 @@
-"""What the words behind a command mean: its own options, llama.cpp's names for them, and what
-llama.cpp has and we lack."""
+"""Resolves a command's arguments: its own options, llama.cpp's names for them, and llama.cpp's
+options that do not exist here."""
 
 import tomllib
 from collections import deque
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-MODEL = "MODEL"  # what -m means: an argument, not an option
+MODEL = "MODEL"  # -m means an argument, not an option
 TABLE = Path(__file__).with_name("llama_cpp.toml")
 SWITCHED = ("on", "off", "auto", "0", "1")  # values of an option that may have none
 
 
 class InsteadError(ValueError):
-    """An option that is llama.cpp's and not ours; the message says what to use."""
+    """An option of llama.cpp's that does not exist here; the message tells what to use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """Which option a name means, and whether a value follows."""
+    """The option that a name stands for, and whether a value follows."""
 
     option: str
     takes: bool
@@ -27,8 +27,8 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The words as the command's parser knows them; the (name, value) pairs that were typed, by
-    option; and what to say of options that change nothing."""
+    """The arguments as the command's parser takes them; the (name, value) pairs that were typed, by
+    option; and notes on options without effect."""
 
     words: list[str] = field(default_factory=list)
     typed: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What there is to say about an option of llama.cpp that is none of ours; `value` is "N" where
-    one follows, "[on|off]" where it may."""
+    """An option of llama.cpp's without an equivalent here; `value` is "N" where one follows,
+    "[on|off]" where it may."""
 
     about: str
     refused: bool
@@ -48,8 +48,8 @@ class Foreign:
 def understood(words: Sequence[str], known: Mapping[str, Spelling]) -> Line:
     """The line with every option by its own name, and a model given by -m before other arguments.
 
-    Raises `InsteadError` for an option of llama.cpp's that has no name here. What nobody knows
-    stays as it is: the parser complains.
+    Raises `InsteadError` for an option of llama.cpp's that has no equivalent. Unknown ones stay as
+    they are: the parser complains.
     """
     line, queue, model = Line(), deque(words), list[str]()
     while queue:
@@ -83,7 +83,7 @@ def understood(words: Sequence[str], known: Mapping[str, Spelling]) -> Line:
 
 
 def _parted(word: str, known: Mapping[str, Spelling]) -> tuple[str, str | None]:
-    """A name, and the value that is joined to it: --top-k=5, -n5."""
+    """A name, and a value joined to it: --top-k=5, -n5."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return name, value if equals else None

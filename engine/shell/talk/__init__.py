@@ -1,1 +1,1 @@
-"""A conversation on the terminal: its messages, what is typed, and commands within it."""
+"""The terminal chat: messages, input, and slash commands."""

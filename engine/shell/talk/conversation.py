@@ -1,4 +1,4 @@
-"""A conversation: its messages, and the answers of an engine."""
+"""A conversation: its messages, and an engine's answers."""
 
 import json
 from collections.abc import Generator
@@ -20,10 +20,8 @@ Message = dict[str, str]
 
 @dataclass(slots=True)
 class Conversation:
-    """Messages so far, and how the next answer is made; `template` is a source, None the model's.
-
-    `retries` counts how often an answer was asked for anew: with a seed each is another one.
-    """
+    """Messages so far, and how the next answer is generated; `template` is a source, None the
+    model's. `retries` counts regenerations: with a seed each is another one."""
 
     engine: Engine
     sampling: Sampling
@@ -34,7 +32,7 @@ class Conversation:
 
     @property
     def system(self) -> str | None:
-        """What the system message says."""
+        """The system message."""
         first = self.messages[:1]
         return first[0]["content"] if first and first[0]["role"] == "system" else None
 
@@ -44,17 +42,17 @@ class Conversation:
         self.messages = ([_message("system", content)] if content else []) + rest
 
     def clear(self) -> None:
-        """Forget all but the system message."""
+        """Drop all messages but the system message."""
         self.messages = self.messages[: self.system is not None]
         self.retries = 0
 
     def ask(self, question: str) -> None:
-        """The user says something; `answer` is next."""
+        """Add a user message; `answer` is next."""
         self.messages.append(_message("user", question))
         self.retries = 0
 
     def undo(self) -> str | None:
-        """Forget the last question and its answer: the question, or None if there was none."""
+        """Remove the last question and its answer; returns the question, or None."""
         last = next((m for m in reversed(self.messages) if m["role"] == "user"), None)
         if last is None:
             return None
@@ -64,15 +62,16 @@ class Conversation:
         return last["content"]
 
     def unanswer(self) -> bool:
-        """Forget the last answer, to have another: whether there is a question to answer."""
+        """Remove the last answer, to regenerate it; returns whether there is a question to
+        answer."""
         if self.messages and self.messages[-1]["role"] == "assistant":
             self.messages.pop()
         self.retries += 1
         return bool(self.messages) and self.messages[-1]["role"] == "user"
 
     def answer(self) -> Generator[Piece, None, None]:
-        """The answer as it comes, kept as far as it came, whoever interrupts it. Where that is
-        before a word of it the question is forgotten, as where an error (EngineError) says why."""
+        """Stream the answer; what was generated is kept when it is interrupted. If that is nothing,
+        the question is removed, as after an error (EngineError)."""
         said: list[str] = []
         whole = False
         try:
@@ -105,8 +104,8 @@ class Conversation:
                 self.undo()
 
     def _prompt(self) -> list[int]:
-        """The messages as tokens; with a context that is shifted, without the oldest questions and
-        their answers where they leave no room. ChatError where there is none."""
+        """The messages as tokens; with context shift, without the oldest questions and answers that
+        do not fit. ChatError if they cannot fit."""
         room, sent = self.engine.model.cells.capacity, self.messages
         first = int(self.system is not None)
         while True:
@@ -122,7 +121,7 @@ class Conversation:
             sent = sent[:first] + sent[at:]
 
     def tokens(self) -> int:
-        """How many the conversation has, as a prompt for the next answer."""
+        """The number of tokens of the conversation as a prompt."""
         if not any(m["role"] == "user" for m in self.messages):
             return 0
         return len(self.engine.encode_chat(self.messages, self.template))
@@ -133,7 +132,7 @@ class Conversation:
             file.write((json.dumps(self.messages, ensure_ascii=False, indent=1) + "\n").encode())
 
     def load(self, path: Path) -> None:
-        """Go on from messages that a file has; ChatError where it has none, and nothing changes."""
+        """Replace the messages by a file's; ChatError, without changes, if it is invalid."""
         try:
             found: Any = json.loads(path.read_text(encoding="utf-8"))
             self.messages = checked_messages(found) if found else []

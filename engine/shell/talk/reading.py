@@ -1,4 +1,4 @@
-"""Where the messages of a chat come from: a terminal that one edits on, or plain lines."""
+"""Input of a chat: an editing terminal, or plain lines."""
 
 import os
 import sys
@@ -26,18 +26,18 @@ HISTORY = "chat_history"
 
 
 class Reader(Protocol):
-    """Whom a chat asks for messages; with `multi` one may have several lines. It `edits` where a
-    user sits at a terminal."""
+    """Source of a chat's messages; with `multi` a message may have several lines. It `edits` where
+    a user sits at a terminal."""
 
     edits: bool
     multi: bool
 
     def ask(self) -> str | None:
-        """The next message, maybe an empty one; None when there is none."""
+        """The next message, perhaps empty; None at the end."""
 
 
 class Lines:
-    """Plain lines of a file; with `multi` a message ends before an empty one."""
+    """Plain lines of a file; with `multi` an empty line ends a message."""
 
     edits = False
 
@@ -57,11 +57,9 @@ class Lines:
 
 
 class Terminal:
-    """A line that one edits, with a history of earlier ones and completion of commands.
-
-    Alt-Enter begins another line; with `multi` Enter does, and Alt-Enter sends. Ctrl-C empties the
-    line, and at an empty one tells how to leave.
-    """
+    """A line editor with history and completion of commands. Alt-Enter begins another line; with
+    `multi` Enter does, and Alt-Enter sends. Ctrl-C clears the line, and on an empty one tells how
+    to exit."""
 
     edits = True
 
@@ -89,7 +87,7 @@ class Terminal:
 
 
 class Commands(Completer):
-    """Completes the commands that a line begins with, and the files or names that they take."""
+    """Completes slash commands, and the files or names that they take."""
 
     def __init__(self, commands: Iterable[str], names: Iterable[str]) -> None:
         self._first = WordCompleter([*commands], sentence=True)
@@ -123,7 +121,7 @@ def _keys(multi: Callable[[], bool]) -> KeyBindings:
 
 
 class _Kept(FileHistory):
-    """A history on disk; where the disk is full lines are kept for this time only."""
+    """A history on disk; where the disk is full, in memory only."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -131,8 +129,8 @@ class _Kept(FileHistory):
 
 
 def kept_history(folder: Path | None = None) -> History:
-    """The history of all chats, in the user's folder for state; one that is not kept where that
-    cannot be written."""
+    """The history of all chats, in the user's state folder; in memory where that cannot be
+    written."""
     folder = folder or user_state_path("assay")
     file = folder / HISTORY
     try:

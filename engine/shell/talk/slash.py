@@ -1,4 +1,4 @@
-"""What one may ask of a chat beside messages: commands that begin with a slash."""
+"""Slash commands of a chat."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -15,13 +15,13 @@ from engine.shell.talk.reading import Reader
 
 ON = {"on": True, "true": True, "yes": True, "1": True}
 SWITCH = ON | {"off": False, "false": False, "no": False, "0": False}
-OWN = ("logprobs",)  # of the program's options, not of a chat
+OWN = ("logprobs",)  # options of the program, not of a chat
 
 
 @dataclass(slots=True)
 class Chat:
-    """A conversation, whom it asks for messages, how it tells things, whether an answer is wanted,
-    and whether all is said."""
+    """A conversation, its input and output, whether an answer is wanted, and whether the chat is
+    over."""
 
     conversation: Conversation
     reader: Reader
@@ -31,7 +31,7 @@ class Chat:
 
 
 def obey(chat: Chat, line: str) -> None:
-    """Do what a line with a slash says; ValueError says why not, in one line."""
+    """Run a slash command; ValueError with the reason, in one line."""
     name, _, rest = line.partition(" ")
     if name not in COMMANDS:
         near = [known for known in COMMANDS if known.startswith(name)]
@@ -117,7 +117,7 @@ def _multi(chat: Chat, _: str) -> None:
 
 
 def settable() -> dict[str, str]:
-    """The names that /set takes, with the field of each: as on the command line without dashes."""
+    """The names that /set takes, with their fields: as on the command line without dashes."""
     called = names_of(Sampling)
     return {name.lstrip("-"): field for field in _fields() for name in (*called[field], field)}
 
@@ -149,7 +149,7 @@ def _fields() -> list[str]:
 
 
 def _value(field: str, name: str, text: str) -> Any:
-    """A value of a field's type; several are given one after the other, with spaces between."""
+    """A value of a field's type; several are separated by spaces."""
     told = next(f for f in fields(Sampling) if f.name == field)
     kinds = get_args(told.type) or (told.type,)
     if type(None) in kinds and text in ("none", "off"):
