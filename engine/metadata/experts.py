@@ -14,7 +14,7 @@ def dense_of(keys: Keys, routing: Routing | None, blocks: int, mtp_blocks: int) 
     if routing and routing.counted:
         return frozenset(range(min(keys.count("leading_dense_block_count", 0, least=0), blocks)))
     listed = keys.flags(LISTED, blocks + mtp_blocks) if routing and routing.listed else None
-    return frozenset(i for i in range(blocks) if listed and not listed[i])
+    return frozenset(i for i, sparse in enumerate((listed or ())[:blocks]) if not sparse)
 
 
 def experts_of(keys: Keys, routing: Routing | None, ffn: int) -> Experts | None:
