@@ -87,12 +87,12 @@ def _template(model: str, given: str) -> str | None:
     """The source of the template that was asked for, None for the model's own; ChatError, before
     weights are loaded, if there is none, or none that can be read."""
     from engine.chat import ChatTemplate, chat_template_source
-    from engine.chat_templates import TEMPLATES, named
+    from engine.chat_templates import TEMPLATES, template_source
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
 
     if given:
-        ChatTemplate(source := named(given), "", "")
+        ChatTemplate(source := template_source(given), "", "")
         return source
     with GGUFFile(resolve(model)) as file:
         try:
