@@ -136,7 +136,7 @@ TEMPLATES: Final[dict[str, str]] = {
 }
 
 
-def named(given: str) -> str:
+def template_source(given: str) -> str:
     """Returns the source of a built-in template, or reads it from the file `given`.
 
     Raises `ChatError` if there is no such name and no such file."""

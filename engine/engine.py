@@ -107,7 +107,7 @@ class Engine(Closeable):
             engine = opened.enter_context(cls._load_one(path, options, sampling))
             engine._draft = drafting
             if speculation:
-                engine.speculation = build.speculation(speculation, engine, drafting)
+                engine.speculation = build.make_speculation(speculation, engine, drafting)
             opened.pop_all()
         engine.timings.load.seconds = time.perf_counter() - started
         return engine

@@ -124,7 +124,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     if isinstance(method, Eviction):
         method.compile(whole.graph, whole.memory, compiler)
     if isinstance(method, Merged):
-        method.compiled(whole.caches)
+        method.on_compiled(whole.caches)
     if options.background:
         resources.enter_context(closing(Background(dispatcher.serving)))
     notes = [*compiler.notes, *notes]

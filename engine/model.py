@@ -24,7 +24,7 @@ from engine.sampling.sampler import Row
 from reference.op import Array
 
 
-def block_of(name: str) -> int:
+def block_index(name: str) -> int:
     """Index of the block in a value's name."""
     return int(name.split(".")[1])
 
@@ -98,7 +98,7 @@ class Model:
     @property
     def cache_bytes(self) -> int:
         """Size of the KV cache in all blocks."""
-        cells = sum(self.method.held(block_of(n)) * c.shape[1] for n, c in self.caches.items())
+        cells = sum(self.method.held(block_index(n)) * c.shape[1] for n, c in self.caches.items())
         return int(cells + self.method.packed * sum(p.shape[1] for p in self.pages.values()))
 
     @property

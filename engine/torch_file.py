@@ -60,11 +60,11 @@ class StoredTensor:
     strides: tuple[int, ...]
 
     def rows(self, first: int, last: int) -> Floats:
-        """Rows of the first dimension, [last - first, ...], as `whole` returns them."""
+        """Rows of the first dimension, [last - first, ...], as `read` returns them."""
         begin = self.begin + first * self.strides[0] * np.dtype(KINDS[self.dtype]).itemsize
-        return replace(self, begin=begin, dims=(last - first, *self.dims[1:])).whole()
+        return replace(self, begin=begin, dims=(last - first, *self.dims[1:])).read()
 
-    def whole(self) -> Array:
+    def read(self) -> Array:
         """Read the tensor, C-contiguous: F32, F16 and BF16 as float32, others in NumPy's type."""
         kind, span = np.dtype(KINDS[self.dtype]), _span(self.dims, self.strides)
         found = np.fromfile(self.file, kind, span, offset=self.begin)

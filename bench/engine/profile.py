@@ -23,7 +23,7 @@ from engine.cache.streaming import Streaming
 from engine.compile.plan import Plan
 from engine.engine import Engine
 from engine.graph import Node, Value
-from engine.model import Model, block_of
+from engine.model import Model, block_index
 from engine.passes.count import Counted, neuron_counts
 from engine.sparsity import settings
 from kernels.cpu.runtime.team import Program, Team
@@ -147,7 +147,7 @@ def profile(
             method.finish(0)
         shared = [s.node for s in plan.steps if s.node.op == "attention_minicache"]
         attending = [step.node.label for step in plan.steps if step.node.op == "attention"]
-        before = {label: method.seen(0, label, block_of(label)) for label in attending}
+        before = {label: method.seen(0, label, block_index(label)) for label in attending}
         run()
         run()  # one-time work of the first step, such as merging pages, is no part of a step
         before |= {node.label: depth - GROUP * _merged(plan, node) for node in shared}

@@ -169,7 +169,7 @@ def pair(
         beyond = 2 * (1 + max(each.draft_max for each in settings.values()))
         expected = texts(engine, prompts, params, length + beyond)
         for name, each in settings.items():
-            drafting, same = build.speculation(each, engine, draft), name != DRAWN
+            drafting, same = build.make_speculation(each, engine, draft), name != DRAWN
             ways[f"{how}, {name}"] = Writer(
                 engine, prompts, params, length, drafting, expected if same else None
             )
@@ -189,7 +189,7 @@ def lookup(
     params = replace(GREEDY, logits_processors=[Held([*prompt, *copy])])
     ways = {PLAIN: Writer(engine, [prompt], params, length)}
     for name, settings in LOOKUPS.items():
-        drafting = build.speculation(settings, engine, None)
+        drafting = build.make_speculation(settings, engine, None)
         ways[name] = Writer(engine, [prompt], params, length, drafting, expected=[copy])
     return raced(racing, LOOKUP, engine.model, ways, f"repeats={same}/{length}")
 

@@ -224,7 +224,7 @@ def test_what_is_shared_moves_elsewhere():
     assert (cells.cells_to_compact(0, 5), cells.cells_to_compact(1, 5)) == (5, 5)
     into = cells.compaction_targets(1, 5)
     assert not set(before) & set(into.tolist())
-    eviction.keep(1, into)
+    eviction.compact(1, into)
     assert (cells.list_of(0).tolist(), cells.list_of(1).tolist(), cells.free) == (
         before,
         into.tolist(),
@@ -239,7 +239,7 @@ def test_what_is_shared_moves_elsewhere():
         cells.compaction_targets(2, 8)
     cells.remove(0)
     cells.remove(2)
-    eviction.keep(1, cells.compaction_targets(1, 2))
+    eviction.compact(1, cells.compaction_targets(1, 2))
     assert (cells.list_of(1).tolist(), cells.free, eviction.evicted) == (
         into.tolist()[-2:],
         18,

@@ -45,8 +45,8 @@ def test_tensors_arrive(tmp_path_factory, dtype, dims, turned, seed):
     tensor = load(path)
     assert (tensor.file, tensor.dims) == (path, array.shape)
     want = expected(array)
-    assert_array_equal(tensor.whole(), want, strict=True)
-    assert tensor.whole().flags.c_contiguous
+    assert_array_equal(tensor.read(), want, strict=True)
+    assert tensor.read().flags.c_contiguous
     if tensor.dtype in FORMATS and array.ndim and len(array):
         first, last = sorted((seed % len(array), len(array) - 1))
         assert_array_equal(tensor.rows(first, last), want[first:last])
@@ -59,11 +59,11 @@ def test_tables_and_what_is_beside_tensors(tmp_path):
     torch_archive.save(state, path)
     found = load(path)
     assert list(found) == ["a", "b"]
-    assert_array_equal(found["a"].whole(), MATRIX)
+    assert_array_equal(found["a"].read(), MATRIX)
     *others, row = found["b"]["c"]
     assert others == [1, 2.5, "d", None, True]
     assert isinstance(row, StoredTensor)
-    assert_array_equal(row.whole(), MATRIX[0])
+    assert_array_equal(row.read(), MATRIX[0])
 
 
 def test_pytorchs_own_files(tmp_path):
@@ -86,10 +86,10 @@ def test_pytorchs_own_files(tmp_path):
     torch.save({**things, "bfloat16": wide.to(torch.bfloat16)}, path)
     found = load(path)
     for name, thing in things.items():
-        assert_array_equal(found[name].whole(), thing.detach().numpy(), name)
-    assert_array_equal(found["bfloat16"].whole(), wide.numpy())
+        assert_array_equal(found[name].read(), thing.detach().numpy(), name)
+    assert_array_equal(found["bfloat16"].read(), wide.numpy())
     torch.save(module.state_dict(), path)
-    assert_array_equal(load(path)["weight"].whole(), module.weight.detach().numpy())
+    assert_array_equal(load(path)["weight"].read(), module.weight.detach().numpy())
     torch_archive.save({"a": MATRIX, "b": [MATRIX.T]}, path)
     theirs = torch.load(path)
     assert_array_equal(theirs["a"].numpy(), MATRIX)
@@ -194,7 +194,7 @@ def test_damage_is_one_line_or_harmless(tmp_path_factory, data):
     path.write_bytes(content[: data.draw(st.integers(len(content) // 2, len(content)))])
     with suppress(TorchFileError):
         for tensor in load(path).values():
-            assert tensor.whole().shape == tensor.dims
+            assert tensor.read().shape == tensor.dims
 
 
 def test_cut_short_while_it_is_read(tmp_path):

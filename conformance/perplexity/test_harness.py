@@ -10,7 +10,7 @@ import pytest
 import engine
 from engine import Engine, PromptError, SamplingParams
 from engine.errors import PackageError
-from engine.generation.scoring import cut
+from engine.generation.scoring import tokenize_pair
 
 PROMPT = "Once upon a time, there was"
 BORDERS = [
@@ -47,11 +47,11 @@ def asked(*given):
 
 
 def test_borders_are_the_harness_own(harness, story):
-    """Pairs are cut as the package cuts them, also where a token lies across the border."""
+    """Pairs are tokenized as the package does, also where a token lies across the border."""
     seen = []
     harness._loglikelihood_tokens = lambda pairs, **_: seen.extend(pairs)
     harness.loglikelihood(asked(*BORDERS), disable_tqdm=True)
-    ours = [cut(story.tokenizer, *pair) for pair in BORDERS]
+    ours = [tokenize_pair(story.tokenizer, *pair) for pair in BORDERS]
     assert ours == [(context, wanted) for _, context, wanted in seen]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.support.models.formula import log_softmax
 from engine import Engine, PromptError, SamplingParams
-from engine.generation.scoring import cut
+from engine.generation.scoring import tokenize_pair
 
 PROMPT = "Once upon a time, there was"
 # What lm-evaluation-harness 0.4.13 takes for the continuation (test_harness.py asks it live).
@@ -47,7 +47,7 @@ def test_scores_are_the_logits_log_probabilities(story, continuation):
 def test_borders(story, prompt, continuation):
     """Spaces at the border are the continuation's, and so is what tokens of the whole are behind as
     many as the prompt has alone."""
-    own, wanted = cut(story.tokenizer, prompt, continuation)
+    own, wanted = tokenize_pair(story.tokenizer, prompt, continuation)
     assert [story.tokenizer.piece(token) for token in wanted] == BORDERS[prompt, continuation]
     assert own == story.encode(prompt.rstrip())
     assert story.score(prompt, continuation) == story.score(own, wanted)

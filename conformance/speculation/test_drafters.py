@@ -74,7 +74,7 @@ def test_branches_that_begin_alike_share_nodes(paths):
         for token in path:
             node = branches.add(node, token)
         ends.append(node)
-    draft = branches.draft()
+    draft = branches.build()
     beginnings = {tuple(path[: i + 1]) for path in paths for i in range(len(path))}
     assert len(draft) == len(branches) == len(beginnings)
     for path, end in zip(paths, ends, strict=True):

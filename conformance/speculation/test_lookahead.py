@@ -19,7 +19,7 @@ def walk(window, target, text, steps):
     for count in steps:
         branches = DraftBuilder()
         last_row = window.add_to(text[-1], branches)
-        draft = branches.draft()
+        draft = branches.build()
         likeliest = verify(target, text, draft).likeliest
         yield window.advance([likeliest(node) for node in last_row])
         text += alone(target, text, count)[len(text) :]
@@ -34,7 +34,7 @@ def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
     window, branches = Window(W, N, seed), DraftBuilder()
     window.begin(prompt)
     nodes = window.add_to(prompt[-1], branches)
-    draft = branches.draft()
+    draft = branches.build()
     rows = window._rows
     assert rows[0][0] == prompt[-1]
     assert len(nodes) == W

@@ -47,7 +47,7 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("unigram", "scores", [0.0], r"tokenizer.ggml.scores has 1 elements for \d+ tokens"),
     ("unigram", "unknown_token_id", 10**6, "unknown_token_id is 1000000, outside"),
     ("unigram", "precompiled_charsmap", [1, 2], "precompiled_charsmap: its 2 bytes are too few"),
-    ("unigram", "precompiled_charsmap", [4, 0, 0, 0, 9, 9, 9, 9], "its 8 bytes do not hold"),
+    ("unigram", "precompiled_charsmap", [4, 0, 0, 0, 9, 9, 9, 9], "its 8 bytes are too few"),
     ("unigram", "precompiled_charsmap", [300], "precompiled_charsmap: its elements are not bytes"),
     ("unigram", "precompiled_charsmap", ["a"], r"precompiled_charsmap\[0\] must be int, got str"),
     ("unigram", "precompiled_charsmap", [4, *[0] * 7, 65], "its last replacement has no end"),

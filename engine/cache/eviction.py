@@ -109,10 +109,10 @@ class Eviction(CacheMethod):
                 received[sequence] = 0
 
     def cells_needed(self, sequence: int) -> int:
-        kept = self._keeping(sequence)
+        kept = self._cells_kept(sequence)
         return self.cells.cells_to_compact(sequence, max(kept)) if kept else 0
 
-    def _keeping(self, sequence: int) -> list[int]:
+    def _cells_kept(self, sequence: int) -> list[int]:
         """Number of cells that each block will keep; empty if nothing changes."""
         length, blocks = self.cells.lengths[sequence], len(self._blocks)
         held = [length - begin for begin in self.begins[sequence, :blocks].tolist()]
@@ -123,7 +123,7 @@ class Eviction(CacheMethod):
         """Evict what the policy does not keep."""
         cells = self.cells
         self.observed_from[sequence] = NEVER
-        if not (kept := self._keeping(sequence)):
+        if not (kept := self._cells_kept(sequence)):
             return
         into, own = cells.compaction_targets(sequence, max(kept)), cells.list_of(sequence).copy()
         begins, stays = self.begins[sequence].copy(), into[-1] == own[-1]
@@ -134,14 +134,14 @@ class Eviction(CacheMethod):
             else:
                 self._move(sequence, i, held, into[len(into) - count :])
         begins[: len(kept)] = len(into) - np.array(kept)
-        self.keep(sequence, into, begins)
+        self.compact(sequence, into, begins)
         gone = own[cells.positions[own] < 0]
         for block, begin in zip(self._blocks, begins, strict=False):
             for cache in self._caches_of(block):
                 if cache.name in self._caches:  # GPU memory is not released
                     release(self._caches[cache.name], np.append(gone, into[:begin]))
 
-    def keep(self, sequence: int, into: Array, begins: Array | int = 0) -> None:
+    def compact(self, sequence: int, into: Array, begins: Array | int = 0) -> None:
         """Make `into` the sequence's only cells, used by the blocks from `begins` on."""
         self.cells.compact(sequence, into)
         self.evicted[sequence] = self.cells.next_position(sequence)
@@ -198,10 +198,10 @@ class Eviction(CacheMethod):
         for name in step.inputs:
             kind, _, block = name.partition(".")
             if kind in seen:
-                found[name] = self._begun(seen[kind], int(block)) if block else seen[kind]
+                found[name] = self._cut_to_kept(seen[kind], int(block)) if block else seen[kind]
         return found
 
-    def _begun(self, spans: Array, block: int) -> Array:
+    def _cut_to_kept(self, spans: Array, block: int) -> Array:
         """The spans cut to the block's kept cells."""
         seen = spans.copy()
         seen[:, 1] = np.minimum(self.begins[spans[:, 0], block], spans[:, 2])

@@ -51,7 +51,7 @@ class Merged(Paged):
         self._memory: list[Array] = []  # caches of these blocks in process memory
         self._running: dict[int, int] = {}  # number of pages by sequence, after this step
 
-    def compiled(self, caches: Mapping[str, Array | DeviceRows]) -> None:
+    def on_compiled(self, caches: Mapping[str, Array | DeviceRows]) -> None:
         """Receive the step's caches, uint8 [capacity, bytes] by name; GPU caches are not
         released."""
         own = {name: rows for name, rows in caches.items() if isinstance(rows, np.ndarray)}

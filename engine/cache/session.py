@@ -18,7 +18,7 @@ from engine.atomic_write import atomic_write
 from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
 from engine.gpu.memory import DeviceRows
-from engine.model import Model, block_of
+from engine.model import Model, block_index
 from reference.op import Array
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def save(engine: "Engine", path: str | Path) -> None:
         for part in (MAGIC, struct.pack("<Q", len(header)), header):
             file.write(part)
             checksum.update(part)
-        for rows, numbers in _kept(engine.model, cells, slots, fields):
+        for rows, numbers in _saved_rows(engine.model, cells, slots, fields):
             part = rows[numbers].tobytes()
             file.write(part)
             checksum.update(part)
@@ -77,7 +77,7 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     if not path.is_file():
         raise SessionError(f"{path}: this is not a file")
     data = path.read_bytes()
-    header, body = _opened(data, path)
+    header, body = _verified(data, path)
     model = engine.model
     if header["model"] != model_digest(model.file):
         raise SessionError(f"{path}: this session is of another model")
@@ -105,7 +105,7 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     if count > model.cells.capacity:
         raise SessionError(f"{path}: it holds {count} tokens, the context {model.cells.capacity}")
     stateful: list[int] = header.get("states", [])
-    kept = _kept(model, np.arange(count), np.array(stateful), header)
+    kept = _saved_rows(model, np.arange(count), np.array(stateful), header)
     expected = sum(len(numbers) * rows.shape[1] for rows, numbers in kept)
     if len(body) != expected:
         raise SessionError(f"{path}: {len(body)} bytes of cells, expected {expected}")
@@ -115,7 +115,7 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     states, start = model.cells.states, 0
     # if there are fewer slots, the last tokens' states replace earlier ones
     slots = np.array([states.allocate(int(cells[t])) for t in stateful if states], np.int64)
-    for rows, numbers in _kept(model, cells, slots, header):
+    for rows, numbers in _saved_rows(model, cells, slots, header):
         size = len(numbers) * rows.shape[1]
         part = np.frombuffer(body, np.uint8, size, start)
         rows[numbers] = part.reshape(len(numbers), rows.shape[1])
@@ -125,13 +125,13 @@ def restore(engine: "Engine", path: str | Path) -> list[int]:
     return engine.text.held + engine.text.drawn
 
 
-def _kept(
+def _saved_rows(
     model: Model, cells: Array, slots: Array, fields: Mapping[str, Any]
 ) -> list[tuple[Array | DeviceRows, Array]]:
     """The caches and states, uint8 [rows, bytes], each with the rows that a session saves."""
     method = model.method
     found: list[tuple[Array | DeviceRows, Array]] = [
-        (cache, method.rows_of(cells, block_of(name), fields))
+        (cache, method.rows_of(cells, block_index(name), fields))
         for name, cache in model.caches.items()
     ]
     found += [(pages, method.pages_of(cells, fields)) for pages in model.pages.values()]
@@ -154,7 +154,7 @@ def _rope(model: Model) -> str:
     return model.config.rope_factor_set(model.cells.capacity) if two else ""
 
 
-def _opened(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:
+def _verified(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:
     """Verify a session file; returns its header and the bytes of its cells."""
     start = len(MAGIC) + 8
     if not data.startswith(MAGIC):

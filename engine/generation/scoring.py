@@ -44,7 +44,7 @@ def context_start_id(tokenizer: Tokenizer) -> int | None:
     return tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
 
 
-def cut(tokenizer: Tokenizer, prompt: str, continuation: str) -> Pair:
+def tokenize_pair(tokenizer: Tokenizer, prompt: str, continuation: str) -> Pair:
     """Tokenize both as lm-evaluation-harness does: trailing spaces of the prompt belong to the
     continuation, whose tokens are those of the whole text after as many as the prompt alone has,
     even if a token crosses the boundary. An empty prompt is `context_start_id`."""
@@ -80,7 +80,7 @@ def pairs_of(
 
 def _pair(engine: "Engine", prompt: Prompt, continuation: Prompt) -> Pair:
     if isinstance(prompt, str) and isinstance(continuation, str):
-        pair = cut(engine.tokenizer, prompt, continuation)
+        pair = tokenize_pair(engine.tokenizer, prompt, continuation)
     elif isinstance(prompt, str) or isinstance(continuation, str):
         raise PromptError("a prompt and its continuation must both be texts, or both token ids")
     else:

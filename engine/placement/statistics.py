@@ -148,7 +148,7 @@ def _read_folder(path: Path) -> Activations:
                 raise StatisticsError(f"{where}this is no tensor of counts")
             if math.prod(tensor.dims) > MAX_FFN:
                 raise StatisticsError(f"{where}it has more than {MAX_FFN} elements")
-            counts.append(_counts(tensor.whole(), where))
+            counts.append(_counts(tensor.read(), where))
         except torch_file.TorchFileError as error:
             raise StatisticsError(str(error)) from None
     return Activations(tuple(counts))

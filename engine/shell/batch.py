@@ -38,7 +38,7 @@ def batch(
 
     Lines that fail are reported by number on stderr, the others continue, and the exit code is 1.
     """
-    from engine.chat_templates import named
+    from engine.chat_templates import template_source
     from engine.shell.jsonl import Answers, Questions, answer_of, opened
     from engine.shell.show import loaded, progress_bar, silence
 
@@ -49,7 +49,7 @@ def batch(
     if sampling.nothing:
         raise typer.BadParameter(spelt("max_tokens is 0: an answer has a token at least"))
     params = sampling.params()
-    source = named(template) if template else None
+    source = template_source(template) if template else None
     lines, total = opened(file)
     with lines, Answers(out, None if str(file) == "-" else file) as answers:
         questions, before = Questions(lines, params, set(answers.ids)), len(answers.ids)

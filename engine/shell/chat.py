@@ -87,12 +87,12 @@ def _template(model: str, given: str) -> str | None:
     """The source of the requested template, None for the model's own; ChatError, before weights are
     loaded, if it is missing or unreadable."""
     from engine.chat import ChatTemplate, chat_template_source
-    from engine.chat_templates import TEMPLATES, named
+    from engine.chat_templates import TEMPLATES, template_source
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
 
     if given:
-        ChatTemplate(source := named(given), "", "")
+        ChatTemplate(source := template_source(given), "", "")
         return source
     with GGUFFile(resolve(model)) as file:
         try:

@@ -63,7 +63,7 @@ def with_draft_capacity(options: Options, settings: Settings) -> Options:
     )
 
 
-def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
+def make_speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
     """Build speculative decoding; raises `ModelError` if settings and models do not match."""
     if target.model.limits["tokens"] < 2:
         raise ModelError("drafts need steps of at least 2 tokens: batch or context is 1")
@@ -74,7 +74,7 @@ def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Spe
         verifier = Verifier(target.model.config.vocab, kernels, sampler)
     return Speculation(
         target.model,
-        drafter(settings, target, draft, sampler),
+        make_drafter(settings, target, draft, sampler),
         settings.draft_max,
         branches(settings),
         settings.adaptive,
@@ -82,7 +82,7 @@ def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Spe
     )
 
 
-def drafter(
+def make_drafter(
     settings: Settings, target: Loaded, draft: Loaded | None, sampler: Sampler | None = None
 ) -> Drafter:
     """Build the drafter; with a `sampler` its tokens are sampled."""

@@ -96,6 +96,6 @@ class DraftBuilder:
         """The node of this token after `parent` (-1: after the text), added if it is new."""
         return self._nodes.setdefault((parent, token), len(self._nodes))
 
-    def draft(self) -> Draft:
+    def build(self) -> Draft:
         parents, tokens = zip(*self._nodes, strict=True) if self._nodes else ((), ())
         return Draft(tokens, parents)

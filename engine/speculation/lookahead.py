@@ -126,7 +126,7 @@ class LookaheadDrafter:
                 if len(branches) >= most:
                     break
                 node = branches.add(node, token)
-        return branches.draft()
+        return branches.build()
 
     def verified(self, step: Verification) -> None:
         ahead = len(step.tokens)

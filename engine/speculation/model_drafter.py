@@ -157,7 +157,7 @@ def grow(
         owners = [(branch.sequence,) for branch in grown]
         rows = state.model.step(tokens, [position] * len(grown), owners, range(len(grown)))
         live, position = grown, position + 1
-    return found.draft()
+    return found.build()
 
 
 def draw(state: DraftState, most: int, sampler: Sampler, p_min: float) -> Draft:

@@ -152,7 +152,7 @@ class TrieDrafter:
         for n in range(min(self._suffix, len(text)), 0, -1):
             if found := self.trie.find(text[-n:]):
                 _add_most_frequent(found, branches, room)
-        return branches.draft()
+        return branches.build()
 
     def verified(self, step: Verification) -> None:
         self.trie.read(step.tokens)

@@ -36,7 +36,7 @@ def batch(
     Each answer is the one that its prompt would have alone; without a seed it varies.
     """
     from bench.fleet.shares import Batch, Perplexity, Prompt
-    from engine.chat_templates import named as template_named
+    from engine.chat_templates import template_source
     from engine.perplexity import Passage
     from engine.shell.jsonl import Answers, Questions, answer_of
     from engine.shell.jsonl import opened as file_opened
@@ -45,7 +45,7 @@ def batch(
         raise typer.BadParameter("--parallel and --predict are whole numbers from 1 up")
     params = sampling.params()
     held = model_of(model, loading, sequences=parallel, sampling=params)
-    job = Batch(held, template_named(template) if template else None)
+    job = Batch(held, template_source(template) if template else None)
     first = Perplexity(held), [(0, Passage([*range(1, 33)], 16))]
     lines, total = file_opened(file)
     with lines, Answers(out, None if str(file) == "-" else file) as answers:
