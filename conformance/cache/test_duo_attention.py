@@ -16,7 +16,7 @@ from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
 from engine import DuoAttention, Engine, SamplingParams
 from engine.cache.session import SessionError
-from engine.cache.streaming import BACK, StreamedError
+from engine.cache.streaming import ROLLBACK, StreamedError
 from engine.errors import EngineError, ModelError
 from engine.policies.retrieval import alphas, write
 from engine.policies.table import format_policy, parse_policy
@@ -88,7 +88,7 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
             found.append(text(engine, engine.text.held + engine.text.drawn + PROMPT[:20]))
             told.append(found)
             length = model.cells.lengths[0]
-            begin = (length - RECENT) // STRIDE * STRIDE - BACK  # as of the last step
+            begin = (length - RECENT) // STRIDE * STRIDE - ROLLBACK  # as of the last step
             assert (begin > SINKS, method.packed) == (True, held := SINKS + length - begin)
             heads, streaming = STREAM.size, STREAM.sum()
             row = 2 * 2 * 16  # bytes of a key and a value in F16

@@ -9,7 +9,7 @@ import pytest
 from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
 from engine import Engine, SamplingParams
-from engine.cache.two_bits import BACK, PackedError
+from engine.cache.two_bits import ROLLBACK, PackedError
 from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, page_of_keys, page_of_values
 
@@ -42,7 +42,7 @@ def test_what_is_packed_is_the_references(load):
         own, method = engine.model.cells.list_of(0), engine.model.method
         pages, rows = method.page_of[own[GROUP - 1 :: GROUP]], method.held(0)
         assert (pages >= 0).sum() == method.packed == PACKED
-        assert rows == len(own) - GROUP * PACKED + BACK
+        assert rows == len(own) - GROUP * PACKED + ROLLBACK
         width = 2 * SMALL.head_dim * SMALL.kv_heads
         assert engine.timings.cache == SMALL.blocks * (2 * width * rows + 11 * width * PACKED)
         for part, page_of in (("k", page_of_keys), ("v", page_of_values)):
