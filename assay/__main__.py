@@ -18,8 +18,13 @@ def main() -> None:
     _interrupt_again()
     claim("bench", "conformance", "data")
     from engine.shell import main as program
+    from kernels.child import leave
 
-    program()
+    try:
+        program()
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        leave(end.code)
 
 
 def _interrupt_again() -> None:

@@ -1,10 +1,12 @@
-"""Where a child process finds its modules, and how it ends."""
+"""Where a child process finds its modules, and how a process ends whose work is done."""
 
 import atexit
 import os
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import NoReturn
 
 HERE = str(Path(__file__).absolute().parents[1])
 ROOMS = ("reference", "kernels", "engine", "conformance", "bench", "data")
@@ -17,11 +19,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def leave() -> None:
+def leave(status: int = 0) -> NoReturn:
     """End this process, whose work is done. To take apart what Python and LLVM have made of its
     modules and kernels would take half a second, for which somebody waits."""
     atexit._run_exitfuncs()
-    os._exit(0)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)
 
 
 def _has_others(path: str) -> bool:
