@@ -22,8 +22,7 @@ def _program() -> None:
     try:
         program()
     except SystemExit as end:
-        assert isinstance(end.code, int)
-        leave(end.code)
+        leave(int(end.code or 0))
 
 
 def _interrupt_again() -> None:

@@ -44,7 +44,7 @@ def op(
     """
     from bench.machine.conditions import conditions
     from bench.ops.alone import alone, compile_all
-    from engine.shell.show import stderr, stdout
+    from engine.shell.terminal import stderr, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.cpu.runtime.team import Team
     from kernels.table import ANY, variants
@@ -165,7 +165,7 @@ def title(case: "Case", name: str, threads: int) -> str:
 
 def table(rows: "Sequence[Alone]") -> "Table":
     """Two lines a variant: on hot and on cold caches."""
-    from engine.shell.show import figures
+    from engine.shell.terminal import figures
 
     errors, speeds = figures("error/bound", "NMSE"), figures("us", "GB/s", "GFLOP/s")
     found = grid("variant", *errors, "cache", *speeds, "of the limit")

@@ -17,7 +17,7 @@ WIDE = 100  # columns of a terminal from which there is room for more space betw
 def still_bar() -> "Progress":
     """Redraws itself only when it is told to: a thread that does would take a core from what is
     measured."""
-    from engine.shell.show import progress_bar
+    from engine.shell.terminal import progress_bar
 
     bar = progress_bar()
     bar.live.auto_refresh = False
@@ -28,7 +28,7 @@ def grid(*columns: "str | Column") -> "Table":
     """A table without lines, to fill: long words go on in the next line, figures stay in one."""
     from rich.table import Table
 
-    from engine.shell.show import stdout
+    from engine.shell.terminal import stdout
 
     gap = 2 if stdout().width >= WIDE else 1
     found = Table(*columns, box=None, padding=(0, gap, 0, 0), pad_edge=False)

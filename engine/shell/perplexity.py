@@ -45,7 +45,8 @@ def perplexity(
     from engine.atomic_write import check
     from engine.perplexity import LogitsFile, Scorer, Tally, writing
     from engine.perplexity.scores import Coded
-    from engine.shell.show import loaded, progress_bar
+    from engine.shell.show import loaded
+    from engine.shell.terminal import progress_bar
 
     with ExitStack() as stack:
         kept = stack.enter_context(LogitsFile(base)) if base else None
@@ -121,7 +122,7 @@ def as_dict(
 
 def show(found: "Perplexity", comparison: "Comparison | None", text: "Text") -> None:
     """What llama.cpp prints at the end."""
-    from engine.shell.show import figures, print_table, stdout
+    from engine.shell.terminal import figures, print_table, stdout
 
     each = f"{len(text.chunks):,} chunks of {text.context:,}"
     value, error = found.perplexity.value, found.perplexity.error

@@ -29,7 +29,8 @@ def run(
     """Continue a prompt with a GGUF model, and say where the time went."""
     from engine.atomic_write import check
     from engine.shell.prompts import prompt_text, unescaped_sampling
-    from engine.shell.show import loaded, print_timings, silence
+    from engine.shell.show import loaded, print_timings
+    from engine.shell.terminal import silence
 
     if text.quiet:
         silence()
