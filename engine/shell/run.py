@@ -30,9 +30,10 @@ def run(
     from engine.atomic_write import check
     from engine.shell.prompts import prompt_text, unescaped_sampling
     from engine.shell.show import loaded, print_timings
-    from engine.shell.terminal import silence
 
     if text.quiet:
+        from engine.shell.terminal import silence
+
         silence()
     if text.escape:
         sampling = unescaped_sampling(sampling)
