@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from pkgutil import resolve_name
 
 from assay.rooms import claim
 from kernels.child import begin, leave
@@ -17,10 +18,8 @@ def main() -> None:
 
 
 def _program() -> None:
-    from engine.shell import main as program
-
     try:
-        program()
+        resolve_name("engine.shell:main")()
     except SystemExit as end:
         leave(int(end.code or 0))
 

@@ -66,9 +66,7 @@ class Commands(Mapping[str, Any]):
 
     @cached_property
     def _ours(self) -> dict[str, Any]:
-        return {
-            name: (kind, about) for kind, own in COMMANDS.items() for name, about in own.items()
-        }
+        return {name: (kind, own[name]) for kind, own in COMMANDS.items() for name in own}
 
     @cached_property
     def _added(self) -> dict[str, Any]:
