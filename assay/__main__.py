@@ -1,25 +1,27 @@
 """The program `assay`, also as `python -m assay`."""
 
-import gc
 import signal
 import sys
+from pkgutil import resolve_name
 
 from assay.rooms import claim
+from kernels.child import begin, leave
 
-# Objects made between two searches for garbage. Imports make 200,000, all of which stay; searching
-# among them every 700, as Python does, took a tenth of a second of each start.
-GARBAGE = 100_000
 SOON = 0.05  # seconds
 
 
 def main() -> None:
     """Run the program on the rooms beside this package."""
-    gc.set_threshold(GARBAGE)
     _interrupt_again()
     claim("bench", "conformance", "data")
-    from engine.shell import main as program
+    begin(_program)
 
-    program()
+
+def _program() -> None:
+    try:
+        resolve_name("engine.shell:main")()
+    except SystemExit as end:
+        leave(int(end.code or 0))
 
 
 def _interrupt_again() -> None:

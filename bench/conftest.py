@@ -20,7 +20,7 @@ from bench.report import card, quality
 from bench.report.lookup import rows_of
 from bench.report.markdown import table_lines
 from bench.shell.display import teller
-from engine.shell.show import progress_bar
+from engine.shell.terminal import progress_bar
 from kernels.cpu.runtime.team import Team
 
 PLAN = pytest.StashKey[Plan]()

@@ -124,7 +124,7 @@ def inside(
         if input is not None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input.encode())))
         monkeypatch.setattr(sys, "argv", ["assay", *map(str, arguments)])
-        monkeypatch.setattr("engine.shell.show.stderr.quiet", False)  # whatever -q did before
+        monkeypatch.setattr("engine.shell.terminal.stderr.quiet", False)  # whatever -q did before
         with pytest.raises(SystemExit) as ended:
             main()
         code = ended.value.code

@@ -37,7 +37,7 @@ from engine.gguf.file import GGUFError, GGUFFile, ValueType
 from engine.metadata.config import config_of
 from engine.models.table import FAMILIES
 from engine.recurrent import is_small
-from engine.shell.show import bytes_bar
+from engine.shell.terminal import bytes_bar
 from engine.sparsity import MAGIC, THRESHOLD
 from reference.formats import FORMATS, Format
 from reference.formats.format import Bytes

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from kernels.certificates import Store, reached
 from kernels.certify import certify
-from kernels.child import environment
+from kernels.child import begin, environment
 from kernels.table import find_any
 from kernels.trial import Request
 
@@ -73,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

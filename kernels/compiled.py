@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from kernels.cache import ready
 from kernels.certificates import shares_of
-from kernels.child import environment, leave
+from kernels.child import begin, environment, leave
 from kernels.cpu.runtime import sequence, streaming, team
 from kernels.cpu.runtime.cores import allowed_cores
 from kernels.cpu.runtime.io_pool import SHARES as OF_READERS
@@ -96,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -46,6 +46,7 @@ def _source(module: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
+@cache
 def _imported(path: Path) -> bytes:
     """A source as this process imported it, or EditedError if its file has changed since."""
     source = path.read_bytes()
@@ -70,9 +71,10 @@ def _is_stale(path: Path, source: bytes) -> bool:
     seconds, which an edit may leave unchanged."""
     bytecode = Path(importlib.util.cache_from_source(path))
     try:
-        status, kept = path.stat(), bytecode.read_bytes()
+        status = path.stat()
         if status.st_ctime_ns < bytecode.stat().st_mtime_ns:
             return False  # compiled after the last edit
+        kept = bytecode.read_bytes()
         taken = struct.pack("<2L", int(status.st_mtime) & 0xFFFFFFFF, status.st_size)
         if not any(kept[4:8]) and kept[8:16] != taken:
             return False  # of another edit: Python has not loaded it

@@ -22,7 +22,7 @@ import numpy as np
 
 from kernels.call import AnyKernel, bind, emulated
 from kernels.certificates import Certificate, Key, code_of, construction_of
-from kernels.child import leave
+from kernels.child import begin, leave
 from kernels.cpu.runtime.sequence import in_turn
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.domain import extent, fixed, node_cases
@@ -268,4 +268,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

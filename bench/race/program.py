@@ -19,7 +19,7 @@ from bench.race.timing import Rule
 from bench.report.lookup import rows_of
 from bench.report.markdown import write_page
 from bench.report.table import Section, Table
-from engine.shell.show import stderr, stdout
+from engine.shell.terminal import stderr, stdout
 from kernels.cpu.runtime.cores import physical_cores
 
 Tell = Callable[[str], None]  # receives what is being done

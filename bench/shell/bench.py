@@ -59,7 +59,7 @@ def bench(
     from bench.race.results import Results, results_folder
     from bench.race.timing import Rule, race
     from engine.embedded import resolve
-    from engine.shell.show import note, progress_bar, stdout
+    from engine.shell.terminal import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
 
     if repeats < 1:
@@ -195,10 +195,10 @@ def table(rows: "Sequence[Measurement]") -> "Table":
     """One row a test and contender; how many times as fast Assay is as each peer."""
     from bench.contenders.contender import OURS
     from bench.race.ratio import ratio
-    from engine.shell import show
+    from engine.shell import terminal
 
-    rates = show.figures("tokens/s", "sd", "median")
-    found = show.table("test", *show.figures("threads"), "by", *rates, "Assay is")
+    rates = terminal.figures("tokens/s", "sd", "median")
+    found = terminal.table("test", *terminal.figures("threads"), "by", *rates, "Assay is")
     order = list(dict.fromkeys((row.test, row.threads) for row in rows))
     present = [row for row in rows if row.samples]
     for test in order:

@@ -50,7 +50,7 @@ def board(
     from bench.race.timing import Rule
     from bench.report.markdown import write_page
     from bench.report.page import page
-    from engine.shell.show import note, progress_bar, stdout
+    from engine.shell.terminal import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS
 

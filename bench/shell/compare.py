@@ -45,7 +45,7 @@ def compare(
     from bench.compare import stored
     from bench.race.results import ResultsError, find, is_stored, results_folder
     from bench.trees import side
-    from engine.shell.show import stdout
+    from engine.shell.terminal import stdout
     from kernels.cpu.runtime.team import MOST_THREADS
 
     if not 0 <= threads <= MOST_THREADS:
@@ -113,7 +113,7 @@ def _measure(
     a: "Side", b: "Side", cases: "list[tuple[BenchCase, str]]", threads: int, everything: bool
 ) -> "Comparison":
     from bench.compare import measured
-    from engine.shell.show import progress_bar
+    from engine.shell.terminal import progress_bar
     from kernels.cpu.runtime.cores import physical_cores
 
     with progress_bar() as bar:
@@ -127,10 +127,10 @@ def _measure(
 
 def table(comparison: "Comparison") -> "Table":
     """For people: times, ratio with its interval, and what noise makes."""
-    from engine.shell import show
+    from engine.shell import terminal
 
-    numbers = show.figures("A (us)", "B (us)", "B / A", "interval", "noise")
-    found = show.table("case", *numbers, "B is")
+    numbers = terminal.figures("A (us)", "B (us)", "B / A", "interval", "noise")
+    found = terminal.table("case", *numbers, "B is")
     for row in comparison.rows:
         found.add_row(
             row.title,

@@ -16,7 +16,7 @@ WIDE = 100  # columns of a terminal from which there is room for wider spacing
 
 def still_bar() -> "Progress":
     """A progress bar without a refresh thread, which would take a core from the measurement."""
-    from engine.shell.show import progress_bar
+    from engine.shell.terminal import progress_bar
 
     bar = progress_bar()
     bar.live.auto_refresh = False
@@ -27,7 +27,7 @@ def grid(*columns: "str | Column") -> "Table":
     """An empty table without lines: long words wrap, figures do not."""
     from rich.table import Table
 
-    from engine.shell.show import stdout
+    from engine.shell.terminal import stdout
 
     gap = 2 if stdout().width >= WIDE else 1
     found = Table(*columns, box=None, padding=(0, gap, 0, 0), pad_edge=False)

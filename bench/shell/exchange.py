@@ -41,7 +41,7 @@ def exchange(
     from bench.exchange.evaluate import evaluate
     from bench.machine.limits import limits
     from bench.race.timing import Rule
-    from engine.shell.show import note, progress_bar, stdout
+    from engine.shell.terminal import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS
 
@@ -97,7 +97,7 @@ def to_json(one: "Evaluated") -> dict[str, Any]:
 
 
 def _show(found: "list[Evaluated]") -> None:
-    from engine.shell.show import print_table
+    from engine.shell.terminal import print_table
 
     rows = []
     for one in found:

@@ -51,7 +51,7 @@ def judge(
     Exit 0 if it passed: by its numbers alone, whatever laws it breaks. A failure is reported with
     the smallest case that shows it and the command that runs it again.
     """
-    from engine.shell.show import progress_bar
+    from engine.shell.terminal import progress_bar
     from kernels.foreign.candidate import Candidate
     from kernels.foreign.child import Limits
     from kernels.foreign.judge import judge as judged
@@ -102,7 +102,7 @@ def judge(
 
 def _tell(report: "Report", html: Path | None, as_json: bool) -> None:
     """On standard output, and if wanted as a page; exit status 1 if it has not passed."""
-    from engine.shell.show import stdout
+    from engine.shell.terminal import stdout
 
     if html:
         from bench.report.page import judged_page
@@ -132,7 +132,7 @@ def _write(op: str, kind: str, format: str | None, file: str) -> None:
 
 def show(report: "Report") -> None:
     """The report for people."""
-    from engine.shell.show import stdout
+    from engine.shell.terminal import stdout
 
     console = stdout()
     say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
@@ -177,7 +177,7 @@ def _laws(report: "Report") -> "Table":
 
 
 def _times(report: "Report") -> "Table":
-    from engine.shell.show import figures
+    from engine.shell.terminal import figures
 
     found = grid("who", "shape", *figures("us", "of the limit", "its time over theirs"))
     for row in report.times:

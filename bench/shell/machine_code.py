@@ -16,7 +16,7 @@ THREADS = 128  # threads of a block, where nothing tells how many run
 
 def show(op: str, format: str | None, variant: str | None, capability: int, as_json: bool) -> None:
     """What the op's CUDA kernels take, load and wait for on GPUs of a capability."""
-    from engine.shell.show import figures, stdout
+    from engine.shell.terminal import figures, stdout
     from kernels.cuda.runtime import sass
     from kernels.cuda.runtime.device import OLDEST
     from kernels.cuda.table import CUDA_KERNELS

@@ -48,7 +48,7 @@ def op(
     """
     from bench.machine.conditions import conditions
     from bench.ops.single_op import compile_all, single_op
-    from engine.shell.show import stderr, stdout
+    from engine.shell.terminal import stderr, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.cpu.runtime.team import Team
     from kernels.table import ANY, variants
@@ -168,7 +168,7 @@ def title(case: "Case", name: str, threads: int) -> str:
 
 def table(rows: "Sequence[SingleOp]") -> "Table":
     """Two lines for each variant: on hot and on cold caches."""
-    from engine.shell.show import figures
+    from engine.shell.terminal import figures
 
     errors, speeds = figures("error/bound", "NMSE"), figures("us", "GB/s", "GFLOP/s")
     found = grid("variant", *errors, "cache", *speeds, "of the limit")

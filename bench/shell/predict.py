@@ -33,7 +33,7 @@ def predict(
     from bench.race.results import read_folder
     from data.gpus import gpus
     from data.shapes import read as shapes
-    from engine.shell.show import figures, stdout
+    from engine.shell.terminal import figures, stdout
     from kernels.cuda.runtime import sass
 
     for asked, name, known in (("gpu", gpu, gpus()), ("model", model, shapes().models)):

@@ -54,7 +54,8 @@ def profile(
     from bench.engine.profile import neurons
     from bench.machine.conditions import conditions
     from engine.passes.count import count_neurons
-    from engine.shell.show import loaded, stdout
+    from engine.shell.show import loaded
+    from engine.shell.terminal import stdout
 
     if prompt < 0:
         raise typer.BadParameter(f"--prompt must not be negative, got {prompt}")
@@ -168,7 +169,7 @@ def kept_list(found: "Profile") -> list[dict[str, Any]]:
 
 def kept_table(found: "Profile") -> "Table":
     """A row for each block, and one for all of them."""
-    from engine.shell.show import figures
+    from engine.shell.terminal import figures
 
     rows = [tuple(row.values()) for row in kept_list(found)]
     result = grid("cache", *figures("cells", "KB of attention"))
@@ -192,7 +193,7 @@ def neurons_list(blocks: "Mapping[str, Counted]", tokens: int) -> list[dict[str,
 def neurons_table(blocks: "Mapping[str, Counted]", tokens: int) -> "Table":
     """A row for each sparse block, and one for all of them."""
     from bench.engine.profile import joined
-    from engine.shell.show import figures
+    from engine.shell.terminal import figures
 
     shares = figures("% active", "% recall", "% precision")
     result = grid(f"neurons, {tokens} random tokens", *shares)
@@ -205,7 +206,7 @@ def neurons_table(blocks: "Mapping[str, Counted]", tokens: int) -> "Table":
 def table(found: "Profile", rows: "Sequence[tuple[str, int, Measurement]]") -> "Table":
     """A row for each kernel with its calls, or for each node (calls 0); then what is in none of
     them, and the step."""
-    from engine.shell.show import figures
+    from engine.shell.terminal import figures
 
     unit, factor = ("ms", 1e3) if found.step.median >= MILLISECONDS_FROM else ("us", 1e6)
     counted = any(calls for _, calls, _ in rows)

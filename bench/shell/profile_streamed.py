@@ -20,7 +20,8 @@ def profile_streamed(
     """The command, once it is known that there is a budget."""
     from bench.machine.conditions import conditions
     from bench.offload.step import streamed_step
-    from engine.shell.show import loaded, stdout
+    from engine.shell.show import loaded
+    from engine.shell.terminal import stdout
 
     busy = conditions().busy
     with loaded(model, loading) as engine, still_bar() as bar:
@@ -61,7 +62,7 @@ def as_dict(found: "StreamedStep") -> dict[str, Any]:
 
 def table(found: "StreamedStep") -> "Table":
     """A row for each block that has anything on disk, and one for all of them."""
-    from engine.shell.show import figures
+    from engine.shell.terminal import figures
 
     reading, steps = found.reading, found.reading.steps
     sparse = any(block.hits + block.misses for block in reading.blocks.values())

@@ -32,7 +32,7 @@ def report(
     from bench.report.page import page
     from bench.report.report import report as report_on
     from engine.atomic_write import atomic_write, check
-    from engine.shell.show import note, progress_bar
+    from engine.shell.terminal import note, progress_bar
     from kernels.planted import load_planted
     from kernels.tuning import current
 

@@ -110,7 +110,7 @@ def test_what_an_engine_would_use_is_shown(assay):
 
 def test_the_table_fits_eighty_columns(assay, monkeypatch):
     """Title, header, and two lines a variant: what programs get, for people."""
-    monkeypatch.setattr("engine.shell.show.PIPE_WIDTH", 80)
+    monkeypatch.setattr("engine.shell.terminal.PIPE_WIDTH", 80)
     words = "linear", "--all", "--format", "Q4_0", "--shape", "tokens=1,hidden=256,out=64"
     code, stdout, _ = assay(*words)
     lines = stdout.splitlines()

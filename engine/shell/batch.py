@@ -40,7 +40,8 @@ def batch(
     """
     from engine.chat_templates import template_source
     from engine.shell.jsonl import Answers, Questions, answer_of, opened
-    from engine.shell.show import loaded, progress_bar, silence
+    from engine.shell.show import loaded
+    from engine.shell.terminal import progress_bar, silence
 
     if quiet:
         silence()

@@ -33,7 +33,7 @@ def bundle(
     from engine.gguf.file import GGUFFile
     from engine.offload.bundle import bundles
     from engine.offload.bundling import bundle, unbundle
-    from engine.shell.show import bytes_bar
+    from engine.shell.terminal import bytes_bar
 
     with GGUFFile(resolve(model)) as file, bytes_bar(out.name) as progress:
         (unbundle if undo else bundle)(file, out, progress)
@@ -55,7 +55,7 @@ def bundle(
 
 def _show(found: "list[Bundle]") -> None:
     """Print a line for each kind of bundle, and the padding's cost."""
-    from engine.shell.show import figures, print_table
+    from engine.shell.terminal import figures, print_table
 
     kinds = Counter(
         (

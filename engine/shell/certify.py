@@ -30,7 +30,7 @@ def certify(
     """
     from dataclasses import asdict
 
-    from engine.shell.show import note, print_table, progress_bar
+    from engine.shell.terminal import note, print_table, progress_bar
     from kernels.table import complaints
 
     for complaint in complaints():

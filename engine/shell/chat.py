@@ -38,9 +38,10 @@ def chat(
     """
     from engine.atomic_write import check
     from engine.shell.prompts import prompt_text, unescaped_sampling
-    from engine.shell.show import loaded, print_timings, silence
+    from engine.shell.show import loaded, print_timings
     from engine.shell.talk.conversation import Conversation
     from engine.shell.talk.slash import Chat
+    from engine.shell.terminal import silence
 
     if text.quiet:
         silence()

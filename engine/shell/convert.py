@@ -13,7 +13,7 @@ from engine.shell.command_line.groups import option
 def _print_supported(wanted: bool) -> None:
     if wanted:
         from engine.convert import FAMILIES
-        from engine.shell.show import print_table
+        from engine.shell.terminal import print_table
 
         print_table(
             ("architecture in config.json", "models", "in GGUF"),
@@ -47,7 +47,8 @@ def convert(
     """Write a Hugging Face model as a GGUF file, for this engine and llama.cpp alike."""
     from engine.convert import OUTTYPES
     from engine.convert import convert as write
-    from engine.shell.show import loading, note, stdout
+    from engine.shell.show import loading
+    from engine.shell.terminal import note, stdout
 
     if outtype.upper() not in OUTTYPES:
         raise typer.BadParameter(

@@ -32,7 +32,8 @@ def imatrix(
     from engine.embedded import resolve
     from engine.passes.observe import Observed, joined, met, observe
     from engine.shell.perplexity import read_text
-    from engine.shell.show import loaded, progress_bar
+    from engine.shell.show import loaded
+    from engine.shell.terminal import progress_bar
 
     text, _ = read_text(model, file, context, chunks, None)
     check(out, None if str(file) == "-" else file)
@@ -53,7 +54,7 @@ def imatrix(
 def keep(sums: "dict[str, Observed]", text: "Text", out: Path, file: Path, as_json: bool) -> None:
     """Write the statistics of a text, and report it."""
     from engine.quantise.importance import unmet, write
-    from engine.shell.show import note
+    from engine.shell.terminal import note
 
     tokens = text.chunks.size
     write(out, sums, tokens, (file.name,), len(text.chunks), text.context)

@@ -41,7 +41,7 @@ def inspect(
     from engine.embedded import resolve
     from engine.gguf.edit import edited, keys_of, rewrite
     from engine.gguf.file import GGUFError, GGUFFile
-    from engine.shell.show import bytes_bar
+    from engine.shell.terminal import bytes_bar
 
     if (out is None) != (not settings and not removed):
         raise typer.BadParameter("--set and --remove go with -o OUT, and -o with one of them")
@@ -85,7 +85,7 @@ def _described(file: "GGUFFile", tensors: bool) -> dict[str, Any]:
 def _bundles(file: "GGUFFile") -> "dict[str, Bundle]":
     """Bundles by tensor; none for an inconsistent file, with a note."""
     from engine.offload.bundle import BundleError, bundles
-    from engine.shell.show import note
+    from engine.shell.terminal import note
 
     try:
         return {bundle.name: bundle for bundle in bundles(file).values()}
@@ -101,7 +101,7 @@ def _type_name(file: "GGUFFile", key: str) -> str:
 
 def _show(file: "GGUFFile", tensors: bool) -> None:
     from engine.gguf.cursor import NUMBERS
-    from engine.shell.show import figures, print_table, stdout
+    from engine.shell.terminal import figures, print_table, stdout
 
     bundles = _bundles(file)
     keys = []

@@ -17,6 +17,7 @@ def main() -> None:
         from engine.shell.program import app
 
         code = app(prog_name="assay", standalone_mode=False)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         _fail("interrupted")
     except BrokenPipeError:

@@ -26,7 +26,7 @@ def ops(
         return
     from rich.markup import escape
 
-    from engine.shell.show import note, stdout, table
+    from engine.shell.terminal import note, stdout, table
     from kernels.certificates import Key, Store
     from kernels.table import EVERY, brought, complaints, of_packages
     from reference.table import OPS

@@ -46,7 +46,8 @@ def perplexity(
     from engine.atomic_write import check
     from engine.perplexity import LogitsFile, Scorer, Tally, writing
     from engine.perplexity.scores import Coded
-    from engine.shell.show import loaded, progress_bar
+    from engine.shell.show import loaded
+    from engine.shell.terminal import progress_bar
 
     with ExitStack() as stack:
         kept = stack.enter_context(LogitsFile(base)) if base else None
@@ -122,7 +123,7 @@ def as_dict(
 
 def show(found: "Perplexity", comparison: "Comparison | None", text: "Text") -> None:
     """Print the same results as llama.cpp."""
-    from engine.shell.show import figures, print_table, stdout
+    from engine.shell.terminal import figures, print_table, stdout
 
     each = f"{len(text.chunks):,} chunks of {text.context:,}"
     value, error = found.perplexity.value, found.perplexity.error

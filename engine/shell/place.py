@@ -38,7 +38,7 @@ def place(
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
     from engine.placement import Speeds, budget_bytes, find, statistics
-    from engine.shell.show import note, progress_bar
+    from engine.shell.terminal import note, progress_bar
 
     path = resolve(model)
     speeds = Speeds(1e9 * cpu_speed, 1e9 * gpu_speed, sync_cost / 1e6)
@@ -91,7 +91,7 @@ def _described(found: "Found", activations: "Activations | None") -> dict[str, A
 
 
 def _show(found: "Found", activations: "Activations | None") -> None:
-    from engine.shell.show import figures, print_table, stdout
+    from engine.shell.terminal import figures, print_table, stdout
 
     said = _described(found, activations)
     names = ["block", "neurons", "on the GPU", "share", "bytes"]

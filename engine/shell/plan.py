@@ -34,7 +34,7 @@ def plan(
 
 def _of_stages(model: "Model", as_json: bool) -> None:
     """For a model on the CPU: stages, and the outputs' places in the arena."""
-    from engine.shell.show import print_table, stdout
+    from engine.shell.terminal import print_table, stdout
 
     ready = model.plan
     stage = {
@@ -70,7 +70,7 @@ def _of_stages(model: "Model", as_json: bool) -> None:
 
 def _of_sides(model: "Model", as_json: bool) -> None:
     """For a model on a GPU: which nodes it runs."""
-    from engine.shell.show import print_table, stdout
+    from engine.shell.terminal import print_table, stdout
 
     rows = [
         {"node": s.node.label, "op": s.node.op, "kernel": s.kernel.name, "target": s.kernel.target}

@@ -1,30 +1,15 @@
-"""The program's commands, one file each; rooms above the engine add theirs."""
+"""The program's commands, one file each; rooms above the engine add theirs. A command is imported,
+and described to typer, when it is used: all would take a tenth of a warm start."""
 
-from collections.abc import Callable
-from importlib.metadata import entry_points
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_group
 
-from engine.shell import (
-    batch,
-    bundle,
-    certify,
-    chat,
-    convert,
-    embed,
-    imatrix,
-    inspect,
-    ops,
-    perplexity,
-    place,
-    plan,
-    quantize,
-    run,
-    sparsify,
-    tokenize,
-    tune,
-)
 from engine.shell.command_line.command import Command, Program
 from engine.shell.command_line.groups import spread
 
@@ -37,53 +22,90 @@ Begin with a model that comes along, then with any GGUF file:
 `assay COMMAND --help` tells what a command takes; docs/tutorial.md is an hour
 with all of them.
 """
-COMMANDS: dict[str, dict[Callable[..., None], str]] = {
+COMMANDS = {  # of each kind what begins a line of --help and what stands behind it
     "Write": {
-        run.run: "Continue a prompt.",
-        chat.chat: "Chat with a model.",
-        batch.batch: "Answer a file of prompts.",
-        tokenize.tokenize: "Print a text's tokens.",
-        embed.embed: "Print texts as vectors.",
+        "run": "Continue a prompt.",
+        "chat": "Chat with a model.",
+        "batch": "Answer a file of prompts.",
+        "tokenize": "Print a text's tokens.",
+        "embed": "Print texts as vectors.",
     },
     "Models": {
-        convert.convert: "Write a Hugging Face model as a GGUF file.",
-        inspect.inspect: "Print a file's metadata and tensors, or change keys.",
-        imatrix.imatrix: "Compute an importance matrix.",
-        quantize.quantize: "Write a model in another weight format.",
-        sparsify.sparsify: "Make a sparse model with predictors.",
-        bundle.bundle: "Store each neuron's rows contiguously on disk.",
-        perplexity.perplexity: "Measure how well a model predicts a text.",
+        "convert": "Write a Hugging Face model as a GGUF file.",
+        "inspect": "Print a file's metadata and tensors, or change keys.",
+        "imatrix": "Compute an importance matrix.",
+        "quantize": "Write a model in another weight format.",
+        "sparsify": "Make a sparse model with predictors.",
+        "bundle": "Store each neuron's rows contiguously on disk.",
+        "perplexity": "Measure how well a model predicts a text.",
     },
     "Kernels": {
-        ops.ops: "List ops and their kernels.",
-        certify.certify: "Try kernels and store certificates.",
-        plan.plan: "Print the nodes of a step.",
-        place.place: "Choose a sparse model's neurons for the GPU.",
-        tune.tune: "Tune kernels for this machine.",
+        "ops": "List ops and their kernels.",
+        "certify": "Try kernels and store certificates.",
+        "plan": "Print the nodes of a step.",
+        "place": "Choose a sparse model's neurons for the GPU.",
+        "tune": "Tune kernels for this machine.",
     },
 }
 ADDED = "Measure"  # by other rooms
+SETTINGS: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+class Commands(Mapping[str, Any]):
+    """By name, as typer has them."""
+
+    def __getitem__(self, name: str) -> Any:
+        """KeyError if there is none."""
+        return _made(name, self._ours.get(name) or self._added[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ours | self._added)
+
+    def __len__(self) -> int:
+        return len(self._ours | self._added)
+
+    @cached_property
+    def _ours(self) -> dict[str, Any]:
+        return {name: (kind, own[name]) for kind, own in COMMANDS.items() for name in own}
+
+    @cached_property
+    def _added(self) -> dict[str, Any]:
+        return {point.name: point for point in entry_points(group="assay.commands")}
+
+
+@cache
+def _made(name: str, found: tuple[str, str] | EntryPoint) -> Any:
+    alone = typer.Typer(**SETTINGS)
+    if isinstance(found, EntryPoint):
+        kind, about, command = ADDED, None, found.load()
+    else:
+        kind, about = found
+        command = resolve_name(f"engine.shell.{name}:{name}")
+    if isinstance(command, typer.Typer):  # one with commands of its own
+        alone.add_typer(command, name=name, rich_help_panel=kind)
+    else:
+        described = alone.command(name, cls=Command, short_help=about, rich_help_panel=kind)
+        described(spread(command))
+    return get_group(alone).commands[name]
+
+
+class Assay(Program):
+    """The program itself."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**{**attrs, "commands": Commands()})
+
 
 app = typer.Typer(
     name="assay",
-    cls=Program,
+    cls=Assay,
     help="A lab in which LLM kernels prove themselves before an engine may use them.",
     epilog="ASSAY_CACHE is the folder of certificates and compiled kernels; ASSAY_TRACEBACK=1"
     " shows where an error came from.",
     invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    **SETTINGS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for kind, commands in COMMANDS.items():
-    for command, summary in commands.items():
-        app.command(cls=Command, short_help=summary, rich_help_panel=kind)(spread(command))
-for added in entry_points(group="assay.commands"):
-    command = added.load()
-    if isinstance(command, typer.Typer):  # one with subcommands
-        app.add_typer(command, name=added.name, rich_help_panel=ADDED)
-    else:
-        app.command(added.name, cls=Command, rich_help_panel=ADDED)(spread(command))
 
 
 def _version(wanted: bool) -> None:

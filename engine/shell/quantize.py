@@ -55,7 +55,8 @@ def quantize(
     from engine.gguf.file import GGUFFile
     from engine.quantise import Recipe, choices, quantise
     from engine.quantise.importance import read
-    from engine.shell.show import loading, note
+    from engine.shell.show import loading
+    from engine.shell.terminal import note
 
     overrides = []
     for setting in tensor_types or ():
@@ -113,7 +114,7 @@ def _row(choice: "Choice") -> dict[str, str | int]:
 
 def _show(plan: "Sequence[Choice]", dry_run: bool) -> None:
     """Print a line for each kind of change, or in a dry run for each tensor, and the total."""
-    from engine.shell.show import figures, print_table, stdout
+    from engine.shell.terminal import figures, print_table, stdout
 
     if dry_run:
         print_table(

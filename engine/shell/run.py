@@ -29,9 +29,11 @@ def run(
     """Continue a prompt with a GGUF model, and say where the time went."""
     from engine.atomic_write import check
     from engine.shell.prompts import prompt_text, unescaped_sampling
-    from engine.shell.show import loaded, print_timings, silence
+    from engine.shell.show import loaded, print_timings
 
     if text.quiet:
+        from engine.shell.terminal import silence
+
         silence()
     if text.escape:
         sampling = unescaped_sampling(sampling)

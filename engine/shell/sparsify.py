@@ -53,7 +53,7 @@ def sparsify(
     from engine.embedded import resolve
     from engine.gguf.file import GGUFFile
     from engine.shell.perplexity import read_text
-    from engine.shell.show import note
+    from engine.shell.terminal import note
     from engine.sparsify import SparsifyError, check
 
     if not 0 < recall <= 1:
@@ -96,7 +96,7 @@ def sparsify(
 @contextmanager
 def _watched(passages: int, steps: int, name: str) -> "Iterator[Watchers]":
     """A progress bar for each phase."""
-    from engine.shell.show import progress_bar
+    from engine.shell.terminal import progress_bar
     from engine.sparsify.sparsify import Watchers
 
     with progress_bar() as bar:
@@ -129,7 +129,7 @@ def _show(made: "Sequence[BlockMade]", recall: float) -> None:
     """Print a line for each block, and totals."""
     from statistics import fmean
 
-    from engine.shell.show import figures, note, print_table, stdout
+    from engine.shell.terminal import figures, note, print_table, stdout
 
     print_table(
         ("block", *figures("active", "rank", "recall", "precision", "predicted")),

@@ -62,7 +62,7 @@ def show_tuned(found: "Sequence[Tuned]", as_json: bool, nothing: str) -> None:
     are none."""
     from dataclasses import asdict
 
-    from engine.shell.show import print_table
+    from engine.shell.terminal import print_table
     from kernels.tuning import changes
 
     if as_json:

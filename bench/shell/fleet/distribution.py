@@ -26,7 +26,7 @@ def opened(asked: typer.Context, *files: "Named") -> "Iterator[Fleet]":
     """The fleet that was asked for; it is closed, and with it what was under way, at the end."""
     from bench.packages import lacking
     from engine.errors import PackageError
-    from engine.shell.show import note
+    from engine.shell.terminal import note
 
     if lacking(("distributed",)):
         raise PackageError("a fleet needs Dask: pip install 'assay[fleet]'")
@@ -46,7 +46,7 @@ def opened(asked: typer.Context, *files: "Named") -> "Iterator[Fleet]":
 @contextmanager
 def bar(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar: a function to be called with how many more are done."""
-    from engine.shell.show import progress_bar
+    from engine.shell.terminal import progress_bar
 
     with progress_bar() as shown:
         task = shown.add_task(name, total=total)

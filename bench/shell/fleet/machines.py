@@ -58,7 +58,7 @@ def _told(machine: "Machine") -> dict[str, Any]:
 
 
 def _show_matrix(matrix: "Matrix", as_json: bool) -> None:
-    from engine.shell.show import note, print_table
+    from engine.shell.terminal import note, print_table
 
     frame = matrix.frame()
     for kernel, kind, told in matrix.differing():
@@ -90,7 +90,7 @@ def tune(
     from bench.race.results import append_line
     from engine.atomic_write import check
     from engine.embedded import resolve
-    from engine.shell.show import print_table
+    from engine.shell.terminal import print_table
     from engine.shell.tune import NOTHING
 
     if not seconds > 0:
@@ -157,7 +157,7 @@ def bench(
 def _show_runs(runs: "Sequence[Run]", as_json: bool) -> None:
     """Tests, and the steps, which have limits."""
     from bench.race import frames
-    from engine.shell.show import figures, print_table
+    from engine.shell.terminal import figures, print_table
 
     found = frames.measured(runs)
     found = found[(found["samples"].map(len) > 0) & (found["tokens"] > 0)]

@@ -21,7 +21,7 @@ from kernels.cpu.isa.simd_shuffle import (
     store_rows,
 )
 from kernels.cpu.isa.tiles import zeros
-from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.closures import inlined, inner
 
 QUERIES = 128  # rows of a tile, at most
 EIGHTS = QUERIES // 8
@@ -62,7 +62,7 @@ def _places(head_dim):
     return 2 if 2 * head_dim <= WIDEST else 1
 
 
-@njit(inline="always")
+@inlined
 def _multiply(sums, workspace, key, d):
     """Two elements of the cells at workspace[key:], from d on, times the first rows' queries."""
     sums = fma_rows(sums, load(f32x16, workspace, key + 16 * d), workspace, QUERY + 8 * d, 1)
@@ -71,7 +71,7 @@ def _multiply(sums, workspace, key, d):
     )
 
 
-@njit(inline="always")
+@inlined
 def _put(workspace, d, a, b, c, e):
     """Elements d, d + 4, d + 8 and d + 12 of sixteen cells, to KEY."""
     store_rows(workspace, KEY + 16 * d, 64, gather_quarters(a, b, c, e))
@@ -90,7 +90,7 @@ def _bring(tag, k, bases, workspace, cell, d, to):
     _put(workspace, to + 3, a[3], b[3], c[3], e[3])
 
 
-@njit(inline="always")
+@inlined
 def _ask(tag, k, v, bases, cell, d, cells):
     """For element d of sixteen cells some way behind `cell`; after all of the chunk's `cells` come
     its values."""
@@ -104,7 +104,7 @@ def _ask(tag, k, v, bases, cell, d, cells):
                 prefetch(v, load(int64, bases, later - cells + j) + start_of(tag, d), 2)
 
 
-@njit(inline="always")
+@inlined
 def _bring_and_multiply(sums, tag, k, bases, workspace, cell, d, to, key, before):
     """Elements d to d + 15 of the cells from `cell` on, to those from `to` on of KEY; and sixteen
     elements from `before` on of workspace[key:] times the first rows' queries, by turns.

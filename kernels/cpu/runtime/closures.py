@@ -14,6 +14,9 @@ from numba import njit
 # For functions called by compiled code only: no wrapper for Python, which would take a fifth of
 # the time of compiling; Python must not call it.
 inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# The same of what LLVM puts where it is called: compiled once, where inline="always" has Numba read
+# it anew at every place.
+inlined = partial(inner, forceinline=True)
 PLAIN = int, float, complex, str, tuple, np.generic, np.ndarray
 
 
