@@ -1,4 +1,4 @@
-"""Notes, tables and progress bars on the terminal, by rich; not imported by commands without any."""
+"""Notes, tables and progress bars, by rich; not imported by commands that show none."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
