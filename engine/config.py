@@ -112,7 +112,8 @@ class ModelConfig:
     Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
     for every block. Scores are multiplied by
     `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
-    that foretell more tokens, which serve drafts alone (models/further.py).
+    that foretell more tokens, which serve drafts alone (models/further.py). Queries are times 1 +
+    `temperature` * ln(1 + n), n being how many first contexts their position is behind.
     """
 
     architecture: str
@@ -153,6 +154,7 @@ class ModelConfig:
     further: int = 0
     sizes: tuple[OfBlock, ...] = ()
     per_layer: int = 0
+    temperature: float = 0.0
 
     def check(self) -> None:
         """ModelError for sizes that do not go together."""
@@ -167,6 +169,11 @@ class ModelConfig:
         if self.rope_dims % 2 or self.rope_dims > self.head_dim:
             raise ModelError(
                 f"rope.dimension_count is even and at most {self.head_dim}, got {self.rope_dims}"
+            )
+        if self.temperature and self.rope_dims != self.head_dim:
+            raise ModelError(
+                f"attention.temperature_scale: rope.dimension_count is {self.rope_dims}, and only"
+                f" what turns, of {self.head_dim} elements of a head, would have a temperature"
             )
         if self.latent and (
             self.kv_heads != 1 or self.head_dim != self.latent.kv_rank + self.rope_dims
@@ -187,7 +194,7 @@ class ModelConfig:
         if self.rope_base <= 1:
             raise ModelError(f"rope.freq_base must exceed 1 for yarn, got {self.rope_base}")
         fast, slow = scaling.beta_fast, scaling.beta_slow
-        context = scaling.original_context or self.context
+        context = self.first_context
         low, high = rope_frequencies.yarn_range(
             self.rope_dims, self.rope_base, context, fast, slow, scaling.truncated
         )
@@ -241,7 +248,12 @@ class ModelConfig:
 
     def rope_set(self, context: int) -> str:
         """Which set of divisors long rope has for a context of so many cells."""
-        return "long" if context > (self.rope_scaling.original_context or self.context) else "short"
+        return "long" if context > self.first_context else "short"
+
+    @property
+    def first_context(self) -> int:
+        """The context that the model was first trained for."""
+        return self.rope_scaling.original_context or self.context
 
     def rope(self, divisors: np.ndarray[Any, Any] | None) -> tuple[np.ndarray[Any, Any], float]:
         """Rotary frequencies float64 [rope_dims / 2] and the magnitude of cosines and sines.
@@ -257,7 +269,7 @@ class ModelConfig:
                 frequencies,
                 self.rope_base,
                 scaling.factor,
-                scaling.original_context or self.context,
+                self.first_context,
                 extrapolation=scaling.extrapolation,
                 beta_fast=scaling.beta_fast,
                 beta_slow=scaling.beta_slow,
