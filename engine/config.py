@@ -108,7 +108,9 @@ class ModelConfig:
     - `dense`: blocks of a mixture without experts. `sizes`: per-block sizes, if they differ.
     - `per_layer`: elements of per-layer embeddings. `score_scale` multiplies attention scores; caps
       of 0 are off.
-    - `further`: MTP (multi-token prediction) blocks after the others, for drafts.
+    - `mtp_blocks`: multi-token prediction blocks after the others, for drafts.
+    - `temperature`: queries are scaled by 1 + temperature * ln(1 + n), n being how many times the
+      original context their position is beyond it.
     """
 
     architecture: str
@@ -149,6 +151,7 @@ class ModelConfig:
     mtp_blocks: int = 0
     sizes: tuple[OfBlock, ...] = ()
     per_layer: int = 0
+    temperature: float = 0.0
 
     def check(self) -> None:
         """Raise `ModelError` for inconsistent sizes."""
@@ -164,6 +167,11 @@ class ModelConfig:
             raise ModelError(
                 f"rope.dimension_count must be even and at most {self.head_dim},"
                 f" got {self.rope_dims}"
+            )
+        if self.temperature and self.rope_dims != self.head_dim:
+            raise ModelError(
+                f"attention.temperature_scale: rope.dimension_count is {self.rope_dims}, and only"
+                f" what turns, of {self.head_dim} elements of a head, would have a temperature"
             )
         if self.latent and (
             self.kv_heads != 1 or self.head_dim != self.latent.kv_rank + self.rope_dims
@@ -184,7 +192,7 @@ class ModelConfig:
         if self.rope_base <= 1:
             raise ModelError(f"rope.freq_base must exceed 1 for yarn, got {self.rope_base}")
         fast, slow = scaling.beta_fast, scaling.beta_slow
-        context = scaling.original_context or self.context
+        context = self.first_context
         low, high = rope_frequencies.yarn_range(
             self.rope_dims, self.rope_base, context, fast, slow, scaling.truncated
         )
@@ -240,7 +248,12 @@ class ModelConfig:
 
     def rope_factor_set(self, context: int) -> str:
         """The set of LongRoPE factors for this context length: "long" or "short"."""
-        return "long" if context > (self.rope_scaling.original_context or self.context) else "short"
+        return "long" if context > self.first_context else "short"
+
+    @property
+    def first_context(self) -> int:
+        """The context that the model was first trained for."""
+        return self.rope_scaling.original_context or self.context
 
     def rope(self, divisors: np.ndarray[Any, Any] | None) -> tuple[np.ndarray[Any, Any], float]:
         """RoPE frequencies float64 [rope_dims / 2], and the magnitude of cosines and sines.
@@ -256,7 +269,7 @@ class ModelConfig:
                 frequencies,
                 self.rope_base,
                 scaling.factor,
-                scaling.original_context or self.context,
+                self.first_context,
                 extrapolation=scaling.extrapolation,
                 beta_fast=scaling.beta_fast,
                 beta_slow=scaling.beta_slow,

@@ -17,7 +17,8 @@ from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
 from reference.sizes import TOKENS
 
 ROTATION = (
-    "positions: i32[tokens], frequencies: f64[pairs], magnitude: f64 -> out: f32[tokens pairs 2]"
+    "positions: i32[tokens], frequencies: f64[pairs], magnitude: f64, temperature: f64, length: i64"
+    " -> out: f32[tokens pairs 2]"
 )
 TURNED = (
     "x: f32[tokens heads head_dim], rotation: f32[tokens pairs 2]"
@@ -25,14 +26,22 @@ TURNED = (
 )
 
 
-def rotation(positions: Array, frequencies: Array, magnitude: float) -> Array:
-    """magnitude * (cos, sin)(positions[t] * frequencies[i]).
+def rotation(
+    positions: Array,
+    frequencies: Array,
+    magnitude: float,
+    temperature: float = 0.0,
+    length: int = 1,
+) -> Array:
+    """magnitude * (cos, sin)(positions[t] * frequencies[i]), and for queries whose attention has a
+    temperature (Llama 4, Ministral 3) times 1 + temperature * ln(1 + positions[t] // length).
 
     positions int32 [tokens], frequencies float64 [pairs] (radians a position)
     -> float64 [tokens, pairs, 2].
     """
     angle = positions[:, None].astype(np.float64) * frequencies
-    return magnitude * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    tuned = magnitude * (1 + temperature * np.log1p(positions // length))
+    return np.asarray(tuned[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], axis=-1))
 
 
 def rope_norm(x: Array, rotation: Array) -> Array:
@@ -60,7 +69,8 @@ def _turn(x: Array, rotation: Array, first: slice, second: slice) -> Array:
 
 
 def make_rotation(case: Case) -> Arguments:
-    """Positions of all magnitudes, and bases of frequencies from what models have to far beyond."""
+    """Positions of all magnitudes, bases of frequencies from what models have to far beyond, and
+    every other case with a temperature, of lengths from one token on."""
     rng, shape = case.rng(), case.shape
     base = (1e4, 5e5, 1e6, 10 ** rng.uniform(0, 10))[case.seed % 4]
     stretch = float(rng.choice([1, 1, 4, 32]))
@@ -68,6 +78,8 @@ def make_rotation(case: Case) -> Arguments:
         "positions": (2 ** rng.uniform(0, 31, shape["tokens"]) - 1).astype(np.int32),
         "frequencies": base ** -(np.arange(shape["pairs"]) / shape["pairs"]) / stretch,
         "magnitude": some_magnitude(case),
+        "temperature": (0.0, 0.1)[case.seed % 2],
+        "length": int(2 ** rng.uniform(0, 20)),
     }
 
 
@@ -77,9 +89,12 @@ def some_magnitude(case: Case) -> float:
 
 
 def rotation_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The angle is formed in float64, so only the result's rounding to float32 is seen."""
-    angle = inputs["positions"][:, None] * np.abs(inputs["frequencies"])
-    angle_error = inputs["magnitude"] * 2.0**-51 * (1 + angle)[..., None]
+    """The angle is formed in float64, and so is what multiplies, so only the result's rounding to
+    float32 is seen."""
+    positions = inputs["positions"][:, None]
+    tuned = 1 + inputs["temperature"] * np.log1p(positions // inputs["length"])
+    angle = positions * np.abs(inputs["frequencies"])
+    angle_error = inputs["magnitude"] * tuned[..., None] * 2.0**-51 * (2 + angle)[..., None]
     return {"out": U * np.abs(expected["out"]) + angle_error}
 
 

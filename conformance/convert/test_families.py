@@ -179,10 +179,20 @@ def test_the_text_of_a_model_that_sees(tmp_path):
         [note] = convert(text, tmp_path / "seeing.gguf", name="one").notes
         assert note == "what sees images is left out: the file is of the text alone"
         assert (tmp_path / "seeing.gguf").read_bytes() == (tmp_path / "text.gguf").read_bytes()
-    config["model_type"] = "ministral3"
+    config["model_type"] = "mistral4"
     (text / "config.json").write_text(json.dumps(told | kind))
-    with pytest.raises(CheckpointError, match="model_type is 'ministral3'; this family runs"):
+    with pytest.raises(CheckpointError, match="model_type is 'mistral4'; this family runs"):
         convert(text, tmp_path / "other.gguf")
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 2.0, "llama_4_scaling_beta": 0.1}
+    config |= {"model_type": "ministral3", "head_dim": 12, "rope_parameters": rope}
+    (text / "config.json").write_text(json.dumps(told | kind))
+    with pytest.raises(CheckpointError, match="original_max_position_embeddings is missing"):
+        convert(text, tmp_path / "other.gguf")
+    rope["original_max_position_embeddings"] = 16
+    (text / "config.json").write_text(json.dumps(told | kind))
+    convert(text, tmp_path / "other.gguf")
+    with GGUFFile(tmp_path / "other.gguf") as file:
+        assert file.metadata["mistral3.attention.temperature_scale"] == pytest.approx(0.1)
 
 
 def test_sizes_that_gemma_does_not_tell():
@@ -264,7 +274,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         OPT | {"max_position_embeddings": 29},
         r"embed_positions.weight is \[32, 24\], not \[31, 24\]",
     ),
-    "an odd part": (NEOX | {"rotary_pct": 0.25}, "rope.dimension_count must be even and at most 4"),
+    "an odd part of StableLM": (
+        STABLELM | {"partial_rotary_factor": 0.25, "num_key_value_heads": 6},
+        "rope.dimension_count must be even and at most 4",
+    ),
+    "an odd part, YaRN": (
+        NEOX | {"rotary_pct": 0.25, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
+        "rope_type is 'yarn': 1 elements of a head, which are odd",
+    ),
     "no part": (NEOX | {"rotary_pct": 0.0}, "partial_rotary_factor must be above 0"),
     "SwiGLU": (NEOX | {"hidden_act": "silu"}, "hidden_act is 'silu'; this family runs gelu, "),
     "norms of heads": (NEOX | {"qk_layernorm": True}, "qk_layernorm is true; this family"),

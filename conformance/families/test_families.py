@@ -180,6 +180,7 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "GPT-2": SUBJECTS["GPT-2"], "BLOOM": SUBJECTS["BLOOM"],
         "MPT": SUBJECTS["MPT, steeper, biases"],
         "SmolLM 3": SUBJECTS["SmolLM 3"], "Granite": SUBJECTS["Granite"],
+        "Ministral 3": SUBJECTS["Ministral 3"],
         "OLMo 2": SUBJECTS["OLMo 2"], "ERNIE 4.5": SUBJECTS["ERNIE 4.5"],
         "GLM 4": SUBJECTS["GLM 4"], "GLM 4, Q4_0": SmallGLM(format="Q4_0"),
         "Phi 3": SUBJECTS["Phi 3"], "Command R": SUBJECTS["Command R"],

@@ -134,6 +134,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"attention.causal": False}, "attention.causal is false"),
     ({"rope.dimension_count": 7}, "rope.dimension_count must be even and at most 16, got 7"),
     ({"rope.dimension_count": 18}, "rope.dimension_count must be even and at most 16, got 18"),
+    ({"attention.temperature_scale": 0.1}, "llama here has no temperature of attention"),
     ({"rope.scaling.type": "longrope"}, "rope.scaling.type is 'longrope'"),
     ({"rope.scaling.type": "linear", "rope.scaling.factor": -2.0}, "rope.scaling.factor"),
     ({"rope.scaling.type": 7}, "rope.scaling.type"),
@@ -174,6 +175,13 @@ def test_families_without_experts_have_none():
     """An expert_count in a family whose mixtures nobody knows is refused."""
     line = complaint({"expert_count": 8}, "qwen3")
     assert "qwen3.expert_count: mixtures of experts" in line
+
+
+def test_a_temperature_is_of_whole_heads():
+    """It is a part of what turns queries."""
+    keys = {"attention.temperature_scale": 0.1, "rope.dimension_count": 10}
+    assert "rope.dimension_count is 10, and only what turns" in complaint(keys, "mistral3")
+    assert config(keys | {"rope.dimension_count": 16}, "mistral3").temperature == 0.1
 
 
 SCALED: dict[str, tuple[dict[str, Any], Any]] = {

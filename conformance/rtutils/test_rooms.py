@@ -31,10 +31,10 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 17_250,
+    "reference": 17_275,
     "kernels": 26_600,
-    "engine": 33_500,
-    "conformance": 41_100,
+    "engine": 33_590,
+    "conformance": 41_160,
     "bench": 27_800,
     "data": 2_720,
     "assay": 320,

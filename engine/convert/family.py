@@ -57,6 +57,7 @@ class Family:
     part_turned  the part of a head that rope turns where config.json does not say; None: whole
                  heads, and nothing else runs
     ropes        the kinds of rope that run; none: the family has none
+    text_kind    the model_type of a text's part that sets it apart from a family of the same name
     head_norms   the field of config.json that says whether queries and keys have norms by head
     """
 
@@ -72,6 +73,7 @@ class Family:
     ties: ClassVar[bool] = False
     part_turned: ClassVar[float | None] = None
     ropes: ClassVar[tuple[str, ...]] = ("default", "linear", "yarn", "llama3")
+    text_kind: ClassVar[str] = ""
     head_norms: ClassVar[str] = ""
 
     def usual_words(self, config: Fields) -> Fields:

@@ -16,6 +16,7 @@ from reference.formats.format import Floats
 
 KINDS = ("default", "linear", "yarn", "llama3", "longrope")
 BETAS = 32.0, 1.0
+READ = ("mistral3",)  # architectures of which llama.cpp reads them
 
 
 def parameters(config: Fields) -> Fields:
@@ -100,7 +101,7 @@ def notes(config: Fields, gguf: str) -> list[str]:
         return []
     fast, slow = BETAS
     found = []
-    if betas(rope) != BETAS:
+    if betas(rope) != BETAS and gguf not in READ:
         said = "its YaRN has betas of its own"
         found.append(f"{said}: llama.cpp, of {gguf}, computes with {fast} and {slow}")
     if not rope.flag("truncate", True):

@@ -19,8 +19,9 @@ def family_of(config: Fields) -> Family:
     names = config.get("architectures", [])
     if not isinstance(names, list) or len(names) != 1:
         raise config.error(f"architectures must name one, got {names!r}")
-    for family in FAMILIES:
-        if names[0] in family.architectures:
-            return family
-    known = ", ".join(name for family in FAMILIES for name in family.architectures)
+    found = [family for family in FAMILIES if names[0] in family.architectures]
+    kind = config.part("text_config").get("model_type", "")
+    for family in (*(one for one in found if one.text_kind == kind), *found):
+        return family
+    known = ", ".join(dict.fromkeys(name for one in FAMILIES for name in one.architectures))
     raise config.error(f"architecture {names[0]!r} is not known; known are {known}")

@@ -66,6 +66,7 @@ class Traits:
     mup           whether the scales are those of MiniCPM 3 (4B) where the file does not say
     by_block      whether sizes differ between blocks (blocks.py), and scores are not scaled
     mtp           whether multi-token prediction blocks may follow the others
+    tempered      whether attention's temperature may change with a query's position
     """
 
     activations: Mapping[str, str]
@@ -95,6 +96,7 @@ class Traits:
     mup: bool = False
     by_block: bool = False
     mtp: bool = False
+    tempered: bool = False
 
 
 GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
@@ -111,6 +113,7 @@ GEMMA2 = replace(GEMMA, scales=("attention.scale",))
 DELTA = replace(LLAMA, delta=True, mtp=True)
 ARCHITECTURES: Mapping[str, Traits] = {
     "llama": replace(LLAMA, experts=Routing()),  # Mixtral, arXiv 2401.04088
+    "mistral3": replace(LLAMA, tempered=True),
     "bamboo": Traits(activations={"relu": "drelu"}, norm_eps=RMS_EPS),  # arXiv 2406.05955
     "falcon": Traits(activations=GELU | {"relu": "relu"}, fused_qkv=True),
     # PowerInfer, whose architecture it is, writes no eps

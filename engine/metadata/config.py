@@ -115,6 +115,7 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
         mtp_blocks=mtp_blocks,
         sizes=sizes,
         per_layer=_per_layer(keys) if sizes else 0,
+        temperature=keys.real("attention.temperature_scale", 0.0) if traits.tempered else 0.0,
     )
     config.check()
     if traits.delta:

@@ -20,7 +20,7 @@ _BY_OP: Final[tuple[tuple[str, str], ...]] = (
     ("RWKV 7's time mixing", "rwkv7 arwkv7"),
     ("a delta net whose decay is each channel's own", "kimi-linear kimi-k3 bailingmoe3"),
     ("an SSM scan behind norms of dt, B and C", "jamba plamo2"),
-    ("queries scaled by their position", "llama4 mistral3 mistral4"),
+    ("queries scaled by their position", "llama4 mistral4"),
     (
         "an indexer that chooses the tokens attention sees",
         "glm-dsa glm5-next deepseek32 deepseek4 hy_v4 dots3note",

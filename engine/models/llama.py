@@ -3,8 +3,10 @@
 Tensors by their GGUF names. A file may tie `output` to `token_embd` and may have biases of
 attention and of networks, as Granite's models of code have, which are LLaMA.
 SmolLM 3 (Bakouch et al., 2025) is LLaMA whose every fourth block is without rope, Granite 3 (IBM,
-2024) one with scales of the embedding, of attention, of what a block adds, and of the logits, and
-ERNIE 4.5 (Baidu, 2025), dense, is LLaMA.
+2024) one with scales of the embedding, of attention, of what a block adds, and of the logits,
+Ministral 3 (Mistral AI, arXiv 2601.08584) one whose queries are longer in every further length of
+the context that it was first trained for, as Llama 4's, and ERNIE 4.5 (Baidu, 2025), dense, is
+LLaMA.
 """
 
 from engine.config import ModelConfig
@@ -35,9 +37,11 @@ def optional_block(config: ModelConfig, i: int) -> Tensors:
 def build(net: Network) -> Value:
     """The nodes of one step; its logits [outputs, vocab]."""
     x, rotation = net.embedded(net.config.scales.embedding), net.rotation()
+    of_queries = net.rotation_of_queries(rotation)
 
     def mixed(i: int, h: Value) -> Value:
-        return net.attention(i, h, rotation if net.config.has_rope(i) else None, "rope_norm")
+        turn = rotation if net.config.has_rope(i) else None
+        return net.attention(i, h, turn, "rope_norm", of_queries)
 
     return net.scaled("logits_scaled", logits_of_blocks(net, x, mixed), net.config.scales.logits)
 

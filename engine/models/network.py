@@ -115,34 +115,57 @@ class Network:
         """Cosines and sines of a step's positions."""
         return self._rotation("rotation", "rope.frequencies", self.config.rope(None)[1])
 
+    def rotation_of_queries(self, rotation: Value) -> Value:
+        """That of queries: `rotation`, that of keys, unless attention has a temperature."""
+        own, magnitude = self.config.temperature, self.config.rope(None)[1]
+        if not own:
+            return rotation
+        return self._rotation("rotation.queries", "rope.frequencies", magnitude, own)
+
     def rotation_of_windows(self, rotation: Value) -> Value:
         """That of blocks with a window: `rotation`, that of the others, unless they have a base."""
         name = "rope.frequencies.windows"
         return self._rotation("rotation.windows", name, 1.0) if name in self.weights else rotation
 
-    def _rotation(self, label: str, name: str, magnitude: float) -> Value:
+    def _rotation(self, label: str, name: str, magnitude: float, temperature: float = 0.0) -> Value:
         positions, frequencies = self.inputs.positions, self.weights[name]
         return self.graph(
-            "rotation", label, positions=positions, frequencies=frequencies, magnitude=magnitude
-        )
+            "rotation", label, positions=positions, frequencies=frequencies, magnitude=magnitude,
+            temperature=temperature, length=self.config.first_context,
+        )  # fmt: skip
 
-    def turned(self, rope: str, i: int, q: Value, k: Value, rotation: Value) -> list[Value]:
-        """Block i's queries [tokens heads head_dim] and keys [tokens kv_heads head_dim], rotated by
-        an op."""
+    def turned(
+        self,
+        rope: str,
+        i: int,
+        q: Value,
+        k: Value,
+        rotation: Value,
+        of_queries: Value | None = None,
+    ) -> list[Value]:
+        """Block i's queries [tokens heads head_dim] and keys [tokens kv_heads head_dim], rotated
+        by an op; queries by their own rotation where there is one."""
         tokens, config = rotation.dims[0], self.config
         return [
             self.graph(
                 rope, f"blk.{i}.{n}_rope",
-                x=x.view(tokens, heads, config.head_dim), rotation=rotation,
+                x=x.view(tokens, heads, config.head_dim), rotation=turn,
             )
-            for n, x, heads in (("q", q, config.heads), ("k", k, config.kv_heads))
+            for n, x, heads, turn in (
+                ("q", q, config.heads, of_queries or rotation), ("k", k, config.kv_heads, rotation)
+            )
         ]  # fmt: skip
 
     def attention(
-        self, i: int, h: Value, rotation: Value | None = None, rope: str = "rope_neox"
+        self,
+        i: int,
+        h: Value,
+        rotation: Value | None = None,
+        rope: str = "rope_neox",
+        of_queries: Value | None = None,
     ) -> Value:
         """Block i's attention of h [tokens hidden]: queries and keys are normalised where the file
-        has norms of them, and turned by the op `rope` where there is a rotation; what each head has
+        has norms of them, and turned as `turned` does where there is a rotation; what each head has
         read is times a gate where the file has one. -> [tokens hidden].
         """
         name, gate = f"blk.{i}.attn", None
@@ -152,7 +175,7 @@ class Network:
         q = self.heads_normed(f"{name}_q_norm", q)
         k = self.heads_normed(f"{name}_k_norm", k)
         if rotation:
-            q, k = self.turned(rope, i, q, k, rotation)
+            q, k = self.turned(rope, i, q, k, rotation, of_queries)
         if gate:
             gate = self.graph("sigmoid", f"{name}_open", x=gate)
         return self.attend(i, q, k, v, gate)

@@ -27,6 +27,7 @@ from engine.models.family import Family, Part
 FAMILIES: Mapping[str, Family] = {
     "llama": llama.FAMILY,
     "bamboo": llama.FAMILY,
+    "mistral3": llama.FAMILY,
     "falcon": falcon.FAMILY,
     "opt": opt.FAMILY,
     "gemma": gemma.FAMILY,

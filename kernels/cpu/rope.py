@@ -17,11 +17,12 @@ ROTATION, NORM, NEOX = (op.signature for op in OPS)
 
 
 @each_row(ROTATION)
-def rotation(t, positions, frequencies, magnitude, out):
+def rotation(t, positions, frequencies, magnitude, temperature, length, out):
+    tuned = magnitude * (1 + temperature * math.log1p(positions[t] // length))
     for i in range(len(frequencies)):
         angle = positions[t] * frequencies[i]
-        out[t, i, 0] = magnitude * math.cos(angle)
-        out[t, i, 1] = magnitude * math.sin(angle)
+        out[t, i, 0] = tuned * math.cos(angle)
+        out[t, i, 1] = tuned * math.sin(angle)
 
 
 @lanewise

@@ -4,14 +4,17 @@
 
 extern "C" __global__ void rotation(const int32_t* __restrict__ positions,
                                     const double* __restrict__ frequencies, double magnitude,
-                                    float* __restrict__ out, int tokens, int pairs) {
+                                    double temperature, int64_t length, float* __restrict__ out,
+                                    int tokens, int pairs) {
   const int i = blockIdx.y * blockDim.x + threadIdx.x;
   if (i >= pairs) return;
   double sine, cosine;
   sincos(positions[blockIdx.x] * frequencies[i], &sine, &cosine);
+  const double lengths = static_cast<double>(positions[blockIdx.x] / length);
+  const double tuned = magnitude * (1 + temperature * log1p(lengths));
   const size_t pair = static_cast<size_t>(blockIdx.x) * pairs + i;
-  out[2 * pair] = static_cast<float>(magnitude * cosine);
-  out[2 * pair + 1] = static_cast<float>(magnitude * sine);
+  out[2 * pair] = static_cast<float>(tuned * cosine);
+  out[2 * pair + 1] = static_cast<float>(tuned * sine);
 }
 
 // Pair i is elements (step * i, step * i + beside).

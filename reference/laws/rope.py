@@ -6,12 +6,26 @@ from reference.bounds import U, gamma
 from reference.laws.common import other_bits
 from reference.op import Apply, Array, Case, Law
 
+PLAIN = {"magnitude": 1.0, "temperature": 0.0, "length": 1}
+TUNED = {"temperature": 0.1, "length": 4096}
+
 
 def magnitude_scales(apply: Apply, case: Case) -> str:
     """A magnitude of 2 doubles the rotation, bit for bit."""
-    given = {"positions": _positions(case), "frequencies": _frequencies(case)}
+    given = {"positions": _positions(case), "frequencies": _frequencies(case), **TUNED}
     once, twice = (apply({**given, "magnitude": m})["out"] for m in (1.0, 2.0))
     return other_bits({"out": twice}, {"out": 2 * once})
+
+
+def temperature_changes_by_lengths(apply: Apply, case: Case) -> str:
+    """It is 1 within the first length, bit for bit, and the same at all positions of another."""
+    start, length = (0, 1000)[case.seed % 2], int(_positions(case)[0]) + 1
+    positions = start * length + np.array([0, length // 2, length - 1], np.int32)
+    given = {"positions": positions, "frequencies": np.zeros(1), "magnitude": 1.0, "length": length}
+    out = apply({**given, "temperature": 0.5})["out"][:, 0, 0]
+    wanted = np.float64(1 + 0.5 * np.log1p(start))
+    off = np.abs(out - wanted) > (U * wanted if start else 0)
+    return f"position {positions[off][0]} has {out[off][0]}, not {wanted}" if off.any() else ""
 
 
 def position_zero_turns_nothing(apply: Apply, case: Case) -> str:
@@ -20,7 +34,7 @@ def position_zero_turns_nothing(apply: Apply, case: Case) -> str:
     frequencies[-1] = 0
     positions = _positions(case)
     positions[0] = 0
-    out = apply({"positions": positions, "frequencies": frequencies, "magnitude": 1.0})["out"]
+    out = apply({"positions": positions, "frequencies": frequencies, **PLAIN})["out"]
     if (out[0] != [1, 0]).any() or (out[:, -1] != [1, 0]).any():
         return "what does not turn is not (1, 0)"
     return ""
@@ -30,7 +44,7 @@ def doubled_positions_are_doubled_frequencies(apply: Apply, case: Case) -> str:
     """Only the product of position and frequency counts, bit for bit."""
     positions, frequencies = _positions(case), _frequencies(case)
     slow, fast = (
-        apply({"positions": p, "frequencies": f, "magnitude": 1.0})
+        apply({"positions": p, "frequencies": f, **PLAIN})
         for p, f in ((2 * positions, frequencies / 2), (positions, frequencies))
     )
     return other_bits(slow, fast)
@@ -115,6 +129,7 @@ def _heads(case: Case) -> Array:
 
 LAWS_OF_ROTATION = (
     Law("magnitude-scales", magnitude_scales),
+    Law("temperature-changes-by-lengths", temperature_changes_by_lengths),
     Law("position-zero-turns-nothing", position_zero_turns_nothing),
     Law("only-the-product-counts", doubled_positions_are_doubled_frequencies),
 )

@@ -56,7 +56,8 @@ class Scales:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The sizes and constants that the formula needs; without `neurons` the gate is silu. Every
-    `no_rope`-th block turns nothing by its position, if that is not 0. Networks may be mixtures."""
+    `no_rope`-th block turns nothing by its position, if that is not 0. Networks may be mixtures.
+    Queries have a `temperature` by `length` (reference/rope.py)."""
 
     blocks: int
     heads: int
@@ -69,6 +70,8 @@ class Shape:
     no_rope: int = 0
     scales: Scales = Scales()
     mixture: Mixture | None = None
+    temperature: float = 0.0
+    length: int = 1
 
 
 def transformer(
@@ -89,6 +92,7 @@ def transformer(
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
     turn = rotation(positions, shape.frequencies, shape.magnitude)
+    tuned = rotation(positions, shape.frequencies, shape.magnitude, shape.temperature, shape.length)
 
     def project(x: Array, name: str) -> Array:
         return projected(x, name, weights, norms, linear)
@@ -105,7 +109,7 @@ def transformer(
         k = project(h, f"{block}.attn_k").reshape(count, shape.kv_heads, shape.head_dim)
         v = project(h, f"{block}.attn_v")
         if not shape.no_rope or (i + 1) % shape.no_rope:
-            q, k = rope_norm(q, turn), rope_norm(k, turn)
+            q, k = rope_norm(q, tuned), rope_norm(k, turn)
         if attend:
             attended = attend(i, q, k, v)
         else:

@@ -19,6 +19,13 @@ NEOX = {**SIZES, "model_type": "gpt_neox", "hidden_size": 56, "intermediate_size
 PHI2 = {**NEOX, "model_type": "phi", "partial_rotary_factor": 0.6}
 STARCODER2 = {**QWEN, "model_type": "starcoder2"}
 MISTRAL = {**QWEN, "model_type": "mistral", "sliding_window": 9}
+MINISTRAL3 = {
+    **QWEN, "model_type": "ministral3", "head_dim": 18,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "original_max_position_embeddings": 9, "llama_4_scaling_beta": 0.1,
+    },
+}  # fmt: skip
 STABLELM = {**QWEN, "model_type": "stablelm", "partial_rotary_factor": 0.4}
 NEMOTRON = {**QWEN, "model_type": "nemotron", "hidden_size": 48}
 GPT2 = {"model_type": "gpt2", "vocab_size": 67, "n_embd": 56, "n_layer": 2, "n_head": 4,
@@ -116,10 +123,25 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **NEOX, "use_parallel_residual": False, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3,
         "rotary_emb_base": 5e5,
     },
+    "GPT-NeoX, an odd part": {**NEOX, "rotary_pct": 0.65},
+    "GPT-NeoX, an odd part, stretched": {
+        **NEOX, "hidden_size": 60,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 5e3, "factor": 2.5,
+                            "partial_rotary_factor": 0.2},
+    },
     "Mistral": {**MISTRAL, "sliding_window": None},
     "Mistral, a short window": MISTRAL,
+    "Ministral 3": MINISTRAL3,
+    "Ministral 3, tied, a short window, hotter": {
+        **MINISTRAL3, "tie_word_embeddings": True, "sliding_window": 9, "num_key_value_heads": 1,
+        "rope_parameters": {
+            **MINISTRAL3["rope_parameters"], "llama_4_scaling_beta": 0.7, "beta_fast": 4.0,
+            "original_max_position_embeddings": 4, "mscale_all_dim": 0.5,
+        },
+    },
     "Phi 2": PHI2,
     "Phi 2, groups, GELU": {**PHI2, "num_key_value_heads": 2, "hidden_act": "gelu"},
+    "Phi 2, tied": {**PHI2, "tie_word_embeddings": True},
     "StarCoder 2": STARCODER2,
     "StarCoder 2, untied": {**STARCODER2, "tie_word_embeddings": False, "sliding_window": 256},
     "StarCoder 2, a short window": {**STARCODER2, "sliding_window": 9},

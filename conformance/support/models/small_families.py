@@ -380,13 +380,20 @@ class SmallKin(Small):
 
     def shape(self) -> Shape:
         """LLaMA's, with the family's own constants."""
-        constants = {"smollm3": {"no_rope": 4}, "granite": {"scales": GRANITE}}
+        constants = {"smollm3": {"no_rope": 4}, "granite": {"scales": GRANITE},
+                     "mistral3": TEMPERED}  # fmt: skip
         return replace(Small.shape(self), **constants.get(self.architecture, {}))
 
     def _sizes(self, writer: gguf.GGUFWriter) -> None:
         Small._sizes(self, writer)
         if self.architecture == "granite":
             scales_of_granite(writer)
+        if self.architecture == "mistral3":
+            writer.add_attn_temperature_scale(TEMPERED["temperature"])
+            writer.add_rope_scaling_orig_ctx_len(TEMPERED["length"])
+
+
+TEMPERED: dict[str, Any] = {"temperature": 0.5, "length": 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -916,6 +923,7 @@ SUBJECTS: dict[str, Subject] = {
     "MPT, steeper, biases": SmallGPT2(architecture="mpt", kv_heads=2, steep=3.0, biases=True),
     "SmolLM 3": SmallKin(architecture="smollm3", blocks=5, tied=True, ffn=100),
     "Granite": SmallKin(architecture="granite", biases=True, ffn=100, seed=1),
+    "Ministral 3": SmallKin(architecture="mistral3", head_dim=20, ffn=100, seed=2),
     "OLMo 2": SmallOLMo(ffn=100),
     "GLM 4": SmallGLM(biases=True, ffn=100),
     "Phi 3": SmallPhi(ffn=100),

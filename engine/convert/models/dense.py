@@ -93,6 +93,7 @@ class Mistral(TextPart, Llama):
     )
     about = "Mistral 7B and Nemo, what was made of them, and the text part of Mistral Small 3.1"
     kinds: ClassVar[tuple[str, ...]] = ("mistral", "mistral3")  # of model_type
+    window: ClassVar[int | None] = 4096  # where config.json does not say
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -102,14 +103,36 @@ class Mistral(TextPart, Llama):
             )
 
     def shape(self, config: Fields) -> gw.Keys:
-        return {**super().shape(config), **windows.of_all(config, usual=4096)}
+        return {**super().shape(config), **windows.of_all(config, usual=self.window)}
 
     def notes(self, config: Fields) -> list[str]:
-        return super().notes(config) + windows.notes(config, self.gguf, usual=4096)
+        return super().notes(config) + windows.notes(config, self.gguf, usual=self.window)
 
     def kv_heads(self, config: Fields, heads: int) -> int:
         told = "num_key_value_heads" in config.values
         return super().kv_heads(config, heads if told else 8)
+
+
+class Ministral3(Mistral):
+    """Mistral with YaRN and a temperature of attention by position."""
+
+    architectures = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")
+    about = "Ministral 3, of text alone"
+    gguf = "mistral3"
+    text_kind = "ministral3"
+    kinds = ("ministral3", "mistral3")
+    window = None
+    # transformers' defaults are sizes of one model
+    required = ("head_dim", "num_key_value_heads", "rope_theta")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        rope = rope_scaling.parameters(config)
+        length = rope.count("original_max_position_embeddings")
+        return {
+            **super().shape(config),
+            "rope.scaling.original_context_length": gw.u32(length),
+            "attention.temperature_scale": gw.f32(rope.real("llama_4_scaling_beta")),
+        }
 
 
 class Qwen2(Llama):
@@ -458,10 +481,10 @@ class Gemma3(TextPart, Gemma2):
 
 
 FAMILIES: tuple[Family, ...] = (
-    Llama(), Mistral(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(), Granite(),
-    Olmo2(), Olmo3(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(), Falcon(), OPT(), Phi2(),
-    GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(), MPT(), Mamba(), Mamba2(),
-    Lfm2(),
+    Llama(), Mistral(), Ministral3(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(),
+    Granite(), Olmo2(), Olmo3(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(), Falcon(), OPT(),
+    Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(), MPT(), Mamba(),
+    Mamba2(), Lfm2(),
 )  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+
 from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
 from engine.convert.checkpoint import Tensor
@@ -12,6 +14,7 @@ from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
+from reference.formats.format import Floats
 
 HEADS = re.compile(r"(.+\.[qk]_layernorm)\.norms\.(\d+)\.(weight)")
 
@@ -60,9 +63,19 @@ class Phi2(Rotary):
     activation = "hidden_act"
     part_turned = 0.5
 
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        found = super().sources(config, model)
+        if self.tied(config):  # llama.cpp has no Phi 2 without an output of its own
+            embedding = found["token_embd.weight"].name
+            found["output.weight"] = replace(found["output.weight"], name=embedding)
+        return found
+
 
 class GPTNeoX(Rotary):
-    """GPT-NeoX, whose fused tensor has a head's query, key and value, then the next head's."""
+    """GPT-NeoX, whose fused tensor has a head's query, key and value, then the next head's.
+
+    An odd part of a head turns with the element behind it, by powers of the odd size.
+    """
 
     architectures = ("GPTNeoXForCausalLM",)
     about = "GPT-NeoX 20B, Pythia, Dolly 2"
@@ -85,7 +98,29 @@ class GPTNeoX(Rotary):
 
     def shape(self, config: Fields) -> gw.Keys:
         parallel = config.flag("use_parallel_residual", True)
-        return {**super().shape(config), "use_parallel_residual": gw.boolean(parallel)}
+        turned = self._turned(config)
+        return {
+            **super().shape(config),
+            "rope.dimension_count": gw.u32(turned + turned % 2),
+            "use_parallel_residual": gw.boolean(parallel),
+        }
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        kind = rope_scaling.parameters(config).get("rope_type", "default")
+        if (turned := self._turned(config)) % 2 and kind not in ("default", "linear"):
+            raise config.error(f"rope_type is {kind!r}: {turned} elements of a head, which are odd")
+
+    def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
+        if (turned := self._turned(config)) % 2 == 0:
+            return super().computed(config, model)
+        powers = np.arange(0, turned, 2) * (1 / turned - 1 / (turned + 1))
+        return {"rope_freqs.weight": (model.rope_base**powers).astype(np.float32)}
+
+    def _turned(self, config: Fields) -> int:
+        """Elements of a head that turn, as config.json has them."""
+        size = config.count("hidden_size") // config.count("num_attention_heads")
+        return int(size * rope_scaling.part_turned(config, self.part_turned))
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         return {
