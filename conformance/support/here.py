@@ -7,7 +7,6 @@ portable ones and the fallback `scalar` among them, whose loops are the same for
 one format of each kind, and so have those for GPUs whose rows others decode; deep runs have every
 one."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.device import upload
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
+from kernels.dispatch import first_of
 from kernels.guard import at_page_end
-from kernels.kernel import Kernel
 from kernels.shapes import empty_outputs, sizes
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
@@ -37,20 +36,7 @@ ABLE = [kernel for kernel in KERNELS if not kernel.missing()]
 # Of their formats they run nothing that `dequantise` and `linear` do not, by target.
 ALIKE = {"cpu": {"embedding", "linear_experts"},
          "cuda": {"embedding", "linear_experts", "sparse_axpy"}}  # fmt: skip
-
-
-def _chosen(kernels: Iterable[Kernel]) -> set[str]:
-    """Those of these that steps of few tokens and of many would have."""
-    few, any_number = dict[Any, str](), dict[Any, str]()
-    for kernel in kernels:
-        key = kernel.op, kernel.format, kernel.numerics
-        any_number.setdefault(key, kernel.name)
-        if kernel.fewest == 1:
-            few.setdefault(key, kernel.name)
-    return {*few.values(), *any_number.values()}
-
-
-CHOSEN = _chosen(ABLE) | _chosen(k for k in ABLE if not k.requires and k.format in OWN_CODE)
+CHOSEN = first_of(ABLE) | first_of(k for k in ABLE if not k.requires and k.format in OWN_CODE)
 
 
 def own_code(kernel: AnyKernel) -> bool:
