@@ -32,11 +32,12 @@ test: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m "not exhaustive" $(SEVERAL) \
 		--ignore conformance/parallel
 	$(BIN)/pytest conformance/parallel
-	$(BIN)/pytest bench/ --quick --threads 2 $(SEVERAL)
+	$(BIN)/pytest bench/ -m "not exhaustive" --quick --threads 2 $(SEVERAL)
 
 # The other variants, CUDA's kernels on an emulator, and transformers beside them.
 test-all: test test-transformers
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m exhaustive $(SEVERAL)
+	$(BIN)/pytest bench/test_ops.py -m exhaustive --quick --threads 2 $(SEVERAL)
 
 # An aarch64 machine under qemu, in a folder of the user's cache (ASSAY_ARM): docs/guide/arm.md. Where
 # qemu or Debian's packages are out of reach the script says so and the tests skip. Where it is `make

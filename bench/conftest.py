@@ -22,6 +22,7 @@ from bench.report.markdown import table_lines
 from bench.shell.display import teller
 from engine.shell.terminal import progress_bar
 from kernels.cpu.runtime.team import Team
+from kernels.dispatch import first_of
 
 PLAN = pytest.StashKey[Plan]()
 RECORDER = pytest.StashKey[Recorder]()
@@ -71,12 +72,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize benchmarks with the plan's cases."""
+    """Parametrize benchmarks with the plan's cases; kernels that neither this machine nor one without
+    features would choose are `exhaustive`."""
     plan = metafunc.config.stash[PLAN]
     if {"case", "cache"} <= set(metafunc.fixturenames):
-        found = [(case, cache) for case in plan.cases() for cache in CACHES]
-        names = [f"{case} {cache}" for case, cache in found]
-        metafunc.parametrize(("case", "cache"), found, ids=names)
+        found, rows = [(case, cache) for case in plan.cases() for cache in CACHES], []
+        able = list({case.kernel.name: case.kernel for case, _ in found}.values())
+        serving = first_of(able) | first_of(k for k in able if not k.requires)
+        for case, cache in found:
+            marks = () if case.kernel.name in serving else (pytest.mark.exhaustive,)
+            rows.append(pytest.param(case, cache, marks=marks, id=f"{case} {cache}"))
+        metafunc.parametrize(("case", "cache"), rows)
     if "kernel" in metafunc.fixturenames:
         metafunc.parametrize("kernel", plan.kernels(), ids=lambda kernel: kernel.name)
     if "packed" in metafunc.fixturenames:

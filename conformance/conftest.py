@@ -50,6 +50,7 @@ MARKERS = {  # the folders of each
     "ut_powerinfer": {"powerinfer"},
     "ut_speculation": {"speculation"},
 }  # fmt: skip
+SERVING = {(kernel.op, kernel.variant, kernel.format) for kernel in ABLE if serves(kernel)}
 NAMED = re.compile(r"(\w+)/(cpu|cuda)/(\w+)(?:/(\w+))?")  # a kernel, or a bug in CUDA
 COMPILE = """
 from kernels.table import KERNELS
@@ -79,13 +80,7 @@ def _of_a_further_variant(item: pytest.Item) -> bool:
     if not found:
         return False
     op, target, variant, layout = found.groups()
-    if target == "cuda":
-        return True
-    return not any(
-        serves(kernel)
-        for kernel in ABLE
-        if (kernel.op, kernel.variant, kernel.format) == (op, variant, layout)
-    )
+    return target == "cuda" or (op, variant, layout) not in SERVING
 
 
 def pytest_collection_finish() -> None:

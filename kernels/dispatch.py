@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kernels.call import AnyKernel, emulated
 from kernels.certificates import Certificate, Store, holding
@@ -28,6 +28,17 @@ class UncertifiedError(RuntimeError):
 
 class VariantError(UncertifiedError):
     """No kernel at all is of the variant that was asked for."""
+
+
+def first_of(kernels: Iterable[Kernel]) -> set[str]:
+    """The names of those of these, best first, that steps of few tokens and of many would have."""
+    few, any_number = dict[Any, str](), dict[Any, str]()
+    for kernel in kernels:
+        key = kernel.op, kernel.format, kernel.numerics
+        any_number.setdefault(key, kernel.name)
+        if kernel.fewest == 1:
+            few.setdefault(key, kernel.name)
+    return {*few.values(), *any_number.values()}
 
 
 @dataclass(frozen=True, slots=True)

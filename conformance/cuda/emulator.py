@@ -35,10 +35,15 @@ HOST = ("host.h", "host.cpp", "fibers.h", "accesses.h")
 ALIGNED = 256
 WARP, MOST_THREADS, MOST_SHARED = 32, 1024, 227 << 10  # the last of sm_90
 SAID = 1000  # characters
-COMMON = ("-std=c++20", "-fPIC", "-gdwarf-4", "-U_FORTIFY_SOURCE")  # it takes exception to fibers
+# Lines of what is run are all that is looked up; _FORTIFY_SOURCE takes exception to fibers.
+COMMON = ("-std=c++20", "-fPIC", "-gdwarf-4", "-g1", "-U_FORTIFY_SOURCE")
 # The rest of what "undefined" means is pointers to nowhere, which no access gets through with.
 UNDEFINED = "shift,integer-divide-by-zero,signed-integer-overflow,bounds,alignment,return"
-KERNEL = ("-O1", f"-fsanitize=thread,{UNDEFINED}", "-ffp-contract=off", "-fno-var-tracking")
+# Functions that are called once stay apart: in one large one they take the compiler longer.
+KERNEL = (
+    "-O1", f"-fsanitize=thread,{UNDEFINED}", "-ffp-contract=off", "-fno-var-tracking",
+    "-fno-inline-functions-called-once",
+)  # fmt: skip
 _SITE = re.compile(r" at (0x[0-9a-f]+)$")
 
 
@@ -93,38 +98,23 @@ def _header() -> Path:
     return header
 
 
-def _compiled(
-    name: str,
-    source: str,
-    options: Sequence[str],
-    files: Mapping[str, str],
-    header: Path | None = None,
-) -> Path:
-    """The object of a C++ source that includes these files, and the header first."""
+def _library(name: str, source: str, files: Mapping[str, str], *options: str | Path) -> Path:
+    """The shared object of a C++ source that includes these files. A kernel may have the name of a
+    function of the C library, and a variable that of another format's kernel."""
+    options = (*COMMON, *options, "-shared", "-fno-gnu-unique", "-Wl,-Bsymbolic")
 
     def make(path: Path) -> None:
         for file, content in {**files, f"{name}.cpp": source}.items():
             path.with_name(file).write_text(content)
-        text = path.with_name(f"{name}.cpp")
-        ahead = ("-include", header) if header else ()
-        _run(name, *COMMON, *options, f"-I{HERE}", *ahead, "-c", "-o", path, text)
+        _run(name, path.with_name(f"{name}.cpp"), *options, f"-I{HERE}", "-o", path)
 
-    words = [source, *options, *COMMON, *(word for file in files.items() for word in file)]
-    return _kept(f"{name}.o", [*words, *_host()], make)
-
-
-def _linked(name: str, *objects: Path) -> Path:
-    """The shared object of them: without what the sanitizers call, which is in host.cpp. A kernel
-    may have the name of a function of the C library."""
-    link = ("-shared", "-Wl,-Bsymbolic")
-    words = [*link, *(path.name for path in objects)]
-    return _kept(f"{name}.so", words, lambda path: _run(name, *link, "-o", path, *objects))
+    words = [source, *map(str, options), *(word for file in files.items() for word in file)]
+    return _kept(f"{name}.so", [*words, *_host()], make)
 
 
 def host_library() -> Path:
     """The emulator itself, which is loaded first, its symbols for all."""
-    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2", "-march=native"), {})
-    return _linked("host", host)
+    return _library("host", (HERE / "host.cpp").read_text(), {}, "-O2", "-march=native")
 
 
 @cache
@@ -142,28 +132,24 @@ def _loaded(launch: Launch) -> ctypes.CDLL:
 
 
 def library(launch: Launch, parameters: Sequence[str]) -> Path:
-    """The kernel compiled for the emulator, its parameters of these types."""
-    all_functions = f"""#include "{launch.source}"
+    """The kernel compiled for the emulator, its parameters of these types: of its source only what
+    it calls. What the sanitizers call is in host.cpp."""
+    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(parameters))
+    kind = f"void (*)({', '.join(parameters)})"
+    source = f"""#include "{launch.source}"
 extern "C" {{
 __attribute__((weak, visibility("hidden"))) extern char __start_kernel_shared, __stop_kernel_shared;
 void shared_memory(char** begin, char** end) {{
   *begin = &__start_kernel_shared;
   *end = &__stop_kernel_shared;
 }}
+__attribute__((no_sanitize("thread"))) void invoke(void** p) {{
+  reinterpret_cast<{kind}>({launch.function})({given});
+}}
 }}
 """
-    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(parameters))
-    this_one = f"""#include <cstdint>
-extern "C" {{
-void {launch.function}({", ".join(parameters)});
-void invoke(void** p) {{ {launch.function}({given}); }}
-}}
-"""
-    stem = Path(launch.source).stem
-    options = (*KERNEL, *launch.defines)
-    kernels = _compiled(stem, all_functions, options, launch.files, _header())
-    entry = _compiled(launch.function, this_one, ("-O1",), {})
-    return _linked(launch.function, kernels, entry)
+    options = (*KERNEL, *launch.defines, "-include", _header(), "-nodefaultlibs", "-lm", "-lc")
+    return _library(launch.function, source, launch.files, *options)
 
 
 def _limits(grid: Grid, declared: int) -> dict[str, bool]:

@@ -1,11 +1,12 @@
 """This machine's kernels, and how tests call them: those for its CPU, and where there is a C++
 compiler those for GPUs, which an emulator takes the place of (conformance/cuda/emulator.py).
 
-Of the CPU's every format has what this machine would choose, in either numerics. Others, portable
-ones and the fallback `scalar` among them, whose loops are the same for all formats, have one format
-of each kind, and so have those for GPUs whose rows others decode; deep runs have every one."""
+Of the CPU's every format has what this machine would choose, in either numerics; what decodes or
+multiplies by another op's code is a further variant in all but one format of each kind. Others,
+portable ones and the fallback `scalar` among them, whose loops are the same for all formats, have
+one format of each kind, and so have those for GPUs whose rows others decode; deep runs have every
+one."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from kernels.cuda.runtime.current import current
 from kernels.cuda.runtime.device import upload
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
+from kernels.dispatch import first_of
 from kernels.guard import at_page_end
-from kernels.kernel import Kernel
 from kernels.shapes import empty_outputs, sizes
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
@@ -32,32 +33,25 @@ GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
 KINDS = {"F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", None}
 OWN_CODE = KINDS | {"F32", "BF16"}  # of portable kernels and those for GPUs, beside decoding
 ABLE = [kernel for kernel in KERNELS if not kernel.missing()]
-# On a GPU: of their formats they run nothing that `dequantise` and `linear` do not.
-ALIKE = {"embedding", "linear_experts", "sparse_axpy"}
+# Of their formats they run nothing that `dequantise` and `linear` do not, by target.
+ALIKE = {"cpu": {"embedding", "linear_experts"},
+         "cuda": {"embedding", "linear_experts", "sparse_axpy"}}  # fmt: skip
+CHOSEN = first_of(ABLE) | first_of(k for k in ABLE if not k.requires and k.format in OWN_CODE)
 
 
-def _chosen(kernels: Iterable[Kernel]) -> set[str]:
-    """Those of these that steps of few tokens and of many would have."""
-    few, any_number = dict[Any, str](), dict[Any, str]()
-    for kernel in kernels:
-        key = kernel.op, kernel.format, kernel.numerics
-        any_number.setdefault(key, kernel.name)
-        if kernel.fewest == 1:
-            few.setdefault(key, kernel.name)
-    return {*few.values(), *any_number.values()}
-
-
-CHOSEN = _chosen(ABLE) | _chosen(k for k in ABLE if not k.requires and k.format in OWN_CODE)
+def own_code(kernel: AnyKernel) -> bool:
+    """Whether it runs what no other op's kernel in its format does."""
+    return kernel.format in OWN_CODE or kernel.op not in ALIKE[kernel.target]
 
 
 def serves(kernel: AnyKernel) -> bool:
-    """Whether this machine would choose a kernel, or another machine without features would, in one
-    format of each kind."""
-    return kernel.target == "cpu" and kernel.name in CHOSEN
+    """Whether this machine would choose a kernel, of those alike in one format of each kind, or
+    another machine without features would, in such a format."""
+    return kernel.target == "cpu" and kernel.name in CHOSEN and own_code(kernel)
 
 
-ON_CPU = [kernel for kernel in ABLE if DEEP or kernel.format in KINDS or serves(kernel)]
-ON_GPU = [k for k in CUDA_KERNELS if DEEP or k.format in OWN_CODE or k.op not in ALIKE]
+ON_CPU = [kernel for kernel in ABLE if DEEP or kernel.format in KINDS or kernel.name in CHOSEN]
+ON_GPU = [kernel for kernel in CUDA_KERNELS if DEEP or own_code(kernel)]
 HERE: list[AnyKernel] = [*ON_CPU, *(ON_GPU if compiler() else ())]
 
 
