@@ -72,8 +72,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize benchmarks with the plan's cases; kernels that neither this machine nor one without
-    features would choose are `exhaustive`."""
+    """Parametrize benchmarks with the plan's cases. Kernels that neither this machine nor one
+    without features would choose are `exhaustive`."""
     plan = metafunc.config.stash[PLAN]
     if {"case", "cache"} <= set(metafunc.fixturenames):
         found, rows = [(case, cache) for case in plan.cases() for cache in CACHES], []

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels.cpu.isa.simd import (
@@ -233,41 +232,33 @@ def meet_pieces(kind: Vector, piece: Piece, count: int) -> Any:
 
 
 def meet_lines(kind: Vector) -> Any:
-    """An intrinsic of (sums, weight, starts, at, x, k, ahead, asked): a cache line of each of twice
-    sixteen rows of floats, met by x[0, k:] of one token (AVX-512): two chains of fused
-    multiply-adds for each lane. What lies at byte `asked` of the rows that begin at `ahead` is
-    asked for a row at a time among the products: of many that are asked for at once a CPU (Zen 5)
-    drops some."""
+    """An intrinsic of (sums, weight, starts, at, x, k, ahead, asked): a cache line of each of
+    sixteen rows of floats, met by x[0, k:] of one token (AVX-512): a chain of fused multiply-adds
+    for each lane. What lies at byte `asked` of the rows that begin at `ahead` is asked for a row at
+    a time among the products, since of many that are asked for at once a CPU (Zen 5) drops some,
+    and into the second cache, which takes more of them at once than the first (Zen 4)."""
     bits, half = kind.bits // kind.lanes, CACHE_LINE // 2
     every = 32 // bits  # columns from one row's prefetch to the next
 
     @intrinsic
     def meet(typing, sums, weight, starts, at, x, k, ahead, asked):
         def codegen(context, builder, signature, values):
-            def begins(groups: Any, at_groups: Any, place: Any) -> list[list[Any]]:
-                each = zip(groups, cgutils.unpack_tuple(builder, at_groups), strict=True)
-                return [
-                    _begins(context, builder, weight, g, (values[1], v, place)) for g, v in each
-                ]
-
-            totals = cgutils.unpack_tuple(builder, values[0])
-            groups = begins(starts, values[2], values[3])
-            far = begins(ahead, values[6], values[7])
+            rows = _begins(context, builder, weight, starts, values[1:4])
+            far = _begins(context, builder, weight, ahead, (values[1], values[6], values[7]))
             scalars = address_of(context, builder, x, values[4:6], ELEMENTS["f32"])
+            total = values[0]
             for part in range(2):
-                columns = [columns_of_rows(builder, rows, part * half, bits) for rows in groups]
-                for j, pair in enumerate(zip(*columns, strict=True)):
-                    one = builder.load(builder.gep(scalars, [I64(part * len(columns[0]) + j)]))
-                    scalar = broadcast(builder, sums.dtype, one)
-                    for group, column in enumerate(pair):
-                        if j % every == 0:
-                            row = far[group][part * LANES // 2 + j // every]
-                            operands = [row, I32(0), I32(3), I32(1)]
-                            call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), operands)
-                        w = widened(builder, kind, builder.bitcast(column, kind.ir))
-                        name, like = f"llvm.fmuladd.{suffix(sums.dtype)}", sums.dtype.ir
-                        totals[group] = call_llvm(builder, name, like, [w, scalar, totals[group]])
-            return context.make_tuple(builder, sums, totals)
+                columns = columns_of_rows(builder, rows, part * half, bits)
+                for j, column in enumerate(columns):
+                    if j % every == 0:
+                        row = far[part * LANES // 2 + j // every]
+                        operands = [row, I32(0), I32(2), I32(1)]
+                        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), operands)
+                    one = builder.load(builder.gep(scalars, [I64(part * len(columns) + j)]))
+                    w = widened(builder, kind, builder.bitcast(column, kind.ir))
+                    product = [w, broadcast(builder, sums, one), total]
+                    total = call_llvm(builder, f"llvm.fmuladd.{suffix(sums)}", sums.ir, product)
+            return total
 
         return sums(sums, weight, starts, at, x, k, ahead, asked), codegen
 
@@ -354,30 +345,24 @@ def bring_units(format: str) -> Any:
 
 
 def meet_units(format: str, kind: Vector) -> Any:
-    """(weight, starts, following, row_bytes, x, along): products of twice sixteen rows of a float
-    format with one token x [1, hidden], two vectors, while the following rows are prefetched.
-    `starts` and `following` are two groups each."""
+    """(weight, starts, following, row_bytes, x, along): products of sixteen rows of a float format
+    with one token x [1, hidden], a vector, while the following rows are prefetched."""
     piece, rest = PIECES[format], meet_rest(format, kind)
     bytes_each, line = piece.unit_bytes, CACHE_LINE // piece.unit_bytes
     whole = meet_pieces(kind, piece, line // piece.units)
 
     @inner
     def meet(weight, starts, following, row_bytes, x, along):
-        hidden = x.shape[1]
-        (first, second), (after_first, after_second) = starts, following
-        a, b = zero(f32x16), zero(f32x16)
+        hidden, sums = x.shape[1], zero(f32x16)
         done, row, byte = hidden // line * line, 0, 0
         for k in range(0, done, line):
             at = k * bytes_each
             if along:
-                ask_along(weight, first, after_first, at, CACHE_LINE, 0, row_bytes, along)
-                ask_along(weight, second, after_second, at, CACHE_LINE, 0, row_bytes, along)
+                ask_along(weight, starts, following, at, CACHE_LINE, 0, row_bytes, along)
             else:
-                ask(weight, after_first, row, byte, 0, row_bytes, LANES)
-                row, byte = ask(weight, after_second, row, byte, 0, row_bytes, LANES)
-            a = whole(a, weight, first, at, x, k)
-            b = whole(b, weight, second, at, x, k)
-        return rest(weight, starts, done, x, (a, b))
+                row, byte = ask(weight, following, row, byte, 0, row_bytes, LANES)
+            sums = whole(sums, weight, starts, at, x, k)
+        return rest(weight, starts, done, x, sums)
 
     return meet
 
@@ -390,7 +375,7 @@ def meet_in_lines(format: str, kind: Vector) -> Any:
 
     @inner
     def meet(weight, starts, following, row_bytes, x, along):
-        done, sums = x.shape[1] // line * line, (zero(f32x16), zero(f32x16))
+        done, sums = x.shape[1] // line * line, zero(f32x16)
         ahead = min(along or row_bytes, row_bytes)
         for k in range(0, done, line):
             at = k * bytes_each
@@ -410,14 +395,10 @@ def meet_rest(format: str, kind: Vector) -> Any:
 
     @inner
     def meet(weight, starts, done, x, sums):
-        (first, second), (a, b) = starts, sums
         elements = stack(np.uint8, REST)
         for k in range(done, x.shape[1]):
-            scalar = splat(f32x16, x[0, k])
-            rest(weight, first, k * bytes_each, elements, 0)
-            a = fma(convert(f32x16, load(kind, elements, 0)), scalar, a)
-            rest(weight, second, k * bytes_each, elements, 0)
-            b = fma(convert(f32x16, load(kind, elements, 0)), scalar, b)
-        return a, b
+            rest(weight, starts, k * bytes_each, elements, 0)
+            sums = fma(convert(f32x16, load(kind, elements, 0)), splat(f32x16, x[0, k]), sums)
+        return sums
 
     return meet

@@ -1,10 +1,11 @@
 """sparse_axpy on the CPU: threads divide hidden, so that each output is one chain over the active
 neurons in order, the same for any number of threads.
 
-Eight neurons meet 32 columns of some tokens at once, or with AVX-512 sixteen those of one token:
-so many rows abreast come faster from memory, and outputs are loaded and stored less. A neuron whose
-factors are all zero adds nothing and is not read: a predictor's false alarms cost nothing here.
-Rows may lie apart, with anything between them: a weight's second axis is their stride.
+Eight neurons, or with AVX-512 sixteen in blocks those of a token alone, meet 32 columns at once:
+so many rows abreast come faster from memory than one, and outputs are loaded and stored less. A
+neuron whose factors are all zero adds nothing and is not read: a predictor's false alarms cost
+nothing here. Rows may lie apart, with anything between them: a weight's second axis is their
+stride.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +31,7 @@ SIGNATURE = (
 )
 NEURONS, TOKENS = 8, 64
 FACTORS = NEURONS * TOKENS
-ABREAST = 16  # neurons that meet a token alone with AVX-512
+ABREAST = 16  # neurons in blocks that meet a token alone with AVX-512
 
 
 @inner
@@ -134,9 +135,9 @@ def over_columns(columns: Any, format: str) -> Any:
     return add_together
 
 
-def abreast(decode: Any, format: str) -> Any:
-    """Sixteen neurons' columns of floats added to a token's outputs by turns, each neuron's asked
-    for just before the one that is met: so they come faster from memory than all at once."""
+def in_lines(decode: Any, format: str) -> Any:
+    """Floats of a token alone by turns, each neuron's columns asked for just before the one that is
+    met, into the second cache: so they come faster from memory than all at once."""
     size = FORMATS[format].block_bytes
     lines = size * COLUMNS // CACHE_LINE
 
@@ -145,32 +146,30 @@ def abreast(decode: Any, format: str) -> Any:
         for c in range(begin, end, COLUMNS):
             sums = columns_of(out, at + c)
             ahead = c * size + beyond
-            for r in range(ABREAST):
+            for r in range(len(starts)):
                 for line in range(lines):
-                    prefetch(weight, asked[r] + ahead + line * CACHE_LINE, 3)
+                    prefetch(weight, asked[r] + ahead + line * CACHE_LINE, 2)
                 sums = added(sums, decode(weight, starts[r], c), factors[r])
             put_columns(out, at + c, sums)
 
     @inner
-    def add_abreast(weight, starts, ahead, factors, first, count, begin, end, along, out):
+    def add_together(weight, starts, ahead, factors, first, count, begin, end, along, out):
         whole, at = (end - begin) * size, first * out.shape[1]
         beyond = min(along or whole, whole)
         own = begin + (whole - beyond) // (COLUMNS * size) * COLUMNS
         add_from(weight, starts, starts, beyond, factors, at, begin, own, out)
         add_from(weight, starts, ahead, beyond - whole, factors, at, own, end, out)
 
-    return add_abreast
+    return add_together
 
 
 def axpy(decoded: Mapping[str, Any], most: int, variant: str, format: str) -> Callable[..., None]:
-    """`most`: neurons that meet a token alone by turns; 0: it is met as several are."""
+    """`most`: neurons in blocks that meet a token alone by turns; 0: it is met as several are."""
     decode, tag = decoded.get(format) or decoded_elements(format), TAGS[format]
     add_together = over_columns(together(decode), format)
-    if most == ABREAST and FORMATS[format].block == 1:
-        add_alone = abreast(decode, format)
-    else:
-        add_alone = over_columns(by_turns(decode), format) if most else add_together
-    held = most or NEURONS
+    floats = FORMATS[format].block == 1
+    add_alone = in_lines(decode, format) if floats else over_columns(by_turns(decode), format)
+    held, alone = NEURONS if floats else most or NEURONS, most > 0
 
     @inner
     def add_one(weight, start, r, factors, first, count, begin, end, out):
@@ -211,8 +210,8 @@ def axpy(decoded: Mapping[str, Any], most: int, variant: str, format: str) -> Ca
             while found:
                 more, j = next_neurons(own, j, ahead, after)
                 rest_of = factors, first, some, begin, end, tuning[0], out
-                if found == held and some == 1:
-                    add_alone(bytes_, starts, ahead, *rest_of)
+                if alone and some == 1:
+                    add_alone(bytes_, starts[:found], ahead, *rest_of)
                 elif found == NEURONS:
                     add_together(bytes_, starts[:NEURONS], ahead[:NEURONS], *rest_of)
                 else:

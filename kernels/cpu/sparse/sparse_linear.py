@@ -51,13 +51,6 @@ def begin_rows(where, group, active, starts):
 
 
 @inner
-def begin_pair(where, group, pairs, end, active, starts):
-    """The same of this group and of the one `pairs` further on, or of the last before `end`."""
-    begin_rows(where, group, active, starts[0])
-    begin_rows(where, min(group + pairs, end - 1), active, starts[1])
-
-
-@inner
 def put(sums, first, count, rows, group, active, mask, out):
     """A group's sums [tokens][16] to where its neurons stand, and zeros to all before them that no
     other group has; the last group's also to all behind."""
@@ -122,30 +115,23 @@ def over_groups(
 
 
 def single(format: str, microkernel: Callable[[str, Any], Any]) -> Any:
-    """One token and float weights: rows are met as they come, by `microkernel` of rows.py. Two
-    groups at once, since a chain of additions waits for each to end; they are of the two halves of
-    a thread's groups."""
+    """One token and float weights: rows are met as they come, by `microkernel` of rows.py."""
     meet, unit_bytes = microkernel(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
     @inner
     def run(x, weight, mask, rows, slots, active, along, out, thread, n_threads):
         row_bytes = x.shape[1] * unit_bytes
         where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)
-        starts = stack(np.int64, LANES), stack(np.int64, LANES)
-        following = stack(np.int64, LANES), stack(np.int64, LANES)
+        starts, following = stack(np.int64, LANES), stack(np.int64, LANES)
         sums = stack(np.float32, LANES).reshape((1, LANES))
         begin, end = part((active + LANES - 1) // LANES, thread, n_threads)
         if begin == end:
             return
-        pairs = (end - begin + 1) // 2
-        begin_pair(where, begin, pairs, end, active, starts)
-        for group in range(begin, begin + pairs):
-            begin_pair(where, min(group + 1, begin + pairs - 1), pairs, end, active, following)
-            a, b = meet(bytes_, starts, following, row_bytes, x, along)
-            store_vector(sums, 0, a)
+        begin_rows(where, begin, active, starts)
+        for group in range(begin, end):
+            begin_rows(where, min(group + 1, end - 1), active, following)
+            store_vector(sums, 0, meet(bytes_, starts, following, row_bytes, x, along))
             put(sums, 0, 1, rows, group, active, mask, out)
-            store_vector(sums, 0, b)
-            put(sums, 0, 1, rows, min(group + pairs, end - 1), active, mask, out)
             starts, following = following, starts
 
     return run
