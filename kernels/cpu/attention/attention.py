@@ -9,7 +9,9 @@ merge in order, whoever did them, so neither batch nor threads nor where a cell 
   `scratch` [tokens, heads, chunks of the capacity, head_dim + 2] for the second share to merge.
 - With more tokens a tile is an item, and chunks merge as they come.
 
-Items are dealt out in turns, those of most cells first.
+Items are dealt out in turns, those of most cells first; as long as there is a chunk for each thread
+it has all of a chunk's. What it has next is asked for meanwhile, and its first chunk before: whole
+rows, a part of them with each head, since those of one head, a few cells ahead, come too late.
 """
 
 from collections.abc import Callable
@@ -34,9 +36,23 @@ from kernels.cpu.attention.attention_tile import (
     chunks_of,
     dividing,
     finite,
+    part_of_rows,
+    rows_of_head,
 )
+from kernels.cpu.formats.cache_rows import start_of
 from kernels.cpu.formats.decoding import TAGS, FormatTag
-from kernels.cpu.isa.simd import extract, f32x16, fma, load, mul, splat, store, zero
+from kernels.cpu.isa.simd import (
+    CACHE_LINE,
+    extract,
+    f32x16,
+    fma,
+    load,
+    mul,
+    prefetch,
+    splat,
+    store,
+    zero,
+)
 from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
@@ -115,11 +131,29 @@ def end_of_run(spans, first, last):
     return t
 
 
+@inner
+def ask_for_rows(data, cells, start, size):
+    """So many bytes of the rows of all these cells at once."""
+    for c in range(len(cells)):
+        at = cells[c] * data.shape[1] + start
+        for line in range(at, at + size, CACHE_LINE):
+            prefetch(data, line, 2)
+
+
+@njit(inline="always")
+def item_of(turn, together, units, thread, n_threads):
+    """Which item is a thread's in its turn: as long as there is a chunk for each thread it has all
+    units of one, whose heads' rows lie side by side; what is left is dealt out item by item."""
+    if turn < together:
+        return (turn // units * n_threads + thread) * units + turn % units
+    return turn * n_threads + thread
+
+
 def flash(tag: FormatTag) -> Callable[..., None]:
     sizes_of, place_of = dividing(tag, QUERIES)
 
     def generic(args, thread, n_threads):
-        q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(args, SIGNATURE)
+        q, k, v, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(args, SIGNATURE)
         workspace = stack(np.float32, WORKSPACE)
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
@@ -128,7 +162,10 @@ def flash(tag: FormatTag) -> Callable[..., None]:
         most = np.int64(0)  # cells that one of few tokens sees
         for t in range(tokens if split else 0):
             most = max(most, spans[t, 2] - spans[t, 1])
-        for item in range(thread, units * (chunks_of(most) if split else 1), n_threads):
+        count, size = chunks_of(most) if split else 1, start_of(tag, head_dim)
+        together = count // n_threads * units if split else 0  # turns that make whole chunks
+        for turn in range((count * units + n_threads - 1 - thread) // n_threads):
+            item = item_of(turn, together, units, thread, n_threads)
             h0, h1, column, t1, last_token = place_of(item % units, sizes)
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, t1, last_token)
@@ -136,8 +173,24 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                 if split:
                     first = item // units
                     last = min(last, first + 1)
+                if split and turn == 0 and first < last:
+                    begin = spans[t0, 1] + first * CHUNK
+                    own = lists[spans[t0, 0], begin : min(begin + CHUNK, spans[t1 - 1, 2])]
+                    start, width = (0, k.shape[1]) if together else (column, size)
+                    ask_for_rows(k, own, start, width)
+                    ask_for_rows(v, own, start, width)
                 for chunk in range(first, last):
-                    attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk)
+                    if turn < together:
+                        later = min(chunk + n_threads, count - 1)
+                        asked = part_of_rows(column, size, later, k.shape[1])
+                    elif split:
+                        after = item + n_threads
+                        asked = rows_of_head(place_of(after % units, sizes)[2], after // units)
+                    else:
+                        asked = rows_of_head(column, chunk + 1)
+                    attend(
+                        tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk, asked
+                    )
                     for t in range(t0, t1):
                         for h in range(h0, h1):
                             row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
