@@ -20,6 +20,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.attention.attention_sums import (
+    AHEAD,
     BASES,
     CHUNK,
     DIM_STRIDE,
@@ -180,14 +181,15 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                     ask_for_rows(k, own, start, width)
                     ask_for_rows(v, own, start, width)
                 for chunk in range(first, last):
-                    if turn < together:
-                        later = min(chunk + n_threads, count - 1)
+                    if split and turn < together:
+                        later = min(chunk + n_threads, count - 1) * CHUNK
                         asked = part_of_rows(column, size, later, k.shape[1])
                     elif split:
                         after = item + n_threads
-                        asked = rows_of_head(place_of(after % units, sizes)[2], after // units)
+                        beside = place_of(after % units, sizes)[2]
+                        asked = rows_of_head(beside, after // units * CHUNK)
                     else:
-                        asked = rows_of_head(column, chunk + 1)
+                        asked = rows_of_head(column, chunk * CHUNK + AHEAD)
                     attend(
                         tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk, asked
                     )

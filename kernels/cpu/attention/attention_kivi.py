@@ -16,6 +16,7 @@ from numba import njit
 
 from kernels.cpu.attention.attention import FEW, copy, finish, merge
 from kernels.cpu.attention.attention_sums import (
+    AHEAD,
     BASES,
     CELL_STRIDE,
     CHUNK,
@@ -318,7 +319,7 @@ def flash(numbers: Any) -> Callable[..., None]:
                         of_cells = chunk - of_pages
                         attend(
                             F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells,
-                            rows_of_head(column, of_cells + 1),
+                            rows_of_head(column, of_cells * CHUNK + AHEAD),
                         )  # fmt: skip
                     for t in range(t0, t1):
                         seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])

@@ -13,6 +13,7 @@ from numba import njit
 from kernels.cpu.attention.attention import FEW, copy, finish, merge
 from kernels.cpu.attention.attention_kivi import end_of_run
 from kernels.cpu.attention.attention_sums import (
+    AHEAD,
     ASKED,
     BASES,
     CELL_STRIDE,
@@ -56,9 +57,6 @@ MERGE_SIGNATURE = (
 F16 = TAGS["F16"]
 if GROUP != CHUNK:
     raise ImportError(f"a page has {GROUP} tokens, a chunk {CHUNK}")
-
-
-AHEAD = 32  # cells: how early a row is asked for
 
 
 def whole_vectors(shape: Shape) -> bool:
@@ -163,7 +161,7 @@ def flash():
                         of_cells = chunk - of_pages
                         attend(
                             F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells,
-                            rows_of_head(column, of_cells + 1),
+                            rows_of_head(column, of_cells * CHUNK + AHEAD),
                         )  # fmt: skip
                     for t in range(t0, t1):
                         seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])

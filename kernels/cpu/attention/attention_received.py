@@ -13,6 +13,7 @@ import numpy as np
 
 from kernels.cpu.attention.attention import end_of_run
 from kernels.cpu.attention.attention_sums import (
+    AHEAD,
     ASKED,
     BASES,
     CELL_STRIDE,
@@ -72,7 +73,7 @@ def weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk):
         return
     cells = lists[sequence, : begin + most if most < CHUNK else lists.shape[1]]
     find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
-    find_rows(bases, ASKED, cells, begin + CHUNK, most, k.shape[1], column, WHOLE)
+    find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)
     dots(tag, k, bases, workspace, head_dim, (t1 - t0) * width, most)
     places = stack(np.int32, CHUNK)  # of no interest where there are no slopes
     for t in range(t0, t1):

@@ -40,6 +40,7 @@ WEIGHT = MERGED + QUERIES * DIM_STRIDE  # [QUERIES, CELL_STRIDE]: scores, then w
 KEY = WEIGHT + QUERIES * CELL_STRIDE  # [head_dim, 16], as often as there is room
 VALUE = KEY + 16 * WIDEST  # [STAGED, head_dim]
 WORKSPACE = VALUE + STAGED * WIDEST
+AHEAD = 32  # cells: how early a row is asked for, where it is one head's alone
 ASKED = CHUNK  # from here on in BASES is what is asked for meanwhile, into the second cache
 BASES = 2 * CHUNK  # of cells: where their rows' heads begin
 

@@ -144,16 +144,17 @@ def chunks_of(cells):
 
 
 @njit(inline="always")
-def rows_of_head(column, chunk):
-    """What attend asks for: a chunk's rows, of the head at byte `column`."""
-    return np.int64(chunk), np.int64(column), np.int64(0), np.int64(1)
+def rows_of_head(column, first):
+    """What attend asks for: as many rows as it is at, from the cell `first` of those that a token
+    sees, of the head at byte `column`."""
+    return np.int64(first), np.int64(column), np.int64(0), np.int64(1)
 
 
 @njit(inline="always")
-def part_of_rows(column, size, chunk, row_bytes):
-    """Or, of the chunk's whole rows, the part that falls to the head at `column` if each asks for
-    as many bytes as it has itself, `size` a row."""
-    return np.int64(chunk), np.int64(0), np.int64(column // size), np.int64(row_bytes // size)
+def part_of_rows(column, size, first, row_bytes):
+    """Or, of the whole rows of a chunk that begins there, the part that falls to the head at
+    `column` if each asks for as many bytes as it has itself, `size` a row."""
+    return np.int64(first), np.int64(0), np.int64(column // size), np.int64(row_bytes // size)
 
 
 @inner
@@ -192,8 +193,8 @@ def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk, a
     """A chunk's partial result for each row of a tile: weighted sum, highest score, sum.
 
     The tile is tokens t0 to t1, whose cells begin alike, and heads h0 to h1 of one KV head, which
-    begins at byte `column` of a cell's row. Meanwhile the chunk of the same cells that `asked`
-    tells of is asked for (rows_of_head, part_of_rows).
+    begins at byte `column` of a cell's row. Meanwhile it asks for what `asked` tells of
+    (rows_of_head, part_of_rows).
     """
     (
         q, k, v, lists, spans, positions, cell_positions, slopes, _, scale, softcap, _, _,
@@ -207,10 +208,9 @@ def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk, a
         seen[row] = max(0, min(spans[t0 + row // width, 2] - begin, CHUNK))
         ends[row // 8] = max(seen[row], ends[row // 8] if row % 8 else np.int64(0))
         most, last = max(most, seen[row]), max(last, np.int64(spans[t0 + row // width, 2]))
-    cells, (later, start, share, shares) = lists[sequence, :last], asked
+    cells, (later, start, which, parts) = lists[sequence, :last], asked
     find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
-    pieces = start_of(tag, head_dim), share, shares
-    later = spans[t0, 1] + later * CHUNK
+    pieces, later = (start_of(tag, head_dim), which, parts), spans[t0, 1] + later
     find_rows(bases, ASKED, cells, later, most, k.shape[1], start, pieces)
     for c in range(most):
         places[c] = cell_positions[cells[begin + c]]

@@ -13,6 +13,7 @@ from numba import njit
 
 from kernels.cpu.attention.attention_received import below
 from kernels.cpu.attention.attention_sums import (
+    AHEAD,
     ASKED,
     BASES,
     CELL_STRIDE,
@@ -68,7 +69,7 @@ def weights_of(tag, args, workspace, bases, whose, rows, column, chunk):
         most = max(most, min(spans[whose[row], 2] - begin, np.int64(CHUNK)))
     cells = lists[sequence, : begin + most if most < CHUNK else lists.shape[1]]
     find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
-    find_rows(bases, ASKED, cells, begin + CHUNK, most, k.shape[1], column, WHOLE)
+    find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)
     dots(tag, k, bases, workspace, q.shape[2], rows, most)
     none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
     for row in range(rows):
