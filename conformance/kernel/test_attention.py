@@ -53,11 +53,11 @@ def test_many_chunks_merge_within_the_bound(kernel, tokens):
 def test_chunks_dealt_to_any_threads_give_the_same_bits(kernel):
     """Threads that have whole chunks, some items of those that are left, or none."""
     case = OP.case({"head_dim": HEAD_DIM}, format=kernel.format)
-    inputs = scene(case, 5 * CHUNK - 3, 3, kv_heads=2)
-    inputs["spans"] = np.array([[0, 0, 1100], [1, 3, 700], [1, 3, 640]], np.int32)
+    inputs = scene(case, 9 * CHUNK - 3, 3, kv_heads=2)
+    inputs["spans"] = np.array([[0, 0, 2100], [1, 3, 1700], [1, 3, 640]], np.int32)
     outputs = empty_outputs(OP, sizes(OP, inputs, kernel.format), kernel.format)
     found = []
-    for threads in (1, 2, 3, 5, 7, 40):
+    for threads in (1, 2, 3, 40):
         outputs["out"].fill(np.nan)
         bind(kernel, inputs, outputs)(threads, range(threads))
         found.append(outputs["out"].copy())

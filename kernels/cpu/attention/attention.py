@@ -9,9 +9,9 @@ merge in order, whoever did them, so neither batch nor threads nor where a cell 
   `scratch` [tokens, heads, chunks of the capacity, head_dim + 2] for the second share to merge.
 - With more tokens a tile is an item, and chunks merge as they come.
 
-Items are dealt out in turns, those of most cells first; as long as there is a chunk for each thread
-it has all of a chunk's. What it has next is asked for meanwhile, and its first chunk before: whole
-rows, a part of them with each head, since those of one head, a few cells ahead, come too late.
+Items are dealt out in turns, those of most cells first. Where there are SEVERAL chunks for a thread
+it has all heads of one, and asks meanwhile for whole rows of its next, a part of them with each
+head; its first it asks for before. Those of one head, a few cells ahead, come too late.
 """
 
 from collections.abc import Callable
@@ -63,6 +63,7 @@ from reference.formats import FORMATS
 from reference.op import Shape
 
 FEW = 8  # tokens
+SEVERAL = 4  # chunks of a thread from which on it has all heads of each
 MERGE_SIGNATURE = (
     "lists: i32[sequences capacity], spans: i32[tokens 3], sinks: f32[heads],"
     " scratch: f32[partials] -> out: f32[tokens heads head_dim]"
@@ -133,18 +134,18 @@ def end_of_run(spans, first, last):
 
 
 @inner
-def ask_for_rows(data, cells, start, size):
-    """So many bytes of the rows of all these cells at once."""
+def ask_for_rows(data, cells):
+    """Of all these cells at once."""
     for c in range(len(cells)):
-        at = cells[c] * data.shape[1] + start
-        for line in range(at, at + size, CACHE_LINE):
+        at = cells[c] * data.shape[1]
+        for line in range(at, at + data.shape[1], CACHE_LINE):
             prefetch(data, line, 2)
 
 
 @njit(inline="always")
 def item_of(turn, together, units, thread, n_threads):
-    """Which item is a thread's in its turn: as long as there is a chunk for each thread it has all
-    units of one, whose heads' rows lie side by side; what is left is dealt out item by item."""
+    """Which item is a thread's in its turn: at first those of whole chunks, whose heads' rows lie
+    side by side; what is left is dealt out item by item."""
     if turn < together:
         return (turn // units * n_threads + thread) * units + turn % units
     return turn * n_threads + thread
@@ -164,7 +165,8 @@ def flash(tag: FormatTag) -> Callable[..., None]:
         for t in range(tokens if split else 0):
             most = max(most, spans[t, 2] - spans[t, 1])
         count, size = chunks_of(most) if split else 1, start_of(tag, head_dim)
-        together = count // n_threads * units if split else 0  # turns that make whole chunks
+        rounds = count // n_threads if count >= SEVERAL * n_threads else 0
+        together = rounds * units  # turns that make whole chunks
         for turn in range((count * units + n_threads - 1 - thread) // n_threads):
             item = item_of(turn, together, units, thread, n_threads)
             h0, h1, column, t1, last_token = place_of(item % units, sizes)
@@ -174,20 +176,15 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                 if split:
                     first = item // units
                     last = min(last, first + 1)
-                if split and turn == 0 and first < last:
+                if turn == 0 and together and first < last:
                     begin = spans[t0, 1] + first * CHUNK
                     own = lists[spans[t0, 0], begin : min(begin + CHUNK, spans[t1 - 1, 2])]
-                    start, width = (0, k.shape[1]) if together else (column, size)
-                    ask_for_rows(k, own, start, width)
-                    ask_for_rows(v, own, start, width)
+                    ask_for_rows(k, own)
+                    ask_for_rows(v, own)
                 for chunk in range(first, last):
-                    if split and turn < together:
+                    if turn < together:
                         later = min(chunk + n_threads, count - 1) * CHUNK
                         asked = part_of_rows(column, size, later, k.shape[1])
-                    elif split:
-                        after = item + n_threads
-                        beside = place_of(after % units, sizes)[2]
-                        asked = rows_of_head(beside, after // units * CHUNK)
                     else:
                         asked = rows_of_head(column, chunk * CHUNK + AHEAD)
                     attend(
