@@ -5,13 +5,13 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from conformance.support.here import each, inputs_of, run
-from kernels.call import call
+from kernels.call import bind, call
 from kernels.cpu.attention.attention import FEW
 from kernels.cpu.attention.attention_sums import CHUNK
 from kernels.cuda.attention import attention as cuda
 from kernels.judge import compare
 from kernels.kernel import Kernel
-from kernels.shapes import ShapeError
+from kernels.shapes import ShapeError, empty_outputs, sizes
 from reference.attention.attention import MERGED, OP
 from reference.laws.attention.attention import LONG, MANY, scene
 from reference.op import Arguments, Case
@@ -47,6 +47,22 @@ def test_many_chunks_merge_within_the_bound(kernel, tokens):
     assert verdict.passed, verdict.failure
     one = {name: inputs[name][:1] for name in ("q", "spans", "positions")}
     assert_array_equal(run(kernel, **{**inputs, **one}), together[:1])
+
+
+@each("attention", formats=("F16", "Q8_0"), target="cpu")
+def test_chunks_dealt_to_any_threads_give_the_same_bits(kernel):
+    """Threads that have whole chunks, some items of those that are left, or none."""
+    case = OP.case({"head_dim": HEAD_DIM}, format=kernel.format)
+    inputs = scene(case, 9 * CHUNK - 3, 3, kv_heads=2)
+    inputs["spans"] = np.array([[0, 0, 2100], [1, 3, 1700], [1, 3, 640]], np.int32)
+    outputs = empty_outputs(OP, sizes(OP, inputs, kernel.format), kernel.format)
+    found = []
+    for threads in (1, 2, 3, 40):
+        outputs["out"].fill(np.nan)
+        bind(kernel, inputs, outputs)(threads, range(threads))
+        found.append(outputs["out"].copy())
+    for out in found[1:]:
+        assert_array_equal(out, found[0])
 
 
 @each("attention", formats=("F16", "F32"), target="cuda")

@@ -9,7 +9,9 @@ merge in order, whoever did them, so neither batch nor threads nor where a cell 
   `scratch` [tokens, heads, chunks of the capacity, head_dim + 2] for the second share to merge.
 - With more tokens a tile is an item, and chunks merge as they come.
 
-Items are dealt out in turns, those of most cells first.
+Items are dealt out in turns, those of most cells first. Where there are SEVERAL chunks for a thread
+it has all heads of one, and asks meanwhile for whole rows of its next, a part of them with each
+head; its first it asks for before. Those of one head, a few cells ahead, come too late.
 """
 
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.attention.attention_sums import (
+    AHEAD,
     BASES,
     CHUNK,
     DIM_STRIDE,
@@ -34,9 +37,23 @@ from kernels.cpu.attention.attention_tile import (
     chunks_of,
     dividing,
     finite,
+    part_of_rows,
+    rows_of_head,
 )
+from kernels.cpu.formats.cache_rows import start_of
 from kernels.cpu.formats.decoding import TAGS, FormatTag
-from kernels.cpu.isa.simd import extract, f32x16, fma, load, mul, splat, store, zero
+from kernels.cpu.isa.simd import (
+    CACHE_LINE,
+    extract,
+    f32x16,
+    fma,
+    load,
+    mul,
+    prefetch,
+    splat,
+    store,
+    zero,
+)
 from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
@@ -46,6 +63,7 @@ from reference.formats import FORMATS
 from reference.op import Shape
 
 FEW = 8  # tokens
+SEVERAL = 4  # chunks of a thread from which on it has all heads of each
 MERGE_SIGNATURE = (
     "lists: i32[sequences capacity], spans: i32[tokens 3], sinks: f32[heads],"
     " scratch: f32[partials] -> out: f32[tokens heads head_dim]"
@@ -115,11 +133,29 @@ def end_of_run(spans, first, last):
     return t
 
 
+@inner
+def ask_for_rows(data, cells):
+    """Of all these cells at once."""
+    for c in range(len(cells)):
+        at = cells[c] * data.shape[1]
+        for line in range(at, at + data.shape[1], CACHE_LINE):
+            prefetch(data, line, 2)
+
+
+@njit(inline="always")
+def item_of(turn, together, units, thread, n_threads):
+    """Which item is a thread's in its turn: at first those of whole chunks, whose heads' rows lie
+    side by side; what is left is dealt out item by item."""
+    if turn < together:
+        return (turn // units * n_threads + thread) * units + turn % units
+    return turn * n_threads + thread
+
+
 def flash(tag: FormatTag) -> Callable[..., None]:
     sizes_of, place_of = dividing(tag, QUERIES)
 
     def generic(args, thread, n_threads):
-        q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(args, SIGNATURE)
+        q, k, v, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(args, SIGNATURE)
         workspace = stack(np.float32, WORKSPACE)
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
@@ -128,7 +164,11 @@ def flash(tag: FormatTag) -> Callable[..., None]:
         most = np.int64(0)  # cells that one of few tokens sees
         for t in range(tokens if split else 0):
             most = max(most, spans[t, 2] - spans[t, 1])
-        for item in range(thread, units * (chunks_of(most) if split else 1), n_threads):
+        count, size = chunks_of(most) if split else 1, start_of(tag, head_dim)
+        rounds = count // n_threads if count >= SEVERAL * n_threads else 0
+        together = rounds * units  # turns that make whole chunks
+        for turn in range((count * units + n_threads - 1 - thread) // n_threads):
+            item = item_of(turn, together, units, thread, n_threads)
             h0, h1, column, t1, last_token = place_of(item % units, sizes)
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, t1, last_token)
@@ -136,8 +176,20 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                 if split:
                     first = item // units
                     last = min(last, first + 1)
+                if turn == 0 and together and first < last:
+                    begin = spans[t0, 1] + first * CHUNK
+                    own = lists[spans[t0, 0], begin : min(begin + CHUNK, spans[t1 - 1, 2])]
+                    ask_for_rows(k, own)
+                    ask_for_rows(v, own)
                 for chunk in range(first, last):
-                    attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk)
+                    if turn < together:
+                        later = min(chunk + n_threads, count - 1) * CHUNK
+                        asked = part_of_rows(column, size, later, k.shape[1])
+                    else:
+                        asked = rows_of_head(column, chunk * CHUNK + AHEAD)
+                    attend(
+                        tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk, asked
+                    )
                     for t in range(t0, t1):
                         for h in range(h0, h1):
                             row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE

@@ -16,6 +16,7 @@ from numba import njit
 
 from kernels.cpu.attention.attention import FEW, copy, finish, merge
 from kernels.cpu.attention.attention_sums import (
+    AHEAD,
     BASES,
     CELL_STRIDE,
     CHUNK,
@@ -34,6 +35,7 @@ from kernels.cpu.attention.attention_tile import (
     bring_queries,
     chunks_of,
     dividing,
+    rows_of_head,
     weigh,
 )
 from kernels.cpu.formats.columns import CODES
@@ -316,7 +318,8 @@ def flash(numbers: Any) -> Callable[..., None]:
                     else:
                         of_cells = chunk - of_pages
                         attend(
-                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells
+                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells,
+                            rows_of_head(column, of_cells * CHUNK + AHEAD),
                         )  # fmt: skip
                     for t in range(t0, t1):
                         seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])

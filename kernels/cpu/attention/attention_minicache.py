@@ -14,6 +14,7 @@ from kernels.cpu.attention.attention import FEW, copy, finish, merge
 from kernels.cpu.attention.attention_kivi import end_of_run
 from kernels.cpu.attention.attention_sums import (
     AHEAD,
+    ASKED,
     BASES,
     CELL_STRIDE,
     CHUNK,
@@ -35,6 +36,7 @@ from kernels.cpu.attention.attention_tile import (
     bring_queries,
     chunks_of,
     dividing,
+    rows_of_head,
     weigh,
 )
 from kernels.cpu.formats.decoding import TAGS
@@ -76,8 +78,8 @@ def find_rows(pages, first, width, retained, upper, bases):
         if number >= GROUP - retained:
             number += upper * retained
         bases[c] = first + number * width
-    for c in range(AHEAD):  # which are asked for early
-        bases[CHUNK + c] = bases[c]
+    for c in range(CHUNK):
+        bases[ASKED + c] = bases[(c + AHEAD) % CHUNK]
 
 
 @njit(inline="always")
@@ -107,7 +109,7 @@ def attend_page(args, workspace, keys, rows_of_values, places, t0, t1, h0, h1, k
     find_rows(flat_values, first, row_bytes, retained, upper, rows_of_values)
     for i in range(GROUP):
         places[i] = chunk * GROUP + i
-    dots(F16, flat_keys, flat_values, keys, workspace, head_dim, rows, CHUNK)
+    dots(F16, flat_keys, keys, workspace, head_dim, rows, CHUNK)
     for t in range(t0, t1):
         for h in range(h0, h1):
             row = (t - t0) * width + h - h0
@@ -158,7 +160,8 @@ def flash():
                     else:
                         of_cells = chunk - of_pages
                         attend(
-                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells
+                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells,
+                            rows_of_head(column, of_cells * CHUNK + AHEAD),
                         )  # fmt: skip
                     for t in range(t0, t1):
                         seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])

@@ -14,6 +14,7 @@ import numpy as np
 from kernels.cpu.attention.attention import end_of_run
 from kernels.cpu.attention.attention_sums import (
     AHEAD,
+    ASKED,
     BASES,
     CELL_STRIDE,
     CHUNK,
@@ -24,7 +25,14 @@ from kernels.cpu.attention.attention_sums import (
     dots,
     query_of,
 )
-from kernels.cpu.attention.attention_tile import chunks_of, dividing, finite, weigh
+from kernels.cpu.attention.attention_tile import (
+    WHOLE,
+    chunks_of,
+    dividing,
+    find_rows,
+    finite,
+    weigh,
+)
 from kernels.cpu.formats.decoding import TAGS, FormatTag, element
 from kernels.cpu.isa.simd import extract, f32x16, splat
 from kernels.cpu.isa.simd_exp import exp
@@ -63,10 +71,10 @@ def weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk):
                 workspace[query + 8 * d] = q[t, h, d]
     if most <= 0:
         return
-    end = begin + most if most < CHUNK else lists.shape[1]
-    for c in range(most + AHEAD):
-        bases[c] = lists[sequence, min(begin + c, end - 1)] * k.shape[1] + column
-    dots(tag, k, k, bases, workspace, head_dim, (t1 - t0) * width, most)
+    cells = lists[sequence, : begin + most if most < CHUNK else lists.shape[1]]
+    find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
+    find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)
+    dots(tag, k, bases, workspace, head_dim, (t1 - t0) * width, most)
     places = stack(np.int32, CHUNK)  # of no interest where there are no slopes
     for t in range(t0, t1):
         seen = max(0, min(spans[t, 2] - begin, CHUNK))

@@ -40,8 +40,9 @@ WEIGHT = MERGED + QUERIES * DIM_STRIDE  # [QUERIES, CELL_STRIDE]: scores, then w
 KEY = WEIGHT + QUERIES * CELL_STRIDE  # [head_dim, 16], as often as there is room
 VALUE = KEY + 16 * WIDEST  # [STAGED, head_dim]
 WORKSPACE = VALUE + STAGED * WIDEST
-AHEAD = 32  # cells: how early a row is asked for, meant for the second cache
-BASES = CHUNK + AHEAD  # of cells: where their rows' heads begin, and of those that come next
+AHEAD = 32  # cells: how early a row is asked for, where it is one head's alone
+ASKED = CHUNK  # from here on in BASES is what is asked for meanwhile, into the second cache
+BASES = 2 * CHUNK  # of cells: where their rows' heads begin
 
 
 @njit(inline="always")
@@ -91,17 +92,11 @@ def _bring(tag, k, bases, workspace, cell, d, to):
 
 
 @inlined
-def _ask(tag, k, v, bases, cell, d, cells):
-    """For element d of sixteen cells some way behind `cell`; after all of the chunk's `cells` come
-    its values."""
+def _ask(tag, k, bases, cell, d):
+    """Prefetch what belongs to element d of sixteen cells."""
     if line_begins(tag, d):
-        later = cell + AHEAD
-        if later < cells:
-            for j in range(16):
-                prefetch(k, load(int64, bases, later + j) + start_of(tag, d), 2)
-        else:
-            for j in range(16):
-                prefetch(v, load(int64, bases, later - cells + j) + start_of(tag, d), 2)
+        for j in range(16):
+            prefetch(k, load(int64, bases, ASKED + cell + j) + start_of(tag, d), 2)
 
 
 @inlined
@@ -130,10 +125,10 @@ def _bring_and_multiply(sums, tag, k, bases, workspace, cell, d, to, key, before
 
 
 @inner
-def _first_dots(none, tag, k, v, bases, workspace, head_dim, first, last, cells):
+def _first_dots(none, tag, k, bases, workspace, head_dim, first, last):
     """q k^T of the first rows, as many as `none` is long, with cells first to last of the chunk.
 
-    Sixteen cells at a time are brought to KEY, and later ones asked for.
+    Sixteen cells at a time are brought to KEY, and what comes later is asked for.
     """
     _bring(tag, k, bases, workspace, first, 0, 0)
     place, places = 0, _places(head_dim)
@@ -141,7 +136,7 @@ def _first_dots(none, tag, k, v, bases, workspace, head_dim, first, last, cells)
         sums, key = none, KEY + 16 * head_dim * place
         following = place + 1 if place + 1 < places else 0
         for d in range(0, head_dim, 16):
-            _ask(tag, k, v, bases, cell, d, cells)
+            _ask(tag, k, bases, cell, d)
             if d + 16 < head_dim:
                 to = place * head_dim + d + 16
                 sums = _bring_and_multiply(sums, tag, k, bases, workspace, cell, d + 16, to, key, d)
@@ -191,7 +186,7 @@ def _dots_abreast(workspace, head_dim, row, cell):
 
 
 @inner
-def _few_dots(tag, k, v, bases, workspace, head_dim, rows, first, last, cells):
+def _few_dots(tag, k, bases, workspace, head_dim, rows, first, last):
     """The same of all rows, which are few, with cells first to last of the chunk."""
     most = max(1, min(ABREAST, WIDEST // head_dim))
     cell = first
@@ -199,7 +194,7 @@ def _few_dots(tag, k, v, bases, workspace, head_dim, rows, first, last, cells):
         times = min(most, (last - cell + 15) // 16)
         for i in range(times):
             for d in range(0, head_dim, 16):
-                _ask(tag, k, v, bases, cell + 16 * i, d, cells)
+                _ask(tag, k, bases, cell + 16 * i, d)
                 _bring(tag, k, bases, workspace, cell + 16 * i, d, i * head_dim + d)
         for row in range(rows):
             if times == ABREAST:
@@ -212,27 +207,27 @@ def _few_dots(tag, k, v, bases, workspace, head_dim, rows, first, last, cells):
 
 
 @njit(inline="always")
-def first_dots(tag, k, v, bases, workspace, head_dim, rows, first, last, cells):
+def first_dots(tag, k, bases, workspace, head_dim, rows, first, last):
     """For the first rows."""
     if rows >= 8:
-        _first_dots(zeros(f32x16, 8), tag, k, v, bases, workspace, head_dim, first, last, cells)
+        _first_dots(zeros(f32x16, 8), tag, k, bases, workspace, head_dim, first, last)
     elif rows >= 4:
-        _first_dots(zeros(f32x16, 4), tag, k, v, bases, workspace, head_dim, first, last, cells)
+        _first_dots(zeros(f32x16, 4), tag, k, bases, workspace, head_dim, first, last)
     else:
-        _few_dots(tag, k, v, bases, workspace, head_dim, rows, first, last, cells)
+        _few_dots(tag, k, bases, workspace, head_dim, rows, first, last)
 
 
 @njit(inline="always")
-def dots(tag, k, v, bases, workspace, head_dim, rows, cells):
+def dots(tag, k, bases, workspace, head_dim, rows, cells):
     """q k^T of rows 0 to `rows` with the chunk's cells."""
     ends = stack(np.int64, EIGHTS)
     for eight in range(EIGHTS):
         ends[eight] = cells
-    dots_seen(tag, k, v, bases, workspace, head_dim, rows, cells, ends)
+    dots_seen(tag, k, bases, workspace, head_dim, rows, cells, ends)
 
 
 @njit(inline="always")
-def dots_seen(tag, k, v, bases, workspace, head_dim, rows, cells, ends):
+def dots_seen(tag, k, bases, workspace, head_dim, rows, cells, ends):
     """The same, eight or four rows at a time, or one; of each eight rows with as many cells, at
     least, as `ends` has for them."""
     done = first_rows(rows)
@@ -240,7 +235,7 @@ def dots_seen(tag, k, v, bases, workspace, head_dim, rows, cells, ends):
     step = cells if rows == done else 16 * _places(head_dim)
     for cell in range(0, cells, step):
         last = min(cell + step, cells)
-        first_dots(tag, k, v, bases, workspace, head_dim, rows, cell, last, cells)
+        first_dots(tag, k, bases, workspace, head_dim, rows, cell, last)
         for row in range(done, rows - 7, 8):
             if ends[row // 8] <= cell:
                 continue
@@ -259,10 +254,10 @@ def dots_seen(tag, k, v, bases, workspace, head_dim, rows, cells, ends):
 
 @njit(inline="always")
 def _ask_value(tag, v, bases, cell, begin, count):
-    """For so many elements from `begin` on of a value some way behind `cell`."""
+    """With so many elements from `begin` on of a value, for those of what is asked for."""
     for d in range(begin, begin + count, 16):
         if line_begins(tag, d):
-            prefetch(v, load(int64, bases, cell + AHEAD) + start_of(tag, d), 2)
+            prefetch(v, load(int64, bases, ASKED + cell) + start_of(tag, d), 2)
 
 
 @inner

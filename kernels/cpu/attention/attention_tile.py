@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.attention.attention_sums import (
-    AHEAD,
+    ASKED,
     CELL_STRIDE,
     CHUNK,
     DIM_STRIDE,
@@ -23,6 +23,7 @@ from kernels.cpu.attention.attention_sums import (
     dots_seen,
     query_of,
 )
+from kernels.cpu.formats.cache_rows import start_of
 from kernels.cpu.formats.decoding import FormatTag
 from kernels.cpu.isa.simd import (
     add,
@@ -51,6 +52,7 @@ from reference.formats import FORMATS
 SIGNATURE = OP.signature.replace(" -> ", ", scratch: f32[partials] -> ")
 
 
+WHOLE = np.int64(0), np.int64(0), np.int64(1)  # pieces of rows: one, all of it
 UNITS, FEWEST = 128, 32  # units of queries that there are, before they have more rows than so many
 
 
@@ -141,6 +143,37 @@ def chunks_of(cells):
     return (cells + CHUNK - 1) // CHUNK
 
 
+@njit(inline="always")
+def rows_of_head(column, first):
+    """What attend asks for: as many rows as it is at, from the cell `first` of those that a token
+    sees, of the head at byte `column`."""
+    return np.int64(first), np.int64(column), np.int64(0), np.int64(1)
+
+
+@njit(inline="always")
+def part_of_rows(column, size, first, row_bytes):
+    """Or, of the whole rows of a chunk that begins there, the part that falls to the head at
+    `column` if each asks for as many bytes as it has itself, `size` a row."""
+    return np.int64(first), np.int64(0), np.int64(column // size), np.int64(row_bytes // size)
+
+
+@inner
+def find_rows(bases, at, cells, first, count, row_bytes, start, pieces):
+    """Where rows of `count` cells have their byte `start`, from number `first` on of a list, to
+    bases[at:]; behind the last it stands for itself, and so it does up to whole sixteens.
+
+    Of `pieces`, (bytes, which, of how many): rows consist of so many, and of a chunk's, row by row,
+    these are the which-th part.
+    """
+    size, which, many = pieces
+    row, piece = first + which * CHUNK // many, which * CHUNK % many
+    for c in range((count + 15) // 16 * 16):
+        bases[at + c] = cells[min(row, len(cells) - 1)] * row_bytes + start + piece * size
+        piece += 1
+        if piece == many:
+            row, piece = row + 1, 0
+
+
 @inner
 def bring_queries(args, workspace, t0, t1, h0, h1):
     """A tile's queries, to its workspace: -> the most cells that one of its tokens sees."""
@@ -156,11 +189,12 @@ def bring_queries(args, workspace, t0, t1, h0, h1):
 
 
 @inner
-def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk):
+def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk, asked):
     """A chunk's partial result for each row of a tile: weighted sum, highest score, sum.
 
     The tile is tokens t0 to t1, whose cells begin alike, and heads h0 to h1 of one KV head, which
-    begins at byte `column` of a cell's row.
+    begins at byte `column` of a cell's row. Meanwhile it asks for what `asked` tells of
+    (rows_of_head, part_of_rows).
     """
     (
         q, k, v, lists, spans, positions, cell_positions, slopes, _, scale, softcap, _, _,
@@ -168,21 +202,20 @@ def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk):
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     rows = (t1 - t0) * width
     begin = spans[t0, 1] + chunk * CHUNK
-    most = np.int64(0)  # for a literal 0 all that follows would be compiled twice
+    most = last = np.int64(0)  # for a literal 0 all that follows would be compiled twice
     seen, ends = stack(np.int64, QUERIES), stack(np.int64, EIGHTS)
     for row in range(rows):
         seen[row] = max(0, min(spans[t0 + row // width, 2] - begin, CHUNK))
         ends[row // 8] = max(seen[row], ends[row // 8] if row % 8 else np.int64(0))
-        most = max(most, seen[row])
-    # Beyond the last cell it stands for itself; beyond a whole chunk the next cells are asked for.
-    end = begin + most if most < CHUNK else lists.shape[1]
-    for c in range(most + AHEAD):
-        cell = lists[sequence, min(begin + c, end - 1)]
-        bases[c] = cell * k.shape[1] + column
-        if c < most:
-            places[c] = cell_positions[cell]
+        most, last = max(most, seen[row]), max(last, np.int64(spans[t0 + row // width, 2]))
+    cells, (later, start, which, parts) = lists[sequence, :last], asked
+    find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
+    pieces, later = (start_of(tag, head_dim), which, parts), spans[t0, 1] + later
+    find_rows(bases, ASKED, cells, later, most, k.shape[1], start, pieces)
+    for c in range(most):
+        places[c] = cell_positions[cells[begin + c]]
     if most > 0:
-        dots_seen(tag, k, v, bases, workspace, head_dim, rows, most, ends)
+        dots_seen(tag, k, bases, workspace, head_dim, rows, most, ends)
     for row in range(rows):
         slope, position = slopes[h0 + row % width], positions[t0 + row // width]
         highest, total = weigh(workspace, row, seen[row], scale, softcap, slope, position, places)

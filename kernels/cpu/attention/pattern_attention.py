@@ -69,7 +69,7 @@ def attend(tag, args, workspace, bases, seen, rows, most):
     none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
     for row in range(rows):
         ends[row // 8] = max(seen[row], ends[row // 8] if row % 8 else np.int64(0))
-    dots_seen(tag, k, v, bases, workspace, head_dim, rows, most, ends)
+    dots_seen(tag, k, bases, workspace, head_dim, rows, most, ends)
     for row in range(rows):
         highest, total = weigh(workspace, row, seen[row], scale, softcap, none, np.int32(0), places)
         at = SUM + row * DIM_STRIDE

@@ -14,6 +14,7 @@ from numba import njit
 from kernels.cpu.attention.attention_received import below
 from kernels.cpu.attention.attention_sums import (
     AHEAD,
+    ASKED,
     BASES,
     CELL_STRIDE,
     CHUNK,
@@ -25,7 +26,7 @@ from kernels.cpu.attention.attention_sums import (
     dots,
     query_of,
 )
-from kernels.cpu.attention.attention_tile import chunks_of, weigh
+from kernels.cpu.attention.attention_tile import WHOLE, chunks_of, find_rows, weigh
 from kernels.cpu.cache.keep_cells import reaching
 from kernels.cpu.formats.cache_rows import sixteen
 from kernels.cpu.formats.decoding import TAGS, FormatTag
@@ -66,10 +67,10 @@ def weights_of(tag, args, workspace, bases, whose, rows, column, chunk):
     begin, most, sequence = chunk * CHUNK, np.int64(0), spans[whose[0], 0]
     for row in range(rows):
         most = max(most, min(spans[whose[row], 2] - begin, np.int64(CHUNK)))
-    end = begin + most if most < CHUNK else lists.shape[1]
-    for c in range(most + AHEAD):
-        bases[c] = lists[sequence, min(begin + c, end - 1)] * k.shape[1] + column
-    dots(tag, k, k, bases, workspace, q.shape[2], rows, most)
+    cells = lists[sequence, : begin + most if most < CHUNK else lists.shape[1]]
+    find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
+    find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)
+    dots(tag, k, bases, workspace, q.shape[2], rows, most)
     none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
     for row in range(rows):
         seen = max(0, min(spans[whose[row], 2] - begin, CHUNK))
