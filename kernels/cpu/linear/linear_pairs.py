@@ -25,6 +25,7 @@ from kernels.cpu.isa.simd import (
     load,
     prefetch_to_write,
     store,
+    store_first,
 )
 from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
 from kernels.cpu.isa.tiles import (
@@ -115,6 +116,17 @@ def ask_for_outputs(out, token, row):
     for t in range(token, token + SIZE):
         prefetch_to_write(out, t * out.shape[1] + row)
         prefetch_to_write(out, t * out.shape[1] + row + LANES)
+
+
+@njit(inline="always")
+def put_last(sums, at, out, end, row, left):
+    """Of a tile's sums, which lie at sums[at:], those of its last `left` tokens, before token
+    `end`, to the outputs."""
+    width = out.shape[1]
+    for t in range(SIZE - left, SIZE):
+        place, to = at + t * LANES, (end - SIZE + t) * width + row
+        store_first(out, to, load(f32x16, sums, place), width - row)
+        store_first(out, to + LANES, load(f32x16, sums, place + TALL // 2), width - row - LANES)
 
 
 def add_parts(layout: Layout, dots_of_two: Any) -> tuple[Any, Any]:
@@ -232,15 +244,16 @@ def tile_of(layout: Layout, dots_of_two: Any) -> Any:
 def in_pairs(
     layout: Layout, factor: float, pair: tuple[Any, Any], fill: Any, multiply: Callable[[int], Any]
 ) -> Any:
-    """The loops of linear.product for pairs of groups. What is left of a panel's tokens, and of a
-    thread's groups, tiles of one group do."""
+    """The loops of linear.product for pairs of groups; a thread's last group may be left alone. A
+    panel's last tokens, too few for a tile, are in one with tokens before them, which are met once
+    more; it lies a tile apart, since what a group alone meets lies between."""
     codes_of, dots_of_two = pair
     blocks, step = layout.blocks, layout.step
     lower, tile = lowering(layout, factor, codes_of), tile_of(layout, dots_of_two)
     fill_all, multiply_all = filling(fill, TILES), in_tiles(multiply, TILES)
     units_at_once, units_of_slice = DEEPEST // blocks, SLICE // blocks
     judge = judging(layout, SIZE, WORDS, HALVES_AT) if halves_fit(layout) else never(layout)
-    all_fits = TOKENS // SIZE * DEEPEST // blocks
+    all_fits = (TOKENS // SIZE + 1) * DEEPEST // blocks
     all_codes, all_scales = 2 * SLICE * CODES, 2 * units_of_slice * LANES
     all_pairs = 4 * units_of_slice * pairs_of(layout) * LANES
     all_mins = all_pairs if layout.mins else 1
@@ -248,7 +261,8 @@ def in_pairs(
     @inner
     def meet(panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep):
         """A pair of groups, whose units lie at byte `at`, and a panel of `count` tokens."""
-        (lowered, fits), tiles = own, count // SIZE
+        (lowered, fits), whole, left = own, count // SIZE, count % SIZE
+        tiles = whole + (left > 0)
         if unit:
             ask_for_outputs(out, first, row)
         for begin in range(0, deep, units_of_slice):
@@ -264,8 +278,13 @@ def in_pairs(
                 ask_for_part(weight, following + group_bytes, depth * step, t, tiles)
                 if last or (unit and begin == 0):
                     ask_for_outputs(out, first + min(t + 1, tiles - 1) * SIZE, row)
-                outputs = out, first + t * SIZE, row, unit > 0
-                tile(sums, t * TALL, outputs, (begin == 0, last), t * SIZE, met)
+                place, token, ends = t, t * SIZE, last
+                if t == whole:
+                    place, token, ends = t + 1, count - SIZE, False
+                outputs = out, first + token, row, unit > 0
+                tile(sums, t * TALL, outputs, (begin == 0, ends), place * SIZE, met)
+            if last:
+                put_last(sums, whole * TALL, out, first + count, row, left)
 
     @njit(inline="always")
     def run(source, panel, weight, _, units, out, tuning, thread, n_threads):
@@ -281,19 +300,22 @@ def in_pairs(
         begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
         for first in range(0, tokens if begin < end else 0, TOKENS):
             count = min(TOKENS, tokens - first)
-            rest = count // SIZE * SIZE
+            whole, left = count // SIZE, count % SIZE
+            apart = (whole + 1) * SIZE
             for unit in range(0, units, units_at_once):
                 deep = min(units_at_once, units - unit)
                 fill_all(count, (source, panel, first, unit, deep))
-                judge(panel[0], count // SIZE, deep, tuning, fits)
+                if left:
+                    fill(apart, SIZE, (source, panel, first + count - SIZE - apart, unit, deep))
+                judge(panel[0], whole + 2 * (left > 0), deep, tuning, fits)
                 for group in range(begin, end):
                     at, row = group * group_bytes + unit * step, group * LANES
-                    paired = group < end - (end - begin) % 2
-                    if paired and (group - begin) % 2 == 0:
+                    if group == end - 1 and (end - begin) % 2:
+                        of_one = panel, weight, at, deep, out, first, row, unit == 0, tuning
+                        multiply_all(FIRST, count, of_one)
+                    elif (group - begin) % 2 == 0:
                         where = out, first, row, count, unit, deep
                         meet(panel, weight, at, group_bytes, (own, fits), sums, *where)
-                    of_one = panel, weight, at, deep, out, first, row, unit == 0, tuning
-                    multiply_all(rest if paired else FIRST, count, of_one)
 
     return run
 
@@ -317,4 +339,4 @@ def for_prompts(
         else:
             few(source, panel, weight, step, units, out, tuning, thread, n_threads)
 
-    return run, TOKENS * DEEPEST
+    return run, (TOKENS + SIZE) * DEEPEST
