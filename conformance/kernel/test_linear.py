@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.here import HERE, inputs_of, run, serves
 from kernels.call import AnyKernel
+from kernels.cpu.linear.linear_pairs import HALVES
 from kernels.table import KERNELS
 from reference.formats import FORMATS
 from reference.table import OPS
@@ -77,3 +78,18 @@ def test_experts_have_linears_code():
     own = [k.share for k in KERNELS if k.op == "linear_experts"]
     assert {share.calls for share in own} <= {k.share for k in KERNELS if k.op == "linear"}
     assert len({share.key for share in own}) == 3  # for floats, for codes, for rows as they are
+
+
+@each_of([k for k in ONE_ORDER if k.target == "cpu" and HALVES in k.knobs])
+def test_dots_of_seventeen_bits(kernel):
+    """Activations and weights that are nearly all the largest there are, so that a part's dots do
+    not fit into half a word, beside tokens whose dots do: as eight tokens at a time have them."""
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1, 1], (96 + OUT, 1)) * np.ones((96 + OUT, HIDDEN), np.float32)
+    x, rows = np.float32(signs[:96]), signs[96:]
+    x[30:60] = rng.standard_normal((30, HIDDEN))
+    rows[:, ::32] *= -1
+    weight = FORMATS[kernel.format].quantise(rows)
+    inputs = {"x": x, "weight": weight, "format": kernel.format}
+    eight = [run(kernel, **{**inputs, "x": x[t : t + 8]}) for t in range(0, 96, 8)]
+    assert_array_equal(run(kernel, **inputs), np.concatenate(eight))

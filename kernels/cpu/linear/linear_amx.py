@@ -62,7 +62,7 @@ from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, extras_of, t
 from kernels.cpu.linear.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.linear.linear_superblocks import (
     meet_totals,
-    min_pairs,
+    pairs_at,
     pairs_of,
     times_integers,
 )
@@ -190,7 +190,8 @@ def lower(layout: Layout) -> Any:
     has_integers, pairs = layout.integer_scales, pairs_of(layout) if layout.mins else 0
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
     scale, offset = unit_scale(layout, LANES), unit_offset(layout, LANES)
-    integer_of, mins_of = integers_of(layout, LANES)[0], min_pairs(layout, LANES)
+    integer_of, min_of = integers_of(layout, LANES)
+    mins_of = pairs_at(layout, min_of)
     zero_point = np.full(ROW, layout.zero_point, np.uint8)
 
     @njit(inline="always")

@@ -23,6 +23,7 @@ from kernels.cpu.isa.tiles import outer, outer_of_two
 from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import KNOBS, Blocking
 from kernels.cpu.linear.linear_blocks import Microkernel, shares
+from kernels.cpu.linear.linear_halves import halves_fit
 from kernels.knob import Knob
 
 four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
@@ -125,9 +126,9 @@ class ByteProducts(Microkernel):
         return self.dot
 
     def pair(self, layout: Layout) -> tuple[Any, Any] | None:
-        # Codes of several planes take long to make, and with two parts to a block a tile of one
-        # group has no registers left for all it needs.
-        costly = layout.parts == 2 or len(layout.planes) > 1
+        # Codes of several planes take long to make, with two parts to a block a tile of one group
+        # has no registers left for all it needs, and halves of words are for pairs alone.
+        costly = layout.parts == 2 or len(layout.planes) > 1 or halves_fit(layout)
         if self.any_of_two is None or layout.blocks == 1 or not costly:
             return None
         return codes_of(layout, self.lanes), self.any_of_two
@@ -195,5 +196,6 @@ GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
 AVX2_SHARES = shares(AVX2, "avx2", OWN_CODES)
 AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", LAYOUTS)
 AVX512_VNNI_KNOBS: dict[str, tuple[Knob, ...]] = {
-    f: linear_pairs.KNOBS if AVX512_VNNI.pair(layout) else KNOBS for f, layout in LAYOUTS.items()
+    f: linear_pairs.knobs_of(layout) if AVX512_VNNI.pair(layout) else KNOBS
+    for f, layout in LAYOUTS.items()
 }

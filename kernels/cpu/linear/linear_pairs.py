@@ -25,9 +25,11 @@ from kernels.cpu.isa.simd import (
     load,
     prefetch_to_write,
     store,
+    store_first,
 )
 from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
 from kernels.cpu.isa.tiles import (
+    add_times,
     add_unit,
     add_unit_with_offset,
     in_tiles,
@@ -37,12 +39,15 @@ from kernels.cpu.isa.tiles import (
 )
 from kernels.cpu.linear import linear
 from kernels.cpu.linear.linear import FIRST, LANES, ask_for_part, filling, from_here
-from kernels.cpu.linear.linear_superblocks import (
-    meet_totals,
-    min_pairs,
-    pairs_of,
-    times_integers,
+from kernels.cpu.linear.linear_halves import (
+    add_halves,
+    half_of,
+    halves_fit,
+    judging,
+    never,
+    raised,
 )
+from kernels.cpu.linear.linear_superblocks import meet_totals, pairs_at, pairs_of
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import part
 from kernels.knob import Knob
@@ -62,21 +67,25 @@ PAIRS_FROM = Knob(
     (16, 32, 64, 128),
     crossover=True,
 )
+HALVES = Knob("halves", (0, 1), 1, "whether two parts' dots share a word where they fit", (128,))
 KNOBS = (*linear.KNOBS, PAIRS_FROM)
-PAIRS_FROM_AT = len(linear.KNOBS)
+PAIRS_FROM_AT, HALVES_AT = len(linear.KNOBS), len(KNOBS)
+
+
+def knobs_of(layout: Layout) -> tuple[Knob, ...]:
+    return (*KNOBS, HALVES) if halves_fit(layout) else KNOBS
 
 
 def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
     """(weight, at, depth, which, lowered): units of a group, as group `which` of a pair.
 
-    `lowered` is (codes [blocks][2][CODES], integers i32 [blocks][parts][2][16], pairs of mins
-    [units][pairs][2][16 pairs], d f32 [units][2][16], m like it).
+    `lowered` is (codes [blocks][2][CODES], pairs of integers [units][pairs][2][16 pairs], of mins
+    like them, d f32 [units][2][16], m like it).
     """
-    blocks, step, block_step, parts = layout.blocks, layout.step, layout.block, layout.parts
-    payload, has_m, ends = layout.payload, layout.m, blocks * block_step
+    blocks, step, block_step = layout.blocks, layout.step, layout.block
+    has_m, ends, pairs = layout.m, blocks * block_step, pairs_of(layout)
     scale, offset = unit_scale(layout, LANES, factor), unit_offset(layout, LANES)
-    has_integers, pairs = layout.integer_scales, pairs_of(layout) if layout.mins else 0
-    integer_of, mins_of = integers_of(layout, LANES)[0], min_pairs(layout, LANES)
+    integers_at, mins_at = (pairs_at(layout, kind) for kind in integers_of(layout, LANES))
     first, second = codes_of
 
     @inner
@@ -92,12 +101,11 @@ def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
                 to = (2 * (u * blocks + b) + which) * CODES
                 store_rows(codes, to, WORD_ROWS, first(weight, block))
                 store_rows(codes, to + CODES // 2, WORD_ROWS, second(weight, block))
-                for p in range(parts if has_integers else 0):
-                    place = (2 * ((u * blocks + b) * parts + p) + which) * LANES
-                    store(integers, place, integer_of(weight, block + payload + p * LANES))
             for pair in range(pairs):
                 place = (2 * (u * pairs + pair) + which) * 2 * LANES
-                store(mins, place, mins_of(weight, base, pair))
+                store(integers, place, integers_at(weight, base, pair))
+                if has_m:
+                    store(mins, place, mins_at(weight, base, pair))
 
     return lower
 
@@ -110,32 +118,78 @@ def ask_for_outputs(out, token, row):
         prefetch_to_write(out, t * out.shape[1] + row + LANES)
 
 
+@njit(inline="always")
+def put_last(sums, at, out, end, row, left):
+    """Of a tile's sums, which lie at sums[at:], those of its last `left` tokens, before token
+    `end`, to the outputs."""
+    width = out.shape[1]
+    for t in range(SIZE - left, SIZE):
+        place, to = at + t * LANES, (end - SIZE + t) * width + row
+        store_first(out, to, load(f32x16, sums, place), width - row)
+        store_first(out, to + LANES, load(f32x16, sums, place + TALL // 2), width - row - LANES)
+
+
+def add_parts(layout: Layout, dots_of_two: Any) -> tuple[Any, Any]:
+    """Two functions of (totals, panel, lowered, k, where) -> totals, a tuple of both groups', with
+    the dots of superblock k, as lowered, times their integers: of any dots, and of those that fit
+    into halves. In the panel it is the one at place `where`."""
+    blocks, parts, pairs = layout.blocks, layout.parts, pairs_of(layout)
+    words, begin = WORDS // layout.parts, beginning(layout, LANES)
+
+    @njit(inline="always")
+    def dots_of(dots, q, codes, k, p, where):
+        (a, b), block = dots, k * blocks + p // parts
+        at = (where * blocks + p // parts * SIZE) * WORDS
+        for w in range(p % parts * words, p % parts * words + words):
+            v = load(i8x64, codes, 2 * block * CODES + w * WORD_ROWS)
+            u = load(i8x64, codes, (2 * block + 1) * CODES + w * WORD_ROWS)
+            a, b = dots_of_two(a, b, v, u, q, at + w * SIZE)
+        return a, b
+
+    @njit(inline="always")
+    def any_dots(totals, panel, lowered, k, where):
+        (q, _, extra), codes, integers = panel, lowered[0], lowered[1]
+        a, b = totals
+        for p in range(2 * pairs):
+            place, half = 4 * (k * pairs + p // 2) * LANES, p % 2
+            dots = begin(extra, 2 * where * pairs + p * SIZE, SIZE)
+            dots, others = dots_of((dots, dots), q, codes, k, p, where)
+            a = add_times(a, dots, half_of(load(i16x32, integers, place), half))
+            b = add_times(b, others, half_of(load(i16x32, integers, place + 2 * LANES), half))
+        return a, b
+
+    @njit(inline="always")
+    def halves(totals, panel, lowered, k, where):
+        (q, _, extra), codes, integers = panel, lowered[0], lowered[1]
+        a, b = totals
+        for p in range(0, 2 * pairs, 2):
+            place, at = 2 * (2 * k * pairs + p) * LANES, 2 * where * pairs + p * SIZE
+            dots, below = begin(extra, at + SIZE, SIZE), begin(extra, at, SIZE)
+            dots, others = dots_of((dots, dots), q, codes, k, p + 1, where)
+            words = raised(dots, below), raised(others, below)
+            dots, others = dots_of(words, q, codes, k, p, where)
+            a = add_halves(a, dots, load(i16x32, integers, place))
+            b = add_halves(b, others, load(i16x32, integers, place + 2 * LANES))
+        return a, b
+
+    return any_dots, halves
+
+
 def add_superblocks(layout: Layout, dots_of_two: Any) -> Any:
-    """(a, b, (q, scale, extra), lowered, k, where) -> both sums with superblock k, as lowered,
-    added; in the panel it is the one at place `where`."""
-    blocks, parts, has_integers = layout.blocks, layout.parts, layout.integer_scales
-    words, pairs, has_m = WORDS // layout.parts, pairs_of(layout), layout.m
-    begin, times = beginning(layout, LANES), times_integers(layout)
+    """(a, b, (q, scale, extra), lowered, k, where, fits) -> both sums with superblock k, as
+    lowered, added; in the panel it is the one at place `where`, and its dots fit into halves or may
+    not."""
+    pairs, has_m, may_fit = pairs_of(layout), layout.m, halves_fit(layout)
+    any_dots, halves = add_parts(layout, dots_of_two)
 
     @njit(inline="always")
-    def integers_at(integers, place):
-        return load(i32x16, integers, place if has_integers else 0)
-
-    @njit(inline="always")
-    def add(a, b, panel, lowered, k, where):
-        (q, scale, extra), (codes, integers, mins, scales, offsets) = panel, lowered
-        totals, others_totals = zeros(i32x16, SIZE), zeros(i32x16, SIZE)
-        for p in range(blocks * parts):
-            dots = begin(extra, where * blocks * parts + p * SIZE, SIZE)
-            others, block = dots, k * blocks + p // parts
-            at = (where * blocks + p // parts * SIZE) * WORDS
-            for w in range(p % parts * words, p % parts * words + words):
-                v = load(i8x64, codes, 2 * block * CODES + w * WORD_ROWS)
-                u = load(i8x64, codes, (2 * block + 1) * CODES + w * WORD_ROWS)
-                dots, others = dots_of_two(dots, others, v, u, q, at + w * SIZE)
-            place = 2 * (k * blocks * parts + p) * LANES
-            totals = times(totals, dots, integers_at(integers, place))
-            others_totals = times(others_totals, others, integers_at(integers, place + LANES))
+    def add(a, b, panel, lowered, k, where, fits):
+        (_, scale, extra), (_, _, mins, scales, offsets) = panel, lowered
+        totals = zeros(i32x16, SIZE), zeros(i32x16, SIZE)
+        if may_fit and fits:
+            totals, others_totals = halves(totals, panel, lowered, k, where)
+        else:
+            totals, others_totals = any_dots(totals, panel, lowered, k, where)
         place = 2 * k * LANES
         d, e = load(f32x16, scales, place), load(f32x16, scales, place + LANES)
         if not has_m:
@@ -153,18 +207,18 @@ def add_superblocks(layout: Layout, dots_of_two: Any) -> Any:
 
 
 def tile_of(layout: Layout, dots_of_two: Any) -> Any:
-    """(sums, at, outputs, (begins, ends), token, (panel, lowered, deep, first, depth)): adds units
-    `first` to first + depth of a panel `deep` units deep, lowered, to the sums of SIZE tokens and
-    32 rows.
+    """(sums, at, outputs, (begins, ends), token, (panel, lowered, fits, deep, first, depth)): adds
+    units `first` to first + depth of a panel `deep` units deep, lowered, to the sums of SIZE tokens
+    and 32 rows.
 
     These lie at sums[at:], but where a panel begins they are zero, or in `outputs` (array, token,
     row, whether it has any), and where it ends they go there. dots_of_two(a, b, v, w, array, at)
     adds to two tiles the dots of two vectors with each token's word."""
     add = add_superblocks(layout, dots_of_two)
 
-    @inner
+    @njit(inline="always")  # or each tile would cost a call with a hundred words of arguments
     def tile(sums, at, outputs, begins_ends, token, arguments):
-        panel, lowered, deep, first, depth = arguments
+        panel, lowered, fits, deep, first, depth = arguments
         out, out_token, row, begun = outputs
         begins, ends = begins_ends
         a, b = zeros(f32x16, SIZE), zeros(f32x16, SIZE)
@@ -175,7 +229,8 @@ def tile_of(layout: Layout, dots_of_two: Any) -> Any:
             a = load_tile(a, out, out_token, row, LANES)
             b = load_tile(b, out, out_token, row + LANES, out.shape[1] - row - LANES)
         for k in range(depth):
-            a, b = add(a, b, panel, lowered, k, token * deep + (first + k) * SIZE)
+            where = token * deep + (first + k) * SIZE
+            a, b = add(a, b, panel, lowered, k, where, fits[where // SIZE])
         if ends:
             store_tile(a, out, out_token, row, LANES)
             store_tile(b, out, out_token, row + LANES, out.shape[1] - row - LANES)
@@ -189,21 +244,25 @@ def tile_of(layout: Layout, dots_of_two: Any) -> Any:
 def in_pairs(
     layout: Layout, factor: float, pair: tuple[Any, Any], fill: Any, multiply: Callable[[int], Any]
 ) -> Any:
-    """The loops of linear.product for pairs of groups. What is left of a panel's tokens, and of a
-    thread's groups, tiles of one group do."""
+    """The loops of linear.product for pairs of groups; a thread's last group may be left alone. A
+    panel's last tokens, too few for a tile, are in one with tokens before them, which are met once
+    more; it lies a tile apart, since what a group alone meets lies between."""
     codes_of, dots_of_two = pair
-    blocks, step, parts = layout.blocks, layout.step, layout.parts
+    blocks, step = layout.blocks, layout.step
     lower, tile = lowering(layout, factor, codes_of), tile_of(layout, dots_of_two)
     fill_all, multiply_all = filling(fill, TILES), in_tiles(multiply, TILES)
     units_at_once, units_of_slice = DEEPEST // blocks, SLICE // blocks
+    judge = judging(layout, SIZE, WORDS, HALVES_AT) if halves_fit(layout) else never(layout)
+    all_fits = (TOKENS // SIZE + 1) * DEEPEST // blocks
     all_codes, all_scales = 2 * SLICE * CODES, 2 * units_of_slice * LANES
-    all_integers = 2 * SLICE * parts * LANES if layout.integer_scales else LANES
-    all_mins = 4 * units_of_slice * pairs_of(layout) * LANES if layout.mins else 1
+    all_pairs = 4 * units_of_slice * pairs_of(layout) * LANES
+    all_mins = all_pairs if layout.mins else 1
 
     @inner
     def meet(panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep):
         """A pair of groups, whose units lie at byte `at`, and a panel of `count` tokens."""
-        lowered, tiles = own, count // SIZE
+        (lowered, fits), whole, left = own, count // SIZE, count % SIZE
+        tiles = whole + (left > 0)
         if unit:
             ask_for_outputs(out, first, row)
         for begin in range(0, deep, units_of_slice):
@@ -213,41 +272,50 @@ def in_pairs(
             lower(weight, now + group_bytes, depth, 1, lowered)
             last = begin + depth == deep
             following = at + 2 * group_bytes if last else now + depth * step
-            met = panel, lowered, deep, begin, depth
+            met = panel, lowered, fits, deep, begin, depth
             for t in range(tiles):
                 ask_for_part(weight, following, depth * step, t, tiles)
                 ask_for_part(weight, following + group_bytes, depth * step, t, tiles)
                 if last or (unit and begin == 0):
                     ask_for_outputs(out, first + min(t + 1, tiles - 1) * SIZE, row)
-                outputs = out, first + t * SIZE, row, unit > 0
-                tile(sums, t * TALL, outputs, (begin == 0, last), t * SIZE, met)
+                place, token, ends = t, t * SIZE, last
+                if t == whole:
+                    place, token, ends = t + 1, count - SIZE, False
+                outputs = out, first + token, row, unit > 0
+                tile(sums, t * TALL, outputs, (begin == 0, ends), place * SIZE, met)
+            if last:
+                put_last(sums, whole * TALL, out, first + count, row, left)
 
     @njit(inline="always")
     def run(source, panel, weight, _, units, out, tuning, thread, n_threads):
         own = (
             stack(np.uint8, all_codes),
-            stack(np.int32, all_integers),
+            stack(np.int16, all_pairs),
             stack(np.int16, all_mins),
             stack(np.float32, all_scales),
             stack(np.float32, all_scales),
         )
-        sums = stack(np.float32, ALL_SUMS)
+        sums, fits = stack(np.float32, ALL_SUMS), stack(np.bool_, all_fits)
         group_bytes, tokens = units * step, out.shape[0]
         begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
         for first in range(0, tokens if begin < end else 0, TOKENS):
             count = min(TOKENS, tokens - first)
-            rest = count // SIZE * SIZE
+            whole, left = count // SIZE, count % SIZE
+            apart = (whole + 1) * SIZE
             for unit in range(0, units, units_at_once):
                 deep = min(units_at_once, units - unit)
                 fill_all(count, (source, panel, first, unit, deep))
+                if left:
+                    fill(apart, SIZE, (source, panel, first + count - SIZE - apart, unit, deep))
+                judge(panel[0], whole + 2 * (left > 0), deep, tuning, fits)
                 for group in range(begin, end):
                     at, row = group * group_bytes + unit * step, group * LANES
-                    paired = group < end - (end - begin) % 2
-                    if paired and (group - begin) % 2 == 0:
+                    if group == end - 1 and (end - begin) % 2:
+                        of_one = panel, weight, at, deep, out, first, row, unit == 0, tuning
+                        multiply_all(FIRST, count, of_one)
+                    elif (group - begin) % 2 == 0:
                         where = out, first, row, count, unit, deep
-                        meet(panel, weight, at, group_bytes, own, sums, *where)
-                    of_one = panel, weight, at, deep, out, first, row, unit == 0, tuning
-                    multiply_all(rest if paired else FIRST, count, of_one)
+                        meet(panel, weight, at, group_bytes, (own, fits), sums, *where)
 
     return run
 
@@ -271,4 +339,4 @@ def for_prompts(
         else:
             few(source, panel, weight, step, units, out, tuning, thread, n_threads)
 
-    return run, TOKENS * DEEPEST
+    return run, (TOKENS + SIZE) * DEEPEST

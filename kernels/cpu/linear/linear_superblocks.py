@@ -38,20 +38,20 @@ def times_integers(layout: Layout) -> Any:
     return times if layout.integer_scales else once
 
 
-def min_pairs(layout: Layout, lanes: int) -> Any:
-    """(weight, at, pair) -> two parts' mins as pairs of i16, of the superblock at byte `at`."""
-    _, min_of = integers_of(layout, lanes)
+def pairs_at(layout: Layout, integer: Any) -> Any:
+    """(weight, at, pair) -> two parts' integers, each of which integer(weight, byte) is, as pairs
+    of i16, of the superblock at byte `at`."""
     block, payload, one_part = layout.block, layout.payload, layout.parts == 1
 
     @njit(inline="always")
-    def mins(weight, at, pair):
+    def pairs(weight, at, pair):
         if one_part:
             own = at + 2 * pair * block + payload
-            return in_pairs(min_of(weight, own), min_of(weight, own + block))
+            return in_pairs(integer(weight, own), integer(weight, own + block))
         own = at + pair * block + payload
-        return in_pairs(min_of(weight, own), min_of(weight, own + LANES))
+        return in_pairs(integer(weight, own), integer(weight, own + LANES))
 
-    return mins
+    return pairs
 
 
 def add_blocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
@@ -85,7 +85,7 @@ def add_floats(layout: Layout, lanes: int) -> Any:
     totals added, and what its mins make of the activations' totals; `at` is its first byte of
     these lanes."""
     integers, pairs, has_m = Vector("i32", lanes), pairs_of(layout), layout.m
-    mins = min_pairs(layout, lanes)
+    mins = pairs_at(layout, integers_of(layout, lanes)[1])
 
     @njit(inline="always")
     def add(sums, totals, d, m, weight, at, panel, where, size):

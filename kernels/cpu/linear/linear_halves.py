@@ -1,0 +1,145 @@
+"""Dots of two parts in the halves of a word, where each fits into sixteen bits.
+
+A part's dots take as long to multiply by its integer as four bytes of it take to be multiplied,
+where the same units do both (Zen 4). Two parts' dots that fit meet the pair of their integers in
+one instruction, as totals meet mins. The second part's are made first and moved to the upper half,
+where the first part's, added below, may carry nothing: 2^15 keeps them from being negative.
+
+Whether they fit, activations say: a part's largest weight times the sum of their magnitudes. Sums
+of integers are exact either way, and no bit depends on it.
+"""
+
+from typing import Any
+
+from numba import njit, types
+from numba.extending import intrinsic
+
+from kernels.cpu.formats.layouts import BLOCK, Layout
+from kernels.cpu.isa.simd import (
+    I32,
+    broadcast,
+    constant,
+    convert,
+    dot_pairs,
+    f32x16,
+    i8x64,
+    i16x32,
+    i32x16,
+    lanewise,
+    load_first,
+    max_lanes,
+    maximum,
+    splat,
+    zero,
+)
+from kernels.cpu.isa.simd_x86 import dot4
+from kernels.cpu.runtime.closures import inner
+
+HALF = 1 << 15
+LARGEST = 128  # magnitude of an activation's byte
+
+
+def most_of(layout: Layout) -> int:
+    """The largest magnitude of a weight, as its dots count it."""
+    return max(layout.widest - layout.zero_point, layout.zero_point)
+
+
+def halves_fit(layout: Layout) -> bool:
+    """Whether a part's dots fit where its activations are half as large as they may be: those of a
+    superblock hardly ever are all of one size."""
+    width = BLOCK // layout.parts
+    return layout.integer_scales and most_of(layout) * width * LARGEST <= 2 * HALF
+
+
+@lanewise
+def magnitude(builder, kind, v):
+    """|v|, of signed bytes to unsigned ones."""
+    negative = builder.icmp_signed("<", v, constant(kind.ir, 0))
+    return builder.select(negative, builder.neg(v), v)
+
+
+@intrinsic
+def half_of(typing, pairs, half):
+    """Of pairs of i16 the lower halves, or with 1 the upper ones, as int32."""
+
+    def codegen(context, builder, signature, values):
+        words = builder.bitcast(values[0], i32x16.ir)
+        up = builder.sub(I32(16), builder.shl(builder.trunc(values[1], I32), I32(4)))
+        raised_ = builder.shl(words, broadcast(builder, i32x16, up))
+        return builder.ashr(raised_, constant(i32x16.ir, 16))
+
+    return i32x16(pairs, types.intp), codegen
+
+
+@intrinsic
+def raised(typing, dots, beginning):
+    """The tuple of words with dots[t] in the upper half and what beginning[t] is in the lower, and
+    2^15 that keeps it positive."""
+
+    def codegen(context, builder, signature, values):
+        tile, begins = values
+        for t in range(dots.count):
+            begin = builder.extract_value(begins, t)
+            begin = builder.add(begin, constant(begin.type, HALF))
+            upper = builder.shl(builder.extract_value(tile, t), constant(begin.type, 16))
+            tile = builder.insert_value(tile, builder.add(upper, begin), t)
+        return tile
+
+    return dots(dots, dots), codegen
+
+
+@intrinsic
+def add_halves(typing, totals, words, integers):
+    """The tuple of totals[t] + the dots in words[t] times the pairs of `integers`."""
+    function = typing.resolve_value_type(dot_pairs)
+    call = function.get_call_type(typing, (totals.dtype, i16x32, i16x32), {})
+
+    def codegen(context, builder, signature, values):
+        compiled = context.get_function(function, call)
+        tile, halves, pairs = values
+        for t in range(totals.count):
+            word = builder.extract_value(halves, t)
+            word = builder.bitcast(builder.xor(word, constant(word.type, HALF)), pairs.type)
+            total = compiled(builder, [builder.extract_value(tile, t), word, pairs])
+            tile = builder.insert_value(tile, total, t)
+        return tile
+
+    return totals(totals, words, i16x32), codegen
+
+
+def judging(layout: Layout, size: int, words: int, knob: int) -> Any:
+    """(q, tiles, deep, tuning, fits): of each of so many tiles of `size` tokens, and each unit of a
+    panel `deep` units deep, whether the dots of all its parts fit, where number `knob` of the knobs
+    allows it."""
+    limit, parts = (HALF - 1) // most_of(layout), layout.blocks * layout.parts
+    always = limit >= BLOCK // layout.parts * LARGEST
+    words //= layout.parts
+
+    @njit(inline="always")
+    def largest(q, at):
+        most = zero(f32x16)
+        for p in range(parts):
+            total = zero(i32x16)
+            for w in range(words):
+                bytes_ = load_first(i8x64, q, at + (p * words + w) * size, 4 * size)
+                total = dot4(total, magnitude(bytes_), splat(i8x64, 1))
+            most = maximum(most, convert(f32x16, total))
+        return max_lanes(most)
+
+    @inner
+    def judge(q, tiles, deep, tuning, fits):
+        unit, allowed = parts * words * size, tuning[knob] != 0
+        for k in range(tiles * deep):
+            fits[k] = allowed and (always or largest(q, k * unit) <= limit)
+
+    return judge
+
+
+def never(layout: Layout) -> Any:
+    """The same of formats whose dots do not."""
+
+    @njit(inline="always")
+    def judge(q, tiles, deep, tuning, fits):
+        pass
+
+    return judge
