@@ -20,6 +20,8 @@ from reference.quantise_activations import (
 )
 from reference.values import NOT_FINITE
 
+HALF = 32  # elements whose products tensor cores add by themselves
+
 
 def linear(x: Array, weight: Array, format: str) -> Array:
     """out = x W^T.
@@ -52,6 +54,31 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     K products and K sums may be flushed."""
     magnitude = linear(np.abs(inputs["x"]), *_absolute(inputs))
     return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + 2 * TINY * inputs["x"].shape[1]}
+
+
+def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) -> dict[str, Array]:
+    """The same of tensor cores, where an activation is a sum of two float16 or three bfloat16.
+
+    Products of parts are exact; those of HALF elements are added by instructions that may cut, at
+    least eight at a time (`truncating`), and such sums by fused multiply-adds with a power of 2,
+    one after the other. The magnitudes of an element's parts are together less than 1 + 2^-7 times
+    its own. Three bfloat16 have all of its 24 bits, two float16 22, unless the lower is subnormal:
+    a half's largest element lies between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of
+    the largest. Subnormal parts, and sums of halves, may be flushed.
+    """
+    weight, float32 = _absolute(inputs)
+    x, w = np.abs(inputs["x"]).astype(np.float64), FORMATS[float32].dequantise(weight)
+    hidden = x.shape[1]
+    count = -(-hidden // HALF)  # of halves
+    of_a_half, of_halves = truncating(parts * min(hidden, HALF), 8), gamma(count)
+    growth = (1 + of_a_half) * (1 + of_halves) * (1 + 2.0**-22) - 1
+    cut = 0.0
+    if parts == 2:
+        over = np.pad(x, ((0, 0), (0, -hidden % HALF))).reshape(len(x), count, HALF).max(axis=2)
+        met = np.pad(w, ((0, 0), (0, -hidden % HALF))).reshape(len(w), count, HALF).sum(axis=2)
+        cut = 2.0**-39 * (over @ met.T.astype(np.float64))
+    flushed = TINY * (2 * hidden + parts * (x.sum(axis=1)[:, None] + w.sum(axis=1)[None]))
+    return {"out": np.asarray((1 + 2.0**-7) * growth * (x @ w.T) + cut + flushed)}
 
 
 def quantised_bound(x: Array, inputs: Arguments) -> Array:
@@ -208,6 +235,7 @@ OP = Op(
         {"tokens": 2, "hidden": 32, "out": 65_600},
     ),
     separate="out",
+    bounds={name: partial(bound_in_parts, parts=n) for name, n in (("f16x2", 2), ("bf16x3", 3))},
     rounded={"int8": as_int8, "int8_256": as_int8_256, "bf16": as_bf16, "ggml": rounded_by_ggml},
     nan="token",
     largest=FACTOR,
