@@ -2,7 +2,8 @@
 #include "linear_tensor_tile.cuh"
 
 extern "C" __global__ void FEW_ON_TENSOR_CORES
-    linear_tensor_8(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) {
+    linear_tensor_8(const float* x, const uint8_t* weight, float* out, int tokens, int hidden,
+                    int rows) {
   __shared__ FewShared shared;
   const int first = static_cast<int>(blockIdx.x) * FEW_ROWS;
   up_to_eight(x, {weight, out, rows, first}, tokens, hidden, shared);

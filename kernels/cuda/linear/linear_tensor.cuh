@@ -1,10 +1,10 @@
-// F16 and BF16 weights and float32 activations on tensor cores: an activation is the sum of two float16
-// or three bfloat16 (split.cuh), each of which is multiplied by the weight as it is.
+// F16 and BF16 weights and float32 activations on tensor cores: an activation is the sum of two
+// float16 or three bfloat16 (split.cuh), each of which is multiplied by the weight as it is.
 //
 // What tensor cores give for a HALF of an item of a row and a token is the same in any company
-// (multiply_half), and halves are added in their order. So a token's bits depend neither on how many
-// come together nor on who multiplies what. Of float16, activations of a half are made smaller than 2^15
-// by a power of 2, and what comes of it as much larger.
+// (multiply_half), and halves are added in their order. So a token's bits depend neither on how
+// many come together nor on who multiplies what. Of float16, activations of a half are made smaller
+// than 2^15 by a power of 2, and what comes of it as much larger.
 #pragma once
 #include "linear.cuh"
 #include "split.cuh"
@@ -55,7 +55,8 @@ static __device__ __forceinline__ void load_x(const float* __restrict__ token, i
 #pragma unroll
   for (int i = 0; i < N; ++i) to[i] = 0.f;
   if (first < hidden)
-    load_words<N>(reinterpret_cast<const uint32_t*>(token + first), reinterpret_cast<uint32_t*>(to));
+    load_words<N>(reinterpret_cast<const uint32_t*>(token + first),
+                  reinterpret_cast<uint32_t*>(to));
 }
 
 // A half of 16 rows and 8 tokens: of both 16 elements at a time, the lowest parts first.
@@ -73,8 +74,8 @@ static __device__ __forceinline__ float add_half(float sum, float found, float p
   return SCALED ? fmaf(power, found, sum) : sum + found;
 }
 
-// An infinity's rest is NaN, and so is an infinite weight times parts of both signs, or times a part of
-// zero: where a sum is, it is made again of whole activations.
+// An infinity's rest is NaN, and so is an infinite weight times parts of both signs, or times a part
+// of zero: where a sum is, it is made again of whole activations.
 static __device__ __forceinline__ float unless_nan(float sum, const float* __restrict__ token,
                                                    const T* __restrict__ row, int hidden) {
   if (sum == sum) return sum;
@@ -84,9 +85,10 @@ static __device__ __forceinline__ float unless_nan(float sum, const float* __res
   return sum;
 }
 
-// Up to eight tokens: a block of threads has 16 rows, and each of its warps every fourth item of them,
-// which it brings AHEAD turns before it multiplies it: beyond the end zeros. A lane has activations of token g, and gets rows
-// g and g + 8 with tokens 2t and 2t + 1; each thread adds halves of one row and token.
+// Up to eight tokens: a block of threads has 16 rows, and each of its warps every fourth item of
+// them, which it brings AHEAD turns before it multiplies it: beyond the end zeros. A lane has
+// activations of token g, and gets rows g and g + 8 with tokens 2t and 2t + 1; each thread adds
+// halves of one row and token.
 constexpr int FEW_ROWS = 16, FEW_TOKENS = 8;
 constexpr int FEW_STAGES = 4, AHEAD = FEW_STAGES - 1;
 constexpr int FEW_HALVES = 2 * FEW_WARPS;  // of a turn

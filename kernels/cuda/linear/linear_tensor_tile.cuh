@@ -1,7 +1,7 @@
-// Many tokens by F16 and BF16 weights on tensor cores: a block of threads multiplies a tile of rows by a
-// tile of tokens, half an item at a time. Parts of activations were made before
-// (split_tokens); they and the weights come to shared memory by cp.async two halves before they are
-// multiplied. A warp has 32 rows and 8 N tokens.
+// Many tokens by F16 and BF16 weights on tensor cores: a block of threads multiplies a tile of rows
+// by a tile of tokens, half an item at a time. Parts of activations were made before (split_tokens);
+// they and the weights come to shared memory by cp.async two halves before they are multiplied. A
+// warp has 32 rows and 8 N tokens.
 #pragma once
 #include "linear_tensor.cuh"
 
@@ -111,7 +111,8 @@ static __device__ __forceinline__ void many(const Product& of, Stage<Tile<ROW_WA
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int place = place_of(own, run) + k * AT_ONCE_ROWS * RUNS;
-      copy_or_clear(stage.w[0] + place, reinterpret_cast<const uint4*>(weight + (row_begins[k] + half * HALF)), some);
+      const T* const row = weight + (row_begins[k] + half * HALF);
+      copy_or_clear(stage.w[0] + place, reinterpret_cast<const uint4*>(row), some);
 #pragma unroll
       for (int p = 0; p < PARTS; ++p)
         copy_ahead(stage.x[p][0] + place,
@@ -119,7 +120,8 @@ static __device__ __forceinline__ void many(const Product& of, Stage<Tile<ROW_WA
                                                   (token_begins[k] + half * HALF)));
     }
     if (SCALED && threadIdx.x < Own::TOKENS)
-      copy_ahead(stage.power + threadIdx.x, of.parts.powers(half) + tile_token + token_at(threadIdx.x));
+      copy_ahead(stage.power + threadIdx.x,
+                 of.parts.powers(half) + tile_token + token_at(threadIdx.x));
     end_of_group();
   };
 
