@@ -60,25 +60,20 @@ def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) ->
     """The same of tensor cores, where an activation is a sum of two float16 or three bfloat16.
 
     Products of parts are exact; those of HALF elements are added by instructions that may cut, at
-    least eight at a time (`truncating`), and such sums by fused multiply-adds with a power of 2,
-    one after the other. The magnitudes of an element's parts are together less than 1 + 2^-7 times
-    its own. Three bfloat16 have all of its 24 bits, two float16 22, unless the lower is subnormal:
-    a half's largest element lies between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of
-    the largest. Subnormal parts, and sums of halves, may be flushed.
+    least eight at a time (`truncating`), and halves by fused multiply-adds with a power of 2. An
+    element's parts are together less than 1 + 2^-7 times as large. Three bfloat16 have all of its
+    24 bits, two float16 22, unless the lower is subnormal: a half's largest element lies between
+    2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest. Subnormals may be flushed.
     """
-    weight, float32 = _absolute(inputs)
-    x, w = np.abs(inputs["x"]).astype(np.float64), FORMATS[float32].dequantise(weight)
-    hidden = x.shape[1]
-    count = -(-hidden // HALF)  # of halves
-    of_a_half, of_halves = truncating(parts * min(hidden, HALF), 8), gamma(count)
-    growth = (1 + of_a_half) * (1 + of_halves) * (1 + 2.0**-22) - 1
-    cut = 0.0
-    if parts == 2:
-        over = np.pad(x, ((0, 0), (0, -hidden % HALF))).reshape(len(x), count, HALF).max(axis=2)
-        met = np.pad(w, ((0, 0), (0, -hidden % HALF))).reshape(len(w), count, HALF).sum(axis=2)
-        cut = 2.0**-39 * (over @ met.T.astype(np.float64))
+    x, hidden = np.abs(inputs["x"]).astype(np.float64), inputs["x"].shape[1]
+    w = np.abs(FORMATS[inputs["format"]].dequantise(inputs["weight"])).astype(np.float64)
+    fill = ((0, 0), (0, -hidden % HALF))
+    over, met = (np.pad(a, fill).reshape(len(a), -(-hidden // HALF), HALF) for a in (x, w))
+    growth = (1 + truncating(parts * min(hidden, HALF), 8)) * (1 + gamma(over.shape[1]))
+    size = (1 + 2.0**-7) * (growth * (1 + 2.0**-22) - 1) * (x @ w.T)
+    cut = 2.0**-39 * (over.max(axis=2) @ met.sum(axis=2).T) if parts == 2 else 0.0
     flushed = TINY * (2 * hidden + parts * (x.sum(axis=1)[:, None] + w.sum(axis=1)[None]))
-    return {"out": np.asarray((1 + 2.0**-7) * growth * (x @ w.T) + cut + flushed)}
+    return {"out": np.asarray(size + cut + flushed)}
 
 
 def quantised_bound(x: Array, inputs: Arguments) -> Array:
