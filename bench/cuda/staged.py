@@ -125,8 +125,8 @@ def paced(gpu: GpuModel, code: MachineCode, walk: Walk, threads: int) -> Paced:
     """By its machine code. What stands once in a chunk is dealt out to its steps; of a single step
     a turn of the loop is all, which asks for the next turn's activations."""
     if len(walk.steps) == 1 and (loop := code.multiplying):
-        once, twice = (_cycles(loop.instructions * n, gpu.l1, gpu.l2) for n in (1, 2))
-        return Paced(walk, (twice - once,), walk.chunks * len(loop.instructions))
+        turn, two = (_cycles(loop.instructions * n, gpu.l1, gpu.l2) for n in (1, 2))
+        return Paced(walk, (two - turn,), walk.chunks * len(loop.instructions))
     parts = list(_loops(code, walk.rows))
     widest = max(_copies(code))
     copies = next(one for one in parts if any(load.bytes == widest for load in one.loads))
