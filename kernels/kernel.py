@@ -28,7 +28,8 @@ class Kernel:
     - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
       and the op quantise_activations has to run before it; "int8_256": they have one scale for 256
       elements, and that op is quantise_activations_256; "bf16": it rounds x and the weight;
-      "f16x2": each element is a sum of two float16. Bounds are by these (Op.rounded, Op.bounds).
+      "f16x2", "bf16x3": each element is a sum of two float16, or three bfloat16. Bounds are by
+      these (Op.rounded, Op.bounds).
     - `numerics` "fast": it rounds more than the default numerics do, and serves where asked for;
       `fewest`: in steps of at least so many tokens.
     - `in_place`: output by input, where the share updates the input's own memory.

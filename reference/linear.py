@@ -20,6 +20,8 @@ from reference.quantise_activations import (
 )
 from reference.values import NOT_FINITE
 
+HALF = 32  # elements whose products tensor cores add by themselves
+
 
 def linear(x: Array, weight: Array, format: str) -> Array:
     """out = x W^T.
@@ -52,6 +54,26 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     K products and K sums may be flushed."""
     magnitude = linear(np.abs(inputs["x"]), *_absolute(inputs))
     return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + 2 * TINY * inputs["x"].shape[1]}
+
+
+def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) -> dict[str, Array]:
+    """The same of tensor cores, where an activation is a sum of two float16 or three bfloat16.
+
+    Products of parts are exact; those of HALF elements are added by instructions that may cut, at
+    least eight at a time (`truncating`), and halves by fused multiply-adds with a power of 2. An
+    element's parts are together less than 1 + 2^-7 times as large. Three bfloat16 have all of its
+    24 bits, two float16 22, unless the lower is subnormal: a half's largest element lies between
+    2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest. Subnormals may be flushed.
+    """
+    x, hidden = np.abs(inputs["x"]).astype(np.float64), inputs["x"].shape[1]
+    w = np.abs(FORMATS[inputs["format"]].dequantise(inputs["weight"])).astype(np.float64)
+    fill = ((0, 0), (0, -hidden % HALF))
+    over, met = (np.pad(a, fill).reshape(len(a), -(-hidden // HALF), HALF) for a in (x, w))
+    growth = (1 + truncating(parts * min(hidden, HALF), 8)) * (1 + gamma(over.shape[1]))
+    size = (1 + 2.0**-7) * (growth * (1 + 2.0**-22) - 1) * (x @ w.T)
+    cut = 2.0**-39 * (over.max(axis=2) @ met.sum(axis=2).T) if parts == 2 else 0.0
+    flushed = TINY * (2 * hidden + parts * (x.sum(axis=1)[:, None] + w.sum(axis=1)[None]))
+    return {"out": np.asarray(size + cut + flushed)}
 
 
 def quantised_bound(x: Array, inputs: Arguments) -> Array:
@@ -208,6 +230,7 @@ OP = Op(
         {"tokens": 2, "hidden": 32, "out": 65_600},
     ),
     separate="out",
+    bounds={name: partial(bound_in_parts, parts=n) for name, n in (("f16x2", 2), ("bf16x3", 3))},
     rounded={"int8": as_int8, "int8_256": as_int8_256, "bf16": as_bf16, "ggml": rounded_by_ggml},
     nan="token",
     largest=FACTOR,

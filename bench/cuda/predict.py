@@ -50,6 +50,9 @@ MMA = {"16816": 2 * 16 * 8 * 16, "16832": 2 * 16 * 8 * 32, "1688": 2 * 16 * 8 * 
        "8816": 2 * 8 * 8 * 16}  # operations of an instruction, by what its name says  # fmt: skip
 
 
+PRODUCTS = {"f16x2": 2, "bf16x3": 3}  # of tensor cores for one of float32, by activations
+
+
 def ceilings(gpu: GpuModel) -> Ceilings:
     """As a probe would find them."""
     reading = READ * gpu.bandwidth * 1e9
@@ -215,17 +218,23 @@ def code_of(launch: Launch, capability: int) -> MachineCode:
 
 
 def of_kernel(gpu: GpuModel, kernel: CudaKernel, shape: Shape, work: Work) -> list[Predicted]:
-    """Its launches that have a block at these sizes; the first with blocks does the work, and those
-    behind it read what it left in scratch memory, if there is some, from the last cache."""
-    grids = [(launch, launch.grid(shape)) for launch in kernel.launches]
-    (first, grid), *behind = [(launch, grid) for launch, grid in grids if not grid.empty]
-    code = code_of(first, gpu.capability)
+    """Its launches that have a block at these sizes; that which reads what is cold does the work,
+    or the first, and others fill or read scratch memory, if there is some, in the last cache."""
+    every = [(launch, launch.grid(shape)) for launch in kernel.launches]
+    grids = [(launch, grid) for launch, grid in every if not grid.empty]
+    main, grid = next(
+        (one for one in grids if any(a.name in work.cold for a in one[0].arguments)), grids[0]
+    )
+    work = replace(work, operations=work.operations * PRODUCTS.get(kernel.activations, 1))
+    code = code_of(main, gpu.capability)
     walk = walk_of(code, shape, grid)
     pace = paced(gpu, code, walk, grid.threads) if walk else None
     parts = [of_launch(gpu, code, grid, work, pace)]
     left = Work(4.0 * kernel.scratch(shape) if kernel.scratch else 0.0, 0.0, ("scratch",))
     near = replace(gpu, latency=gpu.l2)
-    for launch, grid in behind:
+    for launch, grid in grids:
+        if launch is main:
+            continue
         reads = any(a.name == "scratch" for a in launch.arguments)
         parts.append(of_launch(
             near, code_of(launch, gpu.capability), grid, left if reads else Work(0.0, 0.0)

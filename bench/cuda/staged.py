@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from data.gpus import GpuModel
 from kernels.cuda.attention import attention
+from kernels.cuda.linear import linear
 from kernels.cuda.runtime.launch import WARP, Grid
 from kernels.cuda.runtime.sass import SCOREBOARDS, Instruction, Loop, MachineCode
 from reference.formats import FORMATS
 from reference.op import Shape
 
-BEGIN = 2  # latencies before the first piece sets out: of spans, and of the list of cells
 BARRIER = 30  # cycles, until four warps have met
 
 
@@ -34,13 +34,15 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Walk:
     """A block's way: `chunks` of it, whose `steps` use pieces of `size` bytes, for which there are
-    so many `places`; a thread has `rows` of queries."""
+    so many `places`; a thread has `rows` of queries. The first piece sets out `begin` latencies
+    late: in attention those of spans, and of the list of cells."""
 
     chunks: int
     steps: tuple[Step, ...]
     size: int
     places: int
     rows: int = 1
+    begin: int = 2
 
 
 def of_pieces(shape: Shape, format: str, grid: Grid) -> Walk:
@@ -64,6 +66,13 @@ def of_tensor(shape: Shape, format: str, grid: Grid) -> Walk:
     return Walk(_chunks(shape, grid), steps, size, 2)
 
 
+def of_items(shape: Shape, format: str, grid: Grid) -> Walk:
+    """linear_tensor.cuh, of few tokens: items of 16 rows, of which each warp has its own."""
+    size = linear.FEW_WARPS * 16 * FORMATS[format].row_bytes(linear.ITEM)
+    items = -(-shape["hidden"] // linear.ITEM)
+    return Walk(-(-items // linear.FEW_WARPS), (Step(1),), size, linear.FEW_STAGES, begin=0)
+
+
 def _chunks(shape: Shape, grid: Grid) -> int:
     """Of the block that has most."""
     return math.ceil(attention.chunks(shape) / grid.blocks[0])
@@ -72,6 +81,7 @@ def _chunks(shape: Shape, grid: Grid) -> int:
 WALKS = {
     "attention_few": of_pieces,
     **{f"attention_tensor_few_{n}": of_tensor for n in attention.TENSOR_HEADS},
+    **dict.fromkeys(("linear_tensor_8", "linear_tensor_pair_8", "linear_tensor_trio_8"), of_items),
 }
 
 
@@ -94,7 +104,7 @@ class Paced:
     def seconds(self, gpu: GpuModel, far: float) -> float:
         """That a block takes, if memory is `far` cycles away."""
         used: list[float] = []  # when each piece has been
-        now = BEGIN * far
+        now = self.walk.begin * far
         first = now
         for _ in range(self.walk.chunks):
             for step, cycles in zip(self.walk.steps, self.cycles, strict=True):
@@ -112,7 +122,11 @@ class Paced:
 
 
 def paced(gpu: GpuModel, code: MachineCode, walk: Walk, threads: int) -> Paced:
-    """By its machine code. What stands once in a chunk is dealt out to its steps."""
+    """By its machine code. What stands once in a chunk is dealt out to its steps; of a single step
+    a turn of the loop is all, which asks for the next turn's activations."""
+    if len(walk.steps) == 1 and (loop := code.multiplying):
+        turn, two = (_cycles(loop.instructions * n, gpu.l1, gpu.l2) for n in (1, 2))
+        return Paced(walk, (two - turn,), walk.chunks * len(loop.instructions))
     parts = list(_loops(code, walk.rows))
     widest = max(_copies(code))
     copies = next(one for one in parts if any(load.bytes == widest for load in one.loads))
@@ -160,12 +174,14 @@ def _loops(code: MachineCode, rows: int) -> Iterator[Loop]:
     yield from loops[before : after + 1]
 
 
-def _cycles(instructions: Sequence[Instruction], near: float) -> float:
-    """That a warp alone takes for these, if all that raises a scoreboard takes `near` cycles."""
+def _cycles(instructions: Sequence[Instruction], near: float, far: float = 0.0) -> float:
+    """That a warp alone takes for these, if all that raises a scoreboard takes `near` cycles, and
+    loads to registers `far`, if that is more."""
     down, now = [0.0] * SCOREBOARDS, 0.0
     for one in instructions:
         now = max([now, *(down[i] for i in one.waits)])
         if one.sets is not None and one.stem not in ("LDGSTS", "LDGDEPBAR"):
-            down[one.sets] = max(down[one.sets], now + near)
+            away = max(near, far) if one.stem == "LDG" else near
+            down[one.sets] = max(down[one.sets], now + away)
         now += max(1, one.stall)
     return now

@@ -58,6 +58,7 @@ MOVED = {
 CASES: tuple[tuple[str, dict[str, int]], ...] = (
     ("linear/cuda/generic/F16", {"tokens": 1, "hidden": 512, "out": TILE}),
     ("linear/cuda/generic/F16", {"tokens": 9, "hidden": 512, "out": TILE}),
+    ("linear/cuda/tensor/F16", {"tokens": 1, "hidden": 512, "out": TILE}),
     ("linear/cuda/generic/Q8_0", {"tokens": 1, "hidden": 512, "out": TILE}),
     ("linear/cuda/generic/Q8_0", {"tokens": 9, "hidden": 512, "out": TILE}),
     ("linear/cuda/bf16/F16", {"tokens": 1, "hidden": 512, "out": TILE}),

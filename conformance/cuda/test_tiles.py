@@ -4,24 +4,25 @@ import numpy as np
 import pytest
 
 from conformance.cuda.emulator import Emulator, compiler
-from kernels.cuda.linear.linear import LEAST_OF_128, PACKS
+from kernels.cuda.linear.linear import LEAST_OF_128, PACKS, PARTS
 from kernels.cuda.runtime.call import bind
 from kernels.cuda.runtime.current import taking_the_place
 from kernels.cuda.table import CUDA_KERNELS
 from reference.op import Array
 
-AT_ONCE = {"Q4_0"}  # of the quick gate
+AT_ONCE = {"Q4_0", "F16"}  # of the quick gate
 HIDDEN, OUT = 1280, 40  # 40 blocks, so that some chains have two; rows beyond a warp's 32
-FORMATS = [pytest.param(f, marks=[] if f in AT_ONCE else pytest.mark.exhaustive) for f in PACKS]
+FORMATS = [
+    pytest.param(f, marks=[] if f in AT_ONCE else pytest.mark.exhaustive) for f in (*PACKS, *PARTS)
+]
 
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_token_has_the_bits_that_it_has_alone(format):
     """In tiles of 64 and of 128, the first, the last and one in between."""
-    kernel = next(
-        k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == ("linear", "generic", format)
-    )
+    wanted = "linear", "tensor" if format in PARTS else "generic", format
+    kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
     tokens = LEAST_OF_128 + 2
     case = kernel.spec.case({"tokens": tokens, "hidden": HIDDEN, "out": OUT}, "normal", 1, format)
     inputs = kernel.spec.make(case)

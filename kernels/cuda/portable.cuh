@@ -39,11 +39,13 @@ static __device__ __forceinline__ void let_next_begin() {
 #endif
 }
 
-// 16-bit floats, as bits.
+// 16-bit floats, as bits, and how many of them a float32 is the sum of (split.cuh).
 struct half_t {
+  static constexpr int PARTS = 2;
   uint16_t bits;
 };
 struct bfloat_t {
+  static constexpr int PARTS = 3;
   uint16_t bits;
 };
 
@@ -110,6 +112,16 @@ static __device__ __forceinline__ uint32_t to_bfloats(float low, float high) {
 #else
   uint32_t both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#endif
+}
+
+static __device__ __forceinline__ uint32_t to_halves(float low, float high) {
+#if defined(HOST) || __CUDA_ARCH__ < 800
+  return to_half(low).bits | static_cast<uint32_t>(to_half(high).bits) << 16;
+#else
+  uint32_t both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 #endif
 }
@@ -204,12 +216,14 @@ static __device__ __forceinline__ void mma_plain(T (&c)[4], const uint32_t* a, c
 struct DotOfBytes {
   __device__ int operator()(uint32_t a, uint32_t b, int c) const { return dot4(a, b, c); }
 };
+template <class Element>
 struct DotOfTwo {
   __device__ float operator()(uint32_t a, uint32_t b, float c) const {
-    c = fmaf(to_float(half_t{static_cast<uint16_t>(a)}), to_float(half_t{static_cast<uint16_t>(b)}),
-             c);
-    return fmaf(to_float(half_t{static_cast<uint16_t>(a >> 16)}),
-                to_float(half_t{static_cast<uint16_t>(b >> 16)}), c);
+#pragma unroll
+    for (int i = 0; i < 32; i += 16)
+      c = fmaf(to_float(Element{static_cast<uint16_t>(a >> i)}),
+               to_float(Element{static_cast<uint16_t>(b >> i)}), c);
+    return c;
   }
 };
 #endif
@@ -239,15 +253,22 @@ static __device__ __forceinline__ void mma_m16n8k32(int (&c)[4], const uint32_t 
 #endif
 }
 
-// Of float16, 16 along a row, added in float32.
+// Of half_t or bfloat_t, 16 along a row, added in float32.
+template <class Element = half_t>
 static __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4],
                                                     const uint32_t (&b)[2]) {
 #if defined(HOST) || __CUDA_ARCH__ < 800
-  mma_plain<2>(c, a, b, DotOfTwo());
+  mma_plain<2>(c, a, b, DotOfTwo<Element>());
 #else
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#define MMA(kind)                                                                          \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." kind "." kind ".f32 {%0,%1,%2,%3}, "        \
+      "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                             \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                     \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+  if constexpr (Element::PARTS == 3)
+    MMA("bf16");
+  else
+    MMA("f16");
+#undef MMA
 #endif
 }

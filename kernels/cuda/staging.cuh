@@ -26,6 +26,18 @@ static __device__ __forceinline__ void copy_ahead(Word* to, const Word* from) {
 #endif
 }
 
+// Sixteen bytes, or zeros instead.
+static __device__ __forceinline__ void copy_or_clear(uint4* to, const uint4* from, bool some) {
+#if !defined(HOST) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(some ? 16 : 0)
+               : "memory");
+#else
+  *to = some ? *from : uint4{0, 0, 0, 0};
+#endif
+}
+
 static __device__ __forceinline__ void end_of_group() {
 #if !defined(HOST) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

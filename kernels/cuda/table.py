@@ -46,6 +46,19 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         )
         for f, pack in linear.BF16_PACKS.items()
     ),
+    *(
+        CudaKernel(
+            "linear",
+            "tensor",
+            x,
+            f,
+            takes=linear.whole_runs,
+            activations=linear.IN_PARTS[f],
+            scratch=linear.in_parts(f),
+            capability=80,
+        )
+        for f, x in linear.TENSOR_LAUNCHES.items()
+    ),
     *(CudaKernel("linear", "generic", x, f) for f, x in linear.FLOAT_LAUNCHES.items()),
     *(
         CudaKernel(

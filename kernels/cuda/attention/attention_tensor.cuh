@@ -10,6 +10,7 @@
 // of its cells and then by slices of head_dim, or with many tokens a warp does all of its own rows.
 #pragma once
 #include "attention_run.cuh"
+#include "split.cuh"
 
 constexpr int ROWS = 16;               // of a warp
 constexpr int TILE = 8;                // cells or elements that the tensor cores give at once
@@ -42,25 +43,6 @@ static __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const 
                : "memory");
 #endif
 }
-
-// Two numbers as two pairs of float16 whose sums they are.
-static __device__ __forceinline__ void halve(float x, float y, uint32_t& upper, uint32_t& lower) {
-  const half_t x_upper = to_half(x), y_upper = to_half(y);
-  const half_t x_lower = to_half(x - to_float(x_upper)), y_lower = to_half(y - to_float(y_upper));
-  upper = x_upper.bits | static_cast<uint32_t>(y_upper.bits) << 16;
-  lower = x_lower.bits | static_cast<uint32_t>(y_lower.bits) << 16;
-}
-
-// The power of 2 that makes |x| less than 2^15, and the one that undoes it.
-struct Power {
-  float shrink, grow;
-
-  __device__ explicit Power(float largest) {
-    const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23) - 127, -100);
-    shrink = __uint_as_float(static_cast<uint32_t>(127 + 14 - exponent) << 23);
-    grow = __uint_as_float(static_cast<uint32_t>(127 - 14 + exponent) << 23);
-  }
-};
 
 // What a block knows of a row; `scale` of its scores.
 struct Row {

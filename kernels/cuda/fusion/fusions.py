@@ -87,6 +87,7 @@ JOINED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")
 JOINED_SOURCES = {
     "generic": {f: "linear_float_joined.cu" if f in linear.FLOATS else "linear_blocks_joined.cu"
                 for f in JOINED},
+    "tensor": dict.fromkeys(linear.PARTS, "linear_tensor_joined.cu"),
     "bf16": dict.fromkeys(linear.BF16_PACKS, "linear_bf16_joined.cu"),
 }  # fmt: skip
 
@@ -99,6 +100,9 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
     outs = ", ".join(f"out{end}: f32[tokens out{end}]" for end in ends)
     signature = f"{ROUNDED if rounds else 'x: f32[tokens hidden]'}, {weights} -> {outs}"
     rows_of_warp = linear.FEW if format in linear.FLOATS else linear.FEW_OF_BLOCKS
+    beginning = "linear"
+    if variant == "tensor":
+        beginning, rows_of_warp = "linear_tensor", linear.FEW_IN_PARTS
 
     def few(most: int) -> Callable[[Shape], Grid]:
         def grid(shape: Shape) -> Grid:
@@ -116,13 +120,13 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
         signature=signature,
         members=tuple(Member(kernel, {"weight": f"weight{e}", "out": f"out{e}"}) for e in ends),
         stages=tuple(
-            Launch(source, f"linear_{name}_{most}", signature, few(most), compiled)
+            Launch(source, f"{beginning}_{name}_{most}", signature, few(most), compiled)
             for most in rows_of_warp
         ),
         axes={"tokens": (0, 1, 2, 3, 4, 5, 8), "hidden": (1, 31, 129, 256, 1056)}
         | {f"out{end}": (1, 2, 9, 31, 33) for end in ends},
         fit=whole_rows,
-        takes=lambda shape: not linear.many(shape),
+        takes=lambda shape: not linear.many(shape) and kernel.takes(shape),
         pack=kernel.pack,
         numerics=kernel.numerics,
         capability=kernel.capability,

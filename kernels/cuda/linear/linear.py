@@ -2,7 +2,9 @@
 linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh).
 
 Block formats are packed (packing.py) and meet activations in blocks of int8, floats lie as in the
-file. `bf16` has floats rounded to bfloat16, and many tokens multiplied by the device's own library.
+file. `tensor` multiplies F16 and BF16 by activations in parts (linear_tensor.cuh), which are made
+before tiles. `bf16` has floats rounded to bfloat16, and many tokens multiplied by the device's own
+library.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +22,9 @@ BLOCKS = (
 )
 BFLOATS = "x: f32[tokens hidden] -> scratch: u16[tokens hidden]"
 PRODUCT = "scratch: u16[tokens hidden], weight: u16[out hidden] -> out: f32[tokens out]"
+ON_TENSOR_CORES = "linear_tensor.cu"
+SPLIT = "x: f32[tokens hidden] -> scratch: f32[tokens hidden]"  # as large as `in_parts` says
+OF_PARTS = OP.signature.replace(", weight", ", scratch: f32[tokens hidden], weight")
 EXPERTS = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
     " ends: i32[experts], weight: format[held out hidden], slots: i32[experts]"
@@ -28,6 +33,11 @@ EXPERTS = (
 FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the tokens that it takes at most
 FEW_OF_BLOCKS = {1: 2, 8: 4}  # those of block formats, whose eight are on tensor cores
 FEW_WARPS, WARP = 4, 32
+FEW_IN_PARTS = {8: 4}
+PARTS = {"F16": 2, "BF16": 3}  # of an activation
+IN_PARTS = {"F16": "f16x2", "BF16": "bf16x3"}  # what the judge calls that
+ITEM, HALF = 64, 32  # elements
+FEW_STAGES, STAGES = 4, 3  # items of few tokens, and halves of tiles, in shared memory at once
 LEAST_OF_128 = 257  # tokens: of fewer, tiles of 128 would leave multiprocessors with nothing
 NOTHING = Grid((0, 0, 0), WARP)
 Tiles = Callable[[Shape], Grid]
@@ -52,22 +62,51 @@ def many(shape: Shape) -> bool:
     return shape["tokens"] > max(FEW)
 
 
-def tiles(size: int, least: int = 0, most: int = 2**31) -> Tiles:
+def tiles(size: int, least: int = 0, most: int = 2**31, shared: int = 0) -> Tiles:
     """A block of threads for each tile of so many rows and tokens, where these are many, and from
-    `least` to `most`."""
+    `least` to `most`; with so much `shared` memory beside what is declared."""
 
     def grid(shape: Shape) -> Grid:
         if not many(shape) or not least <= shape["tokens"] <= most:
             return NOTHING
         rows, tokens = -(-shape["out"] // size), -(-shape["tokens"] // size)
-        return Grid((rows, tokens, 1), 2 * size)
+        return Grid((rows, tokens, 1), 2 * size, shared)
 
     return grid
+
+
+def whole_runs(shape: Shape) -> bool:
+    """What `tensor` takes: rows of whole sixteens of bytes."""
+    return shape["hidden"] % 8 == 0
 
 
 def eights(shape: Shape) -> Grid:
     """A thread for eight elements of the tokens, where these are many."""
     return items("tokens", "hidden", each=8)(shape) if many(shape) else NOTHING
+
+
+def whole_items(shape: Shape) -> Shape:
+    """Rows of activations in parts."""
+    return {**shape, "hidden": -(-shape["hidden"] // ITEM) * ITEM}
+
+
+def runs(shape: Shape) -> Grid:
+    return eights(whole_items(shape))
+
+
+def in_parts(format: str) -> Callable[[Shape], int]:
+    """Of scratch, for many tokens: their parts and, of float16, the powers of their halves."""
+
+    def size(shape: Shape) -> int:
+        elements = shape["tokens"] * whole_items(shape)["hidden"] if many(shape) else 0
+        return elements * PARTS[format] // 2 + elements // HALF
+
+    return size
+
+
+def of_parts(format: str, size: int) -> int:
+    """Bytes of shared memory for tiles of so many rows and tokens."""
+    return STAGES * (2 * HALF * size * (1 + PARTS[format]) + 4 * (size if format == "F16" else 4))
 
 
 def of_experts(shape: Shape) -> Grid:
@@ -118,6 +157,18 @@ FLOAT_LAUNCHES = {
     name: launches("linear_float.cu", OP.signature, name, FEW, linear_tiles=tiles(64))
     for name in FLOATS
 }
+TENSOR_LAUNCHES = {
+    name: (
+        Launch(ON_TENSOR_CORES, "linear_tensor_8", OP.signature, few(8, FEW_IN_PARTS), name),
+        Launch(ON_TENSOR_CORES, "split_tokens", SPLIT, runs, name),
+        *launches(
+            ON_TENSOR_CORES, OF_PARTS, name, {},
+            linear_tiles_64=tiles(64, most=LEAST_OF_128 - 1, shared=of_parts(name, 64)),
+            linear_tiles=tiles(128, least=LEAST_OF_128, shared=of_parts(name, 128)),
+        ),
+    )
+    for name in PARTS
+}  # fmt: skip
 EXPERT_LAUNCHES = {
     name: Launch(source, "linear_experts", signature, of_experts, name)
     for source, signature, formats in (

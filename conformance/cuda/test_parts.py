@@ -1,0 +1,88 @@
+"""Activations as sums of parts on tensor cores: what instructions that cut may lose, and that no
+part is lost."""
+
+import numpy as np
+import pytest
+
+from conformance.cuda.emulator import Emulator, compiler
+from kernels.cuda.linear.linear import IN_PARTS, PARTS
+from kernels.cuda.runtime.call import bind
+from kernels.cuda.runtime.current import taking_the_place
+from kernels.cuda.table import CUDA_KERNELS
+from reference.formats import FORMATS
+from reference.linear import HALF, OP
+from reference.op import Array
+
+SHAPE = {"tokens": 4, "hidden": 160, "out": 6}
+
+
+def cut(x: Array, unit: Array) -> Array:
+    return np.trunc(x / unit) * unit
+
+
+def added(total: Array, products: Array) -> Array:
+    """As tensor cores add [..., n] products to a sum: lined up by the largest and cut there, and
+    the result cut to 24 bits."""
+    every = np.append(products, total[..., None], axis=-1)
+    largest = np.maximum(np.abs(every).max(axis=-1, keepdims=True), 2.0**-1000)
+    lined = cut(every, 2.0 ** (np.floor(np.log2(largest)) - 23)).sum(axis=-1)
+    return cut(lined, 2.0 ** (np.floor(np.log2(np.maximum(np.abs(lined), 2.0**-1000))) - 23))
+
+
+def in_parts(x: Array, format: str) -> tuple[list[Array], Array]:
+    """Of [tokens, elements] of a half: parts, the first one highest, and powers."""
+    power = np.ones((len(x), 1))
+    if format == "F16":
+        largest = np.maximum(np.abs(x).max(axis=1, keepdims=True), 2.0**-112)
+        power = 2.0 ** (np.floor(np.log2(largest)) - 14)
+    rest, layout, found = x / power, FORMATS[format], []
+    for _ in range(PARTS[format]):
+        found.append(layout.dequantise(layout.quantise(rest.astype(np.float32))).astype(np.float64))
+        rest = rest - found[-1]
+    return found, power
+
+
+def multiplied(x: Array, w: Array, format: str, together: int) -> Array:
+    """By instructions that add so many products at once."""
+    out = np.zeros((len(x), len(w)))
+    for begin in range(0, x.shape[1], HALF):
+        parts, power = in_parts(x[:, begin : begin + HALF], format)
+        total = np.zeros_like(out)
+        for step in range(0, HALF, 16):
+            for part in reversed(parts):
+                for at in range(step, step + 16, together):
+                    some = w[:, begin + at : begin + at + together]
+                    total = added(total, part[:, None, at : at + together] * some)
+        out = (out + power * total).astype(np.float32).astype(np.float64)
+    return out
+
+
+@pytest.mark.parametrize("format", PARTS)
+@pytest.mark.parametrize("values", ["normal", "cancelling", "huge"])
+def test_what_is_cut_stays_within_the_bound(format, values):
+    """Eight at a time and sixteen; of activations that are one float16 each it does not."""
+    inputs = OP.make(OP.case(SHAPE, values, 3, format))
+    expected = OP.expected(inputs)
+    bound = OP.bounds[IN_PARTS[format]](inputs, expected)["out"]
+    w = FORMATS[format].dequantise(inputs["weight"]).astype(np.float64)
+    x = inputs["x"].astype(np.float64)
+    for together in (8, 16):
+        assert (np.abs(multiplied(x, w, format, together) - expected["out"]) <= bound).all()
+    if values == "normal":
+        rounded = x.astype(np.float16).astype(np.float64)
+        assert (np.abs(multiplied(rounded, w, format, 16) - expected["out"]) > bound).any()
+
+
+@pytest.mark.skipif(not compiler(), reason="no C++ compiler")
+@pytest.mark.parametrize("tokens", [3, 20])
+@pytest.mark.parametrize(("format", "lost"), [("BF16", 0.0), ("F16", 2.0**-22)])
+def test_no_part_is_lost(format, lost, tokens):
+    """Of weights that give the activations themselves."""
+    wanted = "linear", "tensor", format
+    kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
+    x = np.random.default_rng(5).standard_normal((tokens, 72), np.float32)
+    weight = FORMATS[format].quantise(np.eye(72, dtype=np.float32))
+    out = np.full((tokens, 72), np.nan, np.float32)
+    with taking_the_place(Emulator()):
+        bind(kernel, {"x": x, "weight": weight, "format": format}, {"out": out})()
+    np.testing.assert_allclose(out, x, rtol=lost, atol=lost * 2.0**-17 * np.abs(x).max())

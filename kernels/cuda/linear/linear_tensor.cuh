@@ -1,0 +1,179 @@
+// F16 and BF16 weights and float32 activations on tensor cores: an activation is the sum of two
+// float16 or three bfloat16 (split.cuh), each of which is multiplied by the weight as it is.
+//
+// What tensor cores give for a HALF of an item of a row and a token is the same in any company
+// (multiply_half), and halves are added in their order. So a token's bits depend neither on how
+// many come together nor on who multiplies what. Of float16, activations of a half are made smaller
+// than 2^15 by a power of 2, and what comes of it as much larger.
+#pragma once
+#include "linear.cuh"
+#include "split.cuh"
+#include "staging.cuh"
+
+using f16 = half_t;
+using bf16 = bfloat_t;
+using T = FORMAT;
+constexpr int ITEM = 64, HALF = ITEM / 2;  // elements
+constexpr int RUN = 8;                     // of them in 16 bytes
+constexpr int PARTS = T::PARTS;            // of an activation
+constexpr bool SCALED = PARTS == 2;
+
+static __device__ __forceinline__ int items_of(int hidden) { return (hidden + ITEM - 1) / ITEM; }
+
+// Eight activations of a half, of which the other three lanes of four have the others.
+struct Activations {
+  uint32_t parts[PARTS][4];
+  float power = 1.f;
+
+  __device__ __forceinline__ explicit Activations(const float (&x)[8]) {
+    if constexpr (SCALED) {
+      float largest = 0.f;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(x[i]));
+      for (int m = 1; m < 4; m *= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, m));
+      const Power found(largest);
+      power = found.grow;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        halve(x[2 * i] * found.shrink, x[2 * i + 1] * found.shrink, parts[0][i], parts[1][i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        uint32_t found[3];
+        part_in_three(x[2 * i], x[2 * i + 1], found);
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) parts[p][i] = found[p];
+      }
+    }
+  }
+};
+
+// N activations of a token, zeros beyond its end. Rows are whole runs.
+template <int N>
+static __device__ __forceinline__ void load_x(const float* __restrict__ token, int first,
+                                              int hidden, float* to) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = 0.f;
+  if (first < hidden)
+    load_words<N>(reinterpret_cast<const uint32_t*>(token + first),
+                  reinterpret_cast<uint32_t*>(to));
+}
+
+// A half of 16 rows and 8 tokens: of both 16 elements at a time, the lowest parts first.
+static __device__ __forceinline__ void multiply_half(const uint32_t (&a)[2][4],
+                                                     const uint32_t (&b)[PARTS][4],
+                                                     float (&found)[4]) {
+#pragma unroll
+  for (int s = 0; s < 2; ++s)
+#pragma unroll
+    for (int p = PARTS - 1; p >= 0; --p)
+      mma_m16n8k16<T>(found, a[s], {b[p][2 * s], b[p][2 * s + 1]});
+}
+
+static __device__ __forceinline__ float add_half(float sum, float found, float power) {
+  return SCALED ? fmaf(power, found, sum) : sum + found;
+}
+
+// An infinity's rest is NaN, and so is an infinite weight times parts of both signs, or times a part
+// of zero: where a sum is, it is made again of whole activations.
+static __device__ __forceinline__ float unless_nan(float sum, const float* __restrict__ token,
+                                                   const T* __restrict__ row, int hidden) {
+  if (sum == sum) return sum;
+  sum = 0.f;
+#pragma unroll 1
+  for (int i = 0; i < hidden; ++i) sum = fmaf(to_float(row[i]), token[i], sum);
+  return sum;
+}
+
+// Up to eight tokens: a block of threads has 16 rows, and each of its warps every fourth item of
+// them, which it brings AHEAD turns before it multiplies it: beyond the end zeros. A lane has
+// activations of token g, and gets rows g and g + 8 with tokens 2t and 2t + 1; each thread adds
+// halves of one row and token.
+constexpr int FEW_ROWS = 16, FEW_TOKENS = 8;
+constexpr int FEW_STAGES = 4, AHEAD = FEW_STAGES - 1;
+constexpr int FEW_HALVES = 2 * FEW_WARPS;  // of a turn
+
+#define FEW_ON_TENSOR_CORES __launch_bounds__(FEW_WARPS * WARP, 6)
+
+struct FewShared {
+  uint4 runs[FEW_WARPS][FEW_STAGES][FEW_ROWS][ITEM / RUN];  // run i of row r is number i ^ r % 8
+  float found[FEW_HALVES][FEW_ROWS][FEW_TOKENS], powers[FEW_HALVES][FEW_TOKENS];
+};
+
+static __device__ __forceinline__ void up_to_eight(const float* __restrict__ x, const Rows& of,
+                                                   int tokens, int hidden, FewShared& shared) {
+  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+  const int items = items_of(hidden);
+  auto& own = shared.runs[warp];
+  const auto row_at = [&](int i) {
+    return reinterpret_cast<const T*>(of.weight) +
+           static_cast<size_t>(min(of.first + i, of.count - 1)) * hidden;
+  };
+  const T* rows[4];  // of which a lane brings a run
+#pragma unroll
+  for (int k = 0; k < 4; ++k) rows[k] = row_at(lane / 8 + 4 * k) + lane % 8 * RUN;
+  const float* const token = x + static_cast<size_t>(min(g, tokens - 1)) * hidden;
+  const auto copy = [&](int item, int stage) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int row = lane / 8 + 4 * k, run = lane % 8;
+      copy_or_clear(&own[stage][row][run ^ row % 8],
+                    reinterpret_cast<const uint4*>(rows[k] + item * ITEM),
+                    item * ITEM + run * RUN < hidden);
+    }
+    end_of_group();
+  };
+  float next[2][8];
+  const auto load = [&](int item) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      load_x<2>(token, item * ITEM + 8 * i + 2 * t, hidden, next[i / 4] + i % 4 * 2);
+  };
+
+  load(warp);
+#pragma unroll
+  for (int s = 0; s < AHEAD; ++s) copy(warp + s * FEW_WARPS, s);
+  const int own_row = threadIdx.x / FEW_TOKENS, own_token = threadIdx.x % FEW_TOKENS;
+  float sum = 0.f;
+  int stage = 0;
+#pragma unroll 1
+  for (int first = 0; first < items; first += FEW_WARPS) {
+    const int item = first + warp;
+    await_copies<AHEAD - 1>();
+    __syncwarp();  // by now the stage before is free
+    copy(item + AHEAD * FEW_WARPS, stage == 0 ? AHEAD : stage - 1);
+    const Activations halves[2] = {Activations(next[0]), Activations(next[1])};
+    load(item + FEW_WARPS);
+    float found[2][4] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint32_t a[2][4];
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        const int row = lane % 16, run = 4 * h + 2 * s + lane / 16;
+        load_matrices(a[s], reinterpret_cast<const uint8_t*>(own[stage]),
+                      (row * (ITEM / RUN) + (run ^ row % 8)) * 16);
+      }
+      multiply_half(a, halves[h].parts, found[h]);
+    }
+    __syncthreads();  // by now halves before have been added
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      auto& to = shared.found[2 * warp + h];
+#pragma unroll
+      for (int e = 0; e < 4; e += 2)
+        *reinterpret_cast<float2*>(&to[g + 4 * e][2 * t]) = float2{found[h][e], found[h][e + 1]};
+      if (SCALED && t == 0) shared.powers[2 * warp + h][g] = halves[h].power;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int h = 0; h < FEW_HALVES; ++h)
+      sum = add_half(sum, shared.found[h][own_row][own_token],
+                     SCALED ? shared.powers[h][own_token] : 1.f);
+    stage = stage == AHEAD ? 0 : stage + 1;
+  }
+
+  if (of.first + own_row < of.count && own_token < tokens)
+    of.out[static_cast<size_t>(own_token) * of.count + of.first + own_row] = unless_nan(
+        sum, x + static_cast<size_t>(own_token) * hidden, row_at(own_row), hidden);
+}
