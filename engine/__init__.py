@@ -36,30 +36,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "H2O",
-    "MTP",
-    "AsyncEngine",
-    "DuoAttention",
-    "Engine",
-    "KeyDiff",
-    "Knorm",
-    "Linear",
-    "Lookahead",
-    "LookaheadTrie",
-    "MInference",
-    "MiniCache",
-    "Options",
-    "Piece",
-    "PromptError",
-    "PromptLookup",
-    "PyramidKV",
-    "Quest",
-    "SamplingParams",
-    "SnapKV",
-    "StreamingLLM",
-    "StructuredOutputsParams",
-    "Tree",
-]
+    "H2O", "MTP", "AsyncEngine", "DuoAttention", "Engine", "KeyDiff", "Knorm", "Linear",
+    "Lookahead", "LookaheadTrie", "MInference", "MiniCache", "Options", "Piece", "PromptError",
+    "PromptLookup", "PyramidKV", "Quest", "SamplingParams", "SnapKV", "StreamingLLM",
+    "StructuredOutputsParams", "Tree",
+]  # fmt: skip
 
 _HOMES = {
     "AsyncEngine": "engine.schedule.asynchronous",

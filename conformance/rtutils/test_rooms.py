@@ -31,13 +31,13 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 17_275,
-    "kernels": 26_900,
-    "engine": 33_590,
-    "conformance": 41_160,
-    "bench": 27_800,
+    "reference": 17_290,
+    "kernels": 26_990,
+    "engine": 33_640,
+    "conformance": 41_290,
+    "bench": 27_850,
     "data": 2_720,
-    "assay": 320,
+    "assay": 325,
 }
 TEST_IMPORTED = re.compile(
     r"^\s*(?:from|import) (?:conformance|bench)(?!\.support\.).*\btest_", re.MULTILINE
