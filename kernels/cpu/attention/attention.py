@@ -76,7 +76,7 @@ def whole_vectors(shape: Shape) -> bool:
 
 
 def whole_blocks(shape: Shape) -> bool:
-    """And of quantised ones: no block holds elements of two heads."""
+    """And of quantised ones: no block spans two heads."""
     return whole_vectors(shape) and shape["head_dim"] % 32 == 0
 
 
@@ -88,7 +88,7 @@ def partials(shape: Shape) -> int:
 
 @inner
 def copy(to, t, source, s, head_dim):
-    """A partial result from source[s:] to to[t:]."""
+    """Copy a partial result from source[s:] to to[t:]."""
     for d in range(0, head_dim, 16):
         store(to, t + d, load(f32x16, source, s + d))
     to[t + head_dim] = source[s + head_dim]
@@ -97,7 +97,7 @@ def copy(to, t, source, s, head_dim):
 
 @inner
 def merge(to, t, source, s, head_dim):
-    """Add the partial result at source[s:] to the one at to[t:]."""
+    """Merge the partial result at source[s:] into the one at to[t:]."""
     high, higher = to[t + head_dim], source[s + head_dim]
     highest = max(high, higher)
     shrink = exp(splat(f32x16, high - finite(highest)))
@@ -112,7 +112,8 @@ def merge(to, t, source, s, head_dim):
 
 @inner
 def finish(out, o, cells, sink, source, s, head_dim):
-    """The output at out[o:], from the partial result over all of a token's cells and the sink."""
+    """Write the output at out[o:], from the partial result over all of a token's cells and the
+    sink."""
     high, total, shrink = source[s + head_dim], source[s + head_dim + 1], np.float32(1)
     if sink != -np.inf:
         highest = finite(max(high, sink))
@@ -126,7 +127,7 @@ def finish(out, o, cells, sink, source, s, head_dim):
 
 @njit(inline="always")
 def end_of_run(spans, first, last):
-    """The end of the tokens from `first` on whose cells begin alike."""
+    """The end of the tokens from `first` whose cells begin at the same one."""
     t = first + 1
     while t < last and spans[t, 0] == spans[first, 0] and spans[t, 1] == spans[first, 1]:
         t += 1
@@ -135,7 +136,7 @@ def end_of_run(spans, first, last):
 
 @inner
 def ask_for_rows(data, cells):
-    """Of all these cells at once."""
+    """Prefetch the rows of all these cells at once."""
     for c in range(len(cells)):
         at = cells[c] * data.shape[1]
         for line in range(at, at + data.shape[1], CACHE_LINE):
@@ -144,8 +145,8 @@ def ask_for_rows(data, cells):
 
 @njit(inline="always")
 def item_of(turn, together, units, thread, n_threads):
-    """Which item is a thread's in its turn: at first those of whole chunks, whose heads' rows lie
-    side by side; what is left is dealt out item by item."""
+    """A thread's item in its turn: first those of whole chunks, whose heads' rows are adjacent; the
+    rest is assigned item by item."""
     if turn < together:
         return (turn // units * n_threads + thread) * units + turn % units
     return turn * n_threads + thread
@@ -212,7 +213,7 @@ def flash(tag: FormatTag) -> Callable[..., None]:
 
 
 def merge_chunks(args, thread, n_threads):
-    """The second share: what chunks of few tokens gave, merged."""
+    """The second share: merge the chunks of few tokens."""
     lists, spans, sinks, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks, step = chunks_of(lists.shape[1]), head_dim + 2

@@ -132,7 +132,7 @@ def bringing_keys(hardware: bool, tag: FormatTag) -> Any:
 
     @inner
     def bring_keys(k, bases, head_dim, cells, words, keys):
-        """K as it lies, [tiles of cells][tiles of head_dim][16 cells][32 elements]."""
+        """Copy K unchanged, [tiles of cells][tiles of head_dim][16 cells][32 elements]."""
         depth = (head_dim + DEEP - 1) // DEEP
         for cell in range(cells):
             base = bases[cell]
@@ -149,8 +149,8 @@ def weighing(hardware: bool) -> Any:
 
     @inner
     def weigh(scores, begin, cells, lanes, row, places, scale, softcap, fewest, words, weights):
-        """Of sixteen rows' scores with so many cells, whole blocks of 32: weights, in tiles by
-        rows; -> (highest score, sum of weights), of each row."""
+        """Weights from sixteen rows' scores with so many cells, whole blocks of 32, in tiles by
+        rows; -> (highest score, sum of weights) of each row."""
         seen, positions, slopes = lanes
         limit, position = load(i32x16, seen, row), load(i32x16, positions, row)
         slope, top = load(f32x16, slopes, row), splat(f32x16, NOTHING)
@@ -185,8 +185,8 @@ def weighing(hardware: bool) -> Any:
 
 def attending(tiles_tag: Any, tag: FormatTag) -> Any:
     """(state, v, bases, places, tiles, lanes, first, count, head_dim, clean, shape, memory): the
-    partial results of 32 rows from `first` on with a chunk of `count` cells; whether there are any.
-    """
+    partial results of 32 rows from `first` with a chunk of `count` cells; returns whether there are
+    any."""
     scores_of, sums_of = products(tiles_tag)
     weigh = weighing(tiles_tag == AMX)
 

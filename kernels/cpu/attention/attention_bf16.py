@@ -90,7 +90,7 @@ def element(tag, data, base, d, head_dim):
 
 
 def bringing(tag: Any, hardware: bool) -> tuple[Any, Any]:
-    """Queries and values in pairs."""
+    """Load queries and values in pairs."""
     both, pairs = narrow(hardware), in_pairs(hardware)
 
     @inner
@@ -117,8 +117,8 @@ def bringing(tag: Any, hardware: bool) -> tuple[Any, Any]:
     @inner
     def bring_values(v, bases, head_dim, cells, values):
         """V in pairs of cells, [blocks of 32 cells][tiles of head_dim][16 pairs][16 elements],
-        zeros beyond the last cell, to whole blocks; and whether all were finite. What is not
-        becomes zero, since a weight of zero would not hide it."""
+        zero-padded to whole blocks; and whether all were finite. Non-finite values become zero,
+        since a weight of zero would not hide them."""
         across, clean = head_dim // LANES, True
         for cell in range(0, (cells + DEEP - 1) // DEEP * DEEP, 2):
             for d in range(0, head_dim, LANES):
@@ -139,8 +139,7 @@ def bringing(tag: Any, hardware: bool) -> tuple[Any, Any]:
 
 @inner
 def add_strange(tag, v, bases, head_dim, cells, seen, row, rows, out):
-    """What is not finite among the values of cells that one of so many rows sees, from `row` on,
-    added to its sum."""
+    """Add non-finite values of cells that one of so many rows sees, from `row`, to its sum."""
     for c in range(cells):
         for d in range(0, head_dim, LANES):
             value = sixteen(tag, v, bases[c], d)
@@ -153,7 +152,7 @@ def add_strange(tag, v, bases, head_dim, cells, seen, row, rows, out):
 
 @njit(inline="always")
 def look(k, lists, cell_positions, column, sight, bases, places):
-    """Where `count` cells of a sequence lie, from its cell `begin` on, and when they were."""
+    """Find the rows of `count` cells of a sequence from its cell `begin`, and their positions."""
     sequence, begin, count = sight
     for c in range(count):
         cell = lists[sequence, begin + c]
@@ -255,8 +254,8 @@ def bringing_keys(tag: FormatTag) -> Any:
 
 @inner
 def scores_of_eight(keys, cells, queries, at, pairs, out):
-    """q k^T of eight rows, whose first pairs are at queries[at:], with `cells` cells, to
-    out[row * CELL_STRIDE:]."""
+    """q k^T of eight rows, whose first pairs are at queries[at:], with `cells` cells, to out[row *
+    CELL_STRIDE:]."""
     beside = LANES * pairs
     for cell in range(0, cells, 2 * LANES):
         a, b, key = zeros(f32x16, EIGHT), zeros(f32x16, EIGHT), cell * pairs
@@ -289,8 +288,8 @@ both = narrow(True)
 
 @inner
 def weigh(scores, row, seen, cells, highest, weights):
-    """Of a row's scores with `seen` of `cells` cells, whole blocks of 32: weights as bfloat16, zero
-    beyond the cells that are seen; -> their sum before they are rounded."""
+    """Weights as bfloat16 from a row's scores with `seen` of `cells` cells, whole blocks of 32,
+    zero beyond the seen ones; -> their sum before rounding."""
     start, to = row * CELL_STRIDE, 2 * row * WEIGHT_STRIDE
     even, odd, shift = zero(f32x16), zero(f32x16), splat(f32x16, finite(highest))
     for c in range((seen + LANES - 1) // LANES * LANES, cells, LANES):

@@ -77,8 +77,8 @@ MERGE_SIGNATURE = (
 F16 = TAGS["F16"]
 PAGES = CHUNK // GROUP  # of a chunk
 LOWER, UPPER = CODES % (LARGEST_CODE + 1), CODES // (LARGEST_CODE + 1)  # two of four bits
-EARLY = 2  # pages: how early one is asked for
-STEP = KEY + WIDEST  # where steps stand, as float32, behind the zero points at KEY
+EARLY = 2  # pages: prefetch distance
+STEP = KEY + WIDEST  # where steps are stored, as float32, after the zero points at KEY
 
 
 def whole_groups(shape: Shape) -> bool:
@@ -108,8 +108,8 @@ def by_arithmetic(workspace, place, codes, shift):
 
 @njit(inline="always")
 def by_table(workspace, place, codes, shift):
-    """One shift is for both: either table heeds two of four bits. Of a product and a sum apart LLVM
-    would look up each of their operands."""
+    """One shift serves both: each table uses two of four bits. LLVM would look up each operand of a
+    product and a sum."""
     low, next_low = everywhere(workspace, KEY + place), everywhere(workspace, KEY + place + 1)
     step, next_step = everywhere(workspace, STEP + place), everywhere(workspace, STEP + place + 1)
     first = fma(step, load(f32x16, LOWER, 0), low)
@@ -119,7 +119,7 @@ def by_table(workspace, place, codes, shift):
 
 @inner
 def bring_groups(pages, first, head_dim, workspace, place, count):
-    """Zero points and steps of `count` groups, from `place` on, of the page of a head at
+    """Load zero points and steps of `count` groups, from `place`, of the page of a head at
     pages[first:], as float32 to KEY and STEP."""
     for i in range(0, count, 16):
         lows = load(f16x16, pages, first + 8 * head_dim + 2 * (place + i))
@@ -143,12 +143,12 @@ def find_pages(bases, at, lists, first, last, page_bytes, head_bytes):
 
 
 def attending(numbers: Any) -> Any:
-    """attend_pages, with numbers(workspace, place, codes, shift): the two that the four bits of
-    each word from `shift` on stand for, of groups `place` and place + 1 in the workspace."""
+    """attend_pages, with numbers(workspace, place, codes, shift): the two values named by the four
+    bits of each word from `shift`, of groups `place` and place + 1 in the workspace."""
 
     @inner
     def dots_of_page(none, pages, first, workspace, head_dim, row, cell):
-        """q k^T of rows from `row` on, as many as `none` is long, with the 32 cells of a page."""
+        """q k^T of rows from `row`, as many as `none` is long, with the 32 cells of a page."""
         early, late, queries = none, none, query_of(row)
         for b in range(0, head_dim, 16):
             codes = load(i32x16, pages, first + 8 * b)
@@ -169,7 +169,7 @@ def attending(numbers: Any) -> Any:
 
     @inner
     def values_of_page(like, pages, first, workspace, head_dim, row, cell):
-        """Add the values of a page's 32 cells, times their weights, to rows from `row` on."""
+        """Add the values of a page's 32 cells, times their weights, to rows from `row`."""
         for d in range(0, head_dim, GROUP):
             bring_groups(pages, first, head_dim, workspace, d, GROUP)
             at = SUM + row * DIM_STRIDE + d
@@ -193,7 +193,7 @@ def attending(numbers: Any) -> Any:
 
     @njit(inline="always")
     def ask(k_pages, v_pages, bases, count, more, p, size):
-        """For the p-th of a chunk's keys, then of its values, then of the keys that come next."""
+        """Prefetch the p-th of a chunk's keys, then of its values, then of the next keys."""
         if p < count:
             ask_for(k_pages, bases[p], size)
         elif p < 2 * count:
@@ -203,7 +203,7 @@ def attending(numbers: Any) -> Any:
 
     @njit(inline="always")
     def by_rows(keys, pages, first, workspace, head_dim, rows, cell):
-        """Either of them for all rows: eight or four at a time, or one."""
+        """Run either for all rows: eight or four at a time, or one."""
         row = 0
         while row < rows:
             left = rows - row
@@ -224,8 +224,8 @@ def attending(numbers: Any) -> Any:
 
     @inner
     def attend_pages(args, workspace, bases, places, t0, t1, h0, h1, kv_head, chunk, after):
-        """What attend is, over a chunk of pages, which tokens t0 to t1 see alike. `after` is the
-        kv_head and the chunk that come next, whose pages are asked for."""
+        """The `attend` of a chunk of pages, which tokens t0 to t1 see alike. `after` is the next
+        kv_head and chunk, whose pages are prefetched."""
         (
             q, _, _, _, spans, positions, _, slopes, _, scale, softcap, k_pages, v_pages,
             page_lists, packed, _, _,
@@ -267,7 +267,8 @@ def chunks_of_pages(pages):
 
 @njit(inline="always")
 def end_of_run(spans, packed, first, last):
-    """The end of the tokens from `first` on that see as many pages, and whose cells begin alike."""
+    """The end of the tokens from `first` that see as many pages, and whose cells begin at the same
+    one."""
     t = first + 1
     while (
         t < last
@@ -344,7 +345,7 @@ def flash(numbers: Any) -> Callable[..., None]:
 
 
 def merge_chunks(args, thread, n_threads):
-    """The second share: what chunks of few tokens gave, merged."""
+    """The second share: merge the chunks of few tokens."""
     lists, spans, sinks, page_lists, packed, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks = chunks_of_pages(page_lists.shape[1]) + chunks_of(lists.shape[1])

@@ -1,8 +1,8 @@
 """attention_minicache on the CPU: attention.py's tiles over pages, each a chunk, and cells.
 
-Nothing is restored: a page's rows are read where they are, by attention's own sums, and what a
-merged token's direction gives with a query is multiplied by the token's length, as its weight is
-before it meets the direction of its value. Retained tokens have rows of their own and the length 1.
+Nothing is restored: a page's rows are read in place, by attention's own sums; a merged token's
+direction times a query is multiplied by the token's length, as is its weight before the direction
+of its value. Retained tokens have rows of their own and the length 1.
 
 The first arguments are attention's own, so that its code for cells reads them.
 """
@@ -71,7 +71,7 @@ def partials(shape: Shape) -> int:
 
 @njit(inline="always")
 def find_rows(pages, first, width, retained, upper, bases):
-    """Where the rows of a block's tokens begin, of the page of a head at pages[first:]."""
+    """Where the rows of a block's tokens begin, in the page of a head at pages[first:]."""
     numbers = first + width * (GROUP + retained) + 8 * GROUP
     for c in range(CHUNK):
         number = np.int64(pages[numbers + c])
@@ -84,7 +84,7 @@ def find_rows(pages, first, width, retained, upper, bases):
 
 @njit(inline="always")
 def times_lengths(workspace, row, pages, lengths):
-    """What stands for a row with the tokens of a page, times their lengths."""
+    """Multiply a row's numbers for the tokens of a page by their lengths."""
     at = WEIGHT + row * CELL_STRIDE
     for c in range(0, CHUNK, 16):
         found = mul(load(f32x16, workspace, at + c), load(f32x16, pages, lengths + 4 * c))
@@ -93,7 +93,7 @@ def times_lengths(workspace, row, pages, lengths):
 
 @inner
 def attend_page(args, workspace, keys, rows_of_values, places, t0, t1, h0, h1, kv_head, chunk):
-    """What attend is, over a page, which tokens t0 to t1 see alike."""
+    """The `attend` of a page, which tokens t0 to t1 see alike."""
     (
         q, _, _, _, spans, positions, _, slopes, _, scale, softcap, k_pages, v_pages, page_lists, _,
         upper, _, _,
@@ -186,7 +186,7 @@ def flash():
 
 
 def merge_chunks(args, thread, n_threads):
-    """The second share: what chunks of few tokens gave, merged."""
+    """The second share: merge the chunks of few tokens."""
     lists, spans, sinks, page_lists, packed, scratch, out = arguments(args, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks = page_lists.shape[1] + chunks_of(lists.shape[1])

@@ -1,9 +1,10 @@
 """attention_received on the CPU, by the tiles and chunks of attention.py, without its values.
 
-A first share finds of each token's chunks the highest score and the sum of weights below it, which
-wait in `scratch` [tokens, heads, chunks of the capacity, 2]. The second makes the weights again and
-adds them up: an item is some chunks of one KV head, to whose cells token after token adds, and of
-each head after head, so that neither threads nor how a prompt is cut into steps changes a bit.
+A first share finds, for each token's chunks, the highest score and the sum of weights relative to
+it, stored in `scratch` [tokens, heads, chunks of the capacity, 2]. The second recomputes the
+weights and adds them up: an item is some chunks of one KV head, to whose cells token after token
+adds, and of each head after head, so that neither threads nor how a prompt is split into steps
+changes a bit.
 """
 
 import math
@@ -57,9 +58,9 @@ def partials(shape: Shape) -> int:
 
 @inner
 def weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk):
-    """A chunk's weights below its own highest score, as rows of WEIGHT, for tokens t0 to t1, whose
-    cells begin alike, and heads h0 to h1 of the KV head at byte `column`; the highest score of each
-    row and its sum of weights to SUM."""
+    """A chunk's weights relative to its own highest score, as rows of WEIGHT, for tokens t0 to t1,
+    whose cells begin at the same one, and heads h0 to h1 of the KV head at byte `column`; the
+    highest score of each row and its sum of weights to SUM."""
     q, k, lists, spans, scale, softcap, _, _ = arguments(args, SIGNATURE)
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     begin, most = spans[t0, 1] + chunk * CHUNK, np.int64(0)
@@ -75,7 +76,7 @@ def weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk):
     find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
     find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)
     dots(tag, k, bases, workspace, head_dim, (t1 - t0) * width, most)
-    places = stack(np.int32, CHUNK)  # of no interest where there are no slopes
+    places = stack(np.int32, CHUNK)  # irrelevant without slopes
     for t in range(t0, t1):
         seen = max(0, min(spans[t, 2] - begin, CHUNK))
         for h in range(h0, h1):
@@ -93,8 +94,8 @@ def below(score, highest):
 
 @inner
 def whole(scratch, first, chunks, found, at):
-    """The highest score of a token's chunks, whose results stand at `first` in scratch, and the sum
-    of weights below it, to found[at:]."""
+    """The highest score of a token's chunks, whose results begin at `first` in scratch, and the sum
+    of weights relative to it, to found[at:]."""
     highest = scratch[first]
     for chunk in range(1, chunks):
         highest = max(highest, scratch[first + 2 * chunk])
@@ -182,7 +183,7 @@ def adding(tag: FormatTag) -> Callable[..., None]:
 
 def plain(tag: FormatTag) -> Callable[..., None]:
     def scalar(args, thread, n_threads):
-        """For any head_dim, one element at a time: KV heads are shared among threads."""
+        """For any head_dim, one element at a time: KV heads are split among threads."""
         q, k, lists, spans, scale, softcap, out = arguments(args, PLAIN)
         group = q.shape[1] // out.shape[1]
         first, last = part(out.shape[1], thread, n_threads)

@@ -1,7 +1,5 @@
-"""attention on the CPU, plainly: two passes over a token's cells, one element at a time.
-
-For any head_dim, and as the fallback: (token, head) pairs are shared among threads.
-"""
+"""attention on the CPU, plainly: two passes over a token's cells, one element at a time. For any
+head_dim, and as the fallback: (token, head) pairs are split among threads."""
 
 import math
 from collections.abc import Callable

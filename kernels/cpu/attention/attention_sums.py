@@ -1,10 +1,11 @@
-"""The long sums of attention: rows of queries with a chunk's keys, and its values with weights.
+"""The inner products of attention: rows of queries with a chunk's keys, and weights with its
+values.
 
-Some rows at a time have their sums in registers, and the first of them bring keys and values on
-the way, for the others to find in the workspace. A row's sums are the same in any company: its dots
-are chains over head_dim, sixteen cells side by side, its weighted sum is a chain over the cells.
-Rows that are too few to fill the time in which an addition ends have four of their own chains side
-by side: those of four times sixteen cells, or of four times sixteen elements of a value.
+A few rows at a time have their sums in registers, and the first of them load keys and values to the
+workspace on the way, for the others. A row's sums do not depend on other rows: its dots are chains
+over head_dim, sixteen cells side by side, its weighted sum is a chain over the cells. Rows that are
+too few to hide an addition's latency have four of their own chains side by side: those of four
+times sixteen cells, or of four times sixteen elements of a value.
 """
 
 import numpy as np
@@ -26,7 +27,7 @@ from kernels.cpu.runtime.closures import inlined, inner
 QUERIES = 128  # rows of a tile, at most
 EIGHTS = QUERIES // 8
 CHUNK = 256  # cells of a chunk
-WIDEST = 576  # head_dim, at most: a latent vector and what is turned (arXiv 2405.04434)
+WIDEST = 576  # head_dim, at most: a latent vector and its rotated part (arXiv 2405.04434)
 STAGED = 32  # values on the stack at a time
 ABREAST = 4  # chains of one row side by side, where rows are few
 # Strides of rows: no power of two, or rows would compete for the same lines of the nearest cache.
@@ -40,32 +41,32 @@ WEIGHT = MERGED + QUERIES * DIM_STRIDE  # [QUERIES, CELL_STRIDE]: scores, then w
 KEY = WEIGHT + QUERIES * CELL_STRIDE  # [head_dim, 16], as often as there is room
 VALUE = KEY + 16 * WIDEST  # [STAGED, head_dim]
 WORKSPACE = VALUE + STAGED * WIDEST
-AHEAD = 32  # cells: how early a row is asked for, where it is one head's alone
-ASKED = CHUNK  # from here on in BASES is what is asked for meanwhile, into the second cache
+AHEAD = 32  # cells: prefetch distance for one head's rows
+ASKED = CHUNK  # BASES from here on hold what is prefetched meanwhile, into the second cache
 BASES = 2 * CHUNK  # of cells: where their rows' heads begin
 
 
 @njit(inline="always")
 def first_rows(rows):
-    """How many rows are done while keys and values are brought."""
+    """How many rows are computed while keys and values are loaded."""
     return 8 if rows >= 8 else 4 if rows >= 4 else rows
 
 
 @njit(inline="always")
 def query_of(row):
-    """Where a row's query lies: its element d is 8 * d further."""
+    """Where a row's query is: its element d is 8 * d further."""
     return QUERY + row // 8 * (8 * WIDEST) + row % 8
 
 
 @njit(inline="always")
 def _places(head_dim):
-    """How many sixteens of cells lie in KEY side by side, for rows that meet two at a time."""
+    """How many sixteens of cells fit side by side in KEY, for rows that use two at a time."""
     return 2 if 2 * head_dim <= WIDEST else 1
 
 
 @inlined
 def _multiply(sums, workspace, key, d):
-    """Two elements of the cells at workspace[key:], from d on, times the first rows' queries."""
+    """Two elements of the cells at workspace[key:], from d, times the first rows' queries."""
     sums = fma_rows(sums, load(f32x16, workspace, key + 16 * d), workspace, QUERY + 8 * d, 1)
     return fma_rows(
         sums, load(f32x16, workspace, key + 16 * d + 16), workspace, QUERY + 8 * d + 8, 1
@@ -74,13 +75,13 @@ def _multiply(sums, workspace, key, d):
 
 @inlined
 def _put(workspace, d, a, b, c, e):
-    """Elements d, d + 4, d + 8 and d + 12 of sixteen cells, to KEY."""
+    """Store elements d, d + 4, d + 8 and d + 12 of sixteen cells to KEY."""
     store_rows(workspace, KEY + 16 * d, 64, gather_quarters(a, b, c, e))
 
 
 @inner
 def _bring(tag, k, bases, workspace, cell, d, to):
-    """Elements d to d + 15 of sixteen cells, to those from `to` on of KEY."""
+    """Load elements d to d + 15 of sixteen cells to those from `to` of KEY."""
     a = four_rows(tag, k, bases, cell, d)
     b = four_rows(tag, k, bases, cell + 4, d)
     c = four_rows(tag, k, bases, cell + 8, d)
@@ -101,11 +102,9 @@ def _ask(tag, k, bases, cell, d):
 
 @inlined
 def _bring_and_multiply(sums, tag, k, bases, workspace, cell, d, to, key, before):
-    """Elements d to d + 15 of the cells from `cell` on, to those from `to` on of KEY; and sixteen
-    elements from `before` on of workspace[key:] times the first rows' queries, by turns.
-
-    For shuffles and multiplications wait for different units.
-    """
+    """Load elements d to d + 15 of the cells from `cell` to those from `to` of KEY, interleaved
+    with multiplying sixteen elements from `before` of workspace[key:] by the first rows' queries:
+    shuffles and multiplications use different units."""
     a = four_rows(tag, k, bases, cell, d)
     sums = _multiply(sums, workspace, key, before)
     b = four_rows(tag, k, bases, cell + 4, d)
@@ -127,9 +126,7 @@ def _bring_and_multiply(sums, tag, k, bases, workspace, cell, d, to, key, before
 @inner
 def _first_dots(none, tag, k, bases, workspace, head_dim, first, last):
     """q k^T of the first rows, as many as `none` is long, with cells first to last of the chunk.
-
-    Sixteen cells at a time are brought to KEY, and what comes later is asked for.
-    """
+    Sixteen cells at a time are loaded to KEY, and later ones prefetched."""
     _bring(tag, k, bases, workspace, first, 0, 0)
     place, places = 0, _places(head_dim)
     for cell in range(first, last, 16):
@@ -152,7 +149,7 @@ def _first_dots(none, tag, k, bases, workspace, head_dim, first, last):
 
 @inner
 def _dots(none, workspace, head_dim, row, cell, key):
-    """The same of rows from `row` on, with the cells of workspace[key:], of KEY."""
+    """The same for rows from `row`, with the cells of workspace[key:], of KEY."""
     sums, queries = none, query_of(row)
     for d in range(head_dim):
         sums = fma_rows(sums, load(f32x16, workspace, key + 16 * d), workspace, queries + 8 * d, 1)
@@ -173,7 +170,7 @@ def _dots_of_two(none, workspace, head_dim, row, cell):
 
 @inner
 def _dots_abreast(workspace, head_dim, row, cell):
-    """The same of one row with four times sixteen cells."""
+    """The same for one row with four times sixteen cells."""
     a = b = c = e = zeros(f32x16, 1)
     query, step = query_of(row), 16 * head_dim
     for d in range(head_dim):
@@ -187,7 +184,7 @@ def _dots_abreast(workspace, head_dim, row, cell):
 
 @inner
 def _few_dots(tag, k, bases, workspace, head_dim, rows, first, last):
-    """The same of all rows, which are few, with cells first to last of the chunk."""
+    """The same for all rows, which are few, with cells first to last of the chunk."""
     most = max(1, min(ABREAST, WIDEST // head_dim))
     cell = first
     while cell < last:
@@ -228,10 +225,10 @@ def dots(tag, k, bases, workspace, head_dim, rows, cells):
 
 @njit(inline="always")
 def dots_seen(tag, k, bases, workspace, head_dim, rows, cells, ends):
-    """The same, eight or four rows at a time, or one; of each eight rows with as many cells, at
-    least, as `ends` has for them."""
+    """The same, eight or four rows at a time, or one; each eight rows with at least as many cells
+    as `ends` has for them."""
     done = first_rows(rows)
-    # further rows meet what is in KEY
+    # further rows use the contents of KEY
     step = cells if rows == done else 16 * _places(head_dim)
     for cell in range(0, cells, step):
         last = min(cell + step, cells)
@@ -254,7 +251,7 @@ def dots_seen(tag, k, bases, workspace, head_dim, rows, cells, ends):
 
 @njit(inline="always")
 def _ask_value(tag, v, bases, cell, begin, count):
-    """With so many elements from `begin` on of a value, for those of what is asked for."""
+    """Prefetch with elements from `begin` of a value."""
     for d in range(begin, begin + count, 16):
         if line_begins(tag, d):
             prefetch(v, load(int64, bases, ASKED + cell) + start_of(tag, d), 2)
@@ -262,7 +259,8 @@ def _ask_value(tag, v, bases, cell, begin, count):
 
 @inner
 def _first_values(like, tag, v, bases, workspace, head_dim, cell, count, keep):
-    """Add `count` values from `cell` on times their weights to the first rows; VALUE keeps them."""
+    """Add `count` values from `cell` times their weights to the first rows, and keep them in
+    VALUE."""
     paired = head_dim - head_dim % 32
     for d in range(0, paired, 32):
         sums = load_rows(like, workspace, SUM + d, DIM_STRIDE)
@@ -292,7 +290,7 @@ def _first_values(like, tag, v, bases, workspace, head_dim, cell, count, keep):
 
 @inner
 def _few_values(tag, v, bases, workspace, head_dim, rows, cell, count):
-    """The same of all rows, which are few, one by one; VALUE keeps nothing."""
+    """The same for all rows, which are few, one by one; VALUE is not used."""
     abreast = head_dim - head_dim % (16 * ABREAST)
     for row in range(rows):
         at, weights = SUM + row * DIM_STRIDE, WEIGHT + row * CELL_STRIDE + cell
@@ -369,8 +367,8 @@ def values(workspace, head_dim, row, last_row, cell, first, last):
 
 @inner
 def add_values(tag, v, bases, workspace, head_dim, rows, most, seen):
-    """Add the chunk's values times their weights to the rows, each of which sees the first of the
-    `most` cells, as many as `seen` has."""
+    """Add the chunk's values times their weights to the rows; each sees the first `seen` of the
+    `most` cells."""
     first = first_rows(rows)
     for c in range(0, most, STAGED):
         staged, row = min(most - c, STAGED), 0

@@ -1,8 +1,8 @@
 """Attention of a tile: a few queries over one chunk of cells, all on the stack.
 
-The queries of a tile are rows: neighbouring tokens, and of each the heads that share a KV head, so
-that a key or value is brought once for all (attention_sums.py). A row's arithmetic is the same in
-any company: its sum of weights has sixteen lanes, each a chain over its cells.
+The queries of a tile are rows: neighbouring tokens, and for each the heads that share a KV head, so
+that a key or value is loaded once for all (attention_sums.py). A row's arithmetic does not depend
+on other rows: its sum of weights has sixteen lanes, each a chain over its cells.
 """
 
 from typing import Any
@@ -57,14 +57,13 @@ UNITS, FEWEST = 128, 32  # units of queries that there are, before they have mor
 
 
 def dividing(tag: FormatTag, most: int) -> tuple[Any, Any]:
-    """How queries are divided into units of at most `most` rows, neighbouring tokens and of each
-    the heads that share a KV head or, where these are too many, some of them.
+    """Divides queries into units of at most `most` rows, neighbouring tokens and for each the heads
+    that share a KV head or, where these are too many, some of them.
 
-    A unit of many rows brings keys and values less often, but there have to be enough for threads.
-
-    sizes_of(q, k) -> how many units, and sizes; place_of(unit, sizes) -> a unit's heads h0 to h1,
-    the byte of a cell at which their KV head begins, and its tokens, first and behind the last. The
-    last tokens, which see most cells, are the first unit's.
+    A unit of many rows loads keys and values less often, but there must be enough for the threads.
+    sizes_of(q, k) -> number of units, and sizes; place_of(unit, sizes) -> a unit's heads h0 to h1,
+    the byte of a cell at which their KV head begins, and its tokens, first and end. The last
+    tokens, which see most cells, are the first unit's.
     """
     block_elements, block_bytes = FORMATS[tag.format].block, FORMATS[tag.format].block_bytes
 
@@ -94,7 +93,7 @@ def dividing(tag: FormatTag, most: int) -> tuple[Any, Any]:
 
 @njit(inline="always")
 def tanh(x):
-    """1 - 2 / (e^2x + 1): the absolute error is what exp's makes of it, some 2^-22."""
+    """1 - 2 / (e^2x + 1): its absolute error follows from exp's, some 2^-22."""
     one = splat(f32x16, 1.0)
     power = exp(add(x, x))
     return sub(one, div(splat(f32x16, 2.0), add(power, one)))
@@ -102,13 +101,14 @@ def tanh(x):
 
 @njit(inline="always")
 def finite(highest):
-    """A maximum to subtract: 0 where nothing was above minus infinity, or that would give NaN."""
+    """A maximum that can be subtracted: 0 where nothing was above minus infinity, or that would
+    give NaN."""
     return highest if highest > -np.inf else np.float32(0)
 
 
 @njit(inline="always")
 def score_cells(workspace, start, count, scale, softcap, slope, position, places):
-    """Scores in place of a row's dots with `count` cells, at workspace[start:]: -> the highest."""
+    """Turn a row's dots with `count` cells, at workspace[start:], into scores: -> the highest."""
     top = splat(f32x16, -np.inf)
     for c in range(0, count, 16):
         score = mul(load(f32x16, workspace, start + c), splat(f32x16, scale))
@@ -127,7 +127,7 @@ def score_cells(workspace, start, count, scale, softcap, slope, position, places
 
 @inner
 def weigh(workspace, row, count, scale, softcap, slope, position, places):
-    """exp(score - highest) in place of a row's dots with `count` cells: -> (highest, sum)."""
+    """Replace a row's dots with `count` cells by exp(score - highest): -> (highest, sum)."""
     start = WEIGHT + row * CELL_STRIDE
     highest = score_cells(workspace, start, count, scale, softcap, slope, position, places)
     total, shift = zero(f32x16), splat(f32x16, finite(highest))
@@ -176,7 +176,7 @@ def find_rows(bases, at, cells, first, count, row_bytes, start, pieces):
 
 @inner
 def bring_queries(args, workspace, t0, t1, h0, h1):
-    """A tile's queries, to its workspace: -> the most cells that one of its tokens sees."""
+    """Copy a tile's queries to its workspace: -> the most cells that one of its tokens sees."""
     q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(args, SIGNATURE)
     head_dim, most = q.shape[2], 0
     for t in range(t0, t1):
@@ -202,7 +202,7 @@ def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk, a
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     rows = (t1 - t0) * width
     begin = spans[t0, 1] + chunk * CHUNK
-    most = last = np.int64(0)  # for a literal 0 all that follows would be compiled twice
+    most = last = np.int64(0)  # all that follows would be compiled twice for a literal 0
     seen, ends = stack(np.int64, QUERIES), stack(np.int64, EIGHTS)
     for row in range(rows):
         seen[row] = max(0, min(spans[t0 + row // width, 2] - begin, CHUNK))

@@ -1,8 +1,8 @@
-"""pattern_attention on the CPU: attention.py's chunks and sums, of the cells that are seen.
+"""pattern_attention on the CPU: attention.py's chunks and sums over the selected cells.
 
-A tile is one head with neighbouring tokens of one block of queries, which see the same cells, each
-as far as its own. What they see is brought together, and every CHUNK of it is a chunk: so where all
-is seen a row has the arithmetic, and the bits, of attention.
+A tile is one head with neighbouring tokens of one block of queries, which select the same cells,
+each as far as its own position. These are gathered, and every CHUNK of them is a chunk: so where
+everything is selected a row has the arithmetic, and the bits, of attention.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ SIGNATURE = in_place(OP.signature)
 
 @njit(inline="always")
 def begin_of_tile(spans, t1):
-    """The first of the tokens before t1 that one block of queries has, of a tile's at most."""
+    """The first of the tokens before t1 within one block of queries, at most a tile's number."""
     block, t0 = (spans[t1 - 1, 2] - 1) // BLOCK, t1 - 1
     while t0 > 0 and t1 - t0 < QUERIES and spans[t0 - 1, 2] > 0:
         if (spans[t0 - 1, 2] - 1) // BLOCK != block or spans[t0 - 1, 0] != spans[t0, 0]:
@@ -51,8 +51,8 @@ def begin_of_tile(spans, t1):
 
 @inner
 def bring_seen(sees, slots, filled, j, end):
-    """The slots from j on that are seen, behind those that are there, until there are BASES of
-    them: -> (how many there are, where to go on)."""
+    """Append selected slots from j until there are BASES of them: -> (number, where to
+    continue)."""
     while j < end and filled < BASES:
         slots[filled] = j
         filled += sees[j] != 0
@@ -62,11 +62,11 @@ def bring_seen(sees, slots, filled, j, end):
 
 @inner
 def attend(tag, args, workspace, bases, seen, rows, most):
-    """The partial results of a chunk: the `most` cells at `bases`, of which each row sees the
-    first ones, as many as `seen` has."""
+    """The partial results of a chunk: the `most` cells at `bases`, of which each row sees the first
+    `seen`."""
     q, k, v, _, _, _, scale, softcap, _ = arguments(args, SIGNATURE)
     head_dim, ends = q.shape[2], stack(np.int64, EIGHTS)
-    none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
+    none, places = np.float32(0), stack(np.int32, CHUNK)  # irrelevant without slopes
     for row in range(rows):
         ends[row // 8] = max(seen[row], ends[row // 8] if row % 8 else np.int64(0))
     dots_seen(tag, k, bases, workspace, head_dim, rows, most, ends)

@@ -61,8 +61,8 @@ OF_SCORES, OF_PATTERN = in_place(SCORES, "partials"), in_place(PATTERN, "partial
 
 @inner
 def weights_of(tag, args, workspace, bases, whose, rows, column, chunk):
-    """A chunk's weights below its own highest score, as rows of WEIGHT, of the tokens `whose`; the
-    highest score of each row and its sum of weights to SUM."""
+    """A chunk's weights relative to its own highest score, as rows of WEIGHT, of the tokens
+    `whose`; the highest score of each row and its sum of weights to SUM."""
     q, k, lists, spans, scale, softcap, _, _ = arguments(args, OF_SUMS)
     begin, most, sequence = chunk * CHUNK, np.int64(0), spans[whose[0], 0]
     for row in range(rows):
@@ -71,7 +71,7 @@ def weights_of(tag, args, workspace, bases, whose, rows, column, chunk):
     find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
     find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)
     dots(tag, k, bases, workspace, q.shape[2], rows, most)
-    none, places = np.float32(0), stack(np.int32, CHUNK)  # without slopes of no interest
+    none, places = np.float32(0), stack(np.int32, CHUNK)  # irrelevant without slopes
     for row in range(rows):
         seen = max(0, min(spans[whose[row], 2] - begin, CHUNK))
         highest, total = weigh(workspace, row, seen, scale, softcap, none, np.int32(0), places)
@@ -80,7 +80,7 @@ def weights_of(tag, args, workspace, bases, whose, rows, column, chunk):
 
 @njit(inline="always")
 def scale_row(workspace, row, seen, factor):
-    """A row's weights of the `seen` cells of a chunk, times this; of cells behind them none."""
+    """Scale a row's weights of the `seen` cells of a chunk; those of later cells become zero."""
     for c in range(0, CHUNK, 16):
         at = WEIGHT + row * CELL_STRIDE + c
         scaled = mul(load(f32x16, workspace, at), splat(f32x16, factor))
@@ -89,7 +89,7 @@ def scale_row(workspace, row, seen, factor):
 
 @inner
 def add_columns(out, first, workspace, rows, seen):
-    """The weights of a chunk's cells, row after row, to the cells' sums from out[first:] on."""
+    """Add the weights of a chunk's cells, row after row, to the cells' sums from out[first:]."""
     for c in range(0, min(seen, CHUNK), 16):
         count = min(seen - c, 16)
         total = load_first(f32x16, out, first + c, count)
@@ -100,8 +100,8 @@ def add_columns(out, first, workspace, rows, seen):
 
 @inner
 def add_diagonals(out, first, workspace, ends, rows, most):
-    """The same to the distances' sums from out[first:] on: row r sees ends[r] cells from the
-    chunk's first on, `most` at most, and what is nearest to it is the last."""
+    """The same to the distances' sums from out[first:]: row r sees ends[r] cells from the chunk's
+    first, at most `most`, the last being nearest to it."""
     nearest = most
     for row in range(rows):
         nearest = min(nearest, ends[row])
@@ -125,7 +125,7 @@ def stripes(tag: FormatTag) -> Callable[..., None]:
         totals, ends = stack(np.float32, QUERIES), stack(np.int64, QUERIES)
         tokens, heads, head_dim = q.shape
         capacity = out.shape[2]
-        for row in range(-1, QUERIES):  # what lies before a row and behind it weighs nothing
+        for row in range(-1, QUERIES):  # what lies outside a row's cells weighs nothing
             store(workspace, WEIGHT + row * CELL_STRIDE + CHUNK, zero(f32x16))
         group = heads // (k.shape[1] // block_bytes * block_elements // head_dim)
         for h in range(thread, heads, n_threads):
@@ -241,10 +241,11 @@ def lists_of_stripes(shape: Shape) -> int:
 
 @njit(inline="always")
 def choose(scores, held, count, first, chosen):
-    """The first slots, and in all so many as are highest, ascending, to `chosen`: -> how many."""
+    """The first slots, and in all as many as requested of the highest, ascending, to `chosen`: ->
+    how many."""
     first = min(first, held)
     wanted = min(max(count, first), held) - first
-    lowest, beyond = 0, 2**32  # at least as many as are wanted reach the one, not the other
+    lowest, beyond = 0, 2**32  # at least as many as wanted reach the one, not the other
     while beyond - lowest > 1:
         middle = (lowest + beyond) // 2
         if reaching(scores, first, held, middle) >= wanted:
@@ -293,7 +294,7 @@ def prompt_pattern(args, thread, n_threads):
                 for i in range(n_upright):
                     if upright[i] < end:
                         sees[upright[i]] = 1
-                above = end  # what is seen by nearer diagonals begins there
+                above = end  # cells beyond are covered by nearer diagonals
                 for i in range(n_slanted):
                     low = max(0, begin - slanted[i])
                     high = min(begin + BLOCK - slanted[i], above)

@@ -31,8 +31,8 @@ STREAMS = Knob("streams", (1, 2), 2, "how many a thread reads of one token's wei
 KNOBS = (*STREAM, STREAMS)  # of those that have `two_at_once`
 STREAMS_AT = len(STREAM)
 
-FIRST = np.int64(0)  # a token: for a plain 0 Numba would compile what takes it twice
-NEVER = 0, 0, 0  # values of STREAM's knobs: nothing is asked for
+FIRST = np.int64(0)  # for a token: Numba would compile the callee twice for a literal 0
+NEVER = 0, 0, 0  # values of STREAM's knobs: no prefetching
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Blocking:
     - `tiles`: tokens in registers together: the widest first, 1 last.
     - `tokens` and `units`: of a panel, a unit being an element or a block of hidden. Fewer tokens
       make a longer panel; a prompt's panel should stay in the second level of cache.
-    - `groups` of rows that a tile is of, one or two.
+    - `groups` of rows in a tile, one or two.
     """
 
     tiles: tuple[int, ...]
@@ -62,13 +62,13 @@ class Blocking:
 
 @njit(inline="always")
 def from_here(tokens, crossover):
-    """Whether a step of so many tokens is served by the way that begins at a crossover's value."""
+    """Whether a step of so many tokens is past a crossover knob's value."""
     return 0 < crossover <= tokens
 
 
 def asking(size: int, count: int) -> Any:
-    """(weight, at, tuning): ask for `count` bytes of the weights that come after byte `at`, as far
-    ahead as STREAM's knobs say for a tile of `size` tokens."""
+    """(weight, at, tuning): prefetch `count` bytes of weights after byte `at`, at the distance that
+    STREAM's knobs give for a tile of `size` tokens."""
     which = 0 if size == 1 else 1
 
     @njit(inline="always")
@@ -87,14 +87,14 @@ def asking(size: int, count: int) -> Any:
 
 @njit(inline="always")
 def ask_for_part(weight, at, size, number, count):
-    """Of `size` bytes that come next, ask for part `number` of so many, into the second cache."""
+    """Prefetch part `number` of so many of the next `size` bytes into the second cache."""
     for line in range(number * size // count, (number + 1) * size // count, CACHE_LINE):
         prefetch(weight, at + line, 2)
 
 
 def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
-    """(count, arguments): fill(token, size, arguments) for tiles of these sizes, the widest first,
-    until so many tokens are laid down."""
+    """(count, arguments): call fill(token, size, arguments) for tiles of these sizes, the widest
+    first, until so many tokens are laid out."""
 
     @inner
     def fill_all(count, arguments):
@@ -109,13 +109,13 @@ def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
 
 @njit(inline="always")
 def one_group(group, end, units, unit, step):
-    """Where a group's units from `unit` on are packed, and its first row."""
+    """Where a group's units from `unit` are packed, and its first row."""
     return (group * units + unit) * step, group * LANES
 
 
 @njit(inline="always")
 def two_groups(group, end, units, unit, step):
-    """The same of a group and of the next; a last one that is alone stands for both."""
+    """The same for a group and the next; a lone last group is used twice."""
     beside = min(group + 1, end - 1)
     at, at_beside = (group * units + unit) * step, (beside * units + unit) * step
     return (at, at_beside), (group * LANES, beside * LANES)
@@ -123,9 +123,9 @@ def two_groups(group, end, units, unit, step):
 
 @njit(inline="always")
 def two_at_once(begin, end, tuning):
-    """How a thread goes through groups of rows, two at once: how many times, how far it is to the
-    next two, and between the two: neighbours, so that weights are one stream, or of its two
-    halves. Where the second would be beyond the last, the last stands for it."""
+    """How a thread iterates over groups of rows, two at a time: the number of steps, the distance
+    to the next two, and the distance between the two: neighbours, so that weights are one stream,
+    or two streams from its halves. Where the second would be beyond the last, the last is used."""
     times = (end - begin + 1) // 2
     if tuning[STREAMS_AT] == 1:
         return times, 2, 1
@@ -172,7 +172,7 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
 
 def chains(load_weights: Any, step: int, meet: Any) -> Callable[[int], Any]:
     """`multiply` for sums that are one chain over units: load_weights(weight, at) of the group
-    meets a word of activations of each token by `meet`, an outer step."""
+    times a word of activations of each token, by the outer step `meet`."""
 
     every = max(1, CACHE_LINE // step)  # units in a line of the cache
 
@@ -199,6 +199,6 @@ def chains(load_weights: Any, step: int, meet: Any) -> Callable[[int], Any]:
 
 
 def named(kernel: Callable[..., None], variant: str) -> Callable[..., None]:
-    """The kernel under its variant's name, by which its compiled form is kept."""
+    """Name the kernel after its variant, under which its compiled form is stored."""
     kernel.__qualname__ = f"{kernel.__qualname__}.{variant}"
     return kernel

@@ -1,15 +1,14 @@
 """linear for block formats and int8 activations on AMX tiles: variant `amx`.
 
-One instruction multiplies a part of sixteen tokens with that of sixteen rows of the weight, which
-lies packed (layouts.py) almost as the tile it is, 8 by 64 bytes, or 4 by 64 where a block of 32 has
-two parts. Its codes are unpacked and lowered to signed bytes once for all tokens of a panel. Every
-output is the same chain over blocks, or superblocks, as in linear_blocks.py, so the bits are too.
+One instruction multiplies a part of sixteen tokens by that of sixteen rows of the weight, which is
+packed (layouts.py) almost as the tile, 8 by 64 bytes, or 4 by 64 where a block of 32 has two parts.
+Its codes are unpacked and lowered to signed bytes once for all tokens of a panel. Every output is
+the same chain over blocks, or superblocks, as in linear_blocks.py, so the bits are too.
 
-By Intel's figures the product takes 16 cycles. Then its dots have to leave the tiles by way of
-memory, and vectors scale them, 2 instructions a cycle: 3 for each token of a block, so 24 cycles
-set the pace; of a superblock's part, which is scaled by integers, 2. Two parts are under way at
-once, for one to be scaled while the other waits for its dots. For a few tokens, vectors alone are
-faster.
+By Intel's figures the product takes 16 cycles. Then its dots leave the tiles through memory, and
+vectors scale them, 2 instructions a cycle: 3 for each token of a block, so 24 cycles are the
+bottleneck; for a superblock's part, which is scaled by integers, 2. Two parts are in flight, so
+that one is scaled while the other waits for its dots. For few tokens, vectors alone are faster.
 """
 
 from collections.abc import Callable
@@ -75,9 +74,9 @@ ROW = 64  # bytes of a tile's row
 C = ROWS * LANES  # elements of a tile of sums
 PANEL = 1536  # blocks of sixteen tokens: 768 KiB, in the second level of cache
 DEEPEST = 192  # blocks of lowered weights: 96 KiB
-TILES = 8, 16  # of sixteen tokens: what meets weights before the next ones have to be lowered
+TILES = 8, 16  # of sixteen tokens: multiplied before the next weights are lowered
 UNDER_WAY = 4  # tiles of dots
-TOGETHER = 4  # groups of rows: outputs of a token that are neighbours
+TOGETHER = 4  # groups of rows whose outputs of a token are adjacent
 WEIGHTS = DEEPEST * LANES * BLOCK  # bytes of a group's lowered weights
 TILES_FROM = Knob(
     "tiles_from",
@@ -95,7 +94,7 @@ FEW = Blocking((4, 2, 1), tokens=4, units=768)
 
 @inner
 def fetch(kept, at, out, token, row):
-    """Outputs so far of sixteen tokens and rows, as far as there are any, to kept[at:]."""
+    """Load the outputs so far of sixteen tokens and rows, where they exist, to kept[at:]."""
     tokens, width = out.shape
     for t in range(min(ROWS, tokens - token)):
         sums = load_first(f32x16, out, (token + t) * width + row, width - row)
@@ -104,7 +103,8 @@ def fetch(kept, at, out, token, row):
 
 @njit(inline="always")
 def ask_for_outputs(out, token, row):
-    """The lines of sixteen tokens' outputs: who stores into one that is far waits for all of it."""
+    """Prefetch the lines of sixteen tokens' outputs: a store to a missing line waits for all of
+    it."""
     tokens, width = out.shape
     for t in range(min(ROWS, tokens - token)):
         prefetch_to_write(out, (token + t) * width + row)
@@ -112,7 +112,7 @@ def ask_for_outputs(out, token, row):
 
 @inner
 def put(out, token, row, kept, at):
-    """Sixteen tokens' outputs from kept[at:], as far as there are so many."""
+    """Store sixteen tokens' outputs from kept[at:], where they exist."""
     tokens, width = out.shape
     for t in range(min(ROWS, tokens - token)):
         sums = load(f32x16, kept, at + t * LANES)
@@ -154,8 +154,8 @@ def product(
 
 
 def fill(layout: Layout) -> Any:
-    """Activations, a unit's scale and, where weights have an offset, what meets it: a block's total
-    times the scale, or pairs of a superblock's totals."""
+    """Lay out activations, a unit's scale and, where weights have an offset, its factor: a block's
+    total times the scale, or pairs of a superblock's totals."""
     blocks, has_m, total = layout.blocks, layout.m, total_of(layout)
     parts, pairs, superblocks = layout.parts, pairs_of(layout), layout.blocks > 1
 
@@ -183,8 +183,8 @@ def fill(layout: Layout) -> Any:
 
 
 def lower(layout: Layout) -> Any:
-    """(weight, at, depth, lowered, integers, mins, scales, offsets): a group's blocks as tiles of
-    signed bytes, each part's integers and pairs of mins, and each unit's d and m."""
+    """(weight, at, depth, lowered, integers, mins, scales, offsets): lower a group's blocks to
+    tiles of signed bytes, each part's integers and pairs of mins, and each unit's d and m."""
     blocks, step, block_step = layout.blocks, layout.step, layout.block
     parts, payload, has_m = layout.parts, layout.payload, layout.m
     has_integers, pairs = layout.integer_scales, pairs_of(layout) if layout.mins else 0
@@ -266,7 +266,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
 
     @njit(inline="always")
     def issue(state, c, a, w, where, piece, dots):
-        """Have a part's dots made and put where `dots` has place for those of piece % UNDER_WAY."""
+        """Compute a part's dots and store them to the slot piece % UNDER_WAY of `dots`."""
         q, block, lowered = where
         tile_zero(tag, state, c)
         at = block * ROWS * BLOCK + piece // parts * ROWS * BLOCK + piece % parts * width
@@ -282,7 +282,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
 
     @njit(inline="always")
     def own_of(lowered_weights, which):
-        """The lowered weights, and what else there is, of one of the groups that are together."""
+        """The lowered weights, and the rest, of one of the joint groups."""
         lowered, integers, mins, scales, offsets = lowered_weights
         rest = integers[which * own_integers :], mins[which * own_mins :]
         floats = scales[which * own_scales :], offsets[which * own_scales :]
@@ -290,8 +290,9 @@ def multiply(tag: Any, layout: Layout) -> Any:
 
     @inner
     def tile(state, q, met, unit, lowered, weights, depth, dots, sums):
-        """Sixteen tokens of the panel from its block `unit` on, a group of rows, `depth` blocks. A
-        part's dots are made two parts before they are added: they leave tiles by way of memory."""
+        """Sixteen tokens of the panel from its block `unit`, a group of rows, `depth` blocks. A
+        part's dots are computed two parts before they are added, since they leave tiles through
+        memory."""
         pieces, where, totals = depth * parts, (q, unit, lowered), zeros(i32x16, ROWS)
         issue(state, 0, 4, 5, where, 0, dots)
         if pieces > 1:
@@ -398,7 +399,7 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
 
 
 class TileShare(Share):
-    """A share that works tiles, for which its process has to ask before it runs."""
+    """A share that uses tiles, for which its process needs permission."""
 
     @property
     def address(self) -> int:

@@ -51,7 +51,7 @@ from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, part
 
 PANEL = 1024  # units of PADDED elements of sixteen tokens: a megabyte, half of the second cache
-TILES = 16, 32  # of sixteen tokens: what meets weights before the next ones have to be lowered
+TILES = 16, 32  # of sixteen tokens: multiplied before the next weights are lowered
 DEEPEST = PANEL // TILES[0]  # units of lowered weights: 64 KiB of sixteen rows
 CHUNK = PADDED * LANES  # elements of a tile
 TILE = 2 * CHUNK  # bytes
@@ -81,10 +81,10 @@ def fill(tag: Any) -> Any:
 
 
 def lower(tag: Any, layout: Layout, factor: float) -> Any:
-    """(weight, at, block, lowered, where, following): a group's block, counted from byte `at` on,
-    as a tile of pairs to lowered[where:]; the one `following` bytes further is asked for. A code
-    times its scale is exact but for the last rounding, so this is what the reference decodes, to
-    the nearest bfloat16."""
+    """(weight, at, block, lowered, where, following): lower a group's block, counted from byte
+    `at`, to a tile of pairs at lowered[where:], and prefetch the one `following` bytes further. A
+    code times its scale is exact except for the final rounding, so this is the reference's decoded
+    value rounded to the nearest bfloat16."""
     blocks, step, block_step = layout.blocks, layout.step, layout.block
     parts, payload, has_m = layout.parts, layout.payload, layout.m
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
@@ -96,8 +96,7 @@ def lower(tag: Any, layout: Layout, factor: float) -> Any:
 
     @njit(inline="always")
     def powers(weight, own, d, m):
-        """What multiplies the codes of a part, whose integers are at byte `own`, and what is added
-        to that."""
+        """Scale and offset of a part's codes, whose integers are at byte `own`."""
         scale = scale_of(d, weight, own)
         lift = min_of(m, weight, own) if has_m else mul(scale, splat(f32x16, lowered_by))
         second = mul(scale, splat(f32x16, byte))
@@ -129,10 +128,10 @@ def lower(tag: Any, layout: Layout, factor: float) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where tiles come from: size_of(units) bytes of the packed weight have so many units of a
-    group of rows, which are cut in multiples of `whole` units. If they are not tiles already but
-    `lowers`, prepare(weight, at, unit, tiles, where, following) makes one of the unit that is so
-    many after byte `at`, else it asks for it."""
+    """Source of tiles: size_of(units) bytes of the packed weight hold so many units of a group of
+    rows, split in multiples of `whole` units. If they are not tiles already but `lowers`,
+    prepare(weight, at, unit, tiles, where, following) lowers the unit at that index after byte
+    `at`, else it prefetches it."""
 
     size_of: Any
     prepare: Any
@@ -171,7 +170,7 @@ def multiply(tag: Any, source: Source) -> Any:
 
     @njit(inline="always")
     def prepare_some(weight, due, begin, end):
-        """Units of the next two groups, of `depth` each, those numbered begin to end."""
+        """Prepare units begin to end of the next two groups, of `depth` each."""
         places, following, depth, tiles, to = due
         for number in range(begin, end):
             which = number // depth
@@ -193,7 +192,7 @@ def multiply(tag: Any, source: Source) -> Any:
 
     @inner
     def two(state, pairs, of, tiles, at, other, depth, weight, due, begin, end):
-        """And units begin to end of what is due are prepared on the way, while products wait."""
+        """Multiply, and meanwhile prepare units begin to end of the next groups."""
         done, owed = begin, 0
         for k in range(depth):
             tile_load(tag, state, 4, pairs, (of + k) * CHUNK, ROW)
@@ -211,7 +210,7 @@ def multiply(tag: Any, source: Source) -> Any:
 
     @inner
     def begin_sums(state, out, at, other, stride, unit, several):
-        """Sums of one or two tiles of tokens by two of rows, as they are in `out`, or zero."""
+        """Load sums of one or two tiles of tokens by two of rows from `out`, or zero them."""
         if unit:
             tile_load(tag, state, 0, out, at, stride)
             tile_load(tag, state, 1, out, other, stride)
@@ -315,7 +314,7 @@ def bf16_kernel(tag: Any, format: str) -> Callable[..., None]:
 
 
 def shares(tag: Any) -> dict[str, Share]:
-    """Floats of all kinds lie packed alike."""
+    """Floats of all kinds are packed alike."""
     floats = TileShare(partial(bf16_kernel, tag, "F32"), SIGNATURE)
     blocks = {
         f: TileShare(partial(bf16_kernel, tag, f), BLOCKS_SIGNATURE, f)

@@ -54,8 +54,8 @@ LEAST_IN_VECTORS = 4  # tokens of a tile whose panel is filled so
 
 @dataclass(frozen=True, slots=True)
 class Microkernel:
-    """How a variant makes dots: `lanes` rows at once, from a panel of `words` for four activations,
-    which lay(panel, k, t, size, four) puts there for word k of token t."""
+    """How a variant computes dots: `lanes` rows at once, from a panel of `words` per four
+    activations, which lay(panel, k, t, size, four) writes for word k of token t."""
 
     lanes: int
     words: int
@@ -66,27 +66,27 @@ class Microkernel:
         return LAYOUTS[format]
 
     def zero_point_correction(self, layout: Layout) -> int:
-        """By what totals are multiplied before dots are added to them."""
+        """The factor of totals that are added to dots."""
         return -layout.zero_point
 
     def dots(self, layout: Layout) -> tuple[Any, ...]:
-        """For each part of a block, (dots, weight, at, panel, offset, size) -> dots with the part's
-        added; `at` is the block's first byte of these lanes."""
+        """For each part of a block, (dots, weight, at, panel, offset, size) -> dots plus the
+        part's; `at` is the block's first byte of these lanes."""
         raise NotImplementedError
 
     def dot_of_bytes(self) -> Any | None:
-        """(sums, unsigned, signed) -> sums with the dots of each lane's four bytes, by which panels
-        are filled in vectors, where the variant lays words as they are."""
+        """(sums, unsigned, signed) -> sums plus the dots of each lane's four bytes, used to fill
+        panels in vectors, where the variant's panel is of plain words."""
         return None
 
     def pair(self, layout: Layout) -> tuple[Any, Any] | None:  # noqa: ARG002
-        """What linear_pairs.py needs for prompts in this layout, where that is faster."""
+        """linear_pairs.py's parameters for prompts in this layout, where that is faster."""
         return None
 
 
 def add_block(microkernel: Microkernel, layout: Layout, ask: Any) -> Any:
-    """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums with the block
-    at byte `at` added; in the panel it is the one at place `where`."""
+    """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums plus the block
+    at byte `at`, which is at index `where` in the panel."""
     lanes, words, has_m = microkernel.lanes, 8 * microkernel.words, layout.m
     begin = beginning(layout, lanes, microkernel.zero_point_correction(layout) != 0)
     (dots_of,) = microkernel.dots(layout)
@@ -103,15 +103,15 @@ def add_block(microkernel: Microkernel, layout: Layout, ask: Any) -> Any:
 
 
 def add_unit(microkernel: Microkernel, layout: Layout, size: int) -> Any:
-    """What has one float scale, a superblock or a block, for tiles of `size` tokens."""
+    """Add a unit with one float scale, a superblock or a block, for tiles of `size` tokens."""
     if layout.blocks > 1:
         return add_superblock(microkernel, layout, asking(size, layout.block))
     return add_block(microkernel, layout, asking(size, layout.step))
 
 
 def add_two_units(microkernel: Microkernel, layout: Layout) -> Any:
-    """The same of one token and two groups of rows: (sums, ds, ms, weight, ats, lane, panel, where,
-    tuning) -> sums, of which all but the panel's are tuples of two."""
+    """The same for one token and two groups of rows: (sums, ds, ms, weight, ats, lane, panel,
+    where, tuning) -> sums; all but the panel's values are tuples of two."""
     if layout.blocks > 1:
         return add_two_superblocks(microkernel, layout, asking(1, layout.block))
     one = add_block(microkernel, layout, asking(1, layout.step))
@@ -127,7 +127,7 @@ def add_two_units(microkernel: Microkernel, layout: Layout) -> Any:
 
 
 def multiply(microkernel: Microkernel, layout: Layout, factor: float) -> Callable[[int], Any]:
-    """Of linear.product, a tile of each size made once; `factor` multiplies the weight's d."""
+    """linear.product's `multiply`, one per tile size; `factor` scales the weight's d."""
     lanes, step, scales = microkernel.lanes, layout.step, layout.blocks * layout.block
     floats = Vector("f32", lanes)
     scale, offset = unit_scale(layout, lanes, factor), unit_offset(layout, lanes)
@@ -158,8 +158,8 @@ def multiply(microkernel: Microkernel, layout: Layout, factor: float) -> Callabl
 
 
 def single(microkernel: Microkernel, layout: Layout, factor: float) -> Any:
-    """(panel, weight, units, out, tuning, thread, n_threads): one token, whose panel is all of
-    hidden. As linear_float.single, two groups of rows at once."""
+    """(panel, weight, units, out, tuning, thread, n_threads): one token, whose panel spans all of
+    hidden. As in linear_float.single, two groups of rows at once."""
     lanes, step, scales = microkernel.lanes, layout.step, layout.blocks * layout.block
     floats, add = Vector("f32", lanes), add_two_units(microkernel, layout)
     scale, offset = unit_scale(layout, lanes, factor), unit_offset(layout, lanes)
@@ -190,8 +190,8 @@ def single(microkernel: Microkernel, layout: Layout, factor: float) -> Any:
 
 
 def spreading(microkernel: Microkernel) -> Any:
-    """(row, begin, count, target, size, t): so many words of a row's activations into a panel's
-    tile of `size` tokens, of which it is number t."""
+    """(row, begin, count, target, size, t): write so many words of a row's activations to a panel's
+    tile of `size` tokens, as token t."""
     lay = microkernel.lay
 
     @njit(inline="always")
@@ -221,8 +221,8 @@ def total_of(layout: Layout) -> Any:
 
 
 def packing_totals(microkernel: Microkernel, layout: Layout) -> Any:
-    """(source, row, block, count, scales, extras, begin, size, t): lays scales and totals of so
-    many blocks of a token, number t of a tile, whose blocks begin at place `begin`."""
+    """(source, row, block, count, scales, extras, begin, size, t): write scales and totals of so
+    many blocks of token t of a tile, whose blocks begin at index `begin`."""
     parts, correction, has_m = layout.parts, microkernel.zero_point_correction(layout), layout.m
     blocks, pairs, sum_of = layout.blocks, pairs_of(layout), total_of(layout)
 
@@ -278,9 +278,9 @@ def fill(microkernel: Microkernel, layout: Layout) -> Any:
 
 
 def in_vectors(layout: Layout, correction: int, dot: Any, fill_few: Any) -> Any:
-    """`fill` with the tokens of a tile side by side in a vector, where words are laid as they are:
-    sixteen of each token are transposed at a time, and totals are dots of what is laid with ones.
-    Vectors are stored whole, each over what the one before it has beyond the tile."""
+    """`fill` with the tokens of a tile side by side in a vector, for panels of plain words: sixteen
+    words of each token are transposed at a time, and totals are dots with ones. Vectors are stored
+    whole, each overwriting the surplus of the one before."""
     per_unit, has_m, width = layout.blocks, layout.m, WORDS
     parts, of_blocks, each = layout.parts, layout.blocks == 1, WORDS // layout.parts
     ones, pairs = 1 if has_m else -correction, pairs_of(layout)
@@ -334,7 +334,7 @@ def in_vectors(layout: Layout, correction: int, dot: Any, fill_few: Any) -> Any:
 
 
 def panel_sizes(microkernel: Microkernel, layout: Layout, size: int) -> tuple[int, int, int]:
-    """Words, scales and extras of a panel of so many blocks, and a vector beyond for `fill`."""
+    """Words, scales and extras of a panel of so many blocks, and a spare vector for `fill`."""
     return 8 * microkernel.words * size + LANES, size + LANES, layout.parts * size + LANES
 
 
@@ -345,7 +345,7 @@ def extras_of(layout: Layout) -> int:
 
 
 def extra_type(layout: Layout) -> Any:
-    """Totals are integers, but of a block whose offset meets them scaled."""
+    """Totals are integers, except those of a block that are scaled for an offset."""
     return np.float32 if layout.m and layout.blocks == 1 else np.int32
 
 
@@ -377,7 +377,7 @@ def int8_kernel(microkernel: Microkernel, variant: str, format: str) -> Callable
 
 
 def shares(microkernel: Microkernel, variant: str, formats: Iterable[str]) -> dict[str, Share]:
-    """Formats that lie packed alike share one."""
+    """Formats that are packed alike share one."""
     kinds = {f: (microkernel.layout(f), CODINGS[f].factor) for f in formats}
     first = {kind: f for f, kind in reversed(kinds.items())}
     tags = {f: f for f in first.values()}

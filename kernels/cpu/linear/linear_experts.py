@@ -1,9 +1,9 @@
-"""linear_experts on the CPU: linear's own kernels, once for each expert that has tokens.
+"""linear_experts on the CPU: linear's own kernels, once for each expert with tokens.
 
-Such a kernel finds its arguments in a block of words (runtime/share.py). Here a block is laid for
-every expert, of its tokens, its weights and its outputs, and linear's machine code is called: every
-variant and format of linear serves, none is compiled twice, and the bits are linear's. Threads
-share the rows of each expert as they share linear's.
+Such a kernel takes its arguments in a block of words (runtime/share.py). A block is built for every
+expert, of its tokens, weights and outputs, and linear's machine code is called: every variant and
+format of linear works, none is compiled twice, and the bits are linear's. Threads split the rows of
+each expert as in linear.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ MOST_WORDS = 16  # of linear's blocks
 
 @njit(inline="always")
 def lay(words, at, array, begin, count):
-    """So many rows of a matrix, as a block has them. -> where the next one goes."""
+    """Write a matrix of so many rows to a block. -> the next index."""
     words[at] = array[begin:].ctypes.data
     words[at + 1], words[at + 2] = count, array.shape[1]
     return at + 3
@@ -74,8 +74,8 @@ def lay_rows(words, given, e, begin, count):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a block of linear's holds: lay(words, arguments, expert, begin, count) puts it there for
-    `count` tokens of the expert's from `begin` on, of arguments whose `ends` stand at a place."""
+    """The contents of linear's block: lay(words, arguments, expert, begin, count) writes it for
+    `count` tokens of the expert from `begin`, from arguments whose `ends` are at an index."""
 
     signature: str
     ends: int

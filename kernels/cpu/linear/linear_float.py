@@ -45,7 +45,7 @@ SIGNATURE = "x: f32[tokens hidden], weight: u8[packed], tuning: i64[knobs] -> ou
 def fill(token, size, arguments):
     (x,), (panel,), first, unit, depth = arguments
     target, hidden, done = panel[token * depth :], x.shape[1], 0
-    if size >= LANES // 2:  # then no vector is stored beyond the last column
+    if size >= LANES // 2:  # no vector is stored beyond the last column then
         done = (depth - 1) // LANES * LANES
         for k in range(0, done, LANES):
             transpose_first(x, (first + token) * hidden + unit + k, hidden, size, target, size * k)
@@ -64,8 +64,8 @@ def widened(kind: Vector) -> Any:
 
 
 def pairs(load_weights: Any, step: int) -> Callable[[int], Any]:
-    """`linear.chains` of two groups at a time: each element of activations that is spread over a
-    register meets both, since loads would be a bound before the units for multiplication are."""
+    """`linear.chains` for two groups at a time: each broadcast element of activations is used for
+    both, since loads would be the bottleneck before multiplications."""
     every = max(1, CACHE_LINE // step)  # elements of a group in a line of the cache
 
     def of_size(size: int) -> Any:
@@ -96,7 +96,7 @@ def pairs(load_weights: Any, step: int) -> Callable[[int], Any]:
 
 def single(load_weights: Any, step: int) -> Any:
     """One token: two groups of rows at once, since a chain of additions waits for each to end. From
-    memory two long streams of weights often come faster than one."""
+    memory two long streams of weights are often faster than one."""
 
     every = max(1, CACHE_LINE // step)  # elements of a group in a line of the cache
     ask = asking(1, CACHE_LINE)

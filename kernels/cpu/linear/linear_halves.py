@@ -1,12 +1,13 @@
-"""Dots of two parts in the halves of a word, where each fits into sixteen bits.
+"""Dot products of two parts packed in the 16-bit halves of a word, where they fit.
 
-A part's dots take as long to multiply by its integer as four bytes of it take to be multiplied,
-where the same units do both (Zen 4). Two parts' dots that fit meet the pair of their integers in
-one instruction, as totals meet mins. The second part's are made first and moved to the upper half,
-where the first part's, added below, may carry nothing: 2^15 keeps them from being negative.
+Where the same execution units do dots and integer multiplications (Zen 4), multiplying a part's
+dots by its integer scale costs as much as four of its bytes. Two parts' dots that fit are
+multiplied by their pair of scales in one instruction, as totals are by mins. The second part's dots
+are computed first and moved to the upper half, to which the lower half must not carry: an offset of
+2^15 keeps the first part's from being negative.
 
-Whether they fit, activations say: a part's largest weight times the sum of their magnitudes. Sums
-of integers are exact either way, and no bit depends on it.
+Whether they fit follows from the activations: a part's largest weight times the sum of their
+magnitudes. Integer sums are exact either way, so no bit depends on it.
 """
 
 from typing import Any
@@ -36,17 +37,17 @@ from kernels.cpu.isa.simd_x86 import dot4
 from kernels.cpu.runtime.closures import inner
 
 HALF = 1 << 15
-LARGEST = 128  # magnitude of an activation's byte
+LARGEST = 128  # of an activation's byte
 
 
 def most_of(layout: Layout) -> int:
-    """The largest magnitude of a weight, as its dots count it."""
+    """The largest magnitude of a weight in its dots."""
     return max(layout.widest - layout.zero_point, layout.zero_point)
 
 
 def halves_fit(layout: Layout) -> bool:
-    """Whether a part's dots fit where its activations are half as large as they may be: those of a
-    superblock hardly ever are all of one size."""
+    """Whether a part's dots fit if its activations have half the largest magnitude: a superblock's
+    activations hardly ever all have the largest one."""
     width = BLOCK // layout.parts
     return layout.integer_scales and most_of(layout) * width * LARGEST <= 2 * HALF
 
@@ -60,7 +61,7 @@ def magnitude(builder, kind, v):
 
 @intrinsic
 def half_of(typing, pairs, half):
-    """Of pairs of i16 the lower halves, or with 1 the upper ones, as int32."""
+    """The lower halves of pairs of i16, or with 1 the upper ones, as int32."""
 
     def codegen(context, builder, signature, values):
         words = builder.bitcast(values[0], i32x16.ir)
@@ -73,8 +74,7 @@ def half_of(typing, pairs, half):
 
 @intrinsic
 def raised(typing, dots, beginning):
-    """The tuple of words with dots[t] in the upper half and what beginning[t] is in the lower, and
-    2^15 that keeps it positive."""
+    """Words with dots[t] in the upper half and beginning[t] in the lower, plus the offset 2^15."""
 
     def codegen(context, builder, signature, values):
         tile, begins = values
@@ -90,7 +90,8 @@ def raised(typing, dots, beginning):
 
 @intrinsic
 def add_halves(typing, totals, words, integers):
-    """The tuple of totals[t] + the dots in words[t] times the pairs of `integers`."""
+    """The tuple of totals[t] plus the products of both halves of words[t] with the pairs of
+    `integers`."""
     function = typing.resolve_value_type(dot_pairs)
     call = function.get_call_type(typing, (totals.dtype, i16x32, i16x32), {})
 
@@ -108,9 +109,9 @@ def add_halves(typing, totals, words, integers):
 
 
 def judging(layout: Layout, size: int, words: int, knob: int) -> Any:
-    """(q, tiles, deep, tuning, fits): of each of so many tiles of `size` tokens, and each unit of a
-    panel `deep` units deep, whether the dots of all its parts fit, where number `knob` of the knobs
-    allows it."""
+    """(q, tiles, deep, tuning, fits): for each of so many tiles of `size` tokens, and each unit of
+    a panel `deep` units deep, whether the dots of all its parts fit, if knob number `knob` allows
+    it."""
     limit, parts = (HALF - 1) // most_of(layout), layout.blocks * layout.parts
     always = limit >= BLOCK // layout.parts * LARGEST
     words //= layout.parts
@@ -136,7 +137,7 @@ def judging(layout: Layout, size: int, words: int, knob: int) -> Any:
 
 
 def never(layout: Layout) -> Any:
-    """The same of formats whose dots do not."""
+    """The same for formats whose dots do not fit."""
 
     @njit(inline="always")
     def judge(q, tiles, deep, tuning, fits):

@@ -76,13 +76,11 @@ def pack_halves(panel, k, t, size, four):
 
 @dataclass(frozen=True, slots=True)
 class ByteProducts(Microkernel):
-    """By multiplying bytes: (dots, weights, panel, offset, size) -> dots for four bytes a row,
-    which are `small`, up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total
-    has to.
-
-    Without `tables` codes are laid out as what they name. `any_of_two` is `any` of two groups of
-    rows at once, `dot` what panels are filled with (Microkernel.dot_of_bytes).
-    """
+    """Dots by byte multiplication: (dots, weights, panel, offset, size) -> dots for four bytes a
+    row, which are `small`, up to 127, or `any`. If `lowers`, the latter subtracts 128, so that no
+    total is needed. Without `tables`, codes are stored as the values that they name. `any_of_two`
+    is `any` for two groups of rows at once, `dot` is for filling panels
+    (Microkernel.dot_of_bytes)."""
 
     small: Any
     any: Any
@@ -126,8 +124,8 @@ class ByteProducts(Microkernel):
         return self.dot
 
     def pair(self, layout: Layout) -> tuple[Any, Any] | None:
-        # Codes of several planes take long to make, with two parts to a block a tile of one group
-        # has no registers left for all it needs, and halves of words are for pairs alone.
+        # Codes of several planes are expensive to assemble; with two parts per block a tile of one
+        # group runs out of registers, and packed halves are for pairs only.
         costly = layout.parts == 2 or len(layout.planes) > 1 or halves_fit(layout)
         if self.any_of_two is None or layout.blocks == 1 or not costly:
             return None
@@ -135,7 +133,7 @@ class ByteProducts(Microkernel):
 
 
 def code_of(builder: Any, layout: Layout, word: Callable[[int], Any], c: int) -> Any:
-    """The codes of a block's word c, as they are in its planes, whose words word(number) loads."""
+    """The codes of a block's word c, from its planes, whose words word(number) loads."""
     code, first, low = None, 0, 0
     for bits in layout.planes:
         plane = word(first + c % bits)
@@ -149,13 +147,13 @@ def code_of(builder: Any, layout: Layout, word: Callable[[int], Any], c: int) ->
 
 
 def codes_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
-    """`four_codes` of both halves of a block."""
+    """`four_codes` for both halves of a block."""
     return four_codes(layout, lanes, 0), four_codes(layout, lanes, 1)
 
 
 def four_codes(layout: Layout, lanes: int, half: int) -> Any:
     """An intrinsic of (weight, at): words 4 * half to 4 * half + 3 of a block, as vectors of codes
-    or of what they name."""
+    or of the values that they name."""
     kind = Vector("i8", 4 * lanes)
 
     @intrinsic

@@ -46,16 +46,15 @@ FORMATS_OF_AVX512 = (*FORMATS, "Q3_K")
 GROUPS = 8  # of four elements, in a block
 PAIR = 16  # words of the panel: two groups' sums, in two bytes each
 LOW_BITS = 4  # of a sum, in the table of low bytes
-STEPS = 4  # that may be added up in bytes
+STEPS = 4  # that may be added in bytes
 
 i8x16, i16x16 = Vector("i8", 16), Vector("i16", 16)
 
 
 @intrinsic
 def store_sums(typing, panel, at, four):
-    """The sixteen sums of some of a word's four int8: sum n has byte j where bit j of n is set.
-
-    Low bytes to panel[at:], high ones half a pair further, in words."""
+    """Store the sixteen sums of subsets of a word's four int8: sum n includes byte j if bit j of n
+    is set. Low bytes go to panel[at:], high ones half a pair further, in words."""
 
     def codegen(context, builder, signature, values):
         sums = None
@@ -82,7 +81,7 @@ def pack_sums(panel, k, t, size, four):
 
 
 def weights(vector: Vector, *values: int) -> Any:
-    """These, again and again."""
+    """Repeat these."""
     return ir.Constant(vector.ir, [*values] * (vector.lanes // len(values)))
 
 
@@ -93,7 +92,7 @@ def weights(vector: Vector, *values: int) -> Any:
 def in_quarters(
     builder: Any, load: Any, pair: int, index: Any, bits: int, which: int, apart: int
 ) -> Any:
-    """Of each sixteen bytes in a table of their own (AVX2)."""
+    """Lookup of each sixteen bytes in a table of their own (AVX2)."""
     tables = load(pair + which * PAIR // 4, Vector("i8", 64 // bits))
     return shuffled(builder, tables, index)
 
@@ -101,7 +100,7 @@ def in_quarters(
 def among_four(
     builder: Any, load: Any, pair: int, index: Any, bits: int, which: int, apart: int
 ) -> Any:
-    """Of each byte in its table of the pair's, or of two pairs' (AVX-512 VBMI)."""
+    """Lookup of each byte in its table of the pair's, or of two pairs' (AVX-512 VBMI)."""
     if bits == 1:
         tables = weights(i8x64, *(16 * (which + i % 2) + 64 * (i // 2) for i in range(4)))
         both = load(pair, i8x64), load(pair + apart, i8x64)
@@ -111,7 +110,7 @@ def among_four(
 
 
 def by_pairs(builder: Any, bits: int, lowest: int, dots: Any, low: Any, high: Any) -> Any:
-    """i32x8 with sums of bytes added, each times what its bit is worth (AVX2)."""
+    """i32x8 plus sums of bytes, each times its bit's value (AVX2)."""
     assert not lowest
     total = builder.add(
         dots_of_bytes(builder, low, weights(i8x32, 1, 2)),
@@ -134,7 +133,7 @@ def by_fours(builder: Any, bits: int, lowest: int, dots: Any, low: Any, high: An
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Of codes' bits: so many, from `lowest` on, in a block's chunks from `chunk` on."""
+    """A plane of codes' bits: so many from `lowest`, in a block's chunks from `chunk`."""
 
     bits: int
     lowest: int
@@ -155,8 +154,8 @@ def planes_of(layout: Layout) -> list[Plane]:
 
 
 def of_steps(way: "LookupTables", plane: Plane, first: int, last: int) -> Any:
-    """An intrinsic of (dots, weight, at, panel, where, size): dots with steps `first` to `last` of
-    a block's plane added."""
+    """An intrinsic of (dots, weight, at, panel, where, size): dots plus steps `first` to `last` of
+    a block's plane."""
     bits = plane.bits
     together = 4 // bits  # groups of a step
     bytes_ = Vector("i8", 4 * way.lanes)
@@ -209,7 +208,7 @@ def one_by_one(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LookupTables(Microkernel):
-    """By looking up what bits select: the panel has sixteen sums of two bytes for a group."""
+    """Dots by table lookup: the panel has sixteen two-byte sums for each group."""
 
     look: Any
     settle: Any
@@ -225,8 +224,8 @@ class LookupTables(Microkernel):
         return tuple(map(of_part, range(parts)))
 
 
-# Tables leave the first level of cache no room for weights that come early. Without asking for them
-# a single token takes 1.6 times as long, from memory.
+# Tables leave no room in the first cache for prefetched weights. Without prefetching a single
+# token takes 1.6 times as long, from memory.
 BLOCKING = Blocking((4, 2, 1), 8, 64)
 AVX2 = LookupTables(8, PAIR // 2, pack_sums, BLOCKING, in_quarters, by_pairs)
 AVX512 = LookupTables(16, PAIR // 2, pack_sums, BLOCKING, among_four, by_fours)

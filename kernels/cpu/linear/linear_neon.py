@@ -50,15 +50,15 @@ def pack_pairs(panel, k, t, size, four):
 
 
 def signed(layout: Layout) -> bool:
-    """Whether codes meet activations as what they were before they were raised: they must beyond
-    127, and otherwise it costs less than to begin every dot of two parts with a total."""
+    """Whether codes are stored as the signed values before their offset: necessary beyond 127, and
+    otherwise cheaper than to begin every dot of two parts with a total."""
     return layout.zero_point > 0 and (
         layout.widest > 127 or layout.parts == 2 or bool(layout.table)
     )
 
 
 def codes_of(builder: Any, layout: Layout, kind: ir.VectorType, load: Any, word: int) -> list[Any]:
-    """A word's codes as registers of signed bytes; load(number, type) gives a word of planes."""
+    """A word's codes as registers of signed bytes; load(number, type) loads a word of planes."""
     code = code_of(builder, layout, lambda number: load(number, kind), word)
     if layout.table:
         code = looked_up(builder, code, layout.table)
@@ -68,7 +68,7 @@ def codes_of(builder: Any, layout: Layout, kind: ir.VectorType, load: Any, word:
 
 
 def by_words(builder: Any, sums: Tile, codes: list[list[Any]], q: Callable[[int], Any]) -> None:
-    """Adds a part's dots by sdot: codes[word][four rows]; q(i) is the panel's register i."""
+    """Add a part's dots by sdot: codes[word][four rows]; q(i) is the panel's register i."""
     count = len(sums)
     for word, of_rows in enumerate(codes):
         for t, row in enumerate(sums):
@@ -78,7 +78,7 @@ def by_words(builder: Any, sums: Tile, codes: list[list[Any]], q: Callable[[int]
 
 
 def by_pairs(builder: Any, sums: Tile, codes: list[list[Any]], q: Callable[[int], Any]) -> None:
-    """The same by smmla, of an even number of tokens."""
+    """The same by smmla, for an even number of tokens."""
     count, twos = len(sums), list[list[Any]]()
     for pair in zip(as_words(builder, codes[::2]), as_words(builder, codes[1::2]), strict=True):
         rows = [
@@ -105,7 +105,7 @@ def as_words(builder: Any, codes: list[list[Any]]) -> list[list[Any]]:
 
 
 def of_part(matrix: bool, lanes: int, layout: Layout, part: int) -> Any:
-    """An intrinsic of (dots, weight, at, panel, where, size): dots with a block's part added."""
+    """An intrinsic of (dots, weight, at, panel, where, size): dots plus those of a block's part."""
     words = WORDS // layout.parts
     kind = Vector("i8", 4 * lanes).ir
 
@@ -138,7 +138,7 @@ def of_part(matrix: bool, lanes: int, layout: Layout, part: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Neon(Microkernel):
-    """By multiplying signed bytes; two tokens by two rows at once, if `matrix`."""
+    """Dots of signed bytes; two tokens by two rows at once, if `matrix`."""
 
     matrix: bool
 
@@ -149,8 +149,8 @@ class Neon(Microkernel):
         return tuple(of_part(self.matrix, self.lanes, layout, part) for part in range(layout.parts))
 
 
-# A tile of eight leaves its sums and dots the registers, all but a few; what smmla would make of
-# odd tiles is half wasted, so the only one is a single token's.
+# The sums and dots of a tile of eight fill all but a few registers; smmla's products for odd
+# tiles are half wasted, so the only odd one is a single token's.
 BLOCKING = Blocking((8, 4, 2, 1), 48, 64)
 DOTPROD = Neon(8, 1, pack_word, BLOCKING, matrix=False)
 I8MM = Neon(8, 1, pack_pairs, BLOCKING, matrix=True)

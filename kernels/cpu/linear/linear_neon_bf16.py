@@ -68,13 +68,13 @@ def fill(token, size, arguments):
 
 
 def pairs_of(sums: types.UniTuple) -> types.UniTuple:
-    """The type of a tile's sums as bfmmla has them."""
+    """The type of a tile's sums in bfmmla's layout."""
     return types.UniTuple(sums.dtype, sums.count + sums.count % 2)
 
 
 @intrinsic
 def by_twos(typing, sums):
-    """A tile's sums, by tokens, as matrices of two tokens by two rows: those of rows 0 to 7 of two
+    """A tile's sums, from tokens to matrices of two tokens by two rows: those of rows 0 to 7 of two
     tokens, then those of rows 8 to 15."""
 
     def codegen(context, builder, signature, values):
@@ -97,7 +97,7 @@ def by_twos(typing, sums):
 
 @intrinsic
 def by_tokens(typing, like, held):
-    """What `by_twos` made of a tile `like` this, back."""
+    """The inverse of `by_twos` for a tile `like` this."""
 
     def codegen(context, builder, signature, values):
         rows = list[Any]()
@@ -116,8 +116,8 @@ def by_tokens(typing, like, held):
 
 @intrinsic
 def add_dots(typing, like, held, weight, at, panel, where):
-    """`held` with a unit's products added, of a group's weights at byte `at` and the panel's words
-    from `where` on."""
+    """`held` plus the products of a unit of a group's weights at byte `at` with the panel's words
+    from `where`."""
 
     def codegen(context, builder, signature, values):
         loaded = loading(context, builder, signature, values)

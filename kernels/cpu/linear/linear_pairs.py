@@ -1,12 +1,10 @@
 """linear for block formats and prompts: two groups of rows at a time, lowered once for a panel.
 
-Codes become the bytes that meet activations, and integers what they make of a unit's scale and
-offset, for all tokens of a panel at once. A tile is two groups by a few tokens: each word of
-activations that is spread over a register meets both, so that loads are no bound where a CPU has
-two units for dots. An output's chain is linear_blocks.py's, and so are its bits.
-
-Weights that come next are asked for while tiles are multiplied, and so are outputs before they are
-stored.
+Codes are unpacked to bytes, and integers to a unit's scales and offsets, for all tokens of a panel
+at once. A tile is two groups by a few tokens: each broadcast word of activations is used for both,
+so that loads are no bottleneck on a CPU with two units for dots. An output's chain is
+linear_blocks.py's, and so are its bits. The next weights are prefetched while tiles are multiplied,
+and so are outputs before they are stored.
 """
 
 from collections.abc import Callable
@@ -54,7 +52,7 @@ from kernels.knob import Knob
 
 WORDS = BLOCK // 4  # of a block's row
 CODES = WORDS * WORD_ROWS  # bytes of a lowered block of a group
-TILES = (6, 5, 4, 2, 1)  # of which the first is for pairs
+TILES = (6, 5, 4, 2, 1)  # the first of them is for pairs
 SIZE, TALL = TILES[0], 2 * TILES[0] * LANES
 TOKENS, DEEPEST = 192, 64  # of a panel: tokens, and blocks of each
 SLICE = 16  # blocks that are lowered at a time, so that they stay in the first cache
@@ -77,7 +75,7 @@ def knobs_of(layout: Layout) -> tuple[Knob, ...]:
 
 
 def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
-    """(weight, at, depth, which, lowered): units of a group, as group `which` of a pair.
+    """(weight, at, depth, which, lowered): lower units of a group, as group `which` of a pair.
 
     `lowered` is (codes [blocks][2][CODES], pairs of integers [units][pairs][2][16 pairs], of mins
     like them, d f32 [units][2][16], m like it).
@@ -112,7 +110,7 @@ def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
 
 @njit(inline="always")
 def ask_for_outputs(out, token, row):
-    """Where a tile's sums are stored next: lines that nobody has read lately."""
+    """Prefetch the outputs where a tile's sums are stored next."""
     for t in range(token, token + SIZE):
         prefetch_to_write(out, t * out.shape[1] + row)
         prefetch_to_write(out, t * out.shape[1] + row + LANES)
@@ -120,8 +118,8 @@ def ask_for_outputs(out, token, row):
 
 @njit(inline="always")
 def put_last(sums, at, out, end, row, left):
-    """Of a tile's sums, which lie at sums[at:], those of its last `left` tokens, before token
-    `end`, to the outputs."""
+    """Store the sums of a tile's last `left` tokens, before token `end`, from sums[at:] to the
+    outputs."""
     width = out.shape[1]
     for t in range(SIZE - left, SIZE):
         place, to = at + t * LANES, (end - SIZE + t) * width + row
@@ -130,9 +128,9 @@ def put_last(sums, at, out, end, row, left):
 
 
 def add_parts(layout: Layout, dots_of_two: Any) -> tuple[Any, Any]:
-    """Two functions of (totals, panel, lowered, k, where) -> totals, a tuple of both groups', with
-    the dots of superblock k, as lowered, times their integers: of any dots, and of those that fit
-    into halves. In the panel it is the one at place `where`."""
+    """Two functions of (totals, panel, lowered, k, where) -> totals, a tuple of both groups', plus
+    the dots of superblock k, as lowered, times their integers: for any dots, and for those that fit
+    into halves. `where` is its index in the panel."""
     blocks, parts, pairs = layout.blocks, layout.parts, pairs_of(layout)
     words, begin = WORDS // layout.parts, beginning(layout, LANES)
 
@@ -176,9 +174,8 @@ def add_parts(layout: Layout, dots_of_two: Any) -> tuple[Any, Any]:
 
 
 def add_superblocks(layout: Layout, dots_of_two: Any) -> Any:
-    """(a, b, (q, scale, extra), lowered, k, where, fits) -> both sums with superblock k, as
-    lowered, added; in the panel it is the one at place `where`, and its dots fit into halves or may
-    not."""
+    """(a, b, (q, scale, extra), lowered, k, where, fits) -> both sums plus superblock k, as
+    lowered; `where` is its index in the panel, and `fits` whether its dots fit into halves."""
     pairs, has_m, may_fit = pairs_of(layout), layout.m, halves_fit(layout)
     any_dots, halves = add_parts(layout, dots_of_two)
 
@@ -216,7 +213,9 @@ def tile_of(layout: Layout, dots_of_two: Any) -> Any:
     adds to two tiles the dots of two vectors with each token's word."""
     add = add_superblocks(layout, dots_of_two)
 
-    @njit(inline="always")  # or each tile would cost a call with a hundred words of arguments
+    @njit(
+        inline="always"
+    )  # inlined, or each tile would cost a call with a hundred words of arguments
     def tile(sums, at, outputs, begins_ends, token, arguments):
         panel, lowered, fits, deep, first, depth = arguments
         out, out_token, row, begun = outputs
@@ -244,9 +243,9 @@ def tile_of(layout: Layout, dots_of_two: Any) -> Any:
 def in_pairs(
     layout: Layout, factor: float, pair: tuple[Any, Any], fill: Any, multiply: Callable[[int], Any]
 ) -> Any:
-    """The loops of linear.product for pairs of groups; a thread's last group may be left alone. A
-    panel's last tokens, too few for a tile, are in one with tokens before them, which are met once
-    more; it lies a tile apart, since what a group alone meets lies between."""
+    """The loops of linear.product for pairs of groups; a thread's last group may be alone. A
+    panel's last tokens, too few for a tile, share one with preceding tokens, which are computed
+    twice; it is stored apart, since the layout of a lone group lies between."""
     codes_of, dots_of_two = pair
     blocks, step = layout.blocks, layout.step
     lower, tile = lowering(layout, factor, codes_of), tile_of(layout, dots_of_two)
@@ -260,7 +259,7 @@ def in_pairs(
 
     @inner
     def meet(panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep):
-        """A pair of groups, whose units lie at byte `at`, and a panel of `count` tokens."""
+        """Multiply a pair of groups, whose units are at byte `at`, by a panel of `count` tokens."""
         (lowered, fits), whole, left = own, count // SIZE, count % SIZE
         tiles = whole + (left > 0)
         if unit:
@@ -328,8 +327,8 @@ def for_prompts(
     fill: Any,
     multiply: Callable[[int], Any],
 ) -> tuple[Any, int]:
-    """What does as `few` in steps of few tokens and meets groups in pairs from as many on as its
-    knob says; and how many blocks of tokens its panels hold."""
+    """Like `few` in steps of few tokens, and by pairs of groups from the number of tokens that its
+    knob gives; and how many blocks of tokens its panels hold."""
     many = in_pairs(layout, factor, pair, fill, multiply)
 
     @njit(inline="always")

@@ -1,7 +1,7 @@
 """linear in plain scalar loops over the file's own layout: variant `scalar`.
 
-Slow, and right on any machine: what the engine falls back to when a faster variant has no
-certificate. Activations stay float32 whatever the weight's format.
+Slow, and correct on any machine: the engine's fallback when a faster variant has no certificate.
+Activations stay float32 whatever the weight's format.
 """
 
 from collections.abc import Callable

@@ -20,12 +20,12 @@ meet_totals = outer(dot_pairs)
 
 
 def pairs_of(layout: Layout) -> int:
-    """Words of a superblock's totals, two parts' in one."""
+    """Words of a superblock's totals, two parts in one."""
     return layout.blocks * layout.parts // 2
 
 
 def times_integers(layout: Layout) -> Any:
-    """(totals, dots, integers) -> totals with a part's dots added, as often as its integers say."""
+    """(totals, dots, integers) -> totals plus a part's dots times its integers."""
 
     @njit(inline="always")
     def once(totals, dots, integers):
@@ -39,8 +39,8 @@ def times_integers(layout: Layout) -> Any:
 
 
 def pairs_at(layout: Layout, integer: Any) -> Any:
-    """(weight, at, pair) -> two parts' integers, each of which integer(weight, byte) is, as pairs
-    of i16, of the superblock at byte `at`."""
+    """(weight, at, pair) -> two parts' integers, each read by integer(weight, byte), as pairs of
+    i16, of the superblock at byte `at`."""
     block, payload, one_part = layout.block, layout.payload, layout.parts == 1
 
     @njit(inline="always")
@@ -55,8 +55,8 @@ def pairs_at(layout: Layout, integer: Any) -> Any:
 
 
 def add_blocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
-    """(totals, weight, block, lane, (q, extra), place, size, tuning) -> totals with the block at
-    byte `block` added; in the panel it is the one at `place`."""
+    """(totals, weight, block, lane, (q, extra), place, size, tuning) -> totals plus the block at
+    byte `block`, which is at index `place` in the panel."""
     lanes, words, parts = microkernel.lanes, 8 * microkernel.words, layout.parts
     payload, two_parts = layout.payload, layout.parts == 2
     begin = beginning(layout, lanes, microkernel.zero_point_correction(layout) != 0)
@@ -81,9 +81,8 @@ def add_blocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
 
 
 def add_floats(layout: Layout, lanes: int) -> Any:
-    """(sums, totals, d, m, weight, at, (scale, extra), where, size) -> sums with a superblock's
-    totals added, and what its mins make of the activations' totals; `at` is its first byte of
-    these lanes."""
+    """(sums, totals, d, m, weight, at, (scale, extra), where, size) -> sums plus a superblock's
+    totals and its mins times the activations' totals; `at` is its first byte of these lanes."""
     integers, pairs, has_m = Vector("i32", lanes), pairs_of(layout), layout.m
     mins = pairs_at(layout, integers_of(layout, lanes)[1])
 
@@ -101,8 +100,8 @@ def add_floats(layout: Layout, lanes: int) -> Any:
 
 
 def add_superblock(microkernel: Any, layout: Layout, ask: Any) -> Any:
-    """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums with the
-    superblock at byte `at` added; in the panel it is the one at place `where`."""
+    """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums plus the
+    superblock at byte `at`, which is at index `where` in the panel."""
     lanes, blocks, block_step = microkernel.lanes, layout.blocks, layout.block
     integers = Vector("i32", lanes)
     add_block, end = add_blocks(microkernel, layout, ask), add_floats(layout, lanes)
@@ -120,8 +119,9 @@ def add_superblock(microkernel: Any, layout: Layout, ask: Any) -> Any:
 
 
 def add_two_superblocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
-    """The same of one token and two groups of rows, whose blocks take turns: (sums, ds, ms, weight,
-    ats, lane, panel, where, tuning) -> sums, of which all but the panel's are tuples of two."""
+    """The same for one token and two groups of rows, with alternating blocks: (sums, ds, ms,
+    weight, ats, lane, panel, where, tuning) -> sums; all but the panel's values are tuples of
+    two."""
     lanes, blocks, block_step = microkernel.lanes, layout.blocks, layout.block
     integers = Vector("i32", lanes)
     add_block, end = add_blocks(microkernel, layout, ask), add_floats(layout, lanes)

@@ -1,11 +1,10 @@
-"""sparse_axpy on the CPU: threads divide hidden, so that each output is one chain over the active
+"""sparse_axpy on the CPU: threads split hidden, so that each output is one chain over the active
 neurons in order, the same for any number of threads.
 
-Eight neurons, or with AVX-512 sixteen in blocks those of a token alone, meet 32 columns at once:
-so many rows abreast come faster from memory than one, and outputs are loaded and stored less. A
-neuron whose factors are all zero adds nothing and is not read: a predictor's false alarms cost
-nothing here. Rows may lie apart, with anything between them: a weight's second axis is their
-stride.
+Eight neurons, or with AVX-512 sixteen for a single token and block formats, are processed with 32
+columns at once: several row streams are faster from memory than one, and outputs are loaded and
+stored less often. A neuron whose factors are all zero adds nothing and is not read: a predictor's
+false positives cost nothing here. Rows may be strided: a weight's second axis is their stride.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,17 +30,17 @@ SIGNATURE = (
 )
 NEURONS, TOKENS = 8, 64
 FACTORS = NEURONS * TOKENS
-ABREAST = 16  # neurons in blocks that meet a token alone with AVX-512
+ABREAST = 16  # neurons of block formats for a single token with AVX-512
 
 
 @inner
 def next_neurons(own, j, starts, factors):
-    """The next neurons from the j-th active one on that any of these tokens wants, at most eight,
-    of a token alone as many as `starts` holds: where their rows begin, and factors [tokens][8].
-    -> how many, and where to go on."""
+    """The next neurons from the j-th active one that any of these tokens needs, at most eight, or
+    for a single token as many as `starts` holds: where their rows begin, and factors [tokens][8].
+    -> how many, and where to continue."""
     a, first, count, rows, active, slots, stride = own
     found = 0
-    while count == 1 and found < len(starts) and j < active:  # no branch that nobody can foretell
+    while count == 1 and found < len(starts) and j < active:  # no unpredictable branch
         neuron = rows[j]
         factors[found] = a[first, neuron]
         starts[found] = np.int64(slots[neuron]) * stride
@@ -104,8 +103,8 @@ def together(decode: Any) -> Any:
 
 
 def by_turns(decode: Any) -> Any:
-    """The same of one token, each neuron's as they come: AVX2's registers hold only four's, and
-    AVX-512's not sixteen's."""
+    """The same for one token, neuron by neuron: AVX2's registers hold only four, and AVX-512's not
+    sixteen."""
 
     @njit(inline="always")
     def columns(weight, starts, factors, first, count, c, out):
@@ -119,8 +118,8 @@ def by_turns(decode: Any) -> Any:
 
 
 def over_columns(columns: Any, format: str) -> Any:
-    """Eight neurons' columns added to the tokens' outputs; what follows is asked for: so far ahead
-    in each row, or the same columns of the eight that come next."""
+    """Add eight neurons' columns to the tokens' outputs, and prefetch: at a distance in each row,
+    or the same columns of the next eight neurons."""
     elements, size = FORMATS[format].block, FORMATS[format].block_bytes
 
     @inner
@@ -136,8 +135,8 @@ def over_columns(columns: Any, format: str) -> Any:
 
 
 def in_lines(decode: Any, format: str) -> Any:
-    """Floats of a token alone by turns, each neuron's columns asked for just before the one that is
-    met, into the second cache: so they come faster from memory than all at once."""
+    """Floats of a single token, neuron by neuron, each neuron's columns prefetched into the second
+    cache just before those of the current one: faster from memory than all at once."""
     size = FORMATS[format].block_bytes
     lines = size * COLUMNS // CACHE_LINE
 
@@ -164,7 +163,8 @@ def in_lines(decode: Any, format: str) -> Any:
 
 
 def axpy(decoded: Mapping[str, Any], most: int, variant: str, format: str) -> Callable[..., None]:
-    """`most`: neurons in blocks that meet a token alone by turns; 0: it is met as several are."""
+    """`most`: neurons of block formats that a single token processes one by one; 0: like several
+    tokens."""
     decode, tag = decoded.get(format) or decoded_elements(format), TAGS[format]
     add_together = over_columns(together(decode), format)
     floats = FORMATS[format].block == 1

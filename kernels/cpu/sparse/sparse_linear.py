@@ -1,9 +1,8 @@
-"""sparse_linear on the CPU: the rows of sixteen active neurons at a time are brought together
-(rows.py) and met as linear meets its packed groups, so that every output has linear's bits.
+"""sparse_linear on the CPU: the rows of sixteen active neurons at a time are gathered (rows.py) and
+multiplied like linear's packed groups, so that every output has linear's bits.
 
-Rows may lie apart, with anything between them: a weight's second axis is their stride. Groups of
-the active neurons are shared among threads, whatever the mask; a thread also writes the zeros
-before its neurons.
+Rows may be strided: a weight's second axis is their stride. Groups of the active neurons are split
+among threads, whatever the mask; a thread also writes the zeros before its neurons.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,11 +32,11 @@ REST = (
 )
 FLOAT = "x: f32[tokens hidden]," + REST
 INT8 = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]," + REST
-BROUGHT = 36864  # bytes of a group that are brought at once: half of a first level of cache or so
+BROUGHT = 36864  # bytes of a group that are gathered at once: about half of a first level of cache
 
 
 def fewer(blocking: Blocking) -> Blocking:
-    """Every other width of tiles: half the code, which few tokens or very many run."""
+    """Every other width of tiles: half the code, for rare numbers of tokens."""
     widths = blocking.tiles
     return replace(blocking, tiles=tuple(w for i, w in enumerate(widths) if i % 2 == 0 or w == 1))
 
@@ -52,8 +51,8 @@ def begin_rows(where, group, active, starts):
 
 @inner
 def put(sums, first, count, rows, group, active, mask, out):
-    """A group's sums [tokens][16] to where its neurons stand, and zeros to all before them that no
-    other group has; the last group's also to all behind."""
+    """Store a group's sums [tokens][16] to their neurons, and zeros to all neurons before them that
+    no other group has; the last group's also to all after."""
     begin, end = group * LANES, min(group * LANES + LANES, active)
     before = rows[begin - 1] + 1 if group else 0
     behind = rows[end - 1] + 1 if end < active else out.shape[1]
@@ -115,7 +114,7 @@ def over_groups(
 
 
 def single(format: str, microkernel: Callable[[str, Any], Any]) -> Any:
-    """One token and float weights: rows are met as they come, by `microkernel` of rows.py."""
+    """One token and float weights: rows are multiplied in place, by `microkernel` of rows.py."""
     meet, unit_bytes = microkernel(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
     @inner
