@@ -1,4 +1,4 @@
-"""Kernels of one launch each: the ops of a source, and the threads that run them."""
+"""Kernels of one launch each: the functions of a source, and their grids."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -30,7 +30,7 @@ def alike(ops: Iterable[Op], grid: Callable[[Shape], Grid]) -> dict[str, Callabl
 
 
 def ranked(shape: Shape) -> Grid:
-    """A block for each token, with two numbers of every expert."""
+    """A block for each token, with two numbers of every expert in shared memory."""
     return Grid((shape["tokens"], 1, 1), THREADS, 8 * shape["experts"])
 
 
@@ -79,7 +79,7 @@ GRIDS: Mapping[str, Mapping[str, Callable[[Shape], Grid]]] = {
         "threshold_mask": ELEMENTS,
         "union_mask": NEURONS,
         "neuron_split": ELEMENTS,
-        "active_rows": one_block,  # of 16 neurons for each thread: all of most models'
+        "active_rows": one_block,  # of 16 neurons for each thread: enough for most models
         "add_counts": NEURONS,
         "where_active": ELEMENTS,
     },
@@ -133,7 +133,7 @@ APART = (
 def of_formats(
     op: str, source: str, grid: Callable[[Shape], Grid], formats: Iterable[str] = FORMATS
 ) -> dict[str, Launch]:
-    """A launch for each format; what was there before is updated where it is."""
+    """A launch for each format; the op updates its input in place."""
     signature = in_place(OPS[op].signature)
     return {name: Launch(source, op, signature, grid, name) for name in formats}
 

@@ -1,4 +1,4 @@
-"""Every CUDA kernel there is, one row each; variants of an op stand in order of preference."""
+"""Every CUDA kernel, one row each; an op's variants are in order of preference."""
 
 from collections.abc import Callable
 
@@ -191,7 +191,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
 
 
 def quantising(activations: str) -> tuple[Stage, ...]:
-    """What has to run before kernels whose row says so of its activations."""
+    """The kernel that rounds activations before kernels whose row requires it."""
     if activations not in QUANTISING:
         return ()
     return next(k.stages for k in CUDA_KERNELS if k.op == QUANTISING[activations])

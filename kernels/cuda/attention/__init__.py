@@ -1,1 +1,1 @@
-"""Attention over the cache."""
+"""Attention over the KV cache."""

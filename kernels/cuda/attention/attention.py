@@ -25,10 +25,10 @@ FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
 TENSOR_ROWS = 16
 TENSOR_HEADS = (64, 128)  # head_dim
 FEW_BUDGET = 34816  # bytes of staged cells
-RING, PIECE_CELLS, PIECE_BYTES = 3, 64, 17408  # pieces in shared memory; of one, at most
-BLOCKS = 384  # that take chunks by turns: about three for each multiprocessor of an H200
+RING, PIECE_CELLS, PIECE_BYTES = 3, 64, 17408  # pieces in shared memory; maximum head_dim of one
+BLOCKS = 384  # blocks that take chunks in turn: about three for each multiprocessor of an H200
 TENSOR_BLOCKS = 256
-ROW_WORDS = 9  # of shared memory beside a row's query and weights
+ROW_WORDS = 9  # of shared memory besides a row's query and weights
 
 Chunks = Callable[[Shape], int]
 
@@ -62,7 +62,7 @@ def chunks(shape: Shape) -> int:
 
 
 def partials(shape: Shape, chunks: Chunks = chunks) -> int:
-    """Floats of scratch: of each chunk the sums, the highest score and the sum of weights."""
+    """Floats of scratch: for each chunk the sums, the highest score and the sum of weights."""
     return min(shape["tokens"], FEW) * shape["heads"] * chunks(shape) * (shape["head_dim"] + 2)
 
 
@@ -87,7 +87,7 @@ def shared(shape: Shape, format: str, rows: int, staged: int, lists: int = 1) ->
 
 
 def few_tiles(shape: Shape) -> tuple[int, int, int]:
-    """Of few tokens: rows of a block, tiles by heads, and tiles by tokens."""
+    """For few tokens: rows of a block, tiles by heads, and tiles by tokens."""
     width, height, slices = tiling(shape, FEW_ROWS)
     tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
     rows = 1
@@ -110,12 +110,12 @@ def of_few(format: str, chunks: Chunks) -> Callable[[Shape], Grid]:
 
 
 def by_turns(shape: Shape, tiles: int, blocks: int) -> int:
-    """Of so many blocks those of a tile, which take its chunks by turns."""
+    """The number of blocks, of so many in all, that take a tile's chunks in turn."""
     return min(chunks(shape), max(1, blocks // max(tiles, 1)))
 
 
 def of_pieces(format: str) -> Callable[[Shape], Grid]:
-    """Blocks that take chunks by turns, piece by piece."""
+    """Blocks that take chunks in turn, piece by piece."""
 
     def grid(shape: Shape) -> Grid:
         (rows, of_heads, of_tokens), cells = few_tiles(shape), PIECE_CELLS

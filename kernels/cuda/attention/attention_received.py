@@ -1,5 +1,5 @@
-"""attention_received on a GPU: what is summed over all cells first, then a block for each chunk of
-them and KV head. Scores are made twice, and none of them is kept."""
+"""attention_received on a GPU: first each token's totals over all cells, then a block for each
+chunk of cells and KV head. Scores are computed twice, and none is stored."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ SCRATCH = "scratch: f32[tokens heads 2]"
 
 
 def staged(format: str) -> int:
-    """Cells whose keys a block has at a time."""
+    """Cells whose keys a block holds at a time."""
     return 32 if format == "F32" else 64
 
 
 def totals(shape: Shape) -> int:
-    """Floats of scratch: of each token and head the highest score and the sum of weights."""
+    """Floats of scratch: for each token and head the highest score and the sum of weights."""
     return 2 * shape["tokens"] * shape["heads"]
 
 

@@ -1,5 +1,5 @@
-"""Attention over pages and cells on the GPU: in chunks and tiles as attention.py has them, those of
-a text's pages before those of its cells."""
+"""Attention over pages and cells on the GPU: in chunks and tiles as in attention.py, a text's pages
+before its cells."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ MERGE_SIGNATURE = (
 
 
 def chunks_of_kivi(shape: Shape) -> int:
-    """Of all pages that a token may see, and then of cells."""
+    """Chunks of all pages that a token may see, and then of cells."""
     return -(-shape["slots"] * kivi.GROUP // CHUNK) + chunks(shape)
 
 

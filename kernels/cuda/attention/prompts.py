@@ -1,5 +1,5 @@
-"""Prompts that are read sparsely, on a GPU: estimates of heads' attention, the patterns that they
-see, and attention to what is seen."""
+"""Sparse attention for prompts on a GPU: estimates of heads' attention, their patterns, and
+attention to the selected cells."""
 
 from collections.abc import Callable
 
@@ -16,12 +16,12 @@ STRIPES = CHUNK - ROWS  # cells of a block: as stripe_sums.cu has it
 
 
 def plain(signature: str) -> str:
-    """Updated where it is, with a head's elements among the sizes."""
+    """In place, with a head's elements among the sizes."""
     return in_place(signature).replace("kv_heads*head_dim", "kv_heads head_dim")
 
 
 def seen(format: str) -> Callable[[Shape], Grid]:
-    """A block for some tokens of a head; the last begin first."""
+    """A block for some tokens of a head; the last tokens come first."""
 
     def grid(shape: Shape) -> Grid:
         memory = shared(shape, format, ROWS, staged(format))
@@ -51,7 +51,7 @@ def means(shape: Shape) -> int:
 
 
 def queries(shape: Shape) -> Grid:
-    """A block for each head of what may be the first of a block of queries."""
+    """A block for each head and possible first token of a block of queries."""
     return Grid((shape["tokens"], shape["heads"], 1), THREADS, 4 * shape["head_dim"])
 
 

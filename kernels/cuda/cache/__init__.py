@@ -1,1 +1,1 @@
-"""Ops that choose among the cells of a cache, and move what is kept."""
+"""Ops that select cells of a cache, and move the kept ones."""

@@ -1,5 +1,5 @@
-"""What becomes of a cache's cells, on a GPU: scores by their keys, choice, and the move of what is
-kept; extremes of pages, their scores and choice. What was there before is updated where it is."""
+"""Ops on a cache's cells on a GPU: scores by keys, selection, and compaction; page extremes, their
+scores and selection. All update in place."""
 
 from kernels.cuda.runtime.launch import THREADS, WARP, Grid, Launch, across, rows
 from kernels.shapes import in_place
@@ -9,8 +9,8 @@ from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.cache.pages import CHOICE, EXTREMES, FORMATS_OF_PAGES, SCORES
 from reference.op import Shape
 
-PARTS = 32  # in which directions of keys are added up: as cell_scores.cu has it
-PAGES = 32  # of a block that scores them: as pages.cu has it
+PARTS = 32  # parts in which directions of keys are summed: as in cell_scores.cu
+PAGES = 32  # pages scored by a block: as in pages.cu
 
 
 def by_head(signature: str) -> str:
@@ -51,7 +51,8 @@ def pages(shape: Shape) -> Grid:
 
 
 def scores_of_pages(shape: Shape) -> Grid:
-    """A block for some pages of a token's chooser, with its queries above zero and below."""
+    """A block for some pages of a token's chooser, with positive and negative parts of its
+    queries."""
     blocks = -(-shape["pages"] // PAGES), shape["choosers"], shape["tokens"]
     return Grid(blocks, THREADS, 8 * shape["head_dim"])
 

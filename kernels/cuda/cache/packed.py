@@ -1,5 +1,5 @@
-"""Groups of a text's tokens into pages on a GPU: two bits (KIVI), and two blocks' cells into one
-(MiniCache). Pages that were there before are updated where they are."""
+"""Packing groups of a text's tokens into pages on a GPU: two bits (KIVI), and two blocks' cells
+into one (MiniCache). Pages are updated in place."""
 
 from kernels.cuda.cache.cells import by_head
 from kernels.cuda.runtime.launch import THREADS, Grid, Launch
@@ -14,12 +14,12 @@ MOST = 16  # blocks of a sequence's head, whose pages are seldom due
 
 
 def of_groups(shape: Shape) -> Grid:
-    """A block for each head of what may be a token's group."""
+    """A block for each head of each potential group of a token."""
     return Grid((shape["tokens"], shape["kv_heads"], 1), THREADS)
 
 
 def of_tokens(shape: Shape) -> Grid:
-    """Blocks for each head of a sequence, which share what is due of it."""
+    """Blocks for each head of a sequence, which share the due groups."""
     return Grid((MOST, shape["kv_heads"], shape["sequences"]), THREADS)
 
 

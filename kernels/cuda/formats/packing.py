@@ -1,17 +1,17 @@
-"""Weights as CUDA kernels read them: what blocks have of each kind lies in a plane of its own, so
-that a thread loads 16 bytes of it at once, and its neighbours the bytes beside.
+"""Weights in the layout of CUDA kernels: each kind of a block's data is in a plane of its own, so
+that a thread loads 16 bytes of it at once, and neighbouring threads adjacent bytes.
 
-Planes begin at multiples of 16 bytes. Block formats have these, of blocks of 32 elements
+Planes begin at multiples of 16 bytes. Block formats have these, for blocks of 32 elements
 (codes.cuh):
 
 - the bits of codes, lowest first. A plane of k bits has k words of four bytes for each block;
-  elements 4c to 4c + 3 have theirs in word c % k, at bit k * (c // k) of the bytes. Codes of eight
-  bits are int8; others are not negative: integers raised, or names of a table's values;
-- where parts of a block have them, the integers that multiply d, a byte each. What multiplies m is
-  their upper half, or a byte beside;
+  elements 4c to 4c + 3 are in word c % k, at bit k * (c // k) of the bytes. Codes of eight
+  bits are int8; others are not negative: integers plus the zero point, or indices of a table;
+- where parts of a block have them, the integers that multiply d, a byte each. The factors of m are
+  their upper half, or a separate byte;
 - d, and m beside it, of each block of the file's format.
 
-Floats lie as in the file, or rounded to bfloat16.
+Floats are as in the file, or rounded to bfloat16.
 """
 
 from collections.abc import Iterable
@@ -26,12 +26,12 @@ from reference.formats import FORMATS
 from reference.op import Array
 
 ALIGNED = 16  # bytes
-TOGETHER = 2**16  # elements that are rounded at a time, so that what lies between stays in a cache
+TOGETHER = 2**16  # elements rounded at a time, so that intermediates stay in a cache
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Of a format whose blocks have to be taken apart bit by bit."""
+    """For formats whose blocks must be split bit by bit."""
 
     format: str
 
@@ -47,12 +47,12 @@ class Codes:
         return found
 
     def bytes(self, rows: int, row_bytes: int) -> int:
-        """Of the packed weight."""
+        """Bytes of the packed weight."""
         return self.begins(rows * row_bytes // FORMATS[self.format].block_bytes)[-1]
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of what packs."""
+        """sha256 of the packer."""
         return fingerprint(__name__, packer(self.format).fingerprint)
 
     def __call__(self, weight: Array) -> Array:
@@ -67,8 +67,8 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Planes(Codes):
-    """Of a format whose blocks have the planes as they are: `parts` are (begin, size) in bytes of a
-    block."""
+    """For formats whose blocks contain the planes as they are: `parts` are (begin, size) in bytes
+    of a block."""
 
     parts: tuple[tuple[int, int], ...]
 
@@ -77,7 +77,7 @@ class Planes(Codes):
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of what packs."""
+        """sha256 of the packer."""
         return fingerprint(__name__, repr(self))
 
     def __call__(self, weight: Array) -> Array:
@@ -93,17 +93,17 @@ class Planes(Codes):
 
 @dataclass(frozen=True, slots=True)
 class Bfloats:
-    """Of floats in another format, rounded to bfloat16."""
+    """For floats of another format, rounded to bfloat16."""
 
     format: str
 
     def bytes(self, rows: int, row_bytes: int) -> int:
-        """Of the packed weight."""
+        """Bytes of the packed weight."""
         return rows * FORMATS["BF16"].row_bytes(row_bytes // FORMATS[self.format].block_bytes)
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of what packs."""
+        """sha256 of the packer."""
         return fingerprint(__name__, repr(self))
 
     def __call__(self, weight: Array) -> Array:

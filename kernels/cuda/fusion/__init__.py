@@ -1,1 +1,1 @@
-"""Kernels that do at once what others do one after the other, with the same bits."""
+"""Fused kernels: one launch for the work of several, with the same bits."""

@@ -1,5 +1,5 @@
-"""Every fused kernel there is, one row each; of two that begin with the same kernel the longer one
-comes first."""
+"""Every fused kernel, one row each; of two that begin with the same kernel the longer one comes
+first."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,20 +18,20 @@ from reference.quantise_activations import BLOCK, ROUNDINGS
 
 
 def row(op: str, format: str | None = None, variant: str = "generic") -> CudaKernel:
-    """Of the table."""
+    """A row of the table."""
     wanted = op, format, variant
     return next(k for k in CUDA_KERNELS if (k.op, k.format, k.variant) == wanted)
 
 
 ADD, NORM, ROUND = row("add"), row("rms_norm"), row("quantise_activations")
-# by how names of kernels end that round what they make
+# by prefix of the names of kernels that round their outputs
 ROUNDS = {"_round": ROUND, "_round_256": row("quantise_activations_256")}
 ROUNDED = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]"
 TOKENS = (0, 1, 2, 7)
 HIDDEN = (1, 2, 31, 33, 127, 129, 2048)
 BLOCKS = {"tokens": TOKENS, "hidden": (32, 96, 160, 256, 768, 2048)}
 
-# A residual added, the sum normalised, what is normalised rounded
+# A residual added, the sum normalised, the norm's output rounded
 
 NORMED = "weight: f32[hidden], eps: f64 ->"
 ADDED = f"x: f32[tokens hidden], y: f32[tokens hidden], {NORMED} sum: f32[tokens hidden]"
@@ -81,7 +81,7 @@ def _gated(op: str, ending: str) -> Fused:
     )
 
 
-# Weights that meet the same few tokens
+# Weights with the same few tokens as input
 
 JOINED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")
 JOINED_SOURCES = {
@@ -134,12 +134,12 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
 
 
 def whole_rows(shape: Shape, format: str | None) -> Shape:
-    """Of whole blocks; and of whole blocks of activations, where these are rounded."""
+    """Rows are whole blocks, of activations too where these are rounded."""
     block = max(FORMATS[format or "F32"].block, BLOCK if format not in linear.FLOATS else 1)
     return {**shape, "hidden": -(-shape["hidden"] // block) * block}
 
 
-# Queries and keys turned, keys and values put into their caches
+# Queries and keys rotated, keys and values written to their caches
 
 ROPE_WRITE = (
     "q: f32[tokens heads head_dim], k: f32[tokens kv_heads head_dim], v: f32[tokens width],"
@@ -198,7 +198,7 @@ def _rope_write(rope: str, format: str) -> Fused:
     )
 
 
-# What few tokens attend to, merged and rounded; attention has a q and a scale of its own already
+# Attention of few tokens, merged and rounded; attention has a q and a scale of its own already
 
 MERGE_ROUND_SIGNATURE = (
     f"{attention.MERGE_SIGNATURE}, codes: i8[tokens heads head_dim],"

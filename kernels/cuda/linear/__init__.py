@@ -1,1 +1,1 @@
-"""Products with a weight matrix."""
+"""Products with weights."""

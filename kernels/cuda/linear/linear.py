@@ -1,10 +1,11 @@
-"""linear on a GPU. Up to eight tokens meet some rows of the weight (functions linear_1 to
-linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh).
+"""linear on a GPU. Up to eight tokens are multiplied by some rows of the weight per warp (functions
+linear_1 to linear_8), more tokens in tiles; the grids decide which function runs. All sum in one
+order (linear.cuh).
 
-Block formats are packed (packing.py) and meet activations in blocks of int8, floats lie as in the
-file. `tensor` multiplies F16 and BF16 by activations in parts (linear_tensor.cuh), which are made
-before tiles. `bf16` has floats rounded to bfloat16, and many tokens multiplied by the device's own
-library.
+Block formats are packed (packing.py) and multiplied by activations in int8 blocks; floats are as in
+the file. `tensor` multiplies F16 and BF16 by activations split into parts (linear_tensor.cuh),
+which are computed before tiles. `bf16` has floats rounded to bfloat16, and many tokens multiplied
+by the device's library.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,22 +31,22 @@ EXPERTS = (
     " ends: i32[experts], weight: format[held out hidden], slots: i32[experts]"
     " -> out: f32[tokens out]"
 )
-FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the tokens that it takes at most
-FEW_OF_BLOCKS = {1: 2, 8: 4}  # those of block formats, whose eight are on tensor cores
+FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the maximum number of tokens
+FEW_OF_BLOCKS = {1: 2, 8: 4}  # those of block formats, whose function of eight uses tensor cores
 FEW_WARPS, WARP = 4, 32
 FEW_IN_PARTS = {8: 4}
 PARTS = {"F16": 2, "BF16": 3}  # of an activation
-IN_PARTS = {"F16": "f16x2", "BF16": "bf16x3"}  # what the judge calls that
+IN_PARTS = {"F16": "f16x2", "BF16": "bf16x3"}  # the judge's name for that
 ITEM, HALF = 64, 32  # elements
-FEW_STAGES, STAGES = 4, 3  # items of few tokens, and halves of tiles, in shared memory at once
-LEAST_OF_128 = 257  # tokens: of fewer, tiles of 128 would leave multiprocessors with nothing
+FEW_STAGES, STAGES = 4, 3  # items of few tokens, and halves of tiles, staged in shared memory
+LEAST_OF_128 = 257  # tokens below which tiles of 128 would leave multiprocessors idle
 NOTHING = Grid((0, 0, 0), WARP)
 Tiles = Callable[[Shape], Grid]
 
 
 def few(most: int, rows_of_warp: Mapping[int, int]) -> Callable[[Shape], Grid]:
-    """A warp for some rows and all tokens, where these are at most so many and more than what is
-    the next fewer there."""
+    """A warp for some rows and all tokens, where these are at most so many, and too many for the
+    next smaller function."""
     fewer = max((tokens for tokens in rows_of_warp if tokens < most), default=0)
 
     def grid(shape: Shape) -> Grid:
@@ -63,8 +64,8 @@ def many(shape: Shape) -> bool:
 
 
 def tiles(size: int, least: int = 0, most: int = 2**31, shared: int = 0) -> Tiles:
-    """A block of threads for each tile of so many rows and tokens, where these are many, and from
-    `least` to `most`; with so much `shared` memory beside what is declared."""
+    """A block of threads for each tile of so many rows and tokens, for `least` to `most` tokens;
+    with `shared` bytes of dynamic shared memory."""
 
     def grid(shape: Shape) -> Grid:
         if not many(shape) or not least <= shape["tokens"] <= most:
@@ -95,7 +96,7 @@ def runs(shape: Shape) -> Grid:
 
 
 def in_parts(format: str) -> Callable[[Shape], int]:
-    """Of scratch, for many tokens: their parts and, of float16, the powers of their halves."""
+    """Scratch for many tokens: their parts and, of float16, the powers of their halves."""
 
     def size(shape: Shape) -> int:
         elements = shape["tokens"] * whole_items(shape)["hidden"] if many(shape) else 0
@@ -116,7 +117,7 @@ def of_experts(shape: Shape) -> Grid:
 
 
 def rounded(shape: Shape) -> int:
-    """Of scratch, for many tokens in bfloat16."""
+    """Scratch for many tokens in bfloat16."""
     return -(-shape["tokens"] * shape["hidden"] // 2) if many(shape) else 0
 
 

@@ -1,1 +1,1 @@
-"""Ops that carry a state from token to token."""
+"""Recurrent ops, which carry a state from token to token."""

@@ -1,5 +1,5 @@
-"""Ops that go through tokens in order, on a GPU: causal_conv1d, ssm_scan, ssm_scan_heads and
-gated_delta_net. States are updated where they are."""
+"""Recurrent ops on a GPU: causal_conv1d, ssm_scan, ssm_scan_heads and gated_delta_net. States are
+updated in place."""
 
 from kernels.cuda.runtime.launch import Launch, items
 from kernels.shapes import in_place

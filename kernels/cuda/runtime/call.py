@@ -1,7 +1,5 @@
-"""A CUDA kernel bound to arrays of the host: copied to the device, run, and copied back.
-
-Device memory of outputs begins as NaN between canaries.
-"""
+"""A CUDA kernel bound to host arrays: copied to the device, run, and copied back. Device memory of
+outputs is pre-filled with NaN between canaries."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +18,11 @@ from reference.op import Arguments, Array, Shape
 from reference.quantise_activations import BLOCK, QUANTISING
 
 CANARY = 0xA5
-MARGIN = 256  # bytes on each side, so that what lies between begins where device memory does
+MARGIN = 256  # bytes on each side, a multiple that keeps the output's alignment
 
 
 def stages(kernel: CudaKernel) -> tuple[Stage, ...]:
-    """All that runs, with the rounding of activations first where the kernel reads them so."""
+    """All stages, preceded by rounding of activations where the kernel reads them so."""
     from kernels.cuda.table import quantising
 
     return (*quantising(kernel.activations), *kernel.stages)
@@ -33,8 +31,8 @@ def stages(kernel: CudaKernel) -> tuple[Stage, ...]:
 def calls(
     device: Device, stages: Iterable[Stage], arguments: Mapping[str, Any], shape: Shape
 ) -> list[Callable[[], None]]:
-    """What the stages have the device do at these sizes, in order; `arguments` has the address of
-    each array and each scalar."""
+    """The device's calls at these sizes, in order; `arguments` has the address of each array and
+    each scalar."""
     found: list[Callable[[], None]] = []
     for stage in stages:
         if isinstance(stage, Product):
@@ -46,7 +44,8 @@ def calls(
 
 
 class _Output:
-    """Device memory of an output, between canaries where the device finds no strays itself."""
+    """Device memory of an output, between canaries unless the device detects stray writes
+    itself."""
 
     def __init__(self, device: Device, name: str, array: Array) -> None:
         self._device, self._name, self._array = device, name, array
@@ -74,7 +73,7 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A weight's rows where they lie on the device already, so many bytes apart."""
+    """A weight's rows in device memory, so many bytes apart."""
 
     buffer: Buffer
     stride: int
@@ -83,9 +82,9 @@ class Rows:
 def bind(
     kernel: CudaKernel, inputs: Arguments, outputs: Mapping[str, Array], rows: Rows | None = None
 ) -> Callable[[int, Sequence[int]], None]:
-    """The kernel over these arrays, on the current device, the weight's `rows` instead of the
-    array if given; a run raises KernelError for what the device finds wrong, and for writes beyond
-    an output."""
+    """Bind the kernel to these arrays on the current device, with the weight's `rows` instead of
+    the array if given; a run raises KernelError for faults that the device detects, and for writes
+    beyond an output."""
     device = current()
     for output, source in kernel.in_place:
         outputs[output][...] = inputs[source]
@@ -113,7 +112,7 @@ def bind(
 
 
 def packed_weights(kernel: CudaKernel, inputs: Arguments) -> dict[str, Array]:
-    """Those that do not lie on the device as they do in a file."""
+    """Weights that are laid out differently from the file."""
     if not kernel.pack:
         return {}
     weights = (argument.name for argument in kernel.spec.inputs if argument.dtype == "format")
@@ -121,8 +120,8 @@ def packed_weights(kernel: CudaKernel, inputs: Arguments) -> dict[str, Array]:
 
 
 def device_sizes(kernel: CudaKernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that stages name of arrays as they lie on the device, such as bytes of rows;
-    those of the op's own signature go before them."""
+    """Sizes in stages' signatures of arrays as laid out on the device, such as bytes of rows; those
+    of the op's own signature take precedence."""
     found: dict[str, int] = {}
     for argument in (a for stage in kernel.stages for a in stage.arguments):
         for axis, size in zip(argument.axes, shapes.get(argument.name, ()), strict=False):
@@ -131,7 +130,7 @@ def device_sizes(kernel: CudaKernel, shapes: Mapping[str, tuple[int, ...]]) -> d
 
 
 def between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:
-    """Bytes of what stages hand on to one another."""
+    """Bytes of the stages' intermediate arrays."""
     found = {}
     if kernel.activations in QUANTISING:
         tokens, hidden = shape["tokens"], shape["hidden"]

@@ -9,9 +9,9 @@ from kernels.cuda.runtime.product import Factors
 
 
 class Cublas:
-    """A handle of our own on the GPU that is current, which nobody else gives another stream or
-    mode: so equal products have equal bits, as the library promises for one stream. DeviceError
-    where it is not installed or has no room."""
+    """A cuBLAS handle of our own on the current GPU, whose stream and mode nobody else changes:
+    equal products then have equal bits, as the library promises for one stream. DeviceError where
+    it is not installed or has no memory."""
 
     def __init__(self) -> None:
         try:
@@ -30,10 +30,8 @@ class Cublas:
         self.version = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
     def multiply(self, factors: Factors) -> None:
-        """On CuPy's current stream, which must not be recording: CuPy's binding refuses that.
-
-        Alpha and beta are read at once. The workspace is cuBLAS's own.
-        """
+        """Multiply on CuPy's current stream, which must not be capturing: CuPy's binding refuses
+        that. Alpha and beta are read at once. The workspace is cuBLAS's own."""
         f, cublas, runtime = factors, self._cublas, self._runtime
         ours: Any = np.array([1, 0], np.float32)  # alpha and beta
         bfloat, single = runtime.CUDA_R_16BF, runtime.CUDA_R_32F

@@ -1,6 +1,6 @@
-"""Kernels that begin before the one before them has ended (programmatic dependent launch): CuPy's
-binding cannot give a launch that attribute, so the driver is asked. Names and numbers are cuda.h's.
-"""
+"""Programmatic dependent launch: kernels that begin before their predecessor has ended. CuPy's
+binding cannot set that launch attribute, so the driver is called. Names and numbers are
+cuda.h's."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -41,7 +41,8 @@ class Config(ctypes.Structure):
 
 
 def early_launch(library: str = "libcuda.so.1") -> EarlyLaunch | None:
-    """What launches a function of an address so, on a stream; None of a driver before CUDA 11.8."""
+    """The function that launches a kernel by address so, on a stream; None for a driver before CUDA
+    11.8."""
     try:
         ask = ctypes.CDLL(library).cuLaunchKernelEx
     except (OSError, AttributeError):

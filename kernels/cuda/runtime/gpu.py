@@ -20,8 +20,8 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class Gpu:
-    """A Device; `stream` is CuPy's, on which it does everything. DeviceError where there is none,
-    or one that is too old."""
+    """A Device; `stream` is CuPy's, used for everything. DeviceError where there is none, or one
+    that is too old."""
 
     bounded = emulated = False
 
@@ -50,7 +50,9 @@ class Gpu:
                 f"{self.name} has compute capability {self.capability / 10}: {OLDEST / 10} at least"
             )
         self._device = cupy.cuda.Device(number)
-        with self._said():  # another program's alone, say, or without memory for a context
+        with (
+            self._said()
+        ):  # another program's exclusively, for example, or without memory for a context
             self._device.use()
             self.stream = cupy.cuda.Stream(non_blocking=True)
         self._modules: dict[Path, Any] = {}
@@ -134,7 +136,7 @@ class Gpu:
 
     def prepare(self, stage: Stage) -> None:
         if isinstance(stage, Product):
-            _ = self._cublas  # cannot be made while something is recorded
+            _ = self._cublas  # cannot be created during capture
         elif stage.digest not in self._functions:
             path = nvrtc.kept(stage, self.capability)
             with self._said():
@@ -148,7 +150,7 @@ class Gpu:
         self.prepare(launch)
         function = self._functions[launch.digest]
         with self._said(), self.stream:
-            # has to be said of what goes beyond 48 KiB, and what the kernel declares counts
+            # must be requested beyond 48 KiB, including the kernel's static memory
             if grid.shared > self._shared.get(launch.digest, 0):
                 function.max_dynamic_shared_size_bytes = self._shared[launch.digest] = grid.shared
             if launch.waits and self._early:
@@ -182,7 +184,7 @@ class Gpu:
 
     @contextmanager
     def _said(self) -> Iterator[None]:
-        """CuPy's errors as ours."""
+        """Translate CuPy's errors into ours."""
         try:
             yield
         except self._errors as error:
@@ -190,7 +192,7 @@ class Gpu:
 
 
 def driver() -> str:
-    """The version of the driver that is loaded, e.g. 580.95.05, where the system tells it."""
+    """The version of the loaded driver, e.g. 580.95.05, if the system tells it."""
     try:
         told = DRIVER.read_text()
     except OSError:
@@ -200,10 +202,10 @@ def driver() -> str:
 
 
 def _of_driver(runtime: Any) -> str:
-    """What is wrong with the driver; "" if nothing is."""
+    """The complaint about the driver; "" if there is none."""
     has, wants = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     if not has:
         return "there is no NVIDIA driver"
-    if has // 1000 < wants // 1000:  # within a major version they go together
+    if has // 1000 < wants // 1000:  # compatible within a major version
         return f"the driver is for CUDA {has // 1000}, CuPy for CUDA {wants // 1000}"
     return ""

@@ -49,7 +49,7 @@ class CudaKernel:
 
     @property
     def launches(self) -> list[Launch]:
-        """Those of its stages that are compiled."""
+        """Its stages that are compiled."""
         return [stage for stage in self.stages if isinstance(stage, Launch)]
 
     @property
@@ -58,20 +58,20 @@ class CudaKernel:
         return any(isinstance(stage, Product) for stage in self.stages)
 
     def lacks(self, device: Device) -> list[str]:
-        """What a device has not got that it needs."""
+        """What it needs and a device lacks."""
         too_old = device.capability < self.capability
         library = self.multiplies and not device.library
         return [f"sm_{self.capability}"] * too_old + ["cuBLAS"] * library
 
     def missing(self) -> list[str]:
-        """What this machine lacks for it."""
+        """What it needs and this machine lacks."""
         try:
             return self.lacks(current())
         except DeviceError:
             return ["a GPU"]
 
     def conditions(self) -> str:
-        """All that its row says beside the stages, for the certificate."""
+        """Everything in its row besides the stages, for the certificate."""
         takes = "" if self.takes is any_shape else fingerprint_of(self.takes)
         scratch = fingerprint_of(self.scratch) if self.scratch else ""
         rest = (self.activations, self.numerics, self.in_place, scratch, self.capability)

@@ -32,8 +32,8 @@ C_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`blocks` [x, y, z] of `threads` each, with so many bytes of `shared` memory a block beside
-    what the kernel declares."""
+    """`blocks` [x, y, z] of `threads` each, with so many bytes of dynamic `shared` memory per
+    block."""
 
     blocks: tuple[int, int, int]
     threads: int
@@ -77,20 +77,20 @@ def halves_of_heads(shape: Shape) -> Grid:
 
 
 def one_block(shape: Shape) -> Grid:
-    """Of as many threads as there can be."""
+    """One block of as many threads as possible."""
     return Grid((1, 1, 1), MOST_THREADS)
 
 
 @cache
 def ours() -> dict[str, Path]:
-    """Sources and headers of these folders, by their names, of which no two are the same."""
+    """Sources and headers of these folders, by their unique names."""
     return {path.name: path for path in sorted(FOLDER.rglob("*.cu*"))}
 
 
 @cache
 def sources(name: str, folder: Path) -> tuple[tuple[str, str], ...]:
-    """A file of a folder and all that it includes, as (name, text), sorted; a file of somebody's
-    may include ours."""
+    """A file of a folder and all that it includes, as (name, text), sorted; third-party files may
+    include ours."""
     where = folder / name if (folder / name).exists() else ours().get(name, folder / name)
     text = MADE[name]() if name in MADE else where.read_text()
     found = {name: text}
@@ -101,11 +101,9 @@ def sources(name: str, folder: Path) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class Launch:
-    """A function of NAME.cu, made for a `format` where it has one: the word FORMAT in its source.
-
-    `grid(shape)` gives the launch for the sizes that the signature names; `folder` is where the
-    source and what it includes lie.
-    """
+    """A function of NAME.cu, compiled for a `format` where it has one: the word FORMAT in its
+    source. `grid(shape)` gives the launch configuration for the sizes that the signature names;
+    `folder` contains the source and its includes."""
 
     source: str
     function: str
@@ -125,7 +123,7 @@ class Launch:
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
-        """The named sizes, in the order in which the function takes them."""
+        """The named sizes, in the order of the function's parameters."""
         axes = (axis for argument in self.arguments for axis in argument.axes)
         return tuple(dict.fromkeys(axis for axis in axes if axis.isidentifier()))
 
@@ -137,13 +135,13 @@ class Launch:
 
     @cached_property
     def defines(self) -> tuple[str, ...]:
-        """Options of a compiler."""
+        """Compiler options."""
         return (f"-DFORMAT={self.format.lower()}",) if self.format else ()
 
     @cached_property
     def waits(self) -> bool:
-        """Whether it waits for the kernel before it in what it does first, so that it may begin
-        before that has ended: all functions of its source do, or none."""
+        """Whether it begins by waiting for its predecessor, so that it may be launched before that
+        has ended: all functions of its source do, or none."""
         return "wait_for_former();" in self.files[self.source]
 
     @property
@@ -167,11 +165,12 @@ class Launch:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of this and of what gives its grid."""
+        """sha256 of this and of the function that gives its grid."""
         return hashlib.sha256((self.digest + fingerprint_of(self.grid)).encode()).hexdigest()
 
     def values(self, arguments: Mapping[str, Any], shape: Shape) -> list[Any]:
-        """What it is called with: `arguments` has the address of each array and each scalar."""
+        """The values of its parameters: `arguments` has the address of each array and each
+        scalar."""
         found = [
             np.uint64(arguments[a.name]) if a.axes else DTYPES[a.dtype](arguments[a.name])
             for a in self.arguments

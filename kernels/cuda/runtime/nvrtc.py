@@ -21,8 +21,8 @@ _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Machine code, and what a thread (`registers`, bytes of `spills`) and a block (bytes of
-    `shared` memory that it declares) of it take."""
+    """Machine code, and its resources: per thread (`registers`, bytes of `spills`) and per block
+    (bytes of static `shared` memory)."""
 
     cubin: bytes
     registers: int
@@ -43,7 +43,7 @@ def missing() -> str:
 
 @cache
 def tools() -> dict[str, str]:
-    """Versions of CuPy and the compiler, and the options it is given."""
+    """Versions of CuPy and the compiler, and the compiler's options."""
     if missing():
         return {}
     import cupy
@@ -54,20 +54,21 @@ def tools() -> dict[str, str]:
 
 
 def compiled(launch: Launch, capability: int) -> Compiled:
-    """For GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first words."""
+    """Compile for GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first
+    error."""
     cubin, log = _program(launch.source, launch.folder, launch.defines, capability)
     return Compiled(cubin, *_resources(launch, log))
 
 
 def kept(launch: Launch, capability: int) -> Path:
-    """The machine code in the cache folder of all functions of its source, compiled if it was not
-    before by this compiler, or if it is not what was kept."""
+    """The machine code of all functions of its source from the cache folder, compiled if it is
+    missing there or damaged."""
     name = _name(launch, capability)
     code, digest = read(name), read(f"{name}.sha256")
     if code is None or digest != _digest(name, code):
         if code is not None:
             say(f"{name} in the cache folder is damaged or another's: it is compiled anew")
-        # not `compiled`: a compiler that words its log in another way makes code nonetheless
+        # not `compiled`: a compiler with another log format compiles nonetheless
         code, log = _program(launch.source, launch.folder, launch.defines, capability)
         keep(f"{name}.log", log.encode())
         keep(name, code)
@@ -76,7 +77,7 @@ def kept(launch: Launch, capability: int) -> Path:
 
 
 def resources(launch: Launch, capability: int) -> Compiled | None:
-    """What the machine code that is kept takes; None if there is none, or nothing known of it."""
+    """The resources of the stored machine code; None if there is none, or they are unknown."""
     name = _name(launch, capability)
     code, log = read(name), read(f"{name}.log")
     if code is None or not log or f"'{launch.function}'" not in log.decode():
@@ -85,13 +86,13 @@ def resources(launch: Launch, capability: int) -> Compiled | None:
 
 
 def _name(launch: Launch, capability: int) -> str:
-    """Of what this compiler makes of its source, in the cache folder."""
+    """The name of this compiler's output for its source, in the cache folder."""
     words = f"{launch.source_digest} {sorted(tools().items())}"
     return f"cuda/{hashlib.sha256(words.encode()).hexdigest()[:32]}-sm_{capability}.cubin"
 
 
 def _digest(name: str, code: bytes) -> bytes:
-    """Of code that was kept under this name, not of another's."""
+    """Digest of code stored under this name, and no other."""
     return hashlib.sha256(name.encode() + b"\0" + code).hexdigest().encode()
 
 
@@ -99,7 +100,7 @@ def _digest(name: str, code: bytes) -> bytes:
 def _program(
     source: str, folder: Path, defines: tuple[str, ...], capability: int
 ) -> tuple[bytes, str]:
-    """Machine code of all functions of a source, and what the compiler says of them."""
+    """Machine code of all functions of a source, and the compiler's log."""
     options = (*OPTIONS, f"-arch=sm_{capability}", *defines)
     try:
         return _COMPILER.compiled(source, dict(sources(source, folder)), options)
@@ -112,7 +113,7 @@ _COMPILER = Compiler()
 
 
 def _resources(launch: Launch, log: str) -> tuple[int, int, int]:
-    """Registers, bytes spilled and bytes of shared memory of the function, by what ptxas says."""
+    """Registers, bytes spilled and bytes of shared memory of the function, from ptxas' log."""
     parts = log.split("Compiling entry function ")
     (own,) = [part for part in parts if part.startswith(f"'{launch.function}'")]
     used, spilt = _USED.search(own), _SPILLS.search(own)

@@ -1,7 +1,7 @@
-"""How many blocks of threads a multiprocessor holds at once, by what each takes.
+"""Occupancy: how many blocks of threads a multiprocessor holds at once.
 
 The limits are those of the CUDA C++ Programming Guide's table of compute capabilities, and the
-units in which registers and shared memory are given out those of NVIDIA's occupancy calculator.
+allocation units of registers and shared memory those of NVIDIA's occupancy calculator.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from kernels.cuda.runtime.launch import WARP
 
 REGISTERS = 2**16  # of a multiprocessor
 PARTITIONS = 4  # each has a scheduler, and its warps' registers are its own
-REGISTER_UNIT, SHARED_UNIT = 256, 128  # registers of a warp; bytes of a block
+REGISTER_UNIT, SHARED_UNIT = 256, 128  # allocation units: registers of a warp; bytes of a block
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a multiprocessor: `warps` and `blocks` at once, bytes of `shared` memory, of which each
-    block takes `reserved` more than it asks for."""
+    """A multiprocessor's limits: `warps` and `blocks` at once, bytes of `shared` memory, of which
+    each block takes `reserved` more than it requests."""
 
     warps: int
     blocks: int
@@ -34,13 +34,13 @@ LIMITS = {
 
 
 def limits(capability: int) -> Limits:
-    """Of the newest known capability that is not beyond it."""
+    """The limits of the newest known capability up to this one."""
     return LIMITS[max(known for known in LIMITS if known <= max(capability, min(LIMITS)))]
 
 
 def blocks_at_once(capability: int, threads: int, registers: int, shared: int) -> int:
-    """Blocks of so many threads, with so many registers each, and bytes of shared memory a block;
-    0 if not even one fits."""
+    """Concurrent blocks of so many threads, with so many registers each, and bytes of shared memory
+    per block; 0 if not even one fits."""
     of, warps = limits(capability), -(-threads // WARP)
     warp = -(-max(registers, 1) * WARP // REGISTER_UNIT) * REGISTER_UNIT
     by_registers = REGISTERS // PARTITIONS // warp * PARTITIONS // warps

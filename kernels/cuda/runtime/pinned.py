@@ -1,4 +1,4 @@
-"""Memory of the host that a GPU copies from and to by itself, through CuPy."""
+"""Pinned host memory for asynchronous copies, through CuPy."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -8,12 +8,15 @@ import numpy as np
 
 from reference.op import Array
 
-PIECE, PIECES = 256 << 10, 32  # a step writes a few, and one or two steps are ahead of the GPU
+PIECE, PIECES = (
+    256 << 10,
+    32,
+)  # a step writes a few, and the host is one or two steps ahead of the GPU
 
 
 class Pinned:
-    """Pieces that take turns at what goes over to a GPU on a `stream`: each is written to again
-    when its copy is over. `copy(kind, target, source, size)` has one made there."""
+    """Staging buffers for copies to a GPU on a `stream`, used in rotation: each is rewritten once
+    its copy is done. `copy(kind, target, source, size)` enqueues a copy."""
 
     def __init__(self, cupy: Any, stream: Any, copy: Callable[[str, int, int, int], None]) -> None:
         self._cuda, self._stream, self._copy = cupy.cuda, stream, copy
@@ -22,7 +25,7 @@ class Pinned:
         self._turn = 0
 
     def write(self, target: int, array: Array) -> None:
-        """A contiguous array to the GPU's memory; the array may change afterwards."""
+        """Copy a contiguous array to GPU memory; the array may change afterwards."""
         for begin, size in _pieces(array.nbytes):
             over, place = self._over[self._turn], self._memory.ptr + self._turn * PIECE
             over.synchronize()
@@ -32,8 +35,8 @@ class Pinned:
             self._turn = (self._turn + 1) % PIECES
 
     def ask(self, source: int, size: int) -> Callable[[], Array]:
-        """Bytes of the GPU's memory, when all is done that the stream was asked for before; what is
-        given waits for them. Whoever never waits may let go: the next copy comes after this one."""
+        """Copy bytes of GPU memory when all earlier work on the stream is done; the returned object
+        waits for them. It may be dropped without waiting: the next copy comes after this one."""
         memory = self._cuda.alloc_pinned_memory(max(size, 1))
         there = self._cuda.Event(disable_timing=True)
         self._copy("DeviceToHost", memory.ptr, source, size)
@@ -49,5 +52,5 @@ class Pinned:
 
 
 def _pieces(size: int) -> Iterator[tuple[int, int]]:
-    """Where each begins, and its bytes."""
+    """Begins and sizes of pieces."""
     return ((begin, min(PIECE, size - begin)) for begin in range(0, size, PIECE))

@@ -1,4 +1,4 @@
-"""Products of matrices by the device's own library, where no kernel of ours does them."""
+"""Matrix products by the device's own library, where no kernel of ours does them."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -48,17 +48,17 @@ class Product:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of its signature and of what asks the library."""
+        """sha256 of its signature and of the code that calls the library."""
         source = digest_of("kernels.cuda.runtime.product", "kernels.cuda.runtime.cublas")
         return hashlib.sha256(f"{source}\0{self.signature}".encode()).hexdigest()
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of this and of what says when."""
+        """sha256 of this and of the function that tells when."""
         return hashlib.sha256((self.digest + fingerprint_of(self.when)).encode()).hexdigest()
 
     def factors(self, arguments: Mapping[str, Any], shape: Shape) -> Factors:
-        """What is multiplied: `arguments` has the address of each array."""
+        """The operands: `arguments` has the address of each array."""
         x, weight, out = self.arguments
         (tokens, hidden), (rows, _) = x.axes, weight.axes
         return Factors(

@@ -1,12 +1,11 @@
-"""The machine code of CUDA kernels, read: what loads how many bytes, what waits for it, and what
-tensor cores get to do. nvdisasm prints it, which needs no GPU; it comes with a CUDA toolkit or in
-the wheel nvidia-cuda-nvdisasm.
+"""Reads the machine code of CUDA kernels: loads and their widths, what waits for them, and tensor
+core instructions. nvdisasm disassembles it, without a GPU; it comes with a CUDA toolkit or in the
+wheel nvidia-cuda-nvdisasm.
 
-An instruction of these GPUs is 128 bits, the upper of which say how it is scheduled: for how many
-cycles the warp issues nothing behind it, which of six scoreboards is raised until its result is
-there, and which ones it waits for (Jia et al., arXiv 1804.06826, section 2.1). A warp issues in
-order: whoever waits holds up all behind it, so how many bytes are on their way from memory can be
-read off.
+An instruction of these GPUs is 128 bits, the upper of which control scheduling: for how many cycles
+the warp issues nothing after it, which of six scoreboards is set until its result arrives, and
+which ones it waits for (Jia et al., arXiv 1804.06826, section 2.1). A warp issues in order: a
+waiting instruction blocks all after it, so the bytes in flight from memory can be read off.
 """
 
 import re
@@ -38,14 +37,16 @@ FIRST_PARAMETER = {75: 0x160, 80: 0x160, 90: 0x210}  # where they lie in constan
 SCOREBOARDS = 6
 NO_RESULT = ("ST", "RED", "LDGSTS", "LDGDEPBAR", "DEPBAR", "BRA", "BSSY", "BSYNC", "CALL", "RET")
 NOTHING: frozenset[str] = frozenset()
-Origins = dict[str, frozenset[str]]  # the arrays from whose addresses a register's value is made
+Origins = dict[
+    str, frozenset[str]
+]  # the arrays from whose addresses a register's value is computed
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`opcode` with its modifiers, e.g. LDG.E.128.CONSTANT, and `operands` as they are printed.
-    `stall`: cycles until the next; `sets`: the scoreboard that its result lowers again, None if it
-    has none; `waits`: those that have to be down before it is issued; `label`: where it jumps."""
+    """`opcode` with its modifiers, e.g. LDG.E.128.CONSTANT, and `operands` as printed. `stall`:
+    cycles until the next; `sets`: the scoreboard that its result clears, None without one; `waits`:
+    scoreboards that must be clear before it is issued; `label`: its jump target."""
 
     address: int
     predicate: str
@@ -62,23 +63,23 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """That a thread loads or stores by it."""
+        """Bytes that a thread loads or stores by it."""
         found = _WIDTH.search(self.opcode)
         return int(found[1].strip("US")) // 8 if found else 4
 
     @property
     def loads(self) -> bool:
-        """Whether it asks global memory for something."""
+        """Whether it loads from global memory."""
         return self.stem in ("LDG", "LDGSTS")
 
     @property
     def multiplies(self) -> bool:
-        """Whether tensor cores do it."""
+        """Whether it is a tensor core instruction."""
         return self.stem in ("HMMA", "IMMA")
 
     @property
     def copies(self) -> bool:
-        """Whether it only puts one register's value into another."""
+        """Whether it only copies a register."""
         if self.stem == "MOV":
             return self.operands[1][0] == "R"
         plain = self.opcode.startswith("IMAD.MOV") and self.operands[1:3] == ("RZ", "RZ")
@@ -86,7 +87,7 @@ class Instruction:
 
     @property
     def writes(self) -> frozenset[str]:
-        """Registers."""
+        """Registers written."""
         own = next((o for o in self.operands if not re.match(r"!?U?P(\d|T)", o)), "")
         found = _REGISTER.match(own)
         if not found or self.stem.endswith("SETP") or self.stem.startswith(NO_RESULT):
@@ -102,7 +103,7 @@ class Instruction:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Registers, as far as they are named: of what tensor cores take the first of a run."""
+        """Registers read, as far as they are named: of tensor core operands the first of a run."""
         own = self.writes
         rest = self.operands[1:] if own else self.operands
         found = [match for word in rest for match in _REGISTER.finditer(word)]
@@ -115,7 +116,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load from global memory: `bytes` a thread of the array of this name, or of one of several
+    """A load from global memory: `bytes` per thread of the array of this name, or of one of several
     ("weight|weight_1"), "" if that cannot be told."""
 
     instruction: Instruction
@@ -132,29 +133,29 @@ class Load:
 
 @dataclass(frozen=True)
 class Loop:
-    """What stands between a label and a jump back to it."""
+    """The code between a label and a jump back to it."""
 
     instructions: tuple[Instruction, ...]
     loads: tuple[Load, ...]
 
     @cached_property
     def bytes(self) -> int:
-        """That a thread loads in one turn."""
+        """Bytes that a thread loads per iteration."""
         return sum(load.bytes for load in self.loads)
 
     @cached_property
     def products(self) -> int:
-        """Of tensor cores."""
+        """Tensor core instructions."""
         return sum(one.multiplies for one in self.instructions)
 
     def count(self, stem: str) -> int:
         return sum(one.stem == stem for one in self.instructions)
 
     def cycles(self, turns: int, far: float, near: float, cold: Collection[str]) -> float:
-        """That a warp alone takes for so many turns, if loads of `cold` arrays are `far` cycles
-        away and all others `near`, and the first turn's own have just been asked for."""
+        """Cycles of a lone warp for so many iterations, if loads of `cold` arrays take `far` cycles
+        and all others `near`, and the first iteration's own have just been issued."""
         away = {x.instruction.address: far if x.is_of(cold) else near for x in self.loads}
-        down = [0.0] * SCOREBOARDS  # when each is
+        down = [0.0] * SCOREBOARDS  # when each is issued
         for one in self.instructions:
             if one.sets is not None and away.get(one.address) == far:
                 down[one.sets] = far
@@ -169,8 +170,8 @@ class Loop:
 
     @cached_property
     def copies_of_loads(self) -> tuple[Instruction, ...]:
-        """Copies of what a load of the same turn gave: they wait for it, so that it is not under
-        way while something else is done."""
+        """Copies of values loaded in the same iteration: they wait for the load, so that it does
+        not overlap with other work."""
         fresh: set[str] = set()
         found = []
         for one in self.instructions:
@@ -184,7 +185,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A launch's function as it was compiled."""
+    """A launch's compiled function."""
 
     launch: Launch
     capability: int
@@ -194,11 +195,10 @@ class MachineCode:
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
-        """In the order in which they stand, each with the array that it reads: that from whose
-        address its own is computed. Jumps back are not followed: they bring pointers that are moved
-        on."""
+        """Loads in program order, each with the array from whose address its own is computed. Back
+        edges are not followed: they carry advanced pointers."""
         pointers = self._pointers()
-        jumped: dict[int, list[Origins]] = {}  # what is known where somebody jumps to
+        jumped: dict[int, list[Origins]] = {}  # known values at jump targets
         known: Origins = {}
         found = []
         for one in self.instructions:
@@ -212,7 +212,7 @@ class MachineCode:
                 found.append(Load(one, "|".join(sorted(frozenset().union(*names)))))
                 origin = NOTHING
             for register in one.writes:
-                # what is done under a condition may leave what was there before
+                # a predicated instruction may leave the previous value
                 kept = known.get(register, NOTHING) if one.predicate else NOTHING
                 known[register] = origin | kept
             if one.label and self.labels.get(one.label, 0) > one.address:
@@ -222,7 +222,7 @@ class MachineCode:
         return tuple(found)
 
     def _pointers(self) -> dict[int, str]:
-        """The arrays by where their addresses lie in constant memory."""
+        """The arrays by where their addresses are in constant memory."""
         at, found = FIRST_PARAMETER[max(c for c in FIRST_PARAMETER if c <= self.capability)], {}
         for argument, kind in zip(self.launch.arguments, self.launch.parameters, strict=False):
             size = 8 if kind.endswith("*") or kind in ("double", "int64_t", "uint64_t") else 4
@@ -234,7 +234,7 @@ class MachineCode:
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
-        """Those that hold no other, in the order in which they stand."""
+        """Innermost loops, in program order."""
         spans = [
             (self.labels[one.label], one.address)
             for one in self.instructions
@@ -254,20 +254,19 @@ class MachineCode:
 
     @cached_property
     def stream(self) -> Loop | None:
-        """The loop that loads most, sixteen bytes at a time before all others; None if none does
-        so at all."""
+        """The loop that loads most, 16-byte loads before all others; None if none loads."""
         loops = [loop for loop in self.loops if loop.loads]
         return max(loops, key=_streams, default=None)
 
     @cached_property
     def multiplying(self) -> Loop | None:
-        """The loop with most products of tensor cores; None if there is none."""
+        """The loop with most tensor core instructions; None if there is none."""
         loops = [loop for loop in self.loops if loop.products]
         return max(loops, key=lambda loop: loop.products, default=None)
 
 
 def _merged(states: Sequence[Origins]) -> Origins:
-    """What may hold where ways meet."""
+    """Possible values where control flow merges."""
     found: Origins = {}
     for state in states:
         for register, names in state.items():
@@ -280,7 +279,7 @@ def _streams(loop: Loop) -> tuple[int, int]:
 
 
 def program() -> Path | None:
-    """nvdisasm, of the wheel or on the path."""
+    """nvdisasm, from the wheel or the path."""
     try:
         listed = files(WHEEL) or []
     except PackageNotFoundError:
@@ -300,7 +299,8 @@ def missing() -> str:
 
 
 def read(launch: Launch, capability: int) -> MachineCode:
-    """Compiled for GPUs of a capability, e.g. 90; DeviceError for what cannot be."""
+    """Compile for GPUs of a capability, e.g. 90, and disassemble; DeviceError for what cannot
+    be."""
     compiled = nvrtc.compiled(launch, capability)
     functions = disassembled(compiled.cubin)
     return MachineCode(launch, capability, compiled, *functions[launch.function])
@@ -311,7 +311,7 @@ Listing = tuple[tuple[Instruction, ...], dict[str, int]]
 
 @cache
 def disassembled(cubin: bytes) -> dict[str, Listing]:
-    """The functions of a cubin by name: their instructions, and where their labels stand."""
+    """The functions of a cubin by name: their instructions, and the places of their labels."""
     path = program()
     if path is None:
         raise DeviceError(missing())
@@ -329,7 +329,7 @@ def disassembled(cubin: bytes) -> dict[str, Listing]:
 
 
 def parsed(text: str) -> dict[str, Listing]:
-    """What nvdisasm printed."""
+    """Parse nvdisasm's output."""
     found: dict[str, tuple[list[Instruction], dict[str, int]]] = {}
     code, labels = list[Instruction](), dict[str, int]()
     lines = iter(text.splitlines())

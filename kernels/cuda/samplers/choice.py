@@ -1,4 +1,4 @@
-"""likeliest on a GPU: parts of the vocabulary, then what is found in them."""
+"""likeliest on a GPU: parts of the vocabulary, then the best of their results."""
 
 from kernels.cuda.runtime.launch import THREADS, WARP, Grid, Launch, rows
 from reference.op import Shape
@@ -12,7 +12,7 @@ def parts(shape: Shape) -> Grid:
 
 
 def scratch(shape: Shape) -> int:
-    """What each part of each row has found."""
+    """The result of each part of each row."""
     return 4 * PARTS * shape["rows"]
 
 

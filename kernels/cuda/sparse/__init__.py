@@ -1,1 +1,1 @@
-"""Which neurons are active, and products with their rows alone."""
+"""Masks of active neurons, and products with their rows only."""

@@ -1,4 +1,4 @@
-"""sparse_axpy on a GPU: rows of active neurons as the file has them, `stride` bytes apart, added up
+"""sparse_axpy on a GPU: rows of active neurons in the file's layout, `stride` bytes apart, summed
 in an order that neither other neurons nor other tokens change.
 
 Neurons are split among blocks, whose sums a second launch merges. For many tokens, which are blocks

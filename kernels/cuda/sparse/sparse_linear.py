@@ -1,5 +1,5 @@
-"""sparse_linear on a GPU: the rows of active neurons as the file has them, `stride` bytes apart,
-each read once for up to eight tokens. What a token gets does not depend on the others."""
+"""sparse_linear on a GPU: the rows of active neurons in the file's layout, `stride` bytes apart,
+each read once for up to eight tokens. A token's result does not depend on the others."""
 
 from kernels.cuda.runtime.launch import Grid, Launch
 from reference.op import Shape
@@ -24,7 +24,7 @@ def eight(shape: Shape) -> Grid:
 
 
 def _grid(shape: Shape, times: int) -> Grid:
-    """How many neurons are active only the GPU knows: blocks for all."""
+    """Only the GPU knows how many neurons are active: blocks for all."""
     return Grid((-(-shape["neurons"] // (WARPS * ROWS)), times, 1), 32 * WARPS)
 
 
