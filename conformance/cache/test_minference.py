@@ -81,7 +81,9 @@ def test_scores_are_of_whole_texts(load, mixed):
             with pytest.raises(PromptError, match="needs full attention"):
                 engine.stream(PROMPT, params, context_shift=shift)
         many = engine.generate([PROMPT, PROMPT], replace(GREEDY, prompt_logprobs=1))
-        assert all("prompt_logprobs exclude prompt_attention" in str(m.error) for m in many)
+        assert all(
+            "prompt_logprobs and prompt_attention exclude each other" in str(m.error) for m in many
+        )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_what_is_no_method(inside, tmp_path, given, line):
     [
         ("", "not a file of patterns"),
         ('{"0": 1}', "want a list with an entry per block"),
-        ("[{}]", "of 1 blocks, the model has 2"),
+        ("[{}]", "for 1 blocks, the model has 2"),
         ('[{"x": ["stream_llm", 1, 2]}, {}]', "'x' is not the index of a head"),
         ('[{}, {"9": ["stream_llm", 1, 2]}]', "block 1 has no head 9, only 4"),
         ('[{}, {"1": ["diagonal", 1, 2]}]', "block 1, head 1: ['diagonal', 1, 2] is none of"),

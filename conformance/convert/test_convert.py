@@ -446,7 +446,7 @@ def test_pickles_give_the_same_file(folder, tmp_path, out):
         with pytest.raises(CheckpointError, match=rf"pytorch_model\.bin: .*{line}|model: .*{line}"):
             convert(folder, out)
     torch_archive.save(SMALL.weights(), pickle)
-    with pytest.raises(CheckpointError, match="cut short while it was read"):
+    with pytest.raises(CheckpointError, match="truncated while being read"):
         convert(folder, out, progress=lambda *_: os.truncate(pickle, 2000))
 
 
@@ -455,7 +455,7 @@ def test_a_folder_that_changes_is_refused(folder, out):
     weights = folder / "model.safetensors"
     with pytest.raises(CheckpointError, match="changed while it was read"):
         convert(folder, out, progress=lambda *_: os.utime(weights, (1, 1)))
-    with pytest.raises(CheckpointError, match="cut short while it was read"):
+    with pytest.raises(CheckpointError, match="truncated while being read"):
         convert(folder, out, progress=lambda *_: os.truncate(weights, 2000))
     assert not out.exists()
 

@@ -202,7 +202,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "text": (
         lambda f: (f / "model_1.pt").write_text("a predictor"),
-        "model_1.pt: not a whole file of PyTorch's",
+        "model_1.pt: not a complete PyTorch file",
     ),
     "a threshold that is NaN": (
         lambda f: write_json(f / "config.json", {"sparse_threshold": float("nan")}),
@@ -242,7 +242,7 @@ def test_a_predictor_that_changes_is_refused(model, folder, out):
     file = folder / "model_1.pt"
     with pytest.raises(CheckpointError, match=r"model_1\.pt: it was changed while it was read"):
         convert(model, out, predictors=folder, progress=lambda *_: os.utime(file, (1, 1)))
-    with pytest.raises(CheckpointError, match=r"model_1\.pt: it was cut short while it was read"):
+    with pytest.raises(CheckpointError, match=r"model_1\.pt: truncated while being read"):
         convert(model, out, predictors=folder, progress=lambda *_: os.truncate(file, 2000))
     with pytest.raises(OutputError, match="it is a file of the model"):
         convert(model, folder / "model_0.pt", predictors=folder)

@@ -146,8 +146,8 @@ COUNT, DIMS = b"K\x0ct", b"K\x03K\x04\x86"  # opcodes of a one-byte number, and 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no file": (Path.exists, "cannot be read: no such file or directory"),
     "a folder": (Path.mkdir, "cannot be read: is a directory"),
-    "empty": (lambda p: p.write_bytes(b""), "not a whole file of PyTorch's"),
-    "text": (lambda p: p.write_text("weights"), "not a whole file of PyTorch's"),
+    "empty": (lambda p: p.write_bytes(b""), "not a complete PyTorch file"),
+    "text": (lambda p: p.write_text("weights"), "not a complete PyTorch file"),
     "a bare pickle": (lambda p: p.write_bytes(pickle.dumps({})), "files of versions before 1.6"),
     "another zip": (partial(altered, name=TABLE), "a zip archive, but not a PyTorch file"),
     "compressed": (partial(altered, compress=zipfile.ZIP_DEFLATED), "its members are compressed"),
@@ -203,5 +203,5 @@ def test_cut_short_while_it_is_read(tmp_path):
     tensor = load(path)
     path.write_bytes(path.read_bytes()[: tensor.begin + 40])
     assert_array_equal(tensor.rows(0, 2), MATRIX[:2])
-    with pytest.raises(TorchFileError, match="it was cut short while it was read"):
+    with pytest.raises(TorchFileError, match="truncated while being read"):
         tensor.rows(1, 3)

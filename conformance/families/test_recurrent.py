@@ -331,7 +331,7 @@ def test_where_no_state_is_kept(path):
     with loaded(path, context=64, states=2, sequences=2) as model:
         alone = rows(model, TEXT * 2)[-1:].copy()
         model.cells.copy(0, 1, end=5)
-        with pytest.raises(StateError, match="no state is kept where a token goes on"):
+        with pytest.raises(StateError, match="no state is kept where the text continues"):
             rows(model, [3], 5, sequence=1)
         assert model.cells.next_position(1) == 5
         assert model.cells.reach(0, 5) == 0

@@ -150,5 +150,5 @@ def test_missing_or_something_else(tmp_path):
     with pytest.raises(StatisticsError, match=r"there is no activation_0\.pt"):
         read(tmp_path)
     (tmp_path / "activation_0.pt").write_text("counts")
-    with pytest.raises(StatisticsError, match=r"activation_0\.pt: not a whole file of PyTorch's"):
+    with pytest.raises(StatisticsError, match=r"activation_0\.pt: not a complete PyTorch file"):
         read(tmp_path)

@@ -102,7 +102,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
     "a dense model for itself": (("--draft-threshold", "2"), "no block skips neurons"),
     "two who draft": ((*BOTH, "--draft-threshold", "2"), "a draft model and a stricter"),
     "a model for nothing": ((*BOTH, "--speculate", "trie"), "LookaheadTrie drafts without a model"),
-    "steps of one token": (("--speculate", "lookup", "-b", "1"), "steps of 2 tokens or more"),
+    "steps of one token": (("--speculate", "lookup", "-b", "1"), "steps of at least 2 tokens"),
 }  # fmt: skip
 
 

@@ -105,7 +105,9 @@ def erring(name: str, rng: np.random.Generator) -> Callable[..., Array]:
     names = inspect.signature(op.reference)
 
     def wrong(*positional: Any, **named: Any) -> Array:
-        inputs = names.bind(*positional, **named).arguments
+        bound = names.bind(*positional, **named)
+        bound.apply_defaults()
+        inputs = bound.arguments
         expected = op.expected(inputs)
         (out,) = expected
         return shaken(expected[out], op.bound(inputs, expected)[out], rng)

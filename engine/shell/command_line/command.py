@@ -104,7 +104,9 @@ def spelt(message: str) -> str:
     for field in FIELDS | _options:
         if _options and _option(field) not in _options.values():
             continue  # not one of this command's
-        name = rf"(?<!\S){field}(?=[\s,:;]|$)" if "_" in field else rf"^{field}(?= is | must )"
+        name = (
+            rf"(?<!\S){field}(?=[\s,:;]|$)" if "_" in field else rf"^{field}(?= is | must | needs )"
+        )
         message = re.sub(name, shown(field), message)
     return message
 

@@ -112,7 +112,7 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
 
         return grid
 
-    compiled = "BF16" if variant == "bf16" else format
+    compiled, taken = "BF16" if variant == "bf16" else format, kernel.takes
     return Fused(
         op=f"linear_{name}",
         variant=variant,
@@ -126,7 +126,7 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
         axes={"tokens": (0, 1, 2, 3, 4, 5, 8), "hidden": (1, 31, 129, 256, 1056)}
         | {f"out{end}": (1, 2, 9, 31, 33) for end in ends},
         fit=whole_rows,
-        takes=lambda shape: not linear.many(shape) and kernel.takes(shape),
+        takes=lambda shape: not linear.many(shape) and taken(shape),
         pack=kernel.pack,
         numerics=kernel.numerics,
         capability=kernel.capability,
