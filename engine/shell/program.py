@@ -76,11 +76,11 @@ class Commands(Mapping[str, Any]):
 @cache
 def _made(name: str, found: tuple[str, str] | EntryPoint) -> Any:
     alone = typer.Typer(**SETTINGS)
-    if isinstance(found, EntryPoint):
-        kind, about, command = ADDED, None, found.load()
-    else:
+    if isinstance(found, tuple):
         kind, about = found
         command = resolve_name(f"engine.shell.{name}:{name}")
+    else:
+        kind, about, command = ADDED, None, found.load()
     if isinstance(command, typer.Typer):  # one with commands of its own
         alone.add_typer(command, name=name, rich_help_panel=kind)
     else:
