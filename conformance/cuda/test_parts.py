@@ -86,3 +86,22 @@ def test_no_part_is_lost(format, lost, tokens):
     with taking_the_place(Emulator()):
         bind(kernel, {"x": x, "weight": weight, "format": format}, {"out": out})()
     np.testing.assert_allclose(out, x, rtol=lost, atol=lost * 2.0**-17 * np.abs(x).max())
+
+
+@pytest.mark.skipif(not compiler(), reason="no C++ compiler")
+@pytest.mark.parametrize("tokens", [3, 20])
+@pytest.mark.parametrize("format", PARTS)
+def test_an_infinite_weight_gives_infinities(format, tokens):
+    """Its products with an activation's parts, which have either sign, would add up to NaN."""
+    wanted = "linear", "tensor", format
+    kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
+    x = np.random.default_rng(6).standard_normal((tokens, 72), np.float32)
+    w = np.ones((6, 72), np.float32)
+    w[2, 5], w[4, 70] = np.inf, -np.inf
+    weight = FORMATS[format].quantise(w)
+    out = np.full((tokens, 6), np.nan, np.float32)
+    with taking_the_place(Emulator()):
+        bind(kernel, {"x": x, "weight": weight, "format": format}, {"out": out})()
+    np.testing.assert_array_equal(out[:, 2], np.inf * np.sign(x[:, 5]))
+    np.testing.assert_array_equal(out[:, 4], -np.inf * np.sign(x[:, 70]))
+    assert np.isfinite(out[:, [0, 1, 3, 5]]).all()
