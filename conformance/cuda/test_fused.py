@@ -133,20 +133,24 @@ def test_one_that_failed_is_not_used(tmp_path):
 HALF = Small(format="F16", blocks=2, head_dim=32)
 OF_BLOCKS = replace(HALF, format="Q4_0")
 # of two blocks; the first's norm follows no sum, nor does the last
-ALIKE = {
-    "embedding": 2, "rotation": 1, "linear_trio_1": 2, "rope_norm_write": 2, "attention_few": 2,
-    "linear_pair_1": 2, "linear_1": 5, "add": 1,
-}  # fmt: skip
+ALIKE = {"embedding": 2, "rotation": 1, "rope_norm_write": 2, "attention_few": 2, "add": 1}
+ONE_TOKEN = {"linear_trio_1": 2, "linear_pair_1": 2, "linear_1": 5}
+ON_TENSOR_CORES = {"linear_tensor_trio_8": 2, "linear_tensor_pair_8": 2, "linear_tensor_8": 5}
 STEPS = {
-    "F16": (HALF, {"rms_norm": 2, "add_norm": 3, "attention_merge": 2, "swiglu": 2}),
+    "F16": (
+        HALF,
+        {"rms_norm": 2, "add_norm": 3, "attention_merge": 2, "swiglu": 2} | ON_TENSOR_CORES,
+    ),
     "Q4_0": (
         OF_BLOCKS,
-        {"norm_round": 2, "add_norm_round": 3, "attention_merge_round": 2, "swiglu_round": 2},
+        {"norm_round": 2, "add_norm_round": 3, "attention_merge_round": 2, "swiglu_round": 2}
+        | ONE_TOKEN,
     ),
     "Q4_K": (
         replace(HALF, format="Q4_K", hidden=256, heads=8, ffn=512),
         {"norm_round_256": 2, "add_norm_round_256": 3, "attention_merge": 2, "swiglu_round_256": 2}
-        | {"quantise_activations_256": 2},
+        | {"quantise_activations_256": 2}
+        | ONE_TOKEN,
     ),
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.compile.plan import Step
+from engine.compile.plan import SCRATCH, Step
 from engine.compile.stages import memory
 from engine.graph import Value
 from kernels.cuda.fusion.fused import Fused
@@ -54,6 +54,8 @@ def _fit(fused: Fused, steps: Sequence[GpuStep]) -> bool:
     found: dict[str, Any] = {}
     for member, step in zip(fused.members, steps, strict=True):
         for name, value in step.node.arguments.items():
+            if name == SCRATCH and SCRATCH not in fused.signature:
+                continue  # each has its own, which one launch does without
             own = memory(value) if isinstance(value, Value) else value
             if found.setdefault(member.called(name), own) != own:
                 return False
