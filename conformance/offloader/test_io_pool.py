@@ -53,7 +53,7 @@ def test_the_end_of_a_file_is_not_a_whole_sector(direct, truth):
         assert_array_equal(memory[: len(truth) - first], truth[first:])
         readers.post(0, first, iovecs_of([memory]), len(truth) - first + 1)
         assert not readers.wait(0, 2)
-        assert readers.fault == f"weights.bin: truncated while being read, at byte {first}"
+        assert readers.fault == f"weights.bin: it was cut short while it was read, at byte {first}"
 
 
 def test_more_buffers_than_a_call_takes(file, truth):
@@ -141,7 +141,7 @@ def test_passing_troubles_change_nothing(direct, truth, answers):
     assert [answer for *_, answer in disk.calls][: len(answers)] == answers
 
 
-LESS = {"less than a sector": (100, "truncated while being read, at byte {}")}
+LESS = {"less than a sector": (100, "it was cut short while it was read, at byte {}")}
 FAULTS = LASTING | LESS
 
 
@@ -209,7 +209,7 @@ def test_a_file_cut_short_by_others(truth, tmp_path):
     with IOPool([File("cut.bin", fd, 512)]) as readers:
         readers.read(0, 4096, [memory])
         os.truncate(path, 4096 + 1000)
-        with pytest.raises(OSError, match=r"cut.bin: truncated while being read, at byte 4608"):
+        with pytest.raises(OSError, match=r"cut.bin: it was cut short while .*, at byte 4608"):
             readers.read(0, 4096, [memory])
         assert_array_equal(memory[:1000], truth[4096 : 4096 + 1000])
         readers.reset()

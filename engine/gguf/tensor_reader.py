@@ -40,7 +40,7 @@ class TensorReader:
                 where = f"{shown_path(self.file.path)}: cannot be read at byte {offset + done}"
                 raise GGUFError(f"{where}: {reason(error)}") from None
             if not count:
-                raise GGUFError(f"{shown_path(self.file.path)}: truncated while being read")
+                raise GGUFError(f"{shown_path(self.file.path)}: it was cut short while it was read")
             done += count
         return data
 

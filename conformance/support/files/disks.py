@@ -17,7 +17,7 @@ Answer = Callable[[int, int], int | None]  # of (offset, bytes wanted)
 LASTING = {  # answers that make a fault, and what is told of it, with the byte
     "EIO": (-errno.EIO, "cannot be read at byte {}: input/output error"),
     "ENXIO": (-errno.ENXIO, "cannot be read at byte {}: no such device or address"),
-    "nothing": (0, "truncated while being read, at byte {}"),
+    "nothing": (0, "it was cut short while it was read, at byte {}"),
 }
 
 

@@ -125,7 +125,7 @@ class IOPool:
         code, file, offset = (int(control[word]) for word in (r.CODE, r.FILE, r.OFFSET))
         name = self.files[file].name
         if code == r.CUT_SHORT:
-            return f"{name}: truncated while being read, at byte {offset}"
+            return f"{name}: it was cut short while it was read, at byte {offset}"
         return f"{name}: cannot be read at byte {offset}: {os.strerror(code).lower()}"
 
     @property
