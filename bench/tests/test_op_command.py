@@ -168,7 +168,7 @@ def test_what_takes_too_much_is_left_out_with_a_note(assay, monkeypatch):
     """A time that the lab refuses is null, and the note says why; that is no failure."""
     monkeypatch.setattr(
         bench.ops.single_op, "MOST_SECONDS", 0.0
-    )  # the first call foretells the others
+    )  # the first call is too long already
     words = ("rms_norm", "--shape", "tokens=64,hidden=1024", "--variant", "generic")
     row = rows_of(assay(*words, "--json"))[0]
     times = {"hot": row["seconds"], "cold": row["cold_seconds"]}

@@ -136,8 +136,8 @@ def test_mxfp4_stays_what_it_is(hugging_face, tmp_path):
 
 def test_the_text_of_a_model_that_sees(saved, tmp_path):
     """Qwen 3.5 is published with what sees images: the text's part has its fields and tensors
-    under names of their own, gates and ups of all experts are one tensor, and what foretells
-    tokens is there. The file is that of the text alone."""
+    under names of their own, gates and ups of all experts are one tensor, and an MTP layer
+    is there. The file is that of the text alone."""
     import torch
     from safetensors.torch import load_file, save_file
 

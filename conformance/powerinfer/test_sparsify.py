@@ -200,7 +200,7 @@ def test_a_predictor_finds_what_is_there(torch):
 
 
 def test_the_rank_climbs_until_it_will_do(torch):
-    """A block that nothing foretells gets the ladder's last rank, or the one that was asked for,
+    """A block that nothing predicts gets the ladder's last rank, or the one that was asked for,
     and a border that gives the wanted recall all the same."""
     from engine.sparsify.train import Training, ladder, train
 

@@ -126,7 +126,7 @@ def test_the_few_combinations_cover_all_pairs():
 def test_text_is_the_plain_one(path, plain, way, format, threads, length):
     """Pieces are equal, log-probabilities bit for bit; also the second time, when a trie has read
     the text and an adaptive length has measured. It is not so for want of drafts: of the
-    greedy text in F16 each drafter foretells some. (An adaptive length may rightly be 0.)"""
+    greedy text in F16 each drafter predicts some. (An adaptive length may rightly be 0.)"""
     target = WAYS[way].target
     options = WAYS[way].options(path, length)
     with loaded(path(target, format), target, threads=threads, **options) as engine:

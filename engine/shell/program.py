@@ -22,7 +22,7 @@ Begin with a model that comes along, then with any GGUF file:
 `assay COMMAND --help` tells what a command takes; docs/tutorial.md is an hour
 with all of them.
 """
-COMMANDS = {  # of each kind what begins a line of --help and what stands behind it
+COMMANDS = {  # by section of --help: a command's name, and its summary
     "Write": {
         "run": "Continue a prompt.",
         "chat": "Chat with a model.",
@@ -52,7 +52,7 @@ SETTINGS: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable"
 
 
 class Commands(Mapping[str, Any]):
-    """By name, as typer has them."""
+    """The commands by name, each built for typer when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         """KeyError if there is none."""
@@ -81,7 +81,7 @@ def _made(name: str, found: tuple[str, str] | EntryPoint) -> Any:
         command = resolve_name(f"engine.shell.{name}:{name}")
     else:
         kind, about, command = ADDED, None, found.load()
-    if isinstance(command, typer.Typer):  # one with commands of its own
+    if isinstance(command, typer.Typer):  # one with subcommands
         alone.add_typer(command, name=name, rich_help_panel=kind)
     else:
         described = alone.command(name, cls=Command, short_help=about, rich_help_panel=kind)
@@ -90,7 +90,7 @@ def _made(name: str, found: tuple[str, str] | EntryPoint) -> Any:
 
 
 class Assay(Program):
-    """The program itself."""
+    """The program, with its commands looked up lazily."""
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**{**attrs, "commands": Commands()})
