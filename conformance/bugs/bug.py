@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
@@ -109,8 +110,14 @@ class Bug:
     def _edited_numba(self, folder: Path) -> Kernel:
         """Ours, its module changed: imported under another name from a folder of its own."""
         right = find("/".join(filter(None, (self.op, "cpu", self.variant, self.format))))
-        module = sys.modules[right.share.function.__module__]
-        edited = _imported(self.edited, folder)
+        assert isinstance(self.does, Edit)
+        file = ".".join(("kernels", "cpu", *Path(self.does.file).with_suffix("").parts))
+        module, edited = importlib.import_module(file), _imported(self.edited, folder)
+        if not _holds(module, right.share):  # then the kernel's own module imports it
+            ours = (m for name, m in sys.modules.items() if name.startswith("kernels.cpu."))
+            module = next(m for m in ours if _holds(m, right.share))
+            source = Path(str(module.__file__)).read_text()
+            edited = _imported(source.replace(file, edited.__name__), folder)
 
         def changed(share: Share | None) -> Share | None:
             for name, value in vars(module).items():
@@ -137,6 +144,11 @@ class Bug:
             for stage in right.stages
         )
         return replace(right, stages=stages)
+
+
+def _holds(module: ModuleType, share: Share) -> bool:
+    rows = (v.values() if isinstance(v, dict) else (v,) for v in [*vars(module).values()])
+    return any(one is share for one in chain.from_iterable(rows))
 
 
 def _imported(source: str, folder: Path) -> ModuleType:

@@ -4,8 +4,6 @@ A page's codes lie so that a vector of words is sixteen cells of its keys, or si
 its values, with a number more in every two bits. One is zero + step * code, exactly the float32
 that the page holds: with AVX-512 a look-up in a table of the four, made once for a group. Nothing
 is decoded to memory; queries beyond what fits into registers decode again.
-
-The first arguments are attention's own, so that its code for cells reads them.
 """
 
 from collections.abc import Callable
@@ -14,32 +12,20 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.attention.attention import FEW, copy, finish, merge
+from kernels.cpu.attention.attention import FEW
+from kernels.cpu.attention.attention_pages import MERGE_SIGNATURE, merging, paged_attention
 from kernels.cpu.attention.attention_sums import (
-    AHEAD,
-    BASES,
     CELL_STRIDE,
     CHUNK,
     DIM_STRIDE,
     KEY,
-    MERGED,
-    QUERIES,
     SUM,
     WEIGHT,
     WIDEST,
-    WORKSPACE,
     query_of,
 )
-from kernels.cpu.attention.attention_tile import (
-    attend,
-    bring_queries,
-    chunks_of,
-    dividing,
-    rows_of_head,
-    weigh,
-)
+from kernels.cpu.attention.attention_tile import weigh
 from kernels.cpu.formats.columns import CODES
-from kernels.cpu.formats.decoding import TAGS
 from kernels.cpu.isa.simd import (
     add,
     convert,
@@ -59,22 +45,16 @@ from kernels.cpu.isa.simd import (
     two_bits,
     zero,
 )
-from kernels.cpu.isa.simd_shuffle import fma_rows, load_rows, stack, store_rows
+from kernels.cpu.isa.simd_shuffle import fma_rows, load_rows, store_rows
 from kernels.cpu.isa.simd_x86 import picked
 from kernels.cpu.isa.tiles import zeros
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import Share, arguments, part
+from kernels.cpu.runtime.share import Share, arguments
 from reference.attention.attention_kivi import OP
 from reference.formats.kivi import GROUP, LARGEST_CODE, PAGE_BYTES
 from reference.op import Shape
 
 SIGNATURE = OP.signature.replace(" -> ", ", scratch: f32[partials] -> ")
-MERGE_SIGNATURE = (
-    "lists: i32[sequences capacity], spans: i32[tokens 3], sinks: f32[heads],"
-    " page_lists: i32[sequences slots], packed: i32[tokens], scratch: f32[partials]"
-    " -> out: f32[tokens heads head_dim]"
-)
-F16 = TAGS["F16"]
 PAGES = CHUNK // GROUP  # of a chunk
 LOWER, UPPER = CODES % (LARGEST_CODE + 1), CODES // (LARGEST_CODE + 1)  # two of four bits
 EARLY = 2  # pages: prefetch distance
@@ -265,101 +245,10 @@ def chunks_of_pages(pages):
     return (np.int64(pages) + PAGES - 1) // PAGES
 
 
-@njit(inline="always")
-def end_of_run(spans, packed, first, last):
-    """The end of the tokens from `first` that see as many pages, and whose cells begin at the same
-    one."""
-    t = first + 1
-    while (
-        t < last
-        and packed[t] == packed[first]
-        and spans[t, 0] == spans[first, 0]
-        and spans[t, 1] == spans[first, 1]
-    ):
-        t += 1
-    return t
-
-
 def flash(numbers: Any) -> Callable[..., None]:
-    sizes_of, place_of = dividing(F16, QUERIES)
-    attend_pages = attending(numbers)
-
-    def generic(args, thread, n_threads):
-        (
-            q, k, _, lists, spans, _, _, _, sinks, _, _, _, _, page_lists, packed, scratch, out,
-        ) = arguments(args, SIGNATURE)  # fmt: skip
-        workspace = stack(np.float32, WORKSPACE)
-        bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
-        tokens, heads, head_dim = q.shape
-        units, sizes = sizes_of(q, k)
-        split = tokens <= FEW
-        chunks = chunks_of_pages(page_lists.shape[1]) + chunks_of(lists.shape[1])
-        most = np.int64(0)  # chunks of one of few tokens
-        for t in range(tokens if split else 0):
-            own = chunks_of_pages(packed[t]) + chunks_of(spans[t, 2] - spans[t, 1])
-            most = max(most, own)
-        for item in range(thread, units * (most if split else 1), n_threads):
-            h0, h1, column, t1, last_token = place_of(item % units, sizes)
-            kv_head, after = column // (2 * head_dim), item + n_threads
-            next_head = place_of(after % units, sizes)[2] // (2 * head_dim) if split else kv_head
-            while t1 < last_token:
-                t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
-                of_pages = chunks_of_pages(packed[t0])
-                first = np.int64(0)
-                last = of_pages + chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
-                if split:
-                    first = item // units
-                    last = min(last, first + 1)
-                for chunk in range(first, last):
-                    if chunk < of_pages:
-                        then = (next_head, after // units if split else chunk + 1)
-                        attend_pages(
-                            args, workspace, bases, places, t0, t1, h0, h1, kv_head, chunk, then
-                        )
-                    else:
-                        of_cells = chunk - of_pages
-                        attend(
-                            F16, args, workspace, bases, places, t0, t1, h0, h1, column, of_cells,
-                            rows_of_head(column, of_cells * CHUNK + AHEAD),
-                        )  # fmt: skip
-                    for t in range(t0, t1):
-                        seen = of_pages + chunks_of(spans[t, 2] - spans[t, 1])
-                        for h in range(h0, h1 if chunk < seen else h0):
-                            row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
-                            if split:
-                                slot = ((t * heads + h) * chunks + chunk) * (head_dim + 2)
-                                copy(scratch, slot, workspace, SUM + row, head_dim)
-                            elif chunk == 0:
-                                copy(workspace, MERGED + row, workspace, SUM + row, head_dim)
-                            else:
-                                merge(workspace, MERGED + row, workspace, SUM + row, head_dim)
-                if not split:
-                    for t in range(t0, t1):
-                        cells = packed[t] + spans[t, 2] - spans[t, 1]
-                        for h in range(h0, h1):
-                            row = MERGED + ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
-                            at = (t * heads + h) * head_dim
-                            finish(out, at, cells, sinks[h], workspace, row, head_dim)
-
-    return generic
-
-
-def merge_chunks(args, thread, n_threads):
-    """The second share: merge the chunks of few tokens."""
-    lists, spans, sinks, page_lists, packed, scratch, out = arguments(args, MERGE_SIGNATURE)
-    tokens, heads, head_dim = out.shape
-    chunks = chunks_of_pages(page_lists.shape[1]) + chunks_of(lists.shape[1])
-    first, last = part(tokens * heads, thread, n_threads)
-    if tokens <= FEW:
-        for item in range(first, last):
-            t, slot = item // heads, item * chunks * (head_dim + 2)
-            cells = spans[t, 2] - spans[t, 1]
-            for chunk in range(1, chunks_of_pages(packed[t]) + chunks_of(cells)):
-                merge(scratch, slot, scratch, slot + chunk * (head_dim + 2), head_dim)
-            at = item * head_dim
-            finish(out, at, cells + packed[t], sinks[item % heads], scratch, slot, head_dim)
+    return paged_attention(SIGNATURE, chunks_of_pages, attending(numbers))
 
 
 GENERIC = Share(lambda: flash(by_arithmetic), SIGNATURE, "F16")
 AVX512 = Share(lambda: flash(by_table), SIGNATURE, "F16")
-MERGE = Share(lambda: merge_chunks, MERGE_SIGNATURE)
+MERGE = Share(lambda: merging(chunks_of_pages), MERGE_SIGNATURE)
