@@ -26,12 +26,12 @@ from engine.options import Options
 from engine.passes import Pass
 from engine.passes.choose_pages import choosing_pages
 from engine.passes.count import count_predicted
-from engine.passes.heads_apart import heads_apart
 from engine.passes.keep_hidden import keep_hidden
 from engine.passes.merge import merging
 from engine.passes.pack import packing
 from engine.passes.receive import receiving
 from engine.passes.sparse_prompts import sparse_prompts
+from engine.passes.split_heads import split_heads
 from engine.placement.applied import placed
 from engine.policies.duo_attention import DuoAttention
 from engine.policies.minference import MInference
@@ -155,7 +155,7 @@ def _cache_method(options: Options, context: int, blocks: int, tokens: int) -> C
 def _method_passes(options: Options, context: int, method: CacheMethod) -> list[Pass]:
     """The graph passes of the KV cache method and of sparse prefill attention."""
     if isinstance(method, Streaming):
-        return [heads_apart(method)]
+        return [split_heads(method)]
     match options.kv_policy or options.prompt_attention:
         case Quest() as policy:
             return [choosing_pages(policy, options.sequences, context)]

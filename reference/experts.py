@@ -57,7 +57,7 @@ def choose_experts(scores: Array, bias: Array, used: int, groups: int, kept: int
     return np.sort(order[:, :used], axis=-1).astype(np.int32)
 
 
-def scores_of_chosen(scores: Array, chosen: Array) -> Array:
+def gather_scores(scores: Array, chosen: Array) -> Array:
     """out[t, k] = scores[t, chosen[t, k]].
 
     scores [tokens, experts], chosen int32 [tokens, used] -> float64 [tokens, used].
@@ -65,7 +65,7 @@ def scores_of_chosen(scores: Array, chosen: Array) -> Array:
     return np.take_along_axis(scores.astype(np.float64), chosen, axis=-1)
 
 
-def shares_of_sum(weights: Array) -> Array:
+def normalise_weights(weights: Array) -> Array:
     """weights / max(their sum, 2^-14), of each token; none is below zero.
 
     weights [tokens, used] -> float64, same.
@@ -107,7 +107,7 @@ def sum_experts(y: Array, places: Array, weights: Array) -> Array:
     return out
 
 
-def open_gate(x: Array, gate: Array) -> Array:
+def sigmoid_gate(x: Array, gate: Array) -> Array:
     """out[t] = sigmoid(gate[t]) * x[t]: how much of a shared network a token gets (Qwen 1.5).
 
     x [tokens, width], gate [tokens, 1] -> float64 [tokens, width].
@@ -277,7 +277,7 @@ OPS = (
         largest=2.0**125,
     ),
     _row(
-        scores_of_chosen,
+        gather_scores,
         PICK,
         make_pick,
         alone(PICK, make_pick),
@@ -287,7 +287,7 @@ OPS = (
         nan="token",
     ),
     _row(
-        shares_of_sum,
+        normalise_weights,
         SHARES,
         make_shares,
         alone(SHARES, make_shares),
@@ -333,7 +333,7 @@ OPS = (
         largest=2.0**60,
     ),
     _row(
-        open_gate,
+        sigmoid_gate,
         GATE,
         make_gate,
         alone(GATE, make_gate),

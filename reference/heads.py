@@ -21,7 +21,7 @@ JOINED = (
 )
 
 
-def heads_apart(x: Array, size: int) -> tuple[Array, Array]:
+def split_heads(x: Array, size: int) -> tuple[Array, Array]:
     """out[h * tokens + t] = x[t, h, :size], and where the rows of each head end.
 
     x [tokens, heads, width], size at most width -> float64 [tokens * heads, size], int32 [heads].
@@ -31,7 +31,7 @@ def heads_apart(x: Array, size: int) -> tuple[Array, Array]:
     return out.astype(np.float64), np.arange(1, heads + 1, dtype=np.int32) * np.int32(tokens)
 
 
-def heads_joined(y: Array, x: Array, whole: int) -> Array:
+def merge_heads(y: Array, x: Array, whole: int) -> Array:
     """out[t, h] = y[h * tokens + t], and behind it the last elements of x[t, h], up to `whole`.
 
     y [tokens * heads, size], x [tokens, heads, width], whole from size to size + width -> float64
@@ -127,9 +127,9 @@ def _row(
 
 
 OPS = (
-    _row(heads_apart, APART, make_apart, fit_apart, unfit_size, laws_of_apart(make_apart)),
+    _row(split_heads, APART, make_apart, fit_apart, unfit_size, laws_of_apart(make_apart)),
     _row(
-        heads_joined,
+        merge_heads,
         JOINED,
         make_joined,
         fit_joined,

@@ -34,10 +34,10 @@ from reference.op import Op
 from reference.packages import Package, ops_beside
 from reference.recurrent import causal_conv1d, gated_delta_net, ssm_scan
 from reference.samplers import (
+    argmax,
     draw,
     dry,
     greedy,
-    likeliest,
     log_sum_exp,
     logit_bias,
     min_p,
@@ -115,7 +115,7 @@ OPS = Ops(
         xtc.OP,
         *temperature.OPS,
         *mirostat.OPS,
-        likeliest.OP,
+        argmax.OP,
         log_sum_exp.OP,
         greedy.OP,
         draw.OP,

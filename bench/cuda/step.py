@@ -131,9 +131,9 @@ class Step:
         yield seeded(self.kernel(f"add_norm{self.ending}"), {"hidden": m.hidden})
         out = cases.linear("", self.format, 1, m.hidden, m.vocab)
         yield replace(of_case(self.kernel("linear", self.format), out), cold=())
-        likeliest = self.kernel("likeliest")
-        shape = likeliest.spec.case({"rows": 1, "vocab": m.vocab}).shape
-        yield Part(likeliest, shape, lambda: likeliest.spec.make(likeliest.spec.case(shape)))
+        argmax = self.kernel("argmax")
+        shape = argmax.spec.case({"rows": 1, "vocab": m.vocab}).shape
+        yield Part(argmax, shape, lambda: argmax.spec.make(argmax.spec.case(shape)))
 
     def block(self, copies: int) -> Iterator[Bound]:
         """A block's kernels, each weight in so many copies."""

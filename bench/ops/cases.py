@@ -138,7 +138,7 @@ def _choice(m: ModelShape, tokens: int) -> Iterator[Sizes]:
 
 FEW = {  # of steps with one token only
     "slerp_weights", "merge_blocks", "knorm", "keydiff", "pool_scores", "keep_top", "kv_keep",
-    "page_extremes", "logit_bias", "dry", "likeliest",
+    "page_extremes", "logit_bias", "dry", "argmax",
     *(name for name, op in OPS.items() if tuple(op.axes) == ("vocab",)),
 }  # fmt: skip
 OF_WIDTH = ("add", "add_bias", "mul", "mul_columns", "softplus", "sigmoid", "scale")
@@ -175,8 +175,8 @@ OWN: Mapping[str, Asked] = {
     ],
     **dict.fromkeys(("sparse_linear", "sparse_axpy"), _some_neurons),
     "linear_experts": _experts,
-    "heads_apart": lambda *_: [{"width": LATENT[0], "size": LATENT[1]}],
-    "heads_joined": lambda *_: [{"width": LATENT[0], "size": LATENT[2], "whole": LATENT[3]}],
+    "split_heads": lambda *_: [{"width": LATENT[0], "size": LATENT[1]}],
+    "merge_heads": lambda *_: [{"width": LATENT[0], "size": LATENT[2], "whole": LATENT[3]}],
     "logit_bias": lambda *_: [{"biases": 8}],
     "dry": lambda *_: [{"context": CONTEXT, "breakers": 2}],
 }  # fmt: skip

@@ -27,7 +27,7 @@ ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8", "int8_256": "int
 GGML = {"F32": "f32", "F16": "f32", "BF16": "bf16"}  # of its products by the weight, or int8
 # axes along which outputs are independent
 TOGETHER = {
-    **dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",)),
+    **dict.fromkeys(("union_mask", "sort_by_expert", "merge_heads"), ("tokens",)),
     **dict.fromkeys(("block_scores", "prompt_pattern"), ("rows",)),  # each covers a block of tokens
 }
 COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format

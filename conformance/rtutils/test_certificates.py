@@ -302,11 +302,11 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
     copy.edit("kernels/cpu/heads.py", "joined[d] = row[d]", "joined[d + (1 << 40)] = row[d]")
     copy.edit("kernels/cpu/heads.py", "row[d] = x[t, h, d]", HANG)
     copy.edit("kernels/cpu/activations.py", "cubic = fma(", "cubic = unheard_of(")
-    names = [f"{op}/cpu/generic" for op in ("heads_joined", "heads_apart", "gelu", "silu")]
+    names = [f"{op}/cpu/generic" for op in ("merge_heads", "split_heads", "gelu", "silu")]
     failures = json.loads(copy.python(BROKEN, *names))
-    again = r" \(again: assay op heads_joined --variant generic --shape tokens=\d+,.*\)"
-    assert re.fullmatch("took the process down with SIGSEGV" + again, failures["heads_joined"])
-    assert failures["heads_apart"].startswith("did not finish within 10 s (again: assay op ")
+    again = r" \(again: assay op merge_heads --variant generic --shape tokens=\d+,.*\)"
+    assert re.fullmatch("took the process down with SIGSEGV" + again, failures["merge_heads"])
+    assert failures["split_heads"].startswith("did not finish within 10 s (again: assay op ")
     assert failures["gelu"].startswith("stopped its trial: ")
     assert failures["silu"] == ""
 

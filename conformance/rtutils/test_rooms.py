@@ -34,7 +34,7 @@ LINES = {
     "reference": 17_290,
     "kernels": 26_990,
     "engine": 33_640,
-    "conformance": 41_320,
+    "conformance": 41_330,
     "bench": 27_850,
     "data": 2_720,
     "assay": 325,

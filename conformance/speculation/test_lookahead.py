@@ -20,8 +20,8 @@ def walk(window, target, text, steps):
         branches = DraftBuilder()
         last_row = window.add_to(text[-1], branches)
         draft = branches.build()
-        likeliest = verify(target, text, draft).likeliest
-        yield window.advance([likeliest(node) for node in last_row])
+        argmax = verify(target, text, draft).argmax
+        yield window.advance([argmax(node) for node in last_row])
         text += alone(target, text, count)[len(text) :]
         window.slide(count - 1)
 

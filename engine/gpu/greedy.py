@@ -18,7 +18,7 @@ def node(logits: Value) -> Node:
         "token": Value(TOKENS, "input", "i32", (CHOICES,)),
         "logprob": Value(LOGPROBS, "input", "f64", (CHOICES,)),
     }
-    return Node("likeliest", given, label="likeliest")
+    return Node("argmax", given, label="argmax")
 
 
 class Greedy:

@@ -132,10 +132,10 @@ def build(net: Network) -> Value:
 def by_head(net: Network, label: str, x: Value, size: int, whole: int) -> Value:
     """The first `size` elements of each head times its own matrix of LABEL.weight, followed by the
     head's last elements, up to `whole`. x [tokens heads width] -> [tokens heads whole]."""
-    rows, ends = net.graph.multi_output("heads_apart", f"{label}.apart", x=x, size=size)
+    rows, ends = net.graph.multi_output("split_heads", f"{label}.apart", x=x, size=size)
     matrices = {"weight": net.weights[f"{label}.weight"], "slots": net.weights[SLOTS]}
     made = net.graph("linear_experts", label, x=rows, ends=ends, **matrices)
-    return net.graph("heads_joined", f"{label}.joined", y=made, x=x, whole=whole)
+    return net.graph("merge_heads", f"{label}.joined", y=made, x=x, whole=whole)
 
 
 def queries_and_keys(
@@ -151,7 +151,7 @@ def queries_and_keys(
     q = q.view(tokens, config.heads, key)
     q = by_head(net, f"blk.{i}.attn_k_b", q, key - turning, whole)
     shared = shared.view(tokens, 1, turning)
-    k = net.graph("heads_joined", f"blk.{i}.key", y=latent, x=shared, whole=whole)
+    k = net.graph("merge_heads", f"blk.{i}.key", y=latent, x=shared, whole=whole)
     return net.turned("rope_norm", i, q, k, rotation)
 
 

@@ -116,11 +116,11 @@ def _routed(net: Network, block: str, x: Value, own: Experts) -> tuple[Value, Va
         groups=own.groups,
         kept=own.kept,
     )
-    shares = graph("scores_of_chosen", f"{block}.picked", scores=scores, chosen=chosen)
+    shares = graph("gather_scores", f"{block}.picked", scores=scores, chosen=chosen)
     if not own.scores:
         shares = graph("softmax", f"{block}.shares", x=shares)
     elif own.normed:
-        shares = graph("shares_of_sum", f"{block}.shares", weights=shares)
+        shares = graph("normalise_weights", f"{block}.shares", weights=shares)
     if factors := weights.get(f"{block}.ffn_down_exps.scale"):
         tokens, used = chosen.dims
         each = chosen.view(f"{tokens}*{used}")
@@ -138,4 +138,4 @@ def _shared(net: Network, block: str, x: Value, own: Experts) -> Value:
     if not own.shared_gate:
         return out
     gate = net.project(f"{block}.ffn_gate_inp_shexp", x)
-    return net.graph("open_gate", f"{block}.shexp_gated", x=out, gate=gate)
+    return net.graph("sigmoid_gate", f"{block}.shexp_gated", x=out, gate=gate)

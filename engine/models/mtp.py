@@ -108,7 +108,7 @@ def build(net: Network, hidden: Value, next_cells: Value | None) -> Value:
     )
     tokens = inputs.tokens.dims[0]
     behind = behind.view(tokens, 1, width)
-    both = graph("heads_joined", "both", y=after, x=behind, whole=2 * width)
+    both = graph("merge_heads", "both", y=after, x=behind, whole=2 * width)
     both = both.view(tokens, 2 * width)
     graph("linear", first.label, x=both, weight=net.weights["nextn.eh_proj.weight"])
     graph.nodes += others

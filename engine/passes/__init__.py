@@ -8,7 +8,7 @@ The room:
 - `sparse`: feed-forward networks run only predicted neurons
 - `observe`, `count`, `keep_hidden`: intermediate values of a step are kept
 - `attending`: attention nodes, for passes that change what they read, each with its method in
-  engine/cache: `receive` (eviction), `choose_pages` (pages), `heads_apart` (streaming),
+  engine/cache: `receive` (eviction), `choose_pages` (pages), `split_heads` (streaming),
   `merge` (merged), `pack` (two_bits), `sparse_prompts` (sparse_prefill)
 - `quantise`, `stream`, `fuse`: passes over steps, which are nodes with kernels
 """

@@ -58,12 +58,12 @@ class Verification:
     """The result of verifying a draft.
 
     - `tokens` are appended to the text: the accepted ones and one more.
-    - `likeliest(node)` is the target's argmax after a node, or after the text's last token for -1;
+    - `argmax(node)` is the target's argmax after a node, or after the text's last token for -1;
       to be called sparingly, and only during `Drafter.verified`.
     """
 
     tokens: tuple[int, ...]
-    likeliest: Callable[[int], int]
+    argmax: Callable[[int], int]
 
 
 class Drafter(Protocol):

@@ -131,7 +131,7 @@ class LookaheadDrafter:
     def verified(self, step: Verification) -> None:
         ahead = len(step.tokens)
         if self._last_row:
-            guesses = [step.likeliest(node) for node in self._last_row]
+            guesses = [step.argmax(node) for node in self._last_row]
             for token, following in self._window.advance(guesses):
                 self._pool.add(token, following)
             ahead -= 1  # dropping a row moved the window by one

@@ -77,13 +77,13 @@ def choose_experts(t, scores, bias, used, groups, kept, chosen):
 
 
 @each_row(PICK)
-def scores_of_chosen(t, scores, chosen, out):
+def gather_scores(t, scores, chosen, out):
     for k in range(chosen.shape[1]):
         out[t, k] = scores[t, chosen[t, k]]
 
 
 @each_row(SHARES)
-def shares_of_sum(t, weights, out):
+def normalise_weights(t, weights, out):
     """NaN stays NaN."""
     total = np.float32(0)
     for k in range(weights.shape[1]):
@@ -134,7 +134,7 @@ def sum_experts(t, y, places, weights, out):
 
 
 @each_row(GATE)
-def open_gate(t, x, gate, out):
+def sigmoid_gate(t, x, gate, out):
     width = x.shape[1]
     row, target = x[t], out[t]
     logit = splat(f32x16, gate[t, 0])

@@ -1,4 +1,4 @@
-"""heads_apart and heads_joined on the CPU: copies; tokens are split among threads."""
+"""split_heads and merge_heads on the CPU: copies; tokens are split among threads."""
 
 from kernels.cpu.isa.sweep import each_row
 from kernels.cpu.runtime.share import arguments, part, share
@@ -6,7 +6,7 @@ from reference.heads import APART, JOINED
 
 
 @share(APART)
-def heads_apart(args, thread, n_threads):
+def split_heads(args, thread, n_threads):
     x, size, out, ends = arguments(args, APART)
     tokens, heads, _ = x.shape
     first, last = part(tokens, thread, n_threads)
@@ -21,7 +21,7 @@ def heads_apart(args, thread, n_threads):
 
 
 @each_row(JOINED, 1)
-def heads_joined(t, y, x, whole, out):
+def merge_heads(t, y, x, whole, out):
     tokens, heads, width = x.shape
     size = y.shape[1]
     before = width - (whole - size)

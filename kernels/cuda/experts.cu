@@ -53,7 +53,7 @@ extern "C" __global__ void choose_experts(const float* __restrict__ scores,
   }
 }
 
-extern "C" __global__ void scores_of_chosen(const float* __restrict__ scores,
+extern "C" __global__ void gather_scores(const float* __restrict__ scores,
                                             const int32_t* __restrict__ chosen,
                                             float* __restrict__ out, int tokens, int experts,
                                             int used) {
@@ -63,7 +63,7 @@ extern "C" __global__ void scores_of_chosen(const float* __restrict__ scores,
   out[at] = scores[static_cast<size_t>(blockIdx.x) * experts + chosen[at]];
 }
 
-extern "C" __global__ void shares_of_sum(const float* __restrict__ weights, float* __restrict__ out,
+extern "C" __global__ void normalise_weights(const float* __restrict__ weights, float* __restrict__ out,
                                          int tokens, int used) {
   constexpr float LEAST = 1.f / 16384;
   const int token = blockIdx.x * blockDim.x + threadIdx.x;
@@ -135,7 +135,7 @@ extern "C" __global__ void sum_experts(const float* __restrict__ y,
   out[static_cast<size_t>(blockIdx.x) * hidden + i] = sum;
 }
 
-extern "C" __global__ void open_gate(const float* __restrict__ x, const float* __restrict__ gate,
+extern "C" __global__ void sigmoid_gate(const float* __restrict__ x, const float* __restrict__ gate,
                                      float* __restrict__ out, int tokens, int width) {
   const int i = blockIdx.y * blockDim.x + threadIdx.x;
   if (i >= width) return;

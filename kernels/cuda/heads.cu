@@ -1,7 +1,7 @@
 // Copies, a thread for each element of a token's head; heads of a token are rows of x.
 #include "portable.cuh"
 
-extern "C" __global__ void heads_apart(const float* __restrict__ x, int64_t, float* __restrict__ out,
+extern "C" __global__ void split_heads(const float* __restrict__ x, int64_t, float* __restrict__ out,
                                        int tokens, int heads, int width, int size) {
   const int i = blockIdx.y * blockDim.x + threadIdx.x;
   if (i >= size) return;
@@ -16,7 +16,7 @@ extern "C" __global__ void ends_of_heads(const float* __restrict__, int32_t* __r
   if (head < heads) ends[head] = (head + 1) * tokens;
 }
 
-extern "C" __global__ void heads_joined(const float* __restrict__ y, const float* __restrict__ x,
+extern "C" __global__ void merge_heads(const float* __restrict__ y, const float* __restrict__ x,
                                         int64_t, float* __restrict__ out, int size, int tokens,
                                         int heads, int width, int whole) {
   const int i = blockIdx.y * blockDim.x + threadIdx.x;

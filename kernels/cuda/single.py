@@ -69,12 +69,12 @@ GRIDS: Mapping[str, Mapping[str, Callable[[Shape], Grid]]] = {
     },
     "experts.cu": {
         "choose_experts": ranked,
-        "scores_of_chosen": across("tokens", "used"),
-        "shares_of_sum": items("tokens"),
+        "gather_scores": across("tokens", "used"),
+        "normalise_weights": items("tokens"),
         "sum_experts": across("tokens", "hidden"),
-        "open_gate": COLUMNS,
+        "sigmoid_gate": COLUMNS,
     },
-    "heads.cu": {"heads_joined": of_heads("whole")},
+    "heads.cu": {"merge_heads": of_heads("whole")},
     "neuron_masks.cu": {
         "threshold_mask": ELEMENTS,
         "union_mask": NEURONS,
@@ -117,7 +117,7 @@ SORT = (
 APART = (
     Launch(
         "heads.cu",
-        "heads_apart",
+        "split_heads",
         "x: f32[tokens heads width], size: i64 -> out: f32[tokens*heads size]",
         of_heads("size"),
     ),

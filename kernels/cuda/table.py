@@ -85,7 +85,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         for f, x in linear.EXPERT_LAUNCHES.items()
     ),
     CudaKernel("sort_by_expert", "generic", single.SORT),
-    CudaKernel("heads_apart", "generic", single.APART),
+    CudaKernel("split_heads", "generic", single.APART),
     CudaKernel(
         "attention",
         "tensor",
@@ -186,7 +186,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     _scan("ssm_scan", recurrent.channels, recurrent.of_channels),
     _scan("ssm_scan_heads", recurrent.heads, recurrent.of_heads),
     _scan("gated_delta_net", recurrent.delta, recurrent.of_heads),
-    CudaKernel("likeliest", "generic", choice.LIKELIEST, scratch=choice.scratch),
+    CudaKernel("argmax", "generic", choice.ARGMAX, scratch=choice.scratch),
 )
 
 

@@ -412,7 +412,7 @@ GREEDY = (
     Law("lowest-of-the-largest", lowest_of_the_largest),
     examples("zeros-are-equal", [({"logits": np.array([-1, -0.0, 0, -2], np.float32)}, [1])]),
 )
-LIKELIEST = (Law("certain-of-what-is-left", is_certain),)
+ARGMAX = (Law("certain-of-what-is-left", is_certain),)
 DRAW = (
     Law("inverse-of-the-running-sum", inverse),
     examples(

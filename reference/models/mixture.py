@@ -12,9 +12,9 @@ from reference.arithmetic import add, mul, scale
 from reference.embedding import embedding
 from reference.experts import (
     choose_experts,
-    open_gate,
-    scores_of_chosen,
-    shares_of_sum,
+    gather_scores,
+    normalise_weights,
+    sigmoid_gate,
     sort_by_expert,
     sum_experts,
 )
@@ -64,11 +64,11 @@ def mixture(
     bias = norms.get(f"{block}.exp_probs_b.bias", np.zeros(own.count, np.float32))
     ranked = scores.astype(np.float32)
     chosen = choose_experts(ranked, bias, own.used, own.groups, own.kept)
-    shares = scores_of_chosen(scores, chosen)
+    shares = gather_scores(scores, chosen)
     if own.of_chosen:
         shares = softmax(shares)
     elif own.normed:
-        shares = shares_of_sum(shares)
+        shares = normalise_weights(shares)
     if (factors := norms.get(f"{block}.ffn_down_exps.scale")) is not None:
         shares = mul(shares, factors[chosen])
     rows, expert, places, ends, *_ = sort_by_expert(chosen, own.count)
@@ -89,5 +89,5 @@ def mixture(
     shared = project(activation(gate, up), f"{block}.ffn_down_shexp")
     if f"{block}.ffn_gate_inp_shexp.weight" in norms:
         row = norms[f"{block}.ffn_gate_inp_shexp.weight"].astype(np.float64)
-        shared = open_gate(shared, (x @ row)[:, None])
+        shared = sigmoid_gate(shared, (x @ row)[:, None])
     return add(out, shared)

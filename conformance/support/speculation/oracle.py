@@ -49,7 +49,7 @@ class Oracle:
 
     def verified(self, step: Verification) -> None:
         assert step.tokens
-        assert 0 <= step.likeliest(TEXT) < self.vocab
+        assert 0 <= step.argmax(TEXT) < self.vocab
         self.told[-1] += step.tokens
 
     def _right_token(self, at: int) -> int:

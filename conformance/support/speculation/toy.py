@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verification
 
-Target = Callable[[tuple[int, ...]], int]  # from the tokens that are seen to the likeliest next
+Target = Callable[[tuple[int, ...]], int]  # from the tokens that are seen to the next token
 
 
 def fickle(context: int, vocab: int, seed: int = 0) -> Target:
     """A target whose next token is any function of the last `context` tokens."""
 
-    def likeliest(seen: tuple[int, ...]) -> int:
+    def argmax(seen: tuple[int, ...]) -> int:
         digest = hashlib.blake2b(repr((seed, seen[-context:])).encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little") % vocab
 
-    return likeliest
+    return argmax
 
 
 def alone(target: Target, prompt: Sequence[int], count: int) -> list[int]:
@@ -27,17 +27,17 @@ def alone(target: Target, prompt: Sequence[int], count: int) -> list[int]:
 
 
 def verify(target: Target, text: Sequence[int], draft: Draft) -> Verification:
-    """Greedy verification: accept what is likeliest, from the text on."""
+    """Greedy verification: accept the argmax, from the text on."""
 
-    def likeliest(node: int) -> int:
+    def argmax(node: int) -> int:
         return target((*text, *(draft.tokens[i] for i in draft.path(node))))
 
     tokens, node = [], TEXT
     children = {(p, t): i for i, (p, t) in enumerate(zip(draft.parents, draft.tokens, strict=True))}
     while True:
-        tokens.append(likeliest(node))
+        tokens.append(argmax(node))
         if (node, tokens[-1]) not in children:
-            return Verification(tuple(tokens), likeliest)
+            return Verification(tuple(tokens), argmax)
         node = children[node, tokens[-1]]
 
 

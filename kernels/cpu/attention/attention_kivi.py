@@ -246,7 +246,12 @@ def chunks_of_pages(pages):
 
 
 def flash(numbers: Any) -> Callable[..., None]:
-    return paged_attention(SIGNATURE, chunks_of_pages, attending(numbers))
+    attend_all = paged_attention(SIGNATURE, chunks_of_pages, attending(numbers))
+
+    def generic(args, thread, n_threads):
+        attend_all(args, thread, n_threads)
+
+    return generic
 
 
 GENERIC = Share(lambda: flash(by_arithmetic), SIGNATURE, "F16")

@@ -5,6 +5,8 @@ direction times a query is multiplied by the token's length, as is its weight be
 of its value. Retained tokens have rows of their own and the length 1.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit
 
@@ -113,5 +115,14 @@ def chunks_of_pages(pages):
     return np.int64(pages)
 
 
-GENERIC = Share(lambda: paged_attention(SIGNATURE, chunks_of_pages, attend_page), SIGNATURE, "F16")
+def flash() -> Callable[..., None]:
+    attend_all = paged_attention(SIGNATURE, chunks_of_pages, attend_page)
+
+    def generic(args, thread, n_threads):
+        attend_all(args, thread, n_threads)
+
+    return generic
+
+
+GENERIC = Share(flash, SIGNATURE, "F16")
 MERGE = Share(lambda: merging(chunks_of_pages), MERGE_SIGNATURE)

@@ -31,6 +31,7 @@ from kernels.cpu.attention.attention_tile import (
 )
 from kernels.cpu.formats.decoding import TAGS
 from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import arguments, part
 
 F16 = TAGS["F16"]
@@ -57,12 +58,13 @@ def end_of_run(spans, packed, first, last):
     return t
 
 
-def paged_attention(signature: str, chunks_of_pages: Any, attend_pages: Any) -> Callable[..., None]:
-    """The first share, with chunks_of_pages(pages) and the `attend` of a chunk of pages, which is
-    also told of the next KV head and chunk that this thread reads."""
+def paged_attention(signature: str, chunks_of_pages: Any, attend_pages: Any) -> Any:
+    """What the first share does, with chunks_of_pages(pages) and the `attend` of a chunk of pages,
+    which also gets the next KV head and chunk that this thread reads."""
     sizes_of, place_of = dividing(F16, QUERIES)
 
-    def generic(args, thread, n_threads):
+    @inner
+    def attend_all(args, thread, n_threads):
         given = arguments(args, signature)
         (
             q, k, _, lists, spans, _, _, _, sinks, _, _, _, _, page_lists, packed,
@@ -121,7 +123,7 @@ def paged_attention(signature: str, chunks_of_pages: Any, attend_pages: Any) -> 
                             at = (t * heads + h) * head_dim
                             finish(out, at, cells, sinks[h], workspace, row, head_dim)
 
-    return generic
+    return attend_all
 
 
 def merging(chunks_of_pages: Any) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""From logits to a token, or to their normaliser: greedy, likeliest, draw, log_sum_exp."""
+"""From logits to a token, or to their normaliser: greedy, argmax, draw, log_sum_exp."""
 
 import math
 
@@ -8,9 +8,9 @@ from kernels.cpu.isa.simd import extract, max_lanes, sum_lanes
 from kernels.cpu.isa.sweep import alone, each_row
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers, total
+from reference.samplers.argmax import OP as ARGMAX
 from reference.samplers.draw import OP as DRAW
 from reference.samplers.greedy import OP as GREEDY
-from reference.samplers.likeliest import OP as LIKELIEST
 from reference.samplers.log_sum_exp import OP as LOG_SUM_EXP
 
 
@@ -22,8 +22,8 @@ def greedy(logits, token):
     token[0] = at
 
 
-@each_row(LIKELIEST.signature)
-def likeliest(row, logits, token, logprob):
+@each_row(ARGMAX.signature)
+def argmax(row, logits, token, logprob):
     own = logits[row]
     top, at = highest(own), 0
     while own[at] != top:

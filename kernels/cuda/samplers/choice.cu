@@ -1,4 +1,4 @@
-// likeliest: as many blocks as a warp has lanes look at parts of a row of logits, then a warp at what
+// argmax: as many blocks as a warp has lanes look at parts of a row of logits, then a warp at what
 // they found.
 #include "ordered.cuh"
 
@@ -16,7 +16,7 @@ static __device__ __forceinline__ float top_of(uint64_t best) {
   return best ? logit_of(best) : -INFINITY;
 }
 
-extern "C" __global__ void likeliest_parts(const float* __restrict__ logits,
+extern "C" __global__ void argmax_parts(const float* __restrict__ logits,
                                            uint64_t* __restrict__ scratch, int rows, int vocab) {
   __shared__ uint64_t bests[WARP];
   __shared__ double sums[WARP];
@@ -36,7 +36,7 @@ extern "C" __global__ void likeliest_parts(const float* __restrict__ logits,
   if (threadIdx.x == 0) *found = {best, sum};
 }
 
-extern "C" __global__ void likeliest(const uint64_t* __restrict__ scratch,
+extern "C" __global__ void argmax(const uint64_t* __restrict__ scratch,
                                      int32_t* __restrict__ token, double* __restrict__ logprob,
                                      int rows) {
   let_next_begin();

@@ -1,4 +1,4 @@
-"""likeliest on a GPU: parts of the vocabulary, then the best of their results."""
+"""argmax on a GPU: parts of the vocabulary, then the best of their results."""
 
 from kernels.cuda.runtime.launch import THREADS, WARP, Grid, Launch, rows
 from reference.op import Shape
@@ -16,11 +16,11 @@ def scratch(shape: Shape) -> int:
     return 4 * PARTS * shape["rows"]
 
 
-LIKELIEST = (
-    Launch("choice.cu", "likeliest_parts", f"logits: f32[rows vocab] -> {FOUND}", parts),
+ARGMAX = (
+    Launch("choice.cu", "argmax_parts", f"logits: f32[rows vocab] -> {FOUND}", parts),
     Launch(
         "choice.cu",
-        "likeliest",
+        "argmax",
         f"{FOUND} -> token: i32[rows], logprob: f64[rows]",
         rows("rows", WARP),
     ),

@@ -20,7 +20,7 @@ from reference.samplers.distribution import (
 SIGNATURE = "logits: f32[rows vocab] -> token: i32[rows], logprob: f64[rows]"
 
 
-def likeliest(logits: Array) -> tuple[Array, Array]:
+def argmax(logits: Array) -> tuple[Array, Array]:
     """argmax, the lowest id among equals, and its ln p = -ln sum exp(logit - max).
 
     logits float32 [rows, vocab] -> tokens int32 [rows], nats float64 [rows].
@@ -56,8 +56,8 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 OP = Op(
-    name="likeliest",
-    reference=likeliest,
+    name="argmax",
+    reference=argmax,
     signature=SIGNATURE,
     axes={"rows": (0, 1, 2, 3, 7), "vocab": SIZES},
     make=make,
@@ -67,5 +67,5 @@ OP = Op(
     complaint=complaint,
     largest=LARGEST,
     varying=("rows",),
-    laws=(alone(SIGNATURE, make, "rows"), *laws.LIKELIEST),
+    laws=(alone(SIGNATURE, make, "rows"), *laws.ARGMAX),
 )

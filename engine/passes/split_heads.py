@@ -19,7 +19,7 @@ WHOLE = ".attention_whole"  # label of the heads that keep all cells, as STREAMI
 Given = Mapping[str, Value | float]
 
 
-def heads_apart(method: Streaming) -> Pass:
+def split_heads(method: Streaming) -> Pass:
     """In blocks with streaming heads, split keys, values and queries by kind of head, let each kind
     attend to its own cache, and join the outputs. Other blocks are unchanged. Checks that the
     policy suits the model."""
