@@ -20,7 +20,7 @@
 
 Each is imported when it is first asked for. After `import assay` the names reference, kernels and
 engine are our packages, and so is bench after `assay.frames`, whatever lies in the working folder;
-docs/decisions/036-whose-names.md says why.
+docs/decisions/036-top-level-module-names.md says why.
 """
 
 from pkgutil import resolve_name
