@@ -100,15 +100,15 @@ def _families() -> Iterator[str]:
     yield "# Families\n\nGenerated from the engine's table and the tests' checkpoints.\n"
     yield (
         "Every architecture's logits are tested against its formula in float64 (NMSE at most"
-        " 1e-10), on a CPU and on the emulated GPU, and are the same bits for any threads, chunks of"
-        " a prompt and batches. The last column lists small random checkpoints of transformers that"
-        " `assay convert` reads; their logits in F32 are tested against transformers' (NMSE at most"
-        " 1e-11) where it is installed: `make test-transformers`, as in CI. The llama.cpp column"
-        " lists the formats in which llama.cpp's logits for the same file are compared (`make"
-        " test-peers`): in F32 to 1e-10 (recurrent models 1e-11; models with llama.cpp's GELU table"
-        " in F16 to its step size), in F16 and block formats with the formula that [rounds as"
-        " llama.cpp does](peers.md). In block formats the engine's logits may differ from"
-        " llama.cpp's by two such roundings.\n"
+        " 1e-10), on a CPU and on the emulated GPU, and are the same bits for any threads,"
+        " chunks of a prompt and batches. The last column lists small random checkpoints of"
+        " transformers that `assay convert` reads; their logits in F32 are tested against"
+        " transformers' (NMSE at most 1e-11) where it is installed: `make test-transformers`, as"
+        " in CI. The llama.cpp column lists the formats in which llama.cpp's logits for the same"
+        " file are compared (`make test-peers`): in F32 to 1e-10 (recurrent models 1e-11; models"
+        " with llama.cpp's GELU table in F16 to its step size), in F16 and block formats with"
+        " the formula that [rounds as llama.cpp does](peers.md). In block formats the engine's"
+        " logits may differ from llama.cpp's by two such roundings.\n"
     )
     of = {name: NAMES.get(one["model_type"], one["model_type"]) for name, one in CONFIGS.items()}
     if strangers := set(of.values()) - FAMILIES.keys():
