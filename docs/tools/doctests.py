@@ -1,4 +1,4 @@
-"""In the Python reference, lines of docstrings after `>>>` are code, not quotations."""
+"""Show doctests in docstrings as code in the Python reference."""
 
 import re
 from typing import Any
@@ -9,10 +9,10 @@ SESSION = re.compile(r"^>>> .*(?:\n(?:>>>|\.\.\.).*)*", re.MULTILINE)
 
 
 class Doctests(griffe.Extension):
-    """Put them between fences."""
+    """Wrap doctests in code fences."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002
-        """Of every object that is read."""
+        """Called for every object."""
         if obj.docstring:
             fenced = SESSION.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
             obj.docstring.value = fenced

@@ -1,5 +1,5 @@
-"""What `mkdocs build` makes rather than reads: pages of files that stand elsewhere, and of the
-program itself the reference of its commands."""
+"""Pages that `mkdocs build` generates: from files outside docs/, and from the program's own tables
+(commands, llama.cpp's options, families)."""
 
 import posixpath
 import re
@@ -34,7 +34,7 @@ ELSEWHERE = {  # files outside docs/ that are pages
     "data/README.md": "embedded.md",
     "LICENSE": "licence.md",
 }
-# What GGUF calls an architecture that transformers calls otherwise.
+# GGUF's names of architectures that have another name in transformers.
 NAMES = {
     "gpt_neox": "gptneox", "phi": "phi2", "cohere": "command-r", "gemma3_text": "gemma3",
     "gemma4_text": "gemma4", "ministral3": "mistral3",
@@ -48,17 +48,17 @@ EXTRA = re.compile(r"\s*\[(default: [^\]]*|required)\]")  # columns of their own
 ABOUT = {
     "decisions": (
         "Decisions",
-        "What was decided, why, and what follows.",
+        "Design decisions with their context and consequences.",
     ),
     "reports": (
         "Reports",
-        "What programs of `bench/` measured and wrote. Each says when and on which machine.",
+        "Measurements written by programs of `bench/`, each with its date and machine.",
     ),
 }
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """In the navigation, `FOLDER/*` becomes all pages of the folder."""
+    """Expand `FOLDER/*` in the navigation to all pages of the folder."""
     assert config.nav is not None
     config.nav = [
         {title: list(_listed(where.removesuffix("/*"))) if str(where).endswith("/*") else where}
@@ -80,7 +80,7 @@ def _title(path: Path) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that no file in docs/ holds."""
+    """Add the generated pages."""
     for source, page in ELSEWHERE.items():
         alone = "---\nhide: [navigation]\n---\n" if page == "index.md" else ""
         files.append(File.generated(config, page, content=alone + _moved(source)))
@@ -96,19 +96,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _families() -> Iterator[str]:
-    """Every architecture that runs, from the engine's own table and the tests' checkpoints."""
-    yield "# Families\n\nMade of the engine's table and of the checkpoints that its tests have.\n"
+    """Every supported architecture, from the engine's table and the tests' checkpoints."""
+    yield "# Families\n\nGenerated from the engine's table and the tests' checkpoints.\n"
     yield (
-        "Every architecture's logits are held against its formula in float64 (NMSE at most 1e-10),"
-        " on a CPU and on the emulated GPU, and their bits against each other over threads, chunks"
-        " of a prompt and batches. The last column has small random checkpoints of transformers"
-        " that `assay convert` reads, and whose logits are held against transformers' in F32 (NMSE"
-        " at most 1e-11) wherever it is installed: `make test-transformers`, which CI runs. The"
-        " column before says in which formats llama.cpp opened the same file (`make test-peers`):"
-        " in F32 logits agree to 1e-10 (1e-11 of recurrent ones; to the step of its table where it"
-        " has GELU in F16), in F16 and in blocks with the formula that [rounds as it"
-        " does](peers.md); and in blocks the engine's are no further from its than two such"
-        " roundings move logits.\n"
+        "Every architecture's logits are tested against its formula in float64 (NMSE at most"
+        " 1e-10), on a CPU and on the emulated GPU, and are the same bits for any threads,"
+        " chunks of a prompt and batches. The last column lists small random checkpoints of"
+        " transformers that `assay convert` reads; their logits in F32 are tested against"
+        " transformers' (NMSE at most 1e-11) where it is installed: `make test-transformers`, as"
+        " in CI. The llama.cpp column lists the formats in which llama.cpp's logits for the same"
+        " file are compared (`make test-peers`): in F32 to 1e-10 (recurrent models 1e-11; models"
+        " with llama.cpp's GELU table in F16 to its step size), in F16 and block formats with"
+        " the formula that [rounds as llama.cpp does](peers.md). In block formats the engine's"
+        " logits may differ from llama.cpp's by two such roundings.\n"
     )
     of = {name: NAMES.get(one["model_type"], one["model_type"]) for name, one in CONFIGS.items()}
     if strangers := set(of.values()) - FAMILIES.keys():
@@ -131,7 +131,7 @@ def _families() -> Iterator[str]:
 
 
 def _moved(source: str) -> str:
-    """The text of a file outside docs/, its links as they are from its page."""
+    """The text of a file outside docs/, with links relative to its page."""
     text = (ROOT / source).read_text()
     if not source.endswith(".md"):
         return "# Licence\n\n" + text
@@ -147,12 +147,12 @@ def _moved(source: str) -> str:
 
 
 def _reference() -> Iterator[str]:
-    """Every command with what it takes, from the program's own rows."""
+    """Every command with its arguments and options, from the program itself."""
     program: Any = get_command(app)
     commands = {name: program.commands[name] for name in program.commands}
     yield f"# Commands\n\n{program.help}\n"
     yield (
-        "This page is made of the program itself, which says the same with `assay COMMAND --help`."
+        "This page is generated from the program; `assay COMMAND --help` shows the same."
         " Exit codes are 0 done, 1 failed with one line on stderr, 2 wrong usage.\n"
     )
     yield f"{program.epilog}\n"
@@ -180,16 +180,16 @@ def _section(name: str, command: Any) -> Iterator[str]:
 
 
 def _words() -> Iterator[str]:
-    """llama.cpp's options: our names for them, or what to use."""
-    yield "# Words of llama.cpp\n\nMade of the program's own tables.\n"
-    yield "## Other names for what is here\n"
+    """llama.cpp's options: our names for them, or the alternative."""
+    yield "# llama.cpp options\n\nGenerated from the program's tables.\n"
+    yield "## Accepted under their names\n"
     yield "| llama.cpp | here |\n| --- | --- |"
     names: dict[str, list[str]] = {}
     for other, ours in ALSO.items():
         names.setdefault(ours, []).append(other)
     for ours, others in names.items():
         yield f"| {_code(others)} | `{ours}` |"
-    for refused, title in ((False, "Taken, and without effect"), (True, "Not here")):
+    for refused, title in ((False, "Accepted without effect"), (True, "Refused")):
         yield f"\n## {title}\n\n| llama.cpp | |\n| --- | --- |"
         told: dict[str, list[str]] = {}
         for name, option in foreign_options().items():
@@ -204,7 +204,7 @@ def _code(names: list[str]) -> str:
 
 
 def _default(parameter: Any) -> str:
-    """What it is where nobody says; nothing of what is off, or absent, or says so itself."""
+    """The default to show; empty if it is off, absent or in the help text."""
     default = parameter.default
     if parameter.required:
         return "required"

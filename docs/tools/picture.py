@@ -1,4 +1,4 @@
-"""`python docs/tools/picture.py`: make docs/pictures/refused.svg of what a terminal shows."""
+"""`python docs/tools/picture.py`: render a terminal session as docs/pictures/refused.svg."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from conformance.support.pages import PROGRAM, Place
 
 OUT = Path(__file__).resolve().parents[1] / "pictures/refused.svg"
 WIDTH = 92
-EDIT = "sed -i 's/ + eps))/))/' kernels/cpu/rms_norm.py"  # in one of its two variants
+EDIT = "sed -i 's/ + eps))/))/' kernels/cpu/rms_norm.py"  # in one of the two variants
 SESSION = (
     "assay op rms_norm --shape tokens=7,hidden=2048",
     EDIT,
@@ -38,13 +38,13 @@ def main() -> None:
             if command is not SESSION[-1]:
                 console.print()
     svg = console.export_svg(title="Assay", font_aspect_ratio=0.6)
-    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # nobody else is asked for a font
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # no font is downloaded
     svg = re.sub(r"font-family: [^;]*;", f"font-family: {FONTS};", svg)
     OUT.write_text("".join(line.rstrip() + "\n" for line in svg.splitlines()))
 
 
 def shown(place: Place, command: str) -> list[str]:
-    """The lines that a command prints on both streams, but for the times of a run."""
+    """The lines that a command prints on stdout and stderr, without the timings of a run."""
     own = {"ASSAY_CACHE": str(place.cache), "PYTHONPATH": str(place.rooms)}
     words = re.sub("^assay", f"{sys.executable} -c '{PROGRAM[1]}'", command)
     done = subprocess.run(

@@ -99,7 +99,7 @@ class Assay(Program):
 app = typer.Typer(
     name="assay",
     cls=Assay,
-    help="A lab in which LLM kernels prove themselves before an engine may use them.",
+    help="An LLM inference engine and kernel lab: kernels are tested against readable references.",
     epilog="ASSAY_CACHE is the folder of certificates and compiled kernels; ASSAY_TRACEBACK=1"
     " shows where an error came from.",
     invoke_without_command=True,

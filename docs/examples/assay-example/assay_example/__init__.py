@@ -1,1 +1,1 @@
-"""Kernels that Assay judges and serves, from outside its repository."""
+"""An example of a package with kernels and an op for Assay."""

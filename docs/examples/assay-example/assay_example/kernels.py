@@ -1,4 +1,4 @@
-"""The kernels: shares of the work, as those in Assay's own kernels/cpu are."""
+"""CPU kernels, written as shares like those in Assay's kernels/cpu."""
 
 import math
 
@@ -27,7 +27,7 @@ def l2_norm(args, thread, n_threads):
     first, last = part(tokens, thread, n_threads)
     for t in range(first, last):
         length = math.sqrt(sum_of_squares(x[t]))
-        factor = 1.0 / (eps if length < eps else length)  # a NaN is no less, and stays one
+        factor = 1.0 / (eps if length < eps else length)  # NaN is not less than eps, so it stays
         for i in range(hidden):
             out[t, i] = float(x[t, i]) * factor
 

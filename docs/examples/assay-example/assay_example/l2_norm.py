@@ -1,4 +1,4 @@
-"""Rows of length one, as DeltaNet's queries and keys are (Yang et al., arXiv 2406.06484)."""
+"""L2 normalisation of rows, as of DeltaNet's queries and keys (Yang et al., arXiv 2406.06484)."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from reference.op import Apply, Arguments, Array, Case, Cost, Law, Op, Shape
 from reference.sizes import TOKENS, WIDTHS
 
 SIGNATURE = "x: f32[tokens hidden], eps: f64 -> out: f32[tokens hidden]"
-SMALLEST = 1e-6  # of eps, beside which squares that float32 flushes to zero are nothing
+SMALLEST = 1e-6  # smallest eps: squares that float32 flushes to zero are negligible beside it
 
 
 def l2_norm(x: Array, eps: float) -> Array:
@@ -23,7 +23,7 @@ def l2_norm(x: Array, eps: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """Some rows are so small that eps counts."""
+    """Some rows are small enough for eps to matter."""
     rng = case.rng()
     eps = float(rng.choice([SMALLEST, 1e-5, 1e-3]))
     x = case.array(rng, case.shape["tokens"], case.shape["hidden"])
@@ -32,10 +32,10 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A sum of squares has gamma(hidden + 1): a rounding of each square, and hidden - 1 of the sum,
-    with one to spare. The root halves it. The root, eps as float32, and the quotient, or a
-    reciprocal and a product, are four roundings more. A square below float32's range is lost, which
-    is at most 2^-126 each beside an eps^2 of 2^-40: hidden * 2^-86, within the one to spare.
+    """A sum of squares has gamma(hidden + 1): one rounding of each square and hidden - 1 of the
+    sum, plus a spare one. The square root halves it. The root, eps as float32, and the quotient (or
+    a reciprocal and a product) add four roundings. Squares below float32's range are lost, at most
+    2^-126 each beside an eps^2 of 2^-40: hidden * 2^-86, which the spare rounding covers.
     """
     return {"out": relative(expected["out"], (inputs["x"].shape[1] + 1) / 2 + 4)}
 
@@ -46,7 +46,7 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def has_length_one(apply: Apply, case: Case) -> str:
-    """A row far above eps has the length one, to within its elements' bounds."""
+    """A row far above eps has length one, within its elements' bounds."""
     x = case.rng().standard_normal((4, case.shape["hidden"])).astype(np.float32)
     out = apply({"x": x, "eps": SMALLEST})["out"].astype(np.float64)
     length = np.sqrt(np.sum(out * out, axis=-1))

@@ -1,11 +1,11 @@
-"""What both norms sum."""
+"""The sum of squares of both norms."""
 
 from numba import njit
 
 
 @njit(inline="always")
 def sum_of_squares(row):
-    """In float64: the square of a float32 is exact there."""
+    """Sums in float64, in which the square of a float32 is exact."""
     total = 0.0
     for value in row:
         total += float(value) * float(value)
