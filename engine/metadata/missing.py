@@ -39,9 +39,9 @@ _BY_OP: Final[tuple[tuple[str, str], ...]] = (
         FAMILY,
         "baichuan gptj starcoder refact qwen phimoe plamo plamo3 codeshell orion internlm2"
         " minicpm xverse arctic deepseek deepseek2-ocr chatglm jais jais2 nemotron_h"
-        " nemotron_h_moe exaone exaone4 exaone-moe granitehybrid chameleon plm bailingmoe"
+        " nemotron_h_moe exaone exaone-moe granitehybrid chameleon plm bailingmoe"
         " bailingmoe2 dots1 arcee afmoe ernie4_5-moe falcon-h1 hunyuan-moe hunyuan-dense lfm2moe"
-        " smallthinker seed_oss minimax-m2 pangu-embedded maincoder mellum nanbeige cohere2moe"
+        " smallthinker minimax-m2 pangu-embedded maincoder mellum nanbeige cohere2moe"
         " hy_v3",
     ),
 )

@@ -260,6 +260,46 @@ class Olmo3(Olmo2):
         return rope_scaling.of_layers(config, "full_attention")
 
 
+class Exaone4(Qwen2):
+    """OLMo 2 with norms of each head; where it has windows rope turns in layers with one alone."""
+
+    architectures = ("Exaone4ForCausalLM",)
+    about = "EXAONE 4, dense"
+    gguf = "exaone4"
+    modules: ClassVar = Olmo2.modules
+    required = ("num_key_value_heads", "rms_norm_eps")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **self._windows(config)}
+
+    def notes(self, config: Fields) -> list[str]:
+        found = super().notes(config)
+        if self._windows(config) and config.count("num_hidden_layers") != 64:
+            said = "it has windows, and layers without rope"
+            found.append(f"{said}: llama.cpp, of {self.gguf}, has them where layers are 64")
+        return found
+
+    def _windows(self, config: Fields) -> gw.Keys:
+        if config.values.get("sliding_window", 4096) is None:
+            return {}
+        if config.get("layer_types"):  # transformers reads no pattern then, which may be "LLLG"
+            config = Fields({**config.values, "sliding_window_pattern": None}, config.place)
+        return windows.by_layer(config, self.gguf)
+
+
+class SeedOss(Qwen2):
+    """Qwen 2 with or without biases."""
+
+    architectures = ("SeedOssForCausalLM",)
+    about = "Seed-OSS"
+    gguf = "seed_oss"
+    modules: ClassVar = {
+        **Qwen2.modules,
+        "post_attention_norm": "model.layers.{}.post_attention_layernorm",
+    }
+    required = ("head_dim", "num_key_value_heads")
+
+
 class Ernie(Qwen2):
     """LLaMA, whose checkpoint has rows in GGUF's order."""
 
@@ -482,9 +522,9 @@ class Gemma3(TextPart, Gemma2):
 
 FAMILIES: tuple[Family, ...] = (
     Llama(), Mistral(), Ministral3(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(),
-    Granite(), Olmo2(), Olmo3(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(), Falcon(), OPT(),
-    Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(), MPT(), Mamba(),
-    Mamba2(), Lfm2(),
+    Granite(), Olmo2(), Olmo3(), Exaone4(), SeedOss(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(),
+    Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(), MPT(),
+    Mamba(), Mamba2(), Lfm2(),
 )  # fmt: skip
 
 
