@@ -51,6 +51,7 @@ UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "dense": "a part of its layers is dense",
           "scales and": "its scales are its own",
           "an eps of its own": "norms of its latent vectors have an eps of 1e-06",
+          "base in windows": "rope has a base of 10000 in layers with a window",
           "few layers": "it has windows, and layers without rope",
           "a query scale": "its query_pre_attn_scalar is its own"}  # fmt: skip
 # llama.cpp has the products of latent attention in another order; Gemma's formula takes no table.

@@ -23,8 +23,8 @@ from conformance.support.models.small_models import Small
 from conformance.support.models.small_recurrent import RECURRENT
 
 # Folders of transformers' that `assay convert` reads, by their names in family_configs.py.
-ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "EXAONE 4, of 64 layers",
-              "EXAONE 4, no windows", "Seed-OSS", "Command R7B",
+ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other windows",
+              "EXAONE 4, of 64 layers", "EXAONE 4, no windows", "Seed-OSS", "Command R7B",
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
               "MiniCPM 3", "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups",
               "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip

@@ -219,6 +219,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "OLMo 3": {**OLMO3, "rope_parameters": {"full_attention": {"rope_theta": 5e5}}},
     "OLMo 3, YaRN": {
+        **OLMO3,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+        },
+    },
+    "OLMo 3, YaRN, tied, another base in windows": {
         **OLMO3, "tie_word_embeddings": True,
         "rope_parameters": {
             "full_attention": {

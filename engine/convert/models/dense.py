@@ -242,11 +242,15 @@ class Olmo3(Olmo2):
         return {
             **super().shape(self._without(config)),
             **windows.by_layer(config, self.gguf),
-            "rope.freq_base_swa": gw.f32(self._with(config).real("rope_theta")),
+            "rope.freq_base_swa": gw.f32(self._bases(config)[0]),
         }
 
     def notes(self, config: Fields) -> list[str]:
-        return super().notes(self._without(config))
+        found, (own, others) = super().notes(self._without(config)), self._bases(config)
+        if own != others:
+            said = f"rope has a base of {own:g} in layers with a window"
+            found.append(f"{said}: llama.cpp, of {self.gguf}, takes that of the others, {others:g}")
+        return found
 
     def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
         return super().computed(self._without(config), model)
@@ -254,6 +258,11 @@ class Olmo3(Olmo2):
     def _with(self, config: Fields) -> Fields:
         """What is said of the rope of layers with a window."""
         return rope_scaling.parameters(rope_scaling.of_layers(config, "sliding_attention"))
+
+    def _bases(self, config: Fields) -> tuple[float, float]:
+        """Those of rope in layers with a window and in the others."""
+        others = rope_scaling.parameters(self._without(config)).real("rope_theta")
+        return self._with(config).real("rope_theta"), others
 
     def _without(self, config: Fields) -> Fields:
         """The fields as if all layers turned like those without one."""
