@@ -1,6 +1,6 @@
 """A whole Qwen 2 (Yang et al., arXiv 2407.10671), Qwen 3 (arXiv 2505.09388), Phi 3 (Abdin et al.,
-arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060), GLM 4.5 (arXiv 2508.06471) or Seed-OSS (2025)
-forward pass, in reference ops alone."""
+arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060), GLM 4.5 (arXiv 2508.06471) or
+Seed-OSS (ByteDance, 2025) forward pass, in reference ops alone."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,8 +30,9 @@ def qwen(
     """Logits of every token of one sequence that starts at position 0.
 
     Before rope turns them each head of queries and keys is normalised, or all together, by
-    `attn_q_norm` and `attn_k_norm` if there are any. GLM's norm before the network, and Seed-OSS's,
-    is called `post_attention_norm`, and GLM's first blocks are dense. Arguments are those of `transformer`.
+    `attn_q_norm` and `attn_k_norm` if there are any. The norm before the network is called
+    `post_attention_norm` in GLM, whose first blocks are dense, and in Seed-OSS. Arguments are those
+    of `transformer`.
     -> float64 [tokens, vocab].
     """
     weights = apart(weights, shape)

@@ -532,8 +532,8 @@ class Gemma3(TextPart, Gemma2):
 FAMILIES: tuple[Family, ...] = (
     Llama(), Mistral(), Ministral3(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(),
     Granite(), Olmo2(), Olmo3(), Exaone4(), SeedOss(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(),
-    Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(), MPT(),
-    Mamba(), Mamba2(), Lfm2(),
+    Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(),
+    MPT(), Mamba(), Mamba2(), Lfm2(),
 )  # fmt: skip
 
 
