@@ -246,6 +246,13 @@ def test_gates_and_ups_of_experts_may_be_one_tensor(small, tmp_path):
         assert found.counts.sum() == 3 * small.used
 
 
+def test_a_gemma_4_that_says_nothing_of_a_cap_has_llama_cpps(tmp_path):
+    with GGUFFile(SmallGemma4().write(tmp_path / "small.gguf")) as file:
+        metadata = dict(file.metadata)
+    del metadata["gemma4.final_logit_softcapping"]
+    assert config_of(metadata, 70).logit_cap == 30
+
+
 def test_positions_end_where_their_table_does(tmp_path):
     """A context of more cells than the model has positions is for several sequences; the position
     after the last is refused, and the model goes on."""

@@ -128,7 +128,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     ),
     "gemma3": replace(GEMMA2, windows=6, window_base=10000.0, logit_cap=0.0, by_width=62),
     "gemma4": replace(
-        GEMMA, windows=6, window=None, window_base=10000.0, logit_cap=0.0, by_block=True,
+        GEMMA, windows=6, window=None, window_base=10000.0, logit_cap=30.0, by_block=True,
         experts=Routing(),
     ),
     "qwen2": LLAMA,

@@ -28,6 +28,8 @@ ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other wi
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
               "MiniCPM 3", "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups",
               "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
+TANH_FOLDERS = ("Gemma 3, stretched, untied, a cap",
+                "Gemma 4, keys alone, no embeddings of layers, untied")  # fmt: skip
 # Of these it has GELU's tanh form, out of a table in F16.
 TANH = ("falcon", "gptneox", "phi2", "starcoder2", "gpt2", "bloom", "mpt", "gemma", "gemma2",
         "gemma3", "gemma4")  # fmt: skip

@@ -464,6 +464,10 @@ class Gemma2(Gemma):
         if self._scale(config):
             said = "its query_pre_attn_scalar is its own"
             found.append(f"{said}: llama.cpp, of {self.gguf}, computes with another")
+        caps = {name: config.values.get(name, usual) for name, usual in self.caps.items() if usual}
+        if lacking := [name for name, cap in caps.items() if not cap]:
+            said = f"it has no {' and no '.join(lacking)}"
+            found.append(f"{said}: llama.cpp, of {self.gguf}, divides by what is 0")
         return found
 
     def _scale(self, config: Fields) -> gw.Keys:
