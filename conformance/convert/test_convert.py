@@ -212,7 +212,12 @@ def as_integers(folder: Path) -> None:
 
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown architecture": (
-        {"architectures": ["BertModel"]}, "'BertModel' is not known; known .*, Qwen2ForCausalLM"
+        {"architectures": ["BertModel"], "model_type": "ber"},
+        "architecture is 'BertModel', which is none of --print-supported-models",
+    ),
+    "an architecture whose op is missing": (
+        {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl"},
+        "which is missing rope of several positions a token",
     ),
     "no architecture": ({"architectures": None}, "architectures must name one"),
     "a window": (

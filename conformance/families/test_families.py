@@ -182,6 +182,7 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "SmolLM 3": SUBJECTS["SmolLM 3"], "Granite": SUBJECTS["Granite"],
         "Ministral 3": SUBJECTS["Ministral 3"],
         "OLMo 2": SUBJECTS["OLMo 2"], "ERNIE 4.5": SUBJECTS["ERNIE 4.5"],
+        "EXAONE 4": SUBJECTS["EXAONE 4, windows"], "Seed-OSS": SUBJECTS["Seed-OSS"],
         "GLM 4": SUBJECTS["GLM 4"], "GLM 4, Q4_0": SmallGLM(format="Q4_0"),
         "Phi 3": SUBJECTS["Phi 3"], "Command R": SUBJECTS["Command R"],
         "Command R7B": SUBJECTS["Command R7B"],
@@ -243,6 +244,13 @@ def test_gates_and_ups_of_experts_may_be_one_tensor(small, tmp_path):
         rows(model, [3, 4, 5])
         found = observed(model)["blk.1.ffn_gate_up_exps.weight"]
         assert found.counts.sum() == 3 * small.used
+
+
+def test_a_gemma_4_that_says_nothing_of_a_cap_has_llama_cpps(tmp_path):
+    with GGUFFile(SmallGemma4().write(tmp_path / "small.gguf")) as file:
+        metadata = dict(file.metadata)
+    del metadata["gemma4.final_logit_softcapping"]
+    assert config_of(metadata, 70).logit_cap == 30
 
 
 def test_positions_end_where_their_table_does(tmp_path):
@@ -361,6 +369,7 @@ NEMOTRON = SmallNeoX(blocks=1, architecture="nemotron", parallel=False)
 HEADS_NORMED = SmallNeoX(blocks=1, architecture="stablelm", head_norms=True)
 PLUS = SmallCommandR(blocks=1, head_norms=True)
 OLMO, GLM, PHI = SmallOLMo(blocks=1), SmallGLM(blocks=1), SmallPhi(blocks=1, long=True)
+EXAONE = SmallOLMo(blocks=1, architecture="exaone4")
 GEMMA, GEMMA2 = SmallGemma(blocks=1), SmallGemma(blocks=3, architecture="gemma2")
 COHERE2 = SmallCommandR(blocks=1, architecture="cohere2")
 GEMMA4 = SmallGemma4()
@@ -408,6 +417,8 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (GLM, "blk.0.ffn_norm.weight", None, "is missing"),
     (OLMO, "blk.0.post_ffw_norm.weight", None, "is missing"),
     (OLMO, "blk.0.attn_k_norm.weight", np.ones(16, np.float32), "is [16], not [32]"),
+    (EXAONE, "blk.0.attn_k_norm.weight", np.ones(32, np.float32), "is [32], not [16]"),
+    (SmallQwen(architecture="seed_oss"), "blk.0.post_attention_norm.weight", None, "is missing"),
     (GEMMA, "blk.0.ffn_gate.weight", None, "is missing"),
     (GEMMA2, "blk.0.post_ffw_norm.weight", None, "is missing"),
     (GEMMA3, "blk.0.attn_q_norm.weight", None, "is missing"),

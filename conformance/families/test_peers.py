@@ -25,6 +25,7 @@ from conformance.support.models.asked_of_llama_cpp import (
     ON_FOLDERS,
     ROUNDED,
     TANH,
+    TANH_FOLDERS,
 )
 from conformance.support.models.family_configs import CONFIGS
 from conformance.support.models.small_families import (
@@ -51,6 +52,9 @@ UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "dense": "a part of its layers is dense",
           "scales and": "its scales are its own",
           "an eps of its own": "norms of its latent vectors have an eps of 1e-06",
+          "base in windows": "rope has a base of 10000 in layers with a window",
+          "few layers": "it has windows, and layers without rope",
+          "Gemma 2, no caps": "it has no attn_logit_softcapping and no final_logit_softcapping",
           "a query scale": "its query_pre_attn_scalar is its own"}  # fmt: skip
 # llama.cpp has the products of latent attention in another order; Gemma's formula takes no table.
 LATENT, GEMMAS = ("deepseek2", "minicpm3"), ("gemma", "gemma2", "gemma3", "gemma4")
@@ -232,6 +236,15 @@ def test_llama_cpp_agrees_on_folders(llama_cpp, saved, name, tmp_path):
     convert(folder, path, "F32")
     theirs = llama_cpp.logits(path, tokens())
     demand_near(engine_logits(path, tokens()), theirs, EXACT)
+
+
+@pytest.mark.parametrize("name", TANH_FOLDERS)
+def test_llama_cpp_agrees_on_folders_with_gelu(llama_cpp, saved, name, tmp_path):
+    """The same where its table of GELU stands in every layer."""
+    folder, path = saved(name, tmp_path / "model"), tmp_path / "model.gguf"
+    convert(folder, path, "F32")
+    theirs, layers = llama_cpp.logits(path, tokens()), CONFIGS[name]["num_hidden_layers"]
+    demand_near(engine_logits(path, tokens()), theirs, layers * TABLE)
 
 
 @pytest.mark.parametrize("small", MIXTURES, ids=lambda small: small.architecture)

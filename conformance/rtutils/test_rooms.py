@@ -31,10 +31,10 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 17_290,
+    "reference": 17_300,
     "kernels": 26_990,
-    "engine": 33_640,
-    "conformance": 41_330,
+    "engine": 33_690,
+    "conformance": 41_390,
     "bench": 27_850,
     "data": 2_720,
     "assay": 325,

@@ -3,6 +3,7 @@
 from engine.convert.family import Family
 from engine.convert.fields import Fields
 from engine.convert.models import deepseek, dense, experts, gemma4, gpt_oss, qwen3next
+from engine.metadata.missing import MISSING
 
 FAMILIES: tuple[Family, ...] = (
     *dense.FAMILIES,
@@ -20,8 +21,11 @@ def family_of(config: Fields) -> Family:
     if not isinstance(names, list) or len(names) != 1:
         raise config.error(f"architectures must name one, got {names!r}")
     found = [family for family in FAMILIES if names[0] in family.architectures]
-    kind = config.part("text_config").get("model_type", "")
-    for family in (*(one for one in found if one.text_kind == kind), *found):
+    text = config.part("text_config").get("model_type", "")
+    for family in (*(one for one in found if one.text_kind == text), *found):
         return family
-    known = ", ".join(dict.fromkeys(name for one in FAMILIES for name in one.architectures))
-    raise config.error(f"architecture {names[0]!r} is not known; known are {known}")
+    plain = {name.replace("-", "").replace("_", ""): op for name, op in MISSING.items()}
+    kind = str(config.get("model_type", "")).removesuffix("_text")
+    op = plain.get(kind.replace("_", ""))
+    why = f"which is missing {op}" if op else "which is none of --print-supported-models"
+    raise config.error(f"architecture is {names[0]!r}, {why}")

@@ -48,7 +48,7 @@ class Traits:
     windows       the last of every so many blocks reaches the whole context, the others have a
                   window, if the file has one; 0: all have it
     window        the tokens of a window where the file does not say; None: it has to
-    windows_rotate  whether rope turns in blocks with a window alone
+    windows_rotate  whether rope turns in blocks with a window alone, if any has one
     window_base   base of rope in blocks with a window where the file does not say: theirs is not
                   scaled then; 0: it is that of the others; None: the file may not say
     unscaled      theirs is not scaled, and the base is that of the others where it is not told
@@ -128,7 +128,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     ),
     "gemma3": replace(GEMMA2, windows=6, window_base=10000.0, logit_cap=0.0, by_width=62),
     "gemma4": replace(
-        GEMMA, windows=6, window=None, window_base=10000.0, logit_cap=0.0, by_block=True,
+        GEMMA, windows=6, window=None, window_base=10000.0, logit_cap=30.0, by_block=True,
         experts=Routing(),
     ),
     "qwen2": LLAMA,
@@ -154,8 +154,10 @@ ARCHITECTURES: Mapping[str, Traits] = {
         windows=2, window=None,
     ),
     "olmo2": replace(LLAMA, windows=4, unscaled=True),
+    "exaone4": replace(LLAMA, windows=4, windows_rotate=True),
     "ernie4_5": LLAMA,
     "glm4": LLAMA,
+    "seed_oss": LLAMA,
     "phi3": replace(LLAMA, fused_qkv=True),
     "command-r": replace(
         LLAMA, norm_eps=("attention.layer_norm_epsilon", None), scales=("logit_scale",)

@@ -99,7 +99,7 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
         alibi=traits.alibi and keys.real("attention.max_alibi_bias", traits.alibi),
         parallel=traits.two_orders and keys.flag("use_parallel_residual", True),
         no_rope=no_rope,
-        windows_rotate=traits.windows_rotate,
+        windows_rotate=traits.windows_rotate and window > 0,
         scales=scales,
         score_scale=scales.attention or width**-0.5 * steepness(keys, latent, scaling),
         score_cap=keys.least("attn_logit_softcapping", traits.score_cap),

@@ -4,7 +4,7 @@ graphs; for image and sound models, from their files' contents."""
 from collections.abc import Mapping
 from typing import Final
 
-FAMILY: Final = "a family that joins them (its ops are here)"
+FAMILY: Final = "a family file (its ops are here)"
 _BY_OP: Final[tuple[tuple[str, str], ...]] = (
     (
         "attention that sees the tokens behind",
@@ -20,7 +20,11 @@ _BY_OP: Final[tuple[tuple[str, str], ...]] = (
     ("RWKV 7's time mixing", "rwkv7 arwkv7"),
     ("a delta net whose decay is each channel's own", "kimi-linear kimi-k3 bailingmoe3"),
     ("an SSM scan behind norms of dt, B and C", "jamba plamo2"),
-    ("queries scaled by their position", "llama4 mistral4"),
+    ("attention in chunks of the context", "llama4"),
+    ("a temperature of queries that rope turns in part", "mistral4"),
+    ("hyper-connections", "qwen4exp"),
+    ("adapters that each token chooses", "graniteswitch"),
+    ("blocks that run several times", "hrm_text"),
     (
         "an indexer that chooses the tokens attention sees",
         "glm-dsa glm5-next deepseek32 deepseek4 hy_v4 dots3note",
@@ -34,15 +38,15 @@ _BY_OP: Final[tuple[tuple[str, str], ...]] = (
     ("a soft cap of the router's logits", "grok"),
     ("scales of ternary matrices", "bitnet"),
     ("experts that are shared by groups of others", "grovemoe"),
-    ("attention of other heads in each block", "deci openelm mimo2 step35"),
+    ("attention of other heads in each block", "deci openelm mimo2 step35 laguna spark2_5"),
     (
         FAMILY,
         "baichuan gptj starcoder refact qwen phimoe plamo plamo3 codeshell orion internlm2"
         " minicpm xverse arctic deepseek deepseek2-ocr chatglm jais jais2 nemotron_h"
-        " nemotron_h_moe exaone exaone4 exaone-moe granitehybrid chameleon plm bailingmoe"
+        " nemotron_h_moe exaone exaone-moe granitehybrid chameleon plm bailingmoe"
         " bailingmoe2 dots1 arcee afmoe ernie4_5-moe falcon-h1 hunyuan-moe hunyuan-dense lfm2moe"
-        " smallthinker seed_oss minimax-m2 pangu-embedded maincoder mellum nanbeige cohere2moe"
-        " hy_v3",
+        " smallthinker minimax-m2 pangu-embedded maincoder mellum nanbeige cohere2moe"
+        " hy_v3 granite_swa maple muse-glimmer talkie",
     ),
 )
 MISSING: Final[Mapping[str, str]] = {name: op for op, names in _BY_OP for name in names.split()}

@@ -1,5 +1,6 @@
 """Qwen 2 (Yang et al., arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388), dense or of experts, OLMoE
-(Muennighoff et al., arXiv 2409.02060), and GLM 4.5 to 4.7 of experts (arXiv 2508.06471).
+(Muennighoff et al., arXiv 2409.02060), GLM 4.5 to 4.7 of experts (arXiv 2508.06471), and Seed-OSS
+(ByteDance, 2025).
 
 LLaMA, but for rope, which turns halves of a head, and for what queries and keys have before it: a
 bias, which values have, too (`qwen2`, and any other file that has it), a norm of each head
@@ -30,7 +31,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
         **feed_forward.tensors(config, i),
     }
     match config.architecture:
-        case "glm4moe":
+        case "glm4moe" | "seed_oss":
             return tensors
         case "qwen3" | "qwen3moe":
             return tensors | qk_norms(config)
@@ -43,7 +44,8 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 def before_network(config: ModelConfig) -> str:
     """What a file calls the norm before the feed-forward network."""
-    return "post_attention_norm" if config.architecture == "glm4moe" else "ffn_norm"
+    named = config.architecture in ("glm4moe", "seed_oss")
+    return "post_attention_norm" if named else "ffn_norm"
 
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:

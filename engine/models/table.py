@@ -52,6 +52,7 @@ FAMILIES: Mapping[str, Family] = {
     "granitemoe": llama.FAMILY,
     "gpt-oss": gpt_oss.FAMILY,
     "olmo2": post_norm.FAMILY,
+    "exaone4": post_norm.FAMILY,
     "ernie4_5": llama.FAMILY,
     "glm4": post_norm.FAMILY,
     "phi3": phi3.FAMILY,
@@ -66,6 +67,7 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek2": deepseek2.FAMILY,
     "minicpm3": deepseek2.FAMILY,
     "glm4moe": qwen.FAMILY,
+    "seed_oss": qwen.FAMILY,
 }
 
 

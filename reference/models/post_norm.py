@@ -1,5 +1,5 @@
-"""A whole OLMo 2 (OLMo Team, arXiv 2501.00656) or GLM 4 (GLM Team, arXiv 2406.12793) forward pass,
-in reference ops alone."""
+"""A whole OLMo 2 (OLMo Team, arXiv 2501.00656), GLM 4 (GLM Team, arXiv 2406.12793) or EXAONE 4 (LG
+AI Research, arXiv 2507.11407) forward pass, in reference ops alone."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,12 +25,16 @@ def post_norm(
     linear: Callable[[Array, Array, str], Array] = linear,
     activation: Callable[[Array, Array], Array] = swiglu,
     rope: Callable[[Array, Array], Array] = rope_neox,
+    window: int = 0,
+    windowed: frozenset[int] = frozenset(),
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
     What attention and the network give is normalised before it is added. So is what they read, and
-    so are queries and keys, all heads of a token together, where there are such norms. GLM 4's
-    `rope` is rope_norm. Arguments are those of `transformer`. -> float64 [tokens, vocab].
+    so are queries and keys, all heads of a token together or each alone, where there are such
+    norms. GLM 4's `rope` is rope_norm. If there is a `window`, blocks that are `windowed` attend to
+    so many tokens, and rope turns in these alone. Arguments are those of `transformer`.
+    -> float64 [tokens, vocab].
     """
     weights = apart(weights, shape)
     count = len(tokens)
@@ -46,15 +50,23 @@ def post_norm(
     def maybe(x: Array, name: str) -> Array:
         return normed(x, name) if f"{name}.weight" in norms else x
 
+    def heads(x: Array, name: str, each: int) -> Array:
+        rows, apart = project(x, name), (count, each, shape.head_dim)
+        if norms.get(f"{name}_norm.weight", rows[0]).shape == rows[0].shape:  # of all together
+            return maybe(rows, f"{name}_norm").reshape(apart)
+        return normed(rows.reshape(apart), f"{name}_norm")
+
     table = weights["token_embd.weight"]
     x = embedding(tokens, table.data, table.format)
     for i in range(shape.blocks):
         block = f"blk.{i}"
         h = maybe(x, f"{block}.attn_norm")
-        q, k = (maybe(project(h, f"{block}.attn_{n}"), f"{block}.attn_{n}_norm") for n in "qk")
-        q = rope(q.reshape(count, shape.heads, shape.head_dim), turn)
-        k = rope(k.reshape(count, shape.kv_heads, shape.head_dim), turn)
-        attended = causal(q, k, project(h, f"{block}.attn_v"), positions)
+        q = heads(h, f"{block}.attn_q", shape.heads)
+        k = heads(h, f"{block}.attn_k", shape.kv_heads)
+        if not window or i in windowed:
+            q, k = rope(q, turn), rope(k, turn)
+        near = window if i in windowed else 0
+        attended = causal(q, k, project(h, f"{block}.attn_v"), positions, window=near)
         attended = project(attended.reshape(count, -1), f"{block}.attn_output")
         x = add(x, normed(attended, f"{block}.post_attention_norm"))
         h = maybe(x, f"{block}.ffn_norm")

@@ -1,6 +1,6 @@
 """A whole Qwen 2 (Yang et al., arXiv 2407.10671), Qwen 3 (arXiv 2505.09388), Phi 3 (Abdin et al.,
-arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060) or GLM 4.5 (arXiv 2508.06471)
-forward pass, in reference ops alone."""
+arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060), GLM 4.5 (arXiv 2508.06471) or
+Seed-OSS (ByteDance, 2025) forward pass, in reference ops alone."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,8 +30,9 @@ def qwen(
     """Logits of every token of one sequence that starts at position 0.
 
     Before rope turns them each head of queries and keys is normalised, or all together, by
-    `attn_q_norm` and `attn_k_norm` if there are any. GLM's norm before the network is called
-    `post_attention_norm`, and its first blocks are dense. Arguments are those of `transformer`.
+    `attn_q_norm` and `attn_k_norm` if there are any. The norm before the network is called
+    `post_attention_norm` in GLM, whose first blocks are dense, and in Seed-OSS. Arguments are those
+    of `transformer`.
     -> float64 [tokens, vocab].
     """
     weights = apart(weights, shape)
@@ -64,8 +65,8 @@ def qwen(
         k = turned(h, f"{block}.attn_k", shape.kv_heads)
         attended = causal(q, k, project(h, f"{block}.attn_v"), positions)
         x = add(x, project(attended.reshape(count, -1), f"{block}.attn_output"))
-        glm = f"{block}.post_attention_norm.weight" in norms
-        h = normed(x, f"{block}.post_attention_norm" if glm else f"{block}.ffn_norm")
+        post = f"{block}.post_attention_norm"
+        h = normed(x, post if f"{post}.weight" in norms else f"{block}.ffn_norm")
         if shape.mixture and f"{block}.ffn_gate.weight" not in weights:
             x = add(x, mixture(h, block, weights, norms, shape.mixture, project, linear))
             continue

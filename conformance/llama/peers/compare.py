@@ -19,9 +19,6 @@ LIMITS = {
     # rounds activations to the weights' format; the scales of int8 ones to F16
     "llama.cpp": {"F32": EXACT, "F16": 1e-6, "BF16": PROMISE, "Q8_0": PROMISE, "Q4_0": PROMISE},
 }
-# With superblocks llama.cpp's activations have one scale for 256: its square is that of the largest
-# among eight blocks of 32, at most the sum of all eight.
-ONE_SCALE_FOR_256 = 8 * PROMISE
 CACHE_F16 = 1e-6  # both round keys and values to F16; llama.cpp also the queries and the weights
 
 

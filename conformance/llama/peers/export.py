@@ -30,11 +30,6 @@ def export(checkpoint: Checkpoint, path: Path, format: str = "F32") -> Path:
         )
 
 
-def decoded(source: Path, path: Path) -> Path:
-    """The same model with every matrix in F32, decoded by the gguf package."""
-    return copied(source, path, "F32", FORMATS["F32"].quantise)
-
-
 def copied(source: Path, path: Path, format: str, encode: Callable[[Array], Array]) -> Path:
     """The same model with every matrix encoded anew, by the gguf package alone."""
     reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "llama")

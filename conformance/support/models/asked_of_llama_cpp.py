@@ -23,10 +23,13 @@ from conformance.support.models.small_models import Small
 from conformance.support.models.small_recurrent import RECURRENT
 
 # Folders of transformers' that `assay convert` reads, by their names in family_configs.py.
-ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",
+ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other windows",
+              "EXAONE 4, of 64 layers", "EXAONE 4, no windows", "Seed-OSS", "Command R7B",
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
               "MiniCPM 3", "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups",
               "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
+TANH_FOLDERS = ("Gemma 3, stretched, untied, a cap",
+                "Gemma 4, keys alone, no embeddings of layers, untied")  # fmt: skip
 # Of these it has GELU's tanh form, out of a table in F16.
 TANH = ("falcon", "gptneox", "phi2", "starcoder2", "gpt2", "bloom", "mpt", "gemma", "gemma2",
         "gemma3", "gemma4")  # fmt: skip
@@ -52,10 +55,8 @@ AGREED = (
     SmallGemma4(blocks=3, shared=0, keys_alone=True),
     SmallGemma4(blocks=3, shared=0, per_layer=0),
     *(SUBJECTS[name] for name in ("Qwen 2", "Qwen 3, wide heads", "SmolLM 3", "Granite")),
-    *(
-        SUBJECTS[name]
-        for name in ("ERNIE 4.5", "GLM 4", "Phi 3", "OLMo 2", "Command R", "Ministral 3")
-    ),
+    *(SUBJECTS[name] for name in ("ERNIE 4.5", "GLM 4", "Phi 3", "OLMo 2", "EXAONE 4")),
+    *(SUBJECTS[name] for name in ("Seed-OSS", "Command R", "Ministral 3")),
 )
 MIXTURES = (
     SmallMixture(architecture="llama", width=96),
@@ -81,7 +82,8 @@ ROUNDED = (
     *(SmallGPT2(architecture=name) for name in ("gpt2", "bloom", "mpt")),
     SmallKin(architecture="smollm3", blocks=5),
     *(SmallKin(architecture=name) for name in ("granite", "ernie4_5")),
-    SmallOLMo(), SmallGLM(), SmallPhi(), SmallCommandR(),
+    SmallOLMo(), SmallOLMo(architecture="exaone4"), SmallQwen(architecture="seed_oss"),
+    SmallGLM(), SmallPhi(), SmallCommandR(),
     SmallCommandR(architecture="cohere2", blocks=5),
     *(SmallMixture(architecture=name, width=96) for name in ("llama", "qwen3moe", "granitemoe")),
     SmallMixture(architecture="qwen2moe", width=96, shared=64),

@@ -38,11 +38,16 @@ GRANITE = {**QWEN, "model_type": "granite", "embedding_multiplier": 12, "logits_
 OLMO = {**QWEN, "model_type": "olmo2"}
 OLMO3 = {**QWEN, "model_type": "olmo3", "num_hidden_layers": 5, "sliding_window": 9,
          "max_position_embeddings": 64}  # fmt: skip
+EXAONE = {**QWEN, "model_type": "exaone4", "num_hidden_layers": 5, "sliding_window": 9,
+          "rope_parameters": {"rope_theta": 1e6}}  # fmt: skip
+SEED = {**QWEN, "model_type": "seed_oss", "head_dim": 18}
 ERNIE = {**QWEN, "model_type": "ernie4_5", "head_dim": 18}
 GLM = {**QWEN, "model_type": "glm4", "head_dim": 20, "pad_token_id": 0}
 PHI = {**QWEN, "model_type": "phi3", "pad_token_id": 0, "tie_word_embeddings": False}
 LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.1, 1.2, 1.5],
         "long_factor": [1.0, 2.0, 4.5, 9.0], "partial_rotary_factor": 0.8}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip
 COHERE = {**QWEN, "model_type": "cohere", "pad_token_id": 0}
 COHERE2 = {**COHERE, "model_type": "cohere2", "num_hidden_layers": 5, "sliding_window": 9}
 GEMMA = {**QWEN, "model_type": "gemma", "head_dim": 18}
@@ -214,6 +219,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "OLMo 3": {**OLMO3, "rope_parameters": {"full_attention": {"rope_theta": 5e5}}},
     "OLMo 3, YaRN": {
+        **OLMO3,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+        },
+    },
+    "OLMo 3, YaRN, tied, another base in windows": {
         **OLMO3, "tie_word_embeddings": True,
         "rope_parameters": {
             "full_attention": {
@@ -227,6 +242,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **OLMO3, "num_hidden_layers": 3,
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
     },
+    "EXAONE 4, few layers": EXAONE,
+    "EXAONE 4, few layers, other windows, tied": {
+        **EXAONE, "num_hidden_layers": 3, "sliding_window_pattern": "LLLG", "rms_norm_eps": 1e-3,
+        "layer_types": [KINDS[kind] for kind in "fww"], "tie_word_embeddings": True,
+    },
+    "EXAONE 4, of 64 layers": {**EXAONE, "num_hidden_layers": 64, "rope_parameters": LLAMA3},
+    "EXAONE 4, no windows": {
+        **EXAONE, "num_hidden_layers": 2, "sliding_window": None, "num_key_value_heads": 1,
+        "layer_types": [KINDS["f"]] * 2,
+    },
+    "Seed-OSS": SEED,
+    "Seed-OSS, tied, a bias of the output, YaRN": {
+        **SEED, "tie_word_embeddings": True, "attention_out_bias": True, "num_key_value_heads": 1,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+                            "original_max_position_embeddings": 16},
+    },
+    "Seed-OSS, no biases, another eps": {**SEED, "attention_bias": False, "rms_norm_eps": 1e-3},
     "ERNIE 4.5": ERNIE,
     "ERNIE 4.5, untied, another theta": {
         **ERNIE, "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 1e4}

@@ -107,12 +107,15 @@ class SmallOPT(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallQwen(Small):
-    """A random Qwen 3, or 2 if `architecture` says so."""
+    """A random Qwen 3, or 2 or Seed-OSS if `architecture` says so."""
 
     architecture: str = "qwen3"
 
     def listed(self) -> Iterator[Listed]:
-        yield from Small.listed(self)
+        for name, *dims in Small.listed(self):
+            if self.architecture == "seed_oss":
+                name = name.replace("ffn_norm", "post_attention_norm")
+            yield name, *dims
         sizes = {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
         for i in range(self.blocks):
             if self.architecture == "olmoe":
@@ -398,21 +401,29 @@ TEMPERED: dict[str, Any] = {"temperature": 0.5, "length": 7}
 
 @dataclass(frozen=True, slots=True)
 class SmallOLMo(Small):
-    """A random OLMo 2."""
+    """A random OLMo 2, or EXAONE 4 if `architecture` says so, perhaps with a `window`."""
 
     architecture: str = "olmo2"
+    window: int = 0
 
     def listed(self) -> Iterator[Listed]:
         before = ("attn_norm", "ffn_norm")
         yield from (it for it in Small.listed(self) if it[0].split(".")[-2] not in before)
+        of_all = self.architecture == "olmo2"
         for i in range(self.blocks):
-            yield f"blk.{i}.attn_q_norm.weight", self.heads * self.head_dim
-            yield f"blk.{i}.attn_k_norm.weight", self.kv_heads * self.head_dim
+            yield f"blk.{i}.attn_q_norm.weight", self.head_dim * (self.heads if of_all else 1)
+            yield f"blk.{i}.attn_k_norm.weight", self.head_dim * (self.kv_heads if of_all else 1)
             yield f"blk.{i}.post_attention_norm.weight", self.hidden
             yield f"blk.{i}.post_ffw_norm.weight", self.hidden
 
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        Small._sizes(self, writer)
+        if self.window:
+            writer.add_sliding_window(self.window)
+
     def formula(self) -> Callable[..., Array]:
-        return post_norm
+        windowed = frozenset(i for i in range(self.blocks) if self.window and i % 4 != 3)
+        return partial(post_norm, window=self.window, windowed=windowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -925,6 +936,9 @@ SUBJECTS: dict[str, Subject] = {
     "Granite": SmallKin(architecture="granite", biases=True, ffn=100, seed=1),
     "Ministral 3": SmallKin(architecture="mistral3", head_dim=20, ffn=100, seed=2),
     "OLMo 2": SmallOLMo(ffn=100),
+    "EXAONE 4": SmallOLMo(architecture="exaone4", ffn=100, seed=1),
+    "EXAONE 4, windows": SmallOLMo(architecture="exaone4", blocks=5, window=5, tied=True, seed=2),
+    "Seed-OSS": SmallQwen(architecture="seed_oss", head_dim=24, ffn=100, seed=3),
     "GLM 4": SmallGLM(biases=True, ffn=100),
     "Phi 3": SmallPhi(ffn=100),
     "Phi 3, long rope": SmallPhi(long=True, context=64, format="F16", seed=1),

@@ -242,11 +242,15 @@ class Olmo3(Olmo2):
         return {
             **super().shape(self._without(config)),
             **windows.by_layer(config, self.gguf),
-            "rope.freq_base_swa": gw.f32(self._with(config).real("rope_theta")),
+            "rope.freq_base_swa": gw.f32(self._bases(config)[0]),
         }
 
     def notes(self, config: Fields) -> list[str]:
-        return super().notes(self._without(config))
+        found, (own, others) = super().notes(self._without(config)), self._bases(config)
+        if own != others:
+            said = f"rope has a base of {own:g} in layers with a window"
+            found.append(f"{said}: llama.cpp, of {self.gguf}, takes that of the others, {others:g}")
+        return found
 
     def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
         return super().computed(self._without(config), model)
@@ -255,9 +259,54 @@ class Olmo3(Olmo2):
         """What is said of the rope of layers with a window."""
         return rope_scaling.parameters(rope_scaling.of_layers(config, "sliding_attention"))
 
+    def _bases(self, config: Fields) -> tuple[float, float]:
+        """Those of rope in layers with a window and in the others."""
+        others = rope_scaling.parameters(self._without(config)).real("rope_theta")
+        return self._with(config).real("rope_theta"), others
+
     def _without(self, config: Fields) -> Fields:
         """The fields as if all layers turned like those without one."""
         return rope_scaling.of_layers(config, "full_attention")
+
+
+class Exaone4(Qwen2):
+    """OLMo 2 with norms of each head; where it has windows rope turns in layers with one alone."""
+
+    architectures = ("Exaone4ForCausalLM",)
+    about = "EXAONE 4, dense"
+    gguf = "exaone4"
+    modules: ClassVar = Olmo2.modules
+    required = ("num_key_value_heads", "rms_norm_eps")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **self._windows(config)}
+
+    def notes(self, config: Fields) -> list[str]:
+        found = super().notes(config)
+        if self._windows(config) and config.count("num_hidden_layers") != 64:
+            said = "it has windows, and layers without rope"
+            found.append(f"{said}: llama.cpp, of {self.gguf}, has them where layers are 64")
+        return found
+
+    def _windows(self, config: Fields) -> gw.Keys:
+        if config.values.get("sliding_window", 4096) is None:
+            return {}
+        if config.get("layer_types"):  # transformers reads no pattern then, which may be "LLLG"
+            config = Fields({**config.values, "sliding_window_pattern": None}, config.place)
+        return windows.by_layer(config, self.gguf)
+
+
+class SeedOss(Qwen2):
+    """Qwen 2 with or without biases."""
+
+    architectures = ("SeedOssForCausalLM",)
+    about = "Seed-OSS"
+    gguf = "seed_oss"
+    modules: ClassVar = {
+        **Qwen2.modules,
+        "post_attention_norm": "model.layers.{}.post_attention_layernorm",
+    }
+    required = ("head_dim", "num_key_value_heads")
 
 
 class Ernie(Qwen2):
@@ -415,6 +464,10 @@ class Gemma2(Gemma):
         if self._scale(config):
             said = "its query_pre_attn_scalar is its own"
             found.append(f"{said}: llama.cpp, of {self.gguf}, computes with another")
+        caps = {name: config.values.get(name, usual) for name, usual in self.caps.items() if usual}
+        if lacking := [name for name, cap in caps.items() if not cap]:
+            said = f"it has no {' and no '.join(lacking)}"
+            found.append(f"{said}: llama.cpp, of {self.gguf}, divides by what is 0")
         return found
 
     def _scale(self, config: Fields) -> gw.Keys:
@@ -482,9 +535,9 @@ class Gemma3(TextPart, Gemma2):
 
 FAMILIES: tuple[Family, ...] = (
     Llama(), Mistral(), Ministral3(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(),
-    Granite(), Olmo2(), Olmo3(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(), Falcon(), OPT(),
-    Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(), MPT(), Mamba(),
-    Mamba2(), Lfm2(),
+    Granite(), Olmo2(), Olmo3(), Exaone4(), SeedOss(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(),
+    Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(),
+    MPT(), Mamba(), Mamba2(), Lfm2(),
 )  # fmt: skip
 
 

@@ -108,7 +108,6 @@ class Gemma4(Mixture, TextPart):
         if config.flag("use_double_wide_mlp", False):
             ffns[len(kinds) - shared :] = [2 * ffn] * shared
         each = config.get("hidden_size_per_layer_input", 0)
-        cap = config.get("final_logit_softcapping")
         found = {
             **super().shape(config),
             "context_length": gw.u32(config.count("max_position_embeddings", 131_072)),
@@ -118,6 +117,8 @@ class Gemma4(Mixture, TextPart):
             "attention.sliding_window": gw.u32(config.count("sliding_window", 512)),
             "attention.sliding_window_pattern": gw.booleans([kind != WHOLE for kind in kinds]),
             "attention.shared_kv_layers": gw.u32(shared),
+            # 0 is none, and no key 30
+            "final_logit_softcapping": gw.f32(config.real("final_logit_softcapping", 0.0)),
             "embedding_length_per_layer_input": gw.u32(
                 config.count("hidden_size_per_layer_input") if each else 0
             ),
@@ -130,8 +131,6 @@ class Gemma4(Mixture, TextPart):
                 f"rope.dimension_count{end}": gw.u32(size),
                 f"rope.freq_base{end}": gw.f32(base),
             }
-        if cap:
-            found["final_logit_softcapping"] = gw.f32(config.real("final_logit_softcapping"))
         return found
 
     def expert_keys(self, config: Fields) -> gw.Keys:
