@@ -1,4 +1,4 @@
-"""What is true: every op as its formula, in NumPy and float64, slow and readable."""
+"""The reference: every op as its formula in NumPy and float64, slow and readable."""
 
 from reference.stamps import stamps_beside
 
