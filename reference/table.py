@@ -1,4 +1,4 @@
-"""Every op there is, one row each; those of other packages are known by name."""
+"""The table of all ops, one row each; ops of installed packages are found by name."""
 
 from functools import cache
 
@@ -55,8 +55,8 @@ from reference.sparse import neuron_masks, sparse_axpy, sparse_linear
 
 
 class Ops(dict[str, Op]):
-    """The ops by name: ours are listed, and one that we do not have is looked for among those of
-    installed packages."""
+    """The ops by name: iteration lists ours, and lookup of other names searches those of installed
+    packages."""
 
     def __missing__(self, name: str) -> Op:
         return brought()[0][name]
@@ -127,13 +127,13 @@ OPS = Ops(
 
 @cache
 def brought() -> tuple[dict[str, Op], dict[str, Package], list[str]]:
-    """By name the ops that installed packages bring, and the package of each; complaints of those
-    that cannot be used. They are imported now."""
+    """The ops of installed packages by name, and the package of each; and complaints about those
+    that fail. Imports them."""
     return ops_beside(OPS)
 
 
 def find_op(name: str) -> Op:
-    """The op of this name, ours or a package's; ValueError with the names there are."""
+    """The op of this name, ours or a package's; ValueError lists the known names."""
     try:
         return OPS[name]
     except KeyError:

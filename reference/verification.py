@@ -1,13 +1,13 @@
-"""Verifying drafted tokens so that the text is distributed as the target's alone (Leviathan et al.,
-arXiv 2211.17192; Chen et al., 2302.01318; trees: Miao et al., 2305.09781).
+"""Verify drafted tokens so that the output keeps the target's distribution: speculative sampling
+(Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318; trees: Miao et al., 2305.09781).
 
-A drafter proposes tokens x drawn from distributions q; the target has p in their place. `accept`
-takes x with probability min(1, p(x) / q(x)); where it does not, `recover` gives what is left of p,
-from which `pick` takes the token instead. Several tokens for one place are tried in turn, each
-against what the ones before it have left of p; `exclude` is how q changes where they are drawn
-without replacement. Each row is one such place, a node of the draft.
+A draft model proposes tokens x drawn from q; the target has p at that position. `accept` takes x
+with probability min(1, p(x) / q(x)); after a rejection `recover` gives the residual distribution
+norm(max(0, p - q)), from which `pick` draws. Several candidates for one position are tried in turn,
+each against the residual after those before; `exclude` updates q when they are drawn without
+replacement. Each row is one such position, a node of the draft tree.
 
-p and q hold probabilities, whose rows sum to one but for rounding; u is uniform in [0, 1).
+p and q are probabilities, whose rows sum to one but for rounding; u is uniform in [0, 1).
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ from reference.softmax import softmax
 
 
 def at(rows: Array, tokens: Array) -> Array:
-    """Each row's element of its token. [nodes vocab], [nodes] -> [nodes]."""
+    """Gather each row's element at its token. [nodes vocab], [nodes] -> [nodes]."""
     return np.asarray(rows[np.arange(len(tokens)), tokens])
 
 
 def accept(p: Array, q: Array, tokens: Array, u: Array) -> Array:
     """1 where u q(x) < p(x) and q(x) > 0: with probability min(1, p(x) / q(x)).
 
-    So what the target forbids is never accepted, whatever u, and where p(x) = q(x) it always is.
-    A token with q(x) = 0 cannot have been drawn from q: it is no proposal, see `recover`.
+    So a token with p(x) = 0 is never accepted, for any u, and one with p(x) = q(x) always is. A
+    token with q(x) = 0 cannot have been drawn from q: it is no proposal, see `recover`.
     p, q float64 [nodes vocab], tokens int32 [nodes], u float64 [nodes] -> uint8 [nodes].
     """
     drafted = at(q, tokens)
@@ -40,10 +40,10 @@ def accept(p: Array, q: Array, tokens: Array, u: Array) -> Array:
 
 
 def recover(p: Array, q: Array, tokens: Array) -> Array:
-    """max(0, p - q) / sum max(0, p - q): what to draw from once x, drawn from q, is rejected.
+    """max(0, p - q) / sum max(0, p - q): the residual distribution after x from q is rejected.
 
-    p itself where q(x) = 0, since what could not be proposed takes nothing from p; and where
-    nothing is left, since p and q are then equal but for rounding, and only rounding rejected x.
+    p itself where q(x) = 0, since a token that cannot be proposed changes nothing; and where the
+    residual is 0, since p and q are then equal but for rounding, the only reason for a rejection.
     p, q float64 [nodes vocab], tokens int32 [nodes] -> float64 [nodes vocab].
     """
     left = np.maximum(0.0, p - q)
@@ -51,14 +51,14 @@ def recover(p: Array, q: Array, tokens: Array) -> Array:
 
 
 def _unchanged(q: Array, tokens: Array, left: Array) -> Array:
-    """Where a rejection leaves p as it is. [nodes vocab], [nodes], [nodes vocab] -> [nodes 1]."""
+    """Where a rejection does not change p. [nodes vocab], [nodes], [nodes vocab] -> [nodes 1]."""
     return np.asarray((at(q, tokens) == 0) | ~left.any(axis=-1))[:, None]
 
 
 def exclude(p: Array, tokens: Array) -> Array:
-    """p without each row's token, normalised; zeros where nothing else is left.
+    """p without each row's token, normalised; zeros if no other token is possible.
 
-    It is recover(p, q, x) for the q of a deterministic draft, which is 1 at x.
+    Equal to recover(p, q, x) for a deterministic draft, whose q is 1 at x.
     p float64 [nodes vocab], tokens int32 [nodes] -> float64 [nodes vocab].
     """
     left = p.copy()
@@ -67,13 +67,13 @@ def exclude(p: Array, tokens: Array) -> Array:
 
 
 def normalised(left: Array) -> Array:
-    """Each row over its sum; rows of zeros stay so. [nodes vocab] -> [nodes vocab]."""
+    """Each row divided by its sum; rows of zeros are unchanged. [nodes vocab] -> [nodes vocab]."""
     mass = left.sum(axis=-1, keepdims=True)
     return np.asarray(left / np.where(mass > 0, mass, 1))
 
 
 def pick(p: Array, u: Array) -> Array:
-    """The first token, by id, at which the running sum of p exceeds u times the whole sum.
+    """The first token, by id, at which the cumulative sum of p exceeds u times the whole sum.
 
     It has p > 0, and rows need not sum to one. p float64 [nodes vocab], u float64 [nodes]
     -> tokens int32 [nodes].
@@ -85,7 +85,7 @@ def pick(p: Array, u: Array) -> Array:
 
 
 def some_rows(case: Case, rng: np.random.Generator) -> Array:
-    """Distributions of the case's kind, a quarter of their tokens removed. [nodes vocab]"""
+    """Distributions of the case's kind, with a quarter of the tokens removed. [nodes vocab]"""
     logits = case.array(rng, case.shape["nodes"], case.shape["vocab"]).astype(np.float64)
     removed = np.asarray(rng.random(logits.shape) < 0.25)
     removed[np.arange(len(logits)), rng.integers(logits.shape[1], size=len(logits))] = False
@@ -97,22 +97,21 @@ def some_tokens(case: Case, rng: np.random.Generator) -> Array:
 
 
 def certain_of(tokens: Array, vocab: int) -> Array:
-    """Distributions that have only these tokens. [nodes] -> [nodes vocab]"""
+    """One-hot distributions of these tokens. [nodes] -> [nodes vocab]"""
     rows = np.zeros((len(tokens), vocab))
     rows[np.arange(len(tokens)), tokens] = 1
     return rows
 
 
 def in_turn(case: Case, *options: Any) -> Array:
-    """Each row's element of one of the options, which take turns; cases begin with different
-    ones. [nodes]"""
+    """Each row takes the options in rotation, with the first by the case's seed. [nodes]"""
     rows = case.seed % len(options) + np.arange(case.shape["nodes"])
     return np.asarray(np.choose(rows % len(options), options))
 
 
 def _make_rejected(case: Case) -> Arguments:
-    """By row, q is another distribution, certain of its token, p, p but for a hair, or almost p;
-    some tokens are drawn from q."""
+    """By row, q is an independent distribution, one-hot, p, p except for its least token, or nearly
+    p; some tokens are drawn from q."""
     rng, vocab = case.rng(), case.shape["vocab"]
     p, q, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
     other, certain, equal, hair, almost = range(5)
@@ -130,8 +129,8 @@ def _make_rejected(case: Case) -> Arguments:
 
 
 def _make_accept(case: Case) -> Arguments:
-    """u is also p(x) / q(x) itself, where the product's rounding decides, or so near to it that
-    float32 would decide otherwise."""
+    """Some u are p(x) / q(x) itself, where the product's rounding decides, or so near to it that
+    float32 would decide differently."""
     inputs, rng = _make_rejected(case), case.rng()
     p, q = (at(inputs[name], inputs["tokens"]) for name in "pq")
     u = rng.random(len(p))
@@ -142,7 +141,7 @@ def _make_accept(case: Case) -> Arguments:
 
 
 def _make_exclude(case: Case) -> Arguments:
-    """A fifth of the rows are certain of the token that goes."""
+    """A fifth of the rows are one-hot at the excluded token."""
     rng = case.rng()
     p, tokens = some_rows(case, rng), some_tokens(case, rng)
     certain = in_turn(case, False, False, False, False, True)
@@ -158,33 +157,33 @@ def _make_pick(case: Case) -> Arguments:
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: a decision; the one product in `accept` is rounded alike everywhere."""
+    """Zero: a decision; the one product in `accept` is rounded identically everywhere."""
     return {name: np.zeros(value.shape) for name, value in expected.items()}
 
 
 def bound_of_quotients(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Sums of so many terms of one sign, here and in the kernel, and the two quotients. Zeros are
-    exact."""
+    """Sums of as many terms of the same sign, here and in the kernel, and the two quotients. Zeros
+    are exact."""
     out = expected["out"]
     return {"out": np.where(out > 0, out * gamma(2 * out.shape[1] + 2, U64) + LEAST, 0)}
 
 
 def bound_of_recovered(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Differences are rounded once, alike everywhere, so rows that are p itself are exact."""
+    """Differences are rounded once, identically everywhere; rows that are p itself are exact."""
     whole = _unchanged(inputs["q"], inputs["tokens"], np.maximum(0.0, inputs["p"] - inputs["q"]))
     return {"out": np.where(whole, 0, bound_of_quotients(inputs, expected)["out"])}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The neighbours, where u times the sum is nearer to their edge than the sums' errors reach:
-    those of an edge and of the whole, in float64, here and in the kernel."""
+    """The adjacent tokens, if u times the sum is nearer to their boundary than the errors of both
+    sums in float64, here and in the kernel."""
     p, tokens = inputs["p"], expected["tokens"]
     running = np.cumsum(p, axis=-1)
     whole = running[:, -1:]
     target, error = inputs["u"][:, None] * whole, whole * gamma(4 * p.shape[1] + 4, U64)
     near = (running - p - error <= target) & (target < running + error) & (p > 0)
     most = int(near.sum(axis=-1).max(initial=0))
-    ranked = np.argsort(~near, axis=-1, kind="stable")[:, :most]  # those that are near come first
+    ranked = np.argsort(~near, axis=-1, kind="stable")[:, :most]  # those near come first
     others = np.where(np.take_along_axis(near, ranked, axis=-1), ranked, tokens[:, None])
     return {"tokens": others.T}
 
@@ -199,7 +198,7 @@ def complaint(inputs: Arguments) -> str:
 
 
 def nothing_to_pick(inputs: Arguments) -> str:
-    """The complaint of `pick`: each row needs a token to give."""
+    """The complaint of `pick`: at least one token must be possible in each row."""
     empty = np.flatnonzero(~(inputs["p"] > 0).any(axis=-1))
     return complaint(inputs) or (f"row {empty[0]} of p is all zeros" if empty.size else "")
 

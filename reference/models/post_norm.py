@@ -1,5 +1,5 @@
-"""A whole OLMo 2 (OLMo Team, arXiv 2501.00656) or GLM 4 (GLM Team, arXiv 2406.12793) forward pass,
-in reference ops alone."""
+"""The forward pass of OLMo 2 (OLMo Team, arXiv 2501.00656) and GLM 4 (GLM Team, arXiv 2406.12793),
+in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,9 +28,9 @@ def post_norm(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    What attention and the network give is normalised before it is added. So is what they read, and
-    so are queries and keys, all heads of a token together, where there are such norms. GLM 4's
-    `rope` is rope_norm. Arguments are those of `transformer`. -> float64 [tokens, vocab].
+    The outputs of attention and of the network are normalised before they are added; so are their
+    inputs, and queries and keys over all heads of a token, if there are such norms. GLM 4's `rope`
+    is rope_norm. Arguments are those of `transformer`. -> float64 [tokens, vocab].
     """
     weights = apart(weights, shape)
     count = len(tokens)

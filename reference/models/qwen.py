@@ -1,6 +1,6 @@
-"""A whole Qwen 2 (Yang et al., arXiv 2407.10671), Qwen 3 (arXiv 2505.09388), Phi 3 (Abdin et al.,
-arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060) or GLM 4.5 (arXiv 2508.06471)
-forward pass, in reference ops alone."""
+"""The forward pass of Qwen 2 (Yang et al., arXiv 2407.10671), Qwen 3 (arXiv 2505.09388), Phi 3
+(Abdin et al., arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060) and GLM 4.5 (arXiv
+2508.06471), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,9 +29,9 @@ def qwen(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Before rope turns them each head of queries and keys is normalised, or all together, by
-    `attn_q_norm` and `attn_k_norm` if there are any. GLM's norm before the network is called
-    `post_attention_norm`, and its first blocks are dense. Arguments are those of `transformer`.
+    Queries and keys are normalised before RoPE, by head or over all heads, if there are
+    `attn_q_norm` and `attn_k_norm`. GLM's norm before the network is called `post_attention_norm`,
+    and its first blocks are dense. Arguments are those of `transformer`.
     -> float64 [tokens, vocab].
     """
     weights = apart(weights, shape)
@@ -48,7 +48,7 @@ def qwen(
     def turned(x: Array, name: str, heads: int) -> Array:
         rows = project(x, name)
         weight = norms.get(f"{name}_norm.weight")
-        if weight is not None and len(weight) == rows.shape[1]:  # of all heads together
+        if weight is not None and len(weight) == rows.shape[1]:  # over all heads
             rows = normed(rows, f"{name}_norm")
         rows = rows.reshape(count, heads, shape.head_dim)
         if weight is not None and len(weight) == shape.head_dim:

@@ -1,5 +1,5 @@
-"""A whole Qwen 3 Next (Qwen team, 2025) or Qwen 3.5 (2026) forward pass, dense or of experts, in
-reference ops alone."""
+"""The forward pass of Qwen 3 Next (Qwen team, 2025) and Qwen 3.5 (2026), dense or with experts, in
+reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,15 +30,15 @@ def qwen3next(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    A block attends if it has `attn_q`, whose rows are each head's query, then its gate; else it is
-    a gated delta net, whose heads share queries and keys: those in a row where there is an
-    `ssm_ba` (Qwen 3 Next), or else every so many-th. `norms` are all tensors that are not
-    quantised. Arguments are those of `transformer`. -> float64 [tokens, vocab].
+    A block with `attn_q` is gated attention, with rows of each head's query, then its gate; any
+    other is a gated delta net, whose heads share queries and keys: consecutive heads if there is an
+    `ssm_ba` (Qwen 3 Next), otherwise head h has group h mod groups. `norms` are all tensors that
+    are not quantised. Arguments are those of `transformer`. -> float64 [tokens, vocab].
     """
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
     turn = rotation(positions, shape.frequencies, shape.magnitude)
-    routes = np.where(positions, -1, 0), np.full(count, -1)  # one run, nothing kept
+    routes = np.where(positions, -1, 0), np.full(count, -1)  # one sequence, no state kept
 
     def project(x: Array, name: str) -> Array:
         return projected(x, name, weights, norms, linear)

@@ -1,4 +1,4 @@
-"""A token drawn from the distribution, by a given random number."""
+"""Sample a token from the softmax of the logits by inverse transform, given a random number u."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def make(case: Case) -> Arguments:
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The neighbours, where u is nearer to their edge than the sums' errors reach."""
+    """The adjacent tokens, if u is nearer to their boundary than the sums' errors."""
     p = softmax(inputs["logits"])
     after, error = np.cumsum(p), 2 * total_error(inputs["logits"])
     near = (after - p - error <= inputs["u"]) & (inputs["u"] < after + error) & (p > 0)

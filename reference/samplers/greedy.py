@@ -1,4 +1,4 @@
-"""The most likely token."""
+"""Greedy decoding: argmax of the logits."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def greedy(logits: Array) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """By turns the most likely token is the last, one of two equals, near the end or anywhere."""
+    """In rotation the most likely token is the last, one of two, near the end or anywhere."""
     rng = case.rng()
     logits = some_logits(case, rng)
     near, anywhere = rng.integers(1, min(16, len(logits)) + 1), rng.integers(len(logits), size=2)

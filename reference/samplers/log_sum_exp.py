@@ -1,4 +1,4 @@
-"""The normaliser of a distribution: ln p = logit - log_sum_exp."""
+"""The normaliser of softmax, ln sum exp(logit): ln p = logit - log_sum_exp."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A relative error of the sum is an absolute one of its logarithm."""
+    """The sum's relative error is the absolute one of its logarithm."""
     error = total_error(inputs["logits"]) + 8 * U64 * (1 + np.abs(inputs["logits"].max()))
     return {"out": np.full(1, error)}
 

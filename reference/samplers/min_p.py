@@ -1,4 +1,4 @@
-"""Min-p: a floor relative to the most likely token (Nguyen et al., arXiv 2407.01082)."""
+"""Min-p: keep p_i >= p max p (Nguyen et al., arXiv 2407.01082)."""
 
 import math
 
@@ -30,7 +30,7 @@ def min_p(logits: Array, p: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """By turns p is so near to a token's exp(logit - max) that float32 would decide otherwise."""
+    """In rotation p is too near to a token's exp(logit - max) for float32 to decide."""
     rng = case.rng()
     logits = some_logits(case, rng)
     depth, sign = some_depth(logits, rng), rng.choice([-1, 1])
@@ -39,7 +39,7 @@ def make(case: Case) -> Arguments:
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Logarithm and sum are float64, here and in the kernel."""
+    """The logarithm and the sum are float64, here and in the kernel."""
     highest, log_p = float(inputs["logits"].max()), math.log(inputs["p"])
     error = 4 * U64 * (abs(highest) + abs(log_p)) if log_p else 0.0
     return cut_undecided(inputs["logits"], expected["out"], highest + log_p, error) if error else {}

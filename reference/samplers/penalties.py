@@ -1,5 +1,5 @@
-"""Penalties on what was said before: repetition (Keskar et al., arXiv 1909.05858), frequency and
-presence (OpenAI), as llama.cpp combines them."""
+"""Penalties on earlier tokens: repetition (CTRL, Keskar et al., arXiv 1909.05858), frequency and
+presence (OpenAI), in llama.cpp's order."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def penalties(
 
 
 def make(case: Case) -> Arguments:
-    """Counts as a text has them, and a few beyond what 8, 16 or 24 bits hold."""
+    """Counts as in a text, and a few beyond 8, 16 or 24 bits."""
     rng, vocab = case.rng(), case.shape["vocab"]
     many = np.array([255, 256, 300, 65535, 65536, 70000, 2**24 + 1, 2**31 - 1])
     often, said = rng.random((2, vocab)) < 0.1, rng.poisson(0.3, (2, vocab))
@@ -47,7 +47,7 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Float64 until the result is rounded to float32; untouched logits are exact."""
+    """Float64 until the result is rounded to float32; other logits are exact."""
     out, counts = expected["out"], inputs["counts"]
     terms = counts * abs(inputs["frequency"]) + abs(inputs["presence"])
     error = U * np.abs(out) + 8 * U64 * (np.abs(out) + terms) + TINY

@@ -16,7 +16,7 @@ from reference.samplers.distribution import (
 
 
 def top_k(logits: Array, k: int) -> Array:
-    """Keep the k largest logits; of equal ones at the edge, those with the lowest ids.
+    """Keep the k largest logits; of equal ones at the cutoff, those with the lowest ids.
 
     logits float32 [vocab], k >= 1 tokens -> [vocab].
     """

@@ -1,4 +1,4 @@
-"""Top-n-sigma: a floor in standard deviations below the best logit (arXiv 2411.07641)."""
+"""Top-n-sigma: keep logits >= max - n sigma (Tang et al., arXiv 2411.07641)."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from reference.samplers.distribution import (
 
 
 def top_n_sigma(logits: Array, n: float) -> Array:
-    """Drop logits below max - n sigma; sigma is the deviation of the logits not removed yet.
+    """Drop logits below max - n sigma, with sigma the standard deviation of the remaining logits.
 
     logits float32 [vocab], n >= 0 -> [vocab].
     """
@@ -28,7 +28,7 @@ def top_n_sigma(logits: Array, n: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """By turns the floor is so near to a token that float32 would decide otherwise."""
+    """In rotation the cutoff is so near to a token that float32 would decide differently."""
     rng = case.rng()
     logits = some_logits(case, rng)
     sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
@@ -39,7 +39,7 @@ def make(case: Case) -> Arguments:
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """A mean off by d adds d^2 to the variance, so at most d to sigma; sums have vocab roundings.
 
-    Twice, since the reference rounds too.
+    Twice, for the reference's own rounding.
     """
     logits, n = inputs["logits"], inputs["n"]
     present = logits[np.isfinite(logits)].astype(np.float64)

@@ -21,8 +21,8 @@ from reference.softmax import softmax
 def top_p(logits: Array, p: float) -> Array:
     """Keep the smallest prefix of the tokens, most likely first, whose probabilities sum to >= p.
 
-    Equals stand in order of their ids. So a token stays if those before it sum to less than p; the
-    first always does, and p >= 1 keeps all. logits float32 [vocab], p > 0 -> [vocab].
+    Equals are ordered by id. So a token is kept if the sum before it is less than p; the first
+    always is, and p >= 1 keeps all. logits float32 [vocab], p > 0 -> [vocab].
     """
     order = most_likely_first(logits)
     probability = softmax(logits)[order]
@@ -40,7 +40,7 @@ def make(case: Case) -> Arguments:
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The order is exact, the sums are not."""
+    """The order is exact; the sums have errors."""
     logits, p = inputs["logits"], inputs["p"]
     if p >= 1:
         return {}

@@ -20,14 +20,14 @@ from reference.samplers.distribution import (
 )
 from reference.softmax import softmax
 
-FARTHEST = 1e300  # stands for the distance of a removed token
+FARTHEST = 1e300  # the distance of a removed token
 
 
 def typical(logits: Array, p: float) -> Array:
-    """Keep the tokens whose surprise is nearest to the entropy, until their sum exceeds p.
+    """Keep the tokens whose surprise is nearest to the entropy, until their probabilities exceed p.
 
-    Ascending |-ln p_i - H|, H = -sum p_i ln p_i, in nats; equals in order of their ids. p >= 1
-    keeps all. logits float32 [vocab], p > 0 -> [vocab].
+    Ascending |-ln p_i - H|, H = -sum p_i ln p_i, in nats; equals by id. p >= 1 keeps all. logits
+    float32 [vocab], p > 0 -> [vocab].
     """
     order = np.argsort(distance(logits), kind="stable")
     probability = softmax(logits)[order]
@@ -51,7 +51,7 @@ def make(case: Case) -> Arguments:
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """E(max - logit) inherits the errors of its terms; the distance is then rounded to float32."""
+    """E(max - logit) has the errors of its terms; the distance is then rounded to float32."""
     logits, p = inputs["logits"], inputs["p"]
     if p >= 1:
         return {}

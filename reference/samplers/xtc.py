@@ -23,10 +23,10 @@ from reference.softmax import softmax
 
 def xtc(logits: Array, probability: float, threshold: float, u: float) -> Array:
     """If the coin u in [0, 1) falls below `probability`, drop every token whose probability is at
-    least `threshold`, but the least likely of them (of equals, the one with the highest id).
+    least `threshold`, except the least likely of them (of equals, the one with the highest id).
 
-    A threshold above 0.5 leaves one such token at most, so nothing is dropped; one of 0 leaves the
-    least likely token that is not removed yet.
+    A threshold above 0.5 has at most one such token, so nothing is dropped; one of 0 keeps only the
+    least likely remaining token.
     logits float32 [vocab] -> [vocab].
     """
     order = most_likely_first(logits)
@@ -38,7 +38,7 @@ def xtc(logits: Array, probability: float, threshold: float, u: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """By turns u is so near to the probability that float32 would decide otherwise."""
+    """In rotation u is so near to the probability that float32 would decide differently."""
     rng = case.rng()
     coins = ((0.7, 0.7 - 2.0**-40), (1.0, NEARLY_ONE), (0.3, 0.3), (0.5, rng.random()))
     probability, u = turn(case, coins)
@@ -51,8 +51,8 @@ def make(case: Case) -> Arguments:
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Tokens whose ln p is within the normaliser's error of ln threshold may be on either side;
-    if there are any, the last of those surely above may be the last or not."""
+    """Tokens whose ln p is within the normaliser's error of ln threshold may be kept or dropped; if
+    there are any, so may the least likely of those certainly above."""
     logits = inputs["logits"]
     if inputs["u"] >= inputs["probability"]:
         return {}
