@@ -1,4 +1,4 @@
-"""Laws of mixtures of experts."""
+"""Laws of mixture-of-experts routing."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from reference.op import Apply, Case, Law
 
 
 def none_is_better(apply: Apply, case: Case) -> str:
-    """The chosen are other experts each, in order, and none that is left out has a better score."""
+    """The chosen experts are distinct and ascending, and no other one has a better score."""
     rng, (tokens, experts, used) = case.rng(), case.shape.values()
     scores = rng.standard_normal((tokens, experts), np.float32)
     plain = {"bias": np.zeros(experts, np.float32), "used": used, "groups": 1, "kept": 1}
@@ -20,7 +20,7 @@ def none_is_better(apply: Apply, case: Case) -> str:
 
 
 def bias_decides(apply: Apply, case: Case) -> str:
-    """Experts with a bias beyond all scores are chosen, whatever their scores."""
+    """Experts with a bias beyond all scores are chosen."""
     rng, (tokens, experts, used) = case.rng(), case.shape.values()
     scores = rng.random((tokens, experts), np.float32)
     bias = np.zeros(experts, np.float32)
@@ -31,7 +31,7 @@ def bias_decides(apply: Apply, case: Case) -> str:
 
 
 def equals_go_by_number(apply: Apply, case: Case) -> str:
-    """Of equal scores the first are chosen."""
+    """Of equal scores the lower indices are chosen."""
     tokens, experts, used = case.shape.values()
     given = {"scores": np.ones((tokens, experts), np.float32), "used": used, "groups": 1, "kept": 1}
     chosen = apply({**given, "bias": np.zeros(experts, np.float32)})["chosen"]
@@ -39,14 +39,14 @@ def equals_go_by_number(apply: Apply, case: Case) -> str:
 
 
 def best_group_alone(apply: Apply, case: Case) -> str:
-    """Where one group of two is kept, all chosen are of that with the better two."""
+    """If one of two groups is kept, all chosen experts are in the one with the better top two."""
     rng, tokens, size = case.rng(), case.shape["tokens"], max(2, case.shape["used"])
     scores = rng.random((tokens, 2 * size), np.float32) * np.float32(0.1)
     which = rng.integers(0, 2, tokens)
     rows = np.arange(tokens)
     scores[rows, which * size] += 1
     scores[rows, which * size + 1] += 1
-    scores[rows, (1 - which) * size] += np.float32(1.25)  # one that is better does not help
+    scores[rows, (1 - which) * size] += np.float32(1.25)  # a single better expert is not enough
     bias = np.zeros(2 * size, np.float32)
     given = {"scores": scores, "bias": bias, "used": size, "groups": 2, "kept": 1}
     chosen = apply(given)["chosen"]
@@ -54,14 +54,14 @@ def best_group_alone(apply: Apply, case: Case) -> str:
 
 
 def sums_to_one(apply: Apply, case: Case) -> str:
-    """What is not next to nothing is divided so that its sum is 1, but for roundings."""
+    """Gates that are not tiny are normalised to a sum of 1, but for rounding."""
     weights = np.asarray(case.rng().uniform(0.01, 1, tuple(case.shape.values())), np.float32)
     off = np.abs(apply({"weights": weights})["out"].sum(axis=-1, dtype=np.float64) - 1)
     return "shares do not sum to 1" if (off > 2.0**-20).any() else ""
 
 
 def places_are_where_pairs_went(apply: Apply, case: Case) -> str:
-    """A pair's place has its token and expert, and runs follow one another to the last pair."""
+    """A pair's place has its token and expert, and runs are consecutive up to the last pair."""
     rng, (tokens, experts, used) = case.rng(), case.shape.values()
     drawn = np.argsort(rng.random((tokens, experts)), axis=-1)[:, :used]
     chosen = np.sort(drawn, axis=-1).astype(np.int32)

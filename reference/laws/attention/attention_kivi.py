@@ -1,4 +1,4 @@
-"""Laws of attention over pages and cells, beside that tokens are alone."""
+"""Laws of attention over KIVI's pages and cells, in addition to those of tokens alone."""
 
 import numpy as np
 
@@ -18,8 +18,8 @@ TOKENS, SLOTS = 5, 11
 
 
 def scene(case: Case) -> Arguments:
-    """Tokens of one sequence, over pages of numbers that have four levels, so that two bits hold
-    them exactly, and over some cells."""
+    """Tokens of one sequence over pages of four-level numbers, exact in two bits, and some
+    cells."""
     rng, tokens = case.rng(), np.arange(TOKENS)
     keys, values = levels(rng), levels(rng)
     return {
@@ -35,8 +35,8 @@ def scene(case: Case) -> Arguments:
 
 
 def levels(rng: np.random.Generator) -> Array:
-    """float32 [pages, 32, kv_heads, head_dim]: whole numbers from -1 to 2, both ends in each group
-    of tokens and of channels."""
+    """float32 [pages, 32, kv_heads, head_dim]: integers from -1 to 2, both ends in each group of
+    tokens and of channels."""
     x = rng.integers(-1, 3, (SLOTS, GROUP, KV_HEADS, HEAD_DIM)).astype(np.float32)
     eye = np.arange(GROUP)
     for channel in range(0, HEAD_DIM, GROUP):
@@ -46,7 +46,7 @@ def levels(rng: np.random.Generator) -> Array:
 
 
 def pages_are_cells(apply: Apply, case: Case) -> str:
-    """Tokens that two bits hold exactly weigh in pages what they weigh in cells, ALiBi included."""
+    """Tokens that are exact in two bits have the same weights in pages as in cells, with ALiBi."""
     given, rng = scene(case), case.rng()
     numbers = [levels(rng) for _ in "kv"]
     for name, x, page_of in zip("kv", numbers, (page_of_keys, page_of_values), strict=True):
