@@ -211,7 +211,7 @@ def unfit_groups(inputs: Arguments) -> str:
     if groups < 1 or experts % groups or not 1 <= kept <= groups:
         return f"{groups} groups, of which {kept} are kept, do not divide {experts} experts"
     held = kept * (experts // groups)
-    return "" if used <= held else f"{used} experts are to be chosen among {held}"
+    return "" if used <= held else f"{used} experts cannot be chosen among {held}"
 
 
 def fit(shape: Shape, format: str | None) -> Shape:

@@ -113,7 +113,7 @@ def rounded_as(of_linear: Rounded) -> Rounded:
 def unfit_ends(inputs: Arguments) -> str:
     ends, tokens = inputs["ends"], len(inputs["x"])
     if (np.diff(ends, prepend=0) < 0).any() or ends[-1] != tokens:
-        return f"ends do not ascend to the {tokens} tokens"
+        return f"ends are not ascending up to the {tokens} tokens"
     return ""
 
 

@@ -191,7 +191,7 @@ def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def complaint(inputs: Arguments) -> str:
     for name in "pq":
         if name in inputs and not ((inputs[name] >= 0) & (inputs[name] <= 1)).all():
-            return f"{name} holds numbers that are no probabilities"
+            return f"{name} holds numbers that are not probabilities"
     if "tokens" in inputs:
         return out_of_range("tokens", inputs["tokens"], inputs["p"].shape[1])
     return ""

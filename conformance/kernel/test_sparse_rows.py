@@ -122,7 +122,7 @@ def test_all_rows_are_linear(kernel, data):
 def test_rows_of_nothing_are_refused(kernel, rows):
     """Rows out of order, twice or outside the weight are told before they are read."""
     inputs = with_rows(inputs_of(kernel, **SIZES), np.array(rows))
-    with pytest.raises(ShapeError, match=r"\Asparse_axpy: rows are not neurons in order"):
+    with pytest.raises(ShapeError, match=r"\Asparse_axpy: rows are not ascending neurons"):
         call(kernel, inputs)
 
 

@@ -291,7 +291,7 @@ def complaint(inputs: Arguments) -> str:
     layout = FORMATS[inputs["format"]]
     kv_heads = inputs["k"].shape[1] // layout.block_bytes * layout.block // head_dim
     if not kv_heads or heads % kv_heads:
-        return f"{heads} heads are no multiple of {kv_heads} kv_heads"
+        return f"{heads} heads are not a multiple of {kv_heads} kv_heads"
     sequences, capacity = inputs["lists"].shape
     sequence, begin, end = inputs["spans"].T
     return (

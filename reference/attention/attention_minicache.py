@@ -93,7 +93,7 @@ def complaint(inputs: Arguments) -> str:
     _, kv_heads, size = inputs["k_pages"].shape
     head_dim = inputs["q"].shape[2]
     if size != fitting(size, head_dim) or inputs["k"].shape[1] != 2 * kv_heads * head_dim:
-        return f"pages of {size} bytes hold no {GROUP} tokens with {kv_heads} heads of {head_dim}"
+        return f"a page of {size} bytes is not of {GROUP} tokens, {kv_heads} heads of {head_dim}"
     return paged.complaint(inputs) or out_of_range("upper", np.array([inputs["upper"]]), 2)
 
 

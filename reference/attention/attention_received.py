@@ -76,7 +76,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def complaint(inputs: Arguments) -> str:
     heads, kv_heads = inputs["q"].shape[1], inputs["before"].shape[1]
     if not kv_heads or heads % kv_heads:
-        return f"{heads} heads are no multiple of {kv_heads} kv_heads"
+        return f"{heads} heads are not a multiple of {kv_heads} kv_heads"
     sequences, capacity = inputs["lists"].shape
     sequence, begin, end = inputs["spans"].T
     for s in np.unique(sequence):

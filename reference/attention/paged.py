@@ -85,7 +85,7 @@ def complaint(inputs: Arguments) -> str:
     """An error in the page lists or in attention's arguments; "" if there is none."""
     slots = inputs["page_lists"].shape[1]
     if inputs["v_pages"].shape != inputs["k_pages"].shape:
-        return "k_pages and v_pages are not alike"
+        return "k_pages and v_pages have different shapes"
     return (
         of_cells.complaint(inputs)
         or out_of_range("page_lists", inputs["page_lists"], len(inputs["k_pages"]))

@@ -112,7 +112,7 @@ def of_one_stretch(inputs: Arguments, cells: int) -> str:
     if begin.any():
         return f"spans[:, 1] holds {begin[begin != 0][0]}: spans begin at 0"
     if len(several := np.unique(sequence[end > 0])) > 1:
-        return f"tokens are of sequences {several[0]} and {several[1]}: want those of one"
+        return f"tokens belong to sequences {several[0]} and {several[1]}: want one"
     return (
         out_of_range("lists", inputs["lists"], inputs["lists"].shape[1])
         or out_of_range("spans[:, 0]", sequence, len(inputs["lists"]))

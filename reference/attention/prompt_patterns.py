@@ -240,7 +240,7 @@ def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 def unfit_keys(inputs: Arguments) -> str:
     if inputs.get("last", 1) < 1:
-        return f"last is {inputs['last']}: want a token at least"
+        return f"last is {inputs['last']}: want at least one token"
     parts = inputs["before"].shape[2] * BLOCK if "last" not in inputs else np.inf
     cells = min(inputs["lists"].shape[1], parts)
     return of_one_stretch(inputs, int(cells)) or attention.complaint(inputs)

@@ -85,22 +85,22 @@ def unfit_top(inputs: Arguments) -> str:
     held, kept = inputs["scores"].shape[1], inputs["kept"]
     first, last = inputs["first"], inputs["last"]
     if min(first, last) < 0 or first + last > kept:
-        return f"first is {first} and last {last}, of {kept} that are kept"
-    return "" if kept <= held else f"kept is {kept}, of {held} that are held"
+        return f"first is {first} and last {last}, of {kept} kept"
+    return "" if kept <= held else f"kept is {kept}, of {held} held"
 
 
 def unfit_moved(inputs: Arguments) -> str:
     slots, cells, into = inputs["slots"], inputs["cells"], inputs["into"]
     if (np.diff(slots, axis=1) <= 0).any():
-        return "slots do not ascend"
+        return "slots are not ascending"
     if len(into) > len(cells):
-        return f"into has {len(into)} cells, of {len(cells)} that are held"
+        return f"into has {len(into)} cells, of {len(cells)} held"
     strange = (into != cells[len(cells) - len(into) :]) & np.isin(into, cells)
     if strange.any():
         return f"into[{int(strange.argmax())}] is a cell that another slot holds"
     for name in ("cells", "into"):
         if len(np.unique(inputs[name])) < len(inputs[name]):
-            return f"{name} names a cell twice"
+            return f"{name} has a cell twice"
     capacity = len(inputs["before"])
     return (
         out_of_range("slots", slots, len(cells))

@@ -91,11 +91,11 @@ def complaint(inputs: Arguments) -> str:
     sequence, begin, _ = inputs["spans"].T
     written = into[into >= 0]
     if head_dim % GROUP:
-        return f"head_dim is {head_dim}, no whole groups of {GROUP} channels"
+        return f"head_dim is {head_dim}, not a multiple of {GROUP} channels"
     if len(np.unique(written)) < len(written):
-        return "into names a page twice"
+        return "into has a page twice"
     if (begin[into >= 0] < GROUP).any():
-        return f"a page is written of fewer than {GROUP} cells"
+        return f"a page has fewer than {GROUP} cells before the span"
     return (
         out_of_range("into", written, pages)
         or out_of_range("into", into + 1, pages + 1)

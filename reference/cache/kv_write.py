@@ -58,7 +58,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def complaint(inputs: Arguments) -> str:
     cells = inputs["cells"]
     if len(np.unique(cells)) < len(cells):
-        return "cells names a cell twice"
+        return "cells has a cell twice"
     return out_of_range("cells", cells, len(inputs["before"]))
 
 

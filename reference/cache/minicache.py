@@ -231,11 +231,11 @@ def unfit_merging(inputs: Arguments) -> str:
     head_dim, lists = inputs["x"].shape[1] // 2 // kv_heads, inputs["page_lists"]
     retained = retained_in(size, head_dim)
     if not 0 <= retained <= GROUP or size != page_bytes(head_dim, retained):
-        return f"pages of {size} bytes hold no {GROUP} tokens with heads of {head_dim}"
+        return f"a page of {size} bytes is not of {GROUP} tokens, heads of {head_dim}"
     most = min(inputs["weights"].shape[3], len(inputs["x"])) // GROUP
     written = [own[f:e] for own, (f, e) in zip(lists, inputs["due"], strict=True)]
     if len(np.unique(all_of := np.concatenate(written))) < len(all_of):
-        return "page_lists names a page twice"
+        return "page_lists has a page twice"
     return _unfit(inputs, min(most, lists.shape[1])) or out_of_range("page_lists", lists, pages)
 
 

@@ -238,7 +238,7 @@ def bound_scores(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Arr
 def unfit_extremes(inputs: Arguments) -> str:
     page, (first, end) = inputs["page"], inputs["stale"].T
     if page < 1:
-        return f"page is {page}: want a cell at least"
+        return f"page is {page}: want at least one cell"
     most = min(inputs["before"].shape[2], len(inputs["k"]) // page)
     return (
         out_of_range("lists", inputs["lists"], len(inputs["k"]))
@@ -249,10 +249,10 @@ def unfit_extremes(inputs: Arguments) -> str:
 
 def _unfit_spans(inputs: Arguments, sequences: int, most: int) -> str:
     if inputs["page"] < 1:
-        return f"page is {inputs['page']}: want a cell at least"
+        return f"page is {inputs['page']}: want at least one cell"
     sequence, begin, end = inputs["spans"].T
     if begin.any():
-        return "spans begin behind a list's first cell, where pages are not whole"
+        return "spans must begin at a list's first cell, so that pages are whole"
     return out_of_range("spans[:, 0]", sequence, sequences) or out_of_range(
         "spans[:, 2]", end, most + 1
     )

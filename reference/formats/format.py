@@ -58,7 +58,7 @@ class Format:
         """float32 [..., elements] -> uint8 [..., row_bytes]."""
         row_bytes = self.row_bytes(x.shape[-1])
         if self.encode is None:
-            raise ValueError(f"{self.name} cannot be quantised to: its files are only read")
+            raise ValueError(f"{self.name} is read-only: cannot quantise to it")
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block)
         with np.errstate(over="ignore", invalid="ignore"):  # such tries of a scale lose
             return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)
@@ -66,7 +66,7 @@ class Format:
     def quantise_weighted(self, x: Floats, importance: Floats) -> Bytes:
         """As `quantise`, with importance float32 [elements], one for each column."""
         if self.encode_weighted is None:
-            raise ValueError(f"{self.name} has nothing that an importance could decide")
+            raise ValueError(f"{self.name} has no scales that importance could change")
         row_bytes = self.row_bytes(x.shape[-1])
         matters = np.broadcast_to(importance, x.shape)
         blocks, weights = (

@@ -21,9 +21,9 @@ def far_from_zero_is_all_or_nothing(apply: Apply, case: Case) -> str:
     x = np.array([[100, 1e4, 1e18, 1e38]], np.float32)
     passed, vanished = apply({"x": x})["out"], apply({"x": -x})["out"]
     if (np.abs(passed - x) > 2 * U * x).any():
-        return f"of {x.tolist()} {passed.tolist()} passes"
+        return f"of {x.tolist()} gives {passed.tolist()}"
     if (np.abs(vanished) > TINY * (1 + x)).any():
-        return f"of {(-x).tolist()} {vanished.tolist()} is left"
+        return f"of {(-x).tolist()} gives {vanished.tolist()}"
     return ""
 
 

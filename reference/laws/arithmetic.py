@@ -53,9 +53,9 @@ def the_cap_is_the_limit(apply: Apply, case: Case) -> str:
     far = np.full((1, 3), 1e4, np.float32)
     for cap in (30.0, 0.5):
         if (np.abs(apply({"x": x, "cap": cap})["out"]) > cap).any():
-            return f"a number is beyond the cap {cap}"
+            return f"an output exceeds the cap {cap}"
         if (apply({"x": far, "cap": cap})["out"] != cap).any():
-            return f"a large number is not the cap {cap}"
+            return f"a large number does not give the cap {cap}"
     return ""
 
 

@@ -16,7 +16,7 @@ def none_is_better(apply: Apply, case: Case) -> str:
     left = scores.copy()
     np.put_along_axis(left, chosen.astype(np.int64), -np.inf, axis=-1)
     least = np.take_along_axis(scores, chosen.astype(np.int64), axis=-1).min(axis=-1)
-    return "one that is left out is better" if (left.max(axis=-1) > least).any() else ""
+    return "a better expert is not chosen" if (left.max(axis=-1) > least).any() else ""
 
 
 def bias_decides(apply: Apply, case: Case) -> str:
@@ -27,7 +27,7 @@ def bias_decides(apply: Apply, case: Case) -> str:
     liked = np.sort(rng.permutation(experts)[:used])
     bias[liked] = 8
     given = {"scores": scores, "bias": bias, "used": used, "groups": 1, "kept": 1}
-    return "" if (apply(given)["chosen"] == liked).all() else "others than those are chosen"
+    return "" if (apply(given)["chosen"] == liked).all() else "a large bias does not decide"
 
 
 def equals_go_by_number(apply: Apply, case: Case) -> str:
@@ -35,7 +35,7 @@ def equals_go_by_number(apply: Apply, case: Case) -> str:
     tokens, experts, used = case.shape.values()
     given = {"scores": np.ones((tokens, experts), np.float32), "used": used, "groups": 1, "kept": 1}
     chosen = apply({**given, "bias": np.zeros(experts, np.float32)})["chosen"]
-    return "" if (chosen == np.arange(used)).all() else "of equals others than the first are chosen"
+    return "" if (chosen == np.arange(used)).all() else "of equal scores the first are not chosen"
 
 
 def best_group_alone(apply: Apply, case: Case) -> str:
@@ -72,13 +72,13 @@ def places_are_where_pairs_went(apply: Apply, case: Case) -> str:
     if (got["expert"][places] != chosen).any():
         return "a place has the expert of another pair"
     if (np.sort(places, axis=None) != np.arange(tokens * used)).any():
-        return "two pairs have one place"
+        return "two pairs share a place"
     counts = np.bincount(chosen.ravel(), minlength=experts)
     if (np.diff(ends, prepend=0) != counts).any():
-        return "a run is not as long as its pairs"
+        return "a run's length differs from its number of pairs"
     needed = got["needed"][: got["count"][0]]
     same = np.array_equal(needed, np.unique(chosen))
-    return "" if same else "those that are needed are not those that are chosen"
+    return "" if same else "the needed experts are not the chosen ones"
 
 
 LAWS = (

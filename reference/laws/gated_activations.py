@@ -18,7 +18,7 @@ def gate_and_up_are_alike(apply: Apply, case: Case) -> str:
     gate, up = _two(case)
     out = apply({"gate": gate, "up": up})
     if (out["out"][(gate < 0) | (up < 0)] != 0).any():
-        return "below zero something is left"
+        return "a negative gate or up does not give zero"
     return other_bits(apply({"gate": up, "up": gate}), out)
 
 

@@ -25,7 +25,7 @@ def sums_go_through(apply: Apply, case: Case) -> str:
     (given, _), (other, _) = _whole(case, 0), _whole(case, 1)
     both = apply({**given, "x": given["x"] + other["x"]})["out"]
     apart = apply(given)["out"] + apply({**given, "x": other["x"]})["out"]
-    return "" if np.array_equal(both, apart) else "x + y gives other than x and y together"
+    return "" if np.array_equal(both, apart) else "(x + y) W is not x W + y W"
 
 
 def nothing_gives_zero(apply: Apply, case: Case) -> str:
@@ -34,7 +34,7 @@ def nothing_gives_zero(apply: Apply, case: Case) -> str:
     given["x"] = rng.standard_normal(given["x"].shape, np.float32)
     for name in ("weight", "x"):
         if apply({**given, name: np.zeros_like(given[name])})["out"].any():
-            return f"{name} of zeros gives other than zeros"
+            return f"{name} of zeros does not give zeros"
     return ""
 
 

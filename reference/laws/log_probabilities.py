@@ -106,7 +106,7 @@ def blind_to_a_shift(apply: Apply, case: Case) -> str:
         for shift in (0, -1024, 1024)
     )
     error = max(abs(found - still) for found in moved)
-    return f"1024 more or less moves it by {error:.3g} nats" if not error <= 2.0**-40 else ""
+    return f"a shift of 1024 changes it by {error:.3g} nats" if not error <= 2.0**-40 else ""
 
 
 def forgotten_count_for_nothing(apply: Apply, case: Case) -> str:

@@ -36,7 +36,7 @@ def position_zero_turns_nothing(apply: Apply, case: Case) -> str:
     positions[0] = 0
     out = apply({"positions": positions, "frequencies": frequencies, **PLAIN})["out"]
     if (out[0] != [1, 0]).any() or (out[:, -1] != [1, 0]).any():
-        return "what does not turn is not (1, 0)"
+        return "a rotation by 0 is not (1, 0)"
     return ""
 
 
@@ -67,10 +67,10 @@ def unturned_is_itself(apply: Apply, case: Case) -> str:
     positions = np.array([0, 5, 0], np.int32)
     out = apply({"x": x, "rotation": _rotation(case, positions)})["out"]
     if (out[positions == 0] != x[positions == 0]).any():
-        return "position 0 turns a head"
+        return "position 0 changes a head"
     beyond = slice(2 * case.shape["pairs"], None)
     turned = (out[..., beyond] != x[..., beyond]).any()
-    return "a dimension beyond the pairs turns" if turned else ""
+    return "a dimension beyond the pairs changes" if turned else ""
 
 
 def only_the_distance_counts(apply: Apply, case: Case) -> str:
@@ -105,7 +105,7 @@ def _turns_with(partner: int, apply: Apply, case: Case) -> str:
     x[:, :, 0] = 1
     out = apply({"x": x, "rotation": _rotation(case, np.array([1, 2, 3], np.int32))})["out"]
     touched = np.unique(np.argwhere(out)[:, 2]).tolist()
-    return "" if touched == [0, partner] else f"element 0 turns into {touched}, not 0 and {partner}"
+    return "" if touched == [0, partner] else f"element 0 goes to {touched}, not 0 and {partner}"
 
 
 def _positions(case: Case) -> Array:

@@ -32,7 +32,7 @@ def of_filter(make: Make) -> tuple[Law, ...]:
         for logits in (given["logits"], highest_below_zero):
             out = apply({**given, "logits": logits})["out"]
             if not kept(out):
-                return "no token stays"
+                return "no token is kept"
             if found := other_bits({"out": out}, {"out": np.where(np.isneginf(out), GONE, logits)}):
                 return found
         return ""
@@ -45,7 +45,7 @@ def of_filter(make: Make) -> tuple[Law, ...]:
         for shift in (-1024, 1024):
             after = kept(apply({**given, "logits": given["logits"] + np.float32(shift)})["out"])
             if after != before:
-                return f"logits {shift} higher: other tokens stay, {min(after ^ before)} among them"
+                return f"logits plus {shift}: other tokens are kept, such as {min(after ^ before)}"
         return ""
 
     return Law("drops-or-keeps-bits", dropping), Law("blind-to-a-shift", shifted)
@@ -59,7 +59,7 @@ def likeliest_stay(make: Make) -> Law:
         stayed = kept(apply(given)["out"])
         first = most_likely_first(given["logits"])[: len(stayed)].tolist()
         if strange := stayed - set(first):
-            return f"token {min(strange)} stays, {min(set(first) - stayed)} before it does not"
+            return f"token {min(strange)} is kept, {min(set(first) - stayed)} before it is not"
         return ""
 
     return Law("likeliest-stay", broken)
@@ -74,7 +74,7 @@ def more_stay(make: Make, name: str, values: Sequence[float]) -> Law:
         given["logits"] = np.arange(64, dtype=np.float32)[::-1] / np.float32(4)
         counts = [len(kept(apply({**given, name: value})["out"])) for value in values]
         if counts != sorted(counts) or (counts[0], counts[-1]) != (1, 64):
-            return f"of 64 tokens stay {counts} with {name} of {list(values)}"
+            return f"of 64 tokens {counts} are kept for {name} of {list(values)}"
         return ""
 
     return Law(f"stay-by-{name}", broken)
@@ -129,7 +129,7 @@ def k_stay(apply: Apply, case: Case) -> str:
     for k in (1, 2, 40, there, len(logits), len(logits) + 1, 2**33 + 1):
         stayed = len(kept(apply({"logits": logits, "k": k})["out"]))
         if stayed != min(k, there):
-            return f"{stayed} of {there} tokens stay by k of {k}"
+            return f"{stayed} of {there} tokens are kept for k of {k}"
     return ""
 
 
@@ -140,7 +140,7 @@ def reaches_p(apply: Apply, case: Case) -> str:
     for p in (0.01, 0.3, 0.5, 0.7, 0.95, 0.999):
         stayed = probability[list(kept(apply({"logits": logits, "p": p})["out"]))]
         if not stayed.sum() >= p - SUMS or stayed.sum() - stayed.min() >= p + SUMS:
-            return f"what stays sums to {stayed.sum():.6g} by p of {p}"
+            return f"kept probabilities sum to {stayed.sum():.6g} for p of {p}"
     return ""
 
 
@@ -181,12 +181,12 @@ def never_favours(apply: Apply, case: Case) -> str:
     for repetition in (1.1, 1.7):
         out = apply({"logits": logits, "repeated": said, "repetition": repetition, **plain})["out"]
         if found := other_bits({"out": out[said == 0]}, {"out": logits[said == 0]}):
-            return f"what was not said changes: {found}"
+            return f"tokens without a count change: {found}"
         moved = (out < logits) & (np.sign(out) == np.sign(logits))
         strange = np.flatnonzero((said > 0) & np.isfinite(logits) & (logits != 0) & ~moved)
         if strange.size:
             i = strange[0]
-            return f"{logits[i]:.9g}, said {said[i]} times, becomes {out[i]:.9g}"
+            return f"{logits[i]:.9g}, counted {said[i]} times, becomes {out[i]:.9g}"
     return ""
 
 
@@ -221,7 +221,7 @@ def names_do_not_matter(apply: Apply, case: Case) -> str:
     for ids in (few, other.astype(np.int32)):
         out = apply({**settings, "context": ids[said], "breakers": ids[3:5]})["out"]
         if strange := set(np.flatnonzero(out)) - set(ids[:3]):
-            return f"token {min(strange)} pays, which is no repeat"
+            return f"token {min(strange)} has a penalty but is no repetition"
         paid.append({"out": out[ids]})
     return other_bits(*paid)
 
@@ -239,7 +239,7 @@ def inverse(apply: Apply, case: Case) -> str:
     error = np.abs(np.bincount(found, minlength=len(p)) - draws * p)
     if error.max() > 1 + draws * SUMS:
         i = int(np.argmax(error))
-        return f"token {i}, of probability {p[i]:.6g}, comes {found.count(i)} of {draws} times"
+        return f"token {i}, of probability {p[i]:.6g}, is drawn {found.count(i)} of {draws} times"
     return ""
 
 
@@ -268,7 +268,7 @@ def is_certain(apply: Apply, case: Case) -> str:
     for i, where in enumerate(places):
         token, logprob = int(out["token"][i]), float(out["logprob"][i])
         if token != where[0] or abs(logprob + np.log(len(where))) > 2.0**-44:
-            return f"{len(where)} alike from {where[0]} on give {token} at {logprob!r}"
+            return f"{len(where)} equal logits from {where[0]} give {token} with {logprob!r}"
     return ""
 
 

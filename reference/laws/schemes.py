@@ -62,7 +62,7 @@ def the_error_is_half_a_step(apply: Apply, case: Case) -> str:
     if (np.abs(restored - x) > steps * (0.5 + 2.0**-14)).any():
         return "an element is off by more than half a step"
     outside = np.abs(found["q"].astype(int) + 0.5) > 2 ** (bits["bits"] - 1)
-    return "an integer has more bits than asked for" if outside.any() else ""
+    return "an integer exceeds the requested bits" if outside.any() else ""
 
 
 def negatives_have_the_same_scale(sign: Callable[[Array], Array]) -> Law:

@@ -52,7 +52,7 @@ def share_is_the_ratio(apply: Apply, case: Case) -> str:
         for q in (1.0, 0.5, 2.0**-30):
             accepted = taken(apply, numerator / draws * q, q, u)
             if accepted.tolist() != [True] * numerator + [False] * (draws - numerator):
-                return f"{accepted.sum()} of {draws} accepted by a ratio of {numerator}/{draws}"
+                return f"{accepted.sum()} of {draws} accepted for a ratio of {numerator}/{draws}"
     return ""
 
 
@@ -76,12 +76,12 @@ def of_recover(make: Make) -> tuple[Law, ...]:
         if not np.allclose(out.sum(axis=-1), 1, rtol=SUMS, atol=0):
             return "a row does not sum to one"
         if (p[out > 0] == 0).any():
-            return "what the target forbids has come in"
+            return "a token with p = 0 has a probability"
         changed = (out != p).any(axis=-1)
         if (p[changed] <= q[changed])[out[changed] > 0].any():
-            return "a token is left that was not underrated"
+            return "a token with p <= q has a probability"
         overrated = changed & (p[rows, tokens] < q[rows, tokens])
-        return "the rejected token is left" if out[rows, tokens][overrated].any() else ""
+        return "the rejected token has a probability" if out[rows, tokens][overrated].any() else ""
 
     def nothing_left_nothing_changed(apply: Apply, case: Case) -> str:
         """p = q, p below q by rounding, and tokens that q cannot give return p's own bits."""
@@ -90,8 +90,8 @@ def of_recover(make: Make) -> tuple[Law, ...]:
         shaved, impossible = np.minimum(np.nextafter(p, 0), p), p.copy()
         impossible[np.arange(len(p)), tokens] = 0
         for words, own, q in (
-            ("q is p", p, p), ("p is q but for rounding", shaved, p),
-            ("q has not the token", p, impossible),
+            ("q is p", p, p), ("p equals q but for rounding", shaved, p),
+            ("q(x) is 0", p, impossible),
         ):  # fmt: skip
             if found := other_bits(apply({"p": own, "q": q, "tokens": tokens}), {"out": own}):
                 return f"{words}: {found}"
@@ -120,7 +120,7 @@ def of_exclude(make: Make) -> tuple[Law, ...]:
         rest, tokens, out = given["p"].copy(), given["tokens"], apply(given)["out"]
         rest[np.arange(len(rest)), tokens] = 0
         if out[rest == 0].any():
-            return "what is excluded or impossible has come in"
+            return "an excluded or impossible token has a probability"
         mass = rest.sum(axis=-1, keepdims=True)
         if not np.allclose(out.sum(axis=-1), mass[:, 0] > 0, rtol=SUMS, atol=0):
             return "a row does not sum to one"

@@ -171,7 +171,7 @@ def fit_heads(shape: Shape, format: str | None) -> Shape:
 def complaint_of_heads(inputs: Arguments) -> str:
     heads, groups = inputs["x"].shape[1], inputs["b"].shape[1]
     if not groups or heads % groups:
-        return f"{heads} heads are no multiple of {groups} groups"
+        return f"{heads} heads are not a multiple of {groups} groups"
     return state.complaint(inputs)
 
 

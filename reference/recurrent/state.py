@@ -52,12 +52,12 @@ def complaint(inputs: Arguments) -> str:
     if len(sources) and sources[0] == BEFORE:
         return "sources[0] is -1, but there is no token before the first"
     if len(np.unique(kept)) < len(kept):
-        return "targets names a slot twice"
+        return "targets has a slot twice"
     taken: set[int] = set()
     for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
         taken.add(source)
         if target >= 0 and target in taken:
-            return f"targets names slot {target}, which this token or one before it reads"
+            return f"targets has slot {target}, which this token or one before it reads"
     return out_of_range("sources", sources[sources != BEFORE], slots) or out_of_range(
         "targets", targets[targets != -1], slots
     )

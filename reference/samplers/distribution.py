@@ -111,7 +111,7 @@ def no_number(inputs: Arguments) -> str:
     """The complaint of ops that return a token: at least one must be possible."""
     logits = inputs["logits"]
     if not logits.size or np.isnan(logits).any() or logits.max() == -np.inf:
-        return "logits holds NaN, or no token that is not removed"
+        return "logits holds NaN, or only removed tokens"
     return ""
 
 

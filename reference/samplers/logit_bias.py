@@ -40,7 +40,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 def complaint(inputs: Arguments) -> str:
     if len(np.unique(inputs["ids"])) < len(inputs["ids"]):
-        return "ids names a token twice"
+        return "ids has a token twice"
     return out_of_range("ids", inputs["ids"], len(inputs["logits"]))
 
 

@@ -64,7 +64,7 @@ def complaint(inputs: Arguments) -> str:
         return f"count is {count}, not 0 to {len(rows)}"
     active = rows[:count]
     if (np.diff(active) <= 0).any() or (active < 0).any() or (active >= len(rows)).any():
-        return "rows are not neurons in order"
+        return "rows are not ascending neurons"
     return out_of_range("slots", inputs["slots"][active], len(inputs["weight"]))
 
 

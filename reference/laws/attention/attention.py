@@ -93,7 +93,7 @@ def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
         elsewhere = {name: inputs[name][moved] for name in ("k", "v", "cell_positions")}
         elsewhere["lists"] = np.argsort(moved).astype(np.int32)[inputs["lists"]]
         if found := other_bits(apply({**inputs, **elsewhere}), apply(inputs)):
-            return f"{cells} cells in other places: {found}"
+            return f"{cells} cells permuted: {found}"
     return ""
 
 
@@ -145,7 +145,7 @@ def grouped_queries_are_full_heads_repeated(apply: Apply, case: Case) -> str:
             continue  # a block spans two heads
         full = {name: repeated(inputs[name]) for name in ("k", "v")}
         if found := other_bits(apply({**inputs, **full}), apply(inputs)):
-            return f"{kv_heads} KV heads, each copied for its queries: {found}"
+            return f"{kv_heads} KV heads, each repeated for its group: {found}"
     return ""
 
 
@@ -165,7 +165,7 @@ def no_cells_give_zero(apply: Apply, case: Case) -> str:
         inputs = scene(case, tokens=tokens)
         inputs["spans"][::2, 2] = inputs["spans"][::2, 1]
         if not (apply(inputs)["out"][::2] == 0).all():
-            return f"of {tokens} tokens one that sees no cell does not get 0"
+            return f"of {tokens} tokens one without cells is not 0"
     return ""
 
 
@@ -195,7 +195,7 @@ def positions_need_slopes(apply: Apply, case: Case) -> str:
     inputs = {**scene(case), "slopes": np.zeros(4, np.float32)}
     far = inputs["cell_positions"][::-1] * np.int32(1000)
     found = other_bits(apply({**inputs, "cell_positions": far}), apply(inputs))
-    return f"cells elsewhere in time, slopes of 0: {found}" if found else ""
+    return f"other positions, slopes of 0: {found}" if found else ""
 
 
 def outputs_are_averages(apply: Apply, case: Case) -> str:
@@ -220,7 +220,7 @@ def a_scale_of_zero_is_the_mean(apply: Apply, case: Case) -> str:
     for cells in {1, inputs["spans"][0, 2] // 2, inputs["spans"][0, 2]} - {0}:
         weights = weights_of(apply, {**inputs, "spans": np.array([[0, 0, cells]], np.int32)})
         if not np.allclose(weights, 1 / cells, rtol=1e-5, atol=0):
-            return f"of {cells} cells that are alike one weighs {weights[0]}, not 1 / {cells}"
+            return f"of {cells} equal cells one has the weight {weights[0]}, not 1 / {cells}"
     return ""
 
 
@@ -239,7 +239,7 @@ def a_sink_weighs_like_a_cell(apply: Apply, case: Case) -> str:
             if not np.allclose(
                 weights, [[1 / cells], [1 / (cells + taken)]], rtol=1e-5, atol=1e-38
             ):
-                return f"beside {cells} cells a sink of {sink} leaves {weights[1, 0]} for each"
+                return f"next to {cells} cells a sink of {sink} leaves {weights[1, 0]} for each"
     return ""
 
 
@@ -251,7 +251,7 @@ def alibi_weights_fall_with_distance(apply: Apply, case: Case) -> str:
         places = {name: inputs[name] * np.int32(step) for name in ("positions", "cell_positions")}
         weights = weights_of(apply, {**inputs, **places, "slopes": slopes})
         if not np.allclose(weights[:-1], weights[1:] * np.exp(-0.25), rtol=1e-4, atol=0):
-            return f"weights do not fall by e^-0.25 with {step} more of distance"
+            return f"weights do not decay by e^-0.25 over {step} more of distance"
     return ""
 
 
@@ -264,7 +264,7 @@ def a_softcap_bounds_the_odds(apply: Apply, case: Case) -> str:
     for cap in (0.5, 1.0, 3.0):
         weights = weights_of(apply, {**inputs, "softcap": cap})
         if not np.isclose(weights.max(), weights.min() * np.exp(2 * cap), rtol=1e-4):
-            return f"the odds with a softcap of {cap} are not e^{2 * cap}"
+            return f"the ratio of weights with a softcap of {cap} is not e^{2 * cap}"
     return ""
 
 
@@ -288,7 +288,7 @@ def huge_scores_do_not_overflow(apply: Apply, case: Case) -> str:
     scores = (keys @ inputs["q"][0, 0])[: len(weights)]
     best = int(np.argmax(scores))
     apart = scores[best] - np.delete(scores, best).max(initial=-np.inf)
-    return "" if weights[best] == 1 or apart < 0.01 else "the best cell does not take all"
+    return "" if weights[best] == 1 or apart < 0.01 else "the best cell does not get all weight"
 
 
 LAWS = (

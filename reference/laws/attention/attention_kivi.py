@@ -59,7 +59,7 @@ def pages_are_cells(apply: Apply, case: Case) -> str:
     got, want = apply(given)["out"], apply(as_cells(given, rows, GROUP))["out"]
     if np.allclose(got, want, rtol=1e-4, atol=1e-4):
         return ""
-    return f"pages give {np.abs(got - want).max():.3g} more or less than cells of the same numbers"
+    return f"pages give {np.abs(got - want).max():.3g} off from cells of the same numbers"
 
 
 def where_a_page_lies(apply: Apply, case: Case) -> str:

@@ -53,7 +53,7 @@ def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
         keys = given["k"][moved]
         keys[~seen] = 0xFF
         if found := other_bits(apply({**given, "k": keys, "lists": lists}), apply(given)):
-            return f"{cells} cells in other places: {found}"
+            return f"{cells} cells permuted: {found}"
     return ""
 
 

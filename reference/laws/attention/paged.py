@@ -58,7 +58,7 @@ def where_a_page_lies_changes_no_bit(apply: Apply, given: Arguments, rng: Any) -
     elsewhere = {n: np.concatenate([given[n], more])[moved] for n in ("k_pages", "v_pages")}
     elsewhere["page_lists"] = np.argsort(moved).astype(np.int32)[given["page_lists"]]
     found = other_bits(apply({**given, **elsewhere}), apply(given))
-    return f"pages in other places: {found}" if found else ""
+    return f"pages permuted: {found}" if found else ""
 
 
 def a_page_beyond_is_not_seen(apply: Apply, given: Arguments) -> str:

@@ -35,7 +35,7 @@ def what_is_not_seen_never_matters(apply: Apply, case: Case) -> str:
     for rows in spoilt.values():
         rows[gone] = 0xFF
     if found := other_bits(apply({**given, **spoilt}), usual):
-        return f"NaN in cells that nobody sees: {found}"
+        return f"NaN in unseen cells: {found}"
     found = other_bits(apply({**given, "sees": given["sees"] * np.uint8(128)}), usual)
     return f"128 instead of 1: {found}" if found else ""
 
@@ -72,7 +72,7 @@ def a_part_is_what_it_is_in_the_whole(apply: Apply, case: Case) -> str:
         if found := other_bits(
             {"out": apply({**given, "q": q})["out"][:, head]}, {"out": together[:, head]}
         ):
-            return f"head {head} beside others: {found}"
+            return f"head {head} among others: {found}"
     return ""
 
 

@@ -40,12 +40,12 @@ def others_change_no_bit(apply: Apply, case: Case) -> str:
     usual, spans = apply(given), given["spans"].copy()
     spans[: TOKENS - LAST, 2] = 0
     if found := other_bits(apply({**given, "spans": spans}), usual):
-        return f"without tokens that do not observe: {found}"
+        return f"without tokens before the observing ones: {found}"
     given["spans"][:, 2] -= 20
     usual, spoilt = apply(given), given["k"].copy()
     spoilt[given["lists"][0, CELLS - 20 :]] = 0xFF
     found = other_bits(apply({**given, "k": spoilt}), usual)
-    return f"NaN behind the last token: {found}" if found else ""
+    return f"NaN after the last token: {found}" if found else ""
 
 
 def nobody_changes_nothing(apply: Apply, case: Case) -> str:
@@ -114,7 +114,7 @@ def larger_budgets_see_more(apply: Apply, case: Case) -> str:
             sizes[:, number] = count
             seen = apply({**given, "sizes": sizes})["out"]
             if (fewer > seen).any():
-                return f"{count} lose what fewer see"
+                return f"{count} see less than fewer do"
             fewer = seen
         for b in np.unique((given["spans"][:, 2] - 1) // 64):
             want = np.arange(CELLS) < min((b + 1) * 64, CELLS)
@@ -137,7 +137,7 @@ def who_is_alike_sees_alike(apply: Apply, case: Case) -> str:
     for head in range(3):
         kinds = np.full(3, head, np.int32)
         if (apply({**given, "kinds": kinds})["out"][head] != together[head]).any():
-            return f"head {head} sees other cells where all are of its kind"
+            return f"head {head} sees other cells if all heads have its pattern"
     return ""
 
 

@@ -64,7 +64,7 @@ def keys_alike_are_worth_the_least(apply: Apply, case: Case) -> str:
     given["k"][given["cells"][3]] = opposite
     out = apply(given)["out"]
     if not (np.allclose(alike, -1, atol=1e-5) and np.allclose(out[:, 3], 1, atol=1e-2)):
-        return f"keys that are alike score {alike[0, 0]}, one that is their opposite {out[0, 3]}"
+        return f"equal keys score {alike[0, 0]}, an opposite one {out[0, 3]}"
     return ""
 
 
@@ -85,7 +85,7 @@ def moved_along(apply: Apply, case: Case) -> str:
     got = apply({"scores": later, "size": size, "last": last})["out"]
     inner = slice(3, HELD - last - 3)
     if not np.isnan(got[:, -last:]).all():
-        return "the last scores do not stay"
+        return "the last scores are not copied"
     want = np.ascontiguousarray(out[:, inner])
     return other_bits({"out": np.ascontiguousarray(got[:, 4 : HELD - last - 2])}, {"out": want})
 

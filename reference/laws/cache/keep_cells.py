@@ -17,7 +17,7 @@ def more_keep_more(apply: Apply, case: Case) -> str:
     for kept in (5, 6, 11, 40, HELD):
         slots = apply({"scores": scores, "kept": kept, "first": 2, "last": 3})["out"]
         if any(np.setdiff1d(few, more).size for few, more in zip(fewer, slots, strict=True)):
-            return f"of {kept} not all are kept that fewer keep"
+            return f"{kept} omit cells that fewer include"
         fewer = slots
     return other_bits({"out": fewer}, {"out": np.tile(np.arange(HELD, dtype=np.int32), (HEADS, 1))})
 
@@ -74,7 +74,7 @@ def elsewhere_is_the_same(apply: Apply, case: Case) -> str:
     here, there = apply(given)["out"], apply({**given, "into": into})["out"]
     stays = {"out": given["before"][given["cells"]]}
     if found := other_bits({"out": there[given["cells"]]}, stays):
-        return f"what was held, though what is kept moved to others: {found}"
+        return f"held cells after copies to free ones: {found}"
     return other_bits({"out": there[into]}, {"out": here[given["into"]]})
 
 

@@ -86,12 +86,12 @@ def groups_are_apart(op: str, apply: Apply, case: Case) -> str:
     row[head * HEAD_DIM + channel] = 6e4
     before, after = (apply(one)["out"] for one in (given, changed))
     if found := other_bits({"out": after[[0, 2]]}, {"out": given["before"][[0, 2]]}):
-        return f"another page: {found}"
+        return f"a page not written: {found}"
     old, new = (DECODED[op](out[1:2])[0] for out in (before, after))
     of_group = (slice(None), head, channel) if op == "kivi_keys" else (token, head, slice(32, 64))
     new[of_group] = old[of_group]
     found = other_bits({"out": new}, {"out": old})
-    return f"another group: {found}" if found else ""
+    return f"a group not changed: {found}" if found else ""
 
 
 LAWS_OF = {

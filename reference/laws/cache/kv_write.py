@@ -50,7 +50,7 @@ def what_was_written_is_read_to_a_step(apply: Apply, case: Case) -> str:
     off = np.abs(_read(apply, inputs).reshape(-1, 32) - blocks)
     step = STEPS[inputs["format"]] + 2.0**-11  # float16 rounding of the scale
     if (off > 1.001 * step * np.abs(blocks).max(axis=1, keepdims=True)).any():
-        return "an element is read further from what was written than a step"
+        return "an element is more than a step from what was written"
     return ""
 
 

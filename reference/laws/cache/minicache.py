@@ -71,7 +71,7 @@ def same_directions_are_kept(apply: Apply, case: Case) -> str:
     x, y = (part.astype(np.float16).astype(np.float64).transpose(1, 0, 2) for part in (x, y))
     off = (own[:, OF_X] * x + own[:, OF_Y] * y) * own[:, LENGTH_Y] - y
     worst = np.abs(off).max() / np.abs(y).max()
-    return "" if worst < 1e-6 else f"a vector is off by {worst:.3g} of the longest"
+    return "" if worst < 1e-6 else f"a vector is off by {worst:.3g} of the largest magnitude"
 
 
 def scene(case: Case) -> Arguments:

@@ -132,7 +132,7 @@ def all_pages_are_the_text(apply: Apply, case: Case) -> str:
         given = choosing(case, end, PAGES + 1)
         want = [(given["lists"][0, :end] * HEADS + g).tolist() for g in range(HEADS)]
         if (got := listed(apply(given))) != want:
-            return f"of {end} cells in no more pages than are chosen: {got}"
+            return f"all pages of {end} cells chosen: {got}"
     return ""
 
 
@@ -146,7 +146,7 @@ def more_choose_more(apply: Apply, case: Case) -> str:
         got = [set(one) for one in listed(apply(given))]
         for g, (few, many) in enumerate(zip(fewer, got, strict=True)):
             if not few <= many or not {cell + g for cell in own} <= many:
-                return f"of {chosen} pages not all are read that fewer read"
+                return f"{chosen} pages omit some that fewer include"
         fewer = got
     return ""
 

@@ -26,7 +26,7 @@ def impulse(apply: Apply, case: Case) -> str:
     expected = np.zeros_like(x)
     expected[at : at + taps] = weight[::-1]
     wrong = (got != expected).sum()
-    return f"{wrong} elements behind a 1 are not the taps" if wrong else ""
+    return f"{wrong} elements after a 1 are not the taps" if wrong else ""
 
 
 LAWS = (Law("impulse", impulse),)

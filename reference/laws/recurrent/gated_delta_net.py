@@ -50,7 +50,7 @@ def a_key_has_its_last_value(apply: Apply, case: Case) -> str:
     wanted = np.concatenate([v[: len(keys)], v[[last[key] for key in again]]])
     got = apply(given)["out"]
     wrong = np.flatnonzero((got != wanted).any(axis=(1, 2)))
-    return f"tokens {wrong} read other values than were put there" if wrong.size else ""
+    return f"tokens {wrong} read other values than were stored" if wrong.size else ""
 
 
 def nothing_is_put(apply: Apply, case: Case) -> str:

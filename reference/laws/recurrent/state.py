@@ -53,7 +53,7 @@ def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
             if wrong := other_bits(got, wanted):
                 return f"{TOKENS} tokens in steps cut at {cuts[1:-1]}: {wrong}"
             if wrong := other_bits({"states": states[1]}, {"states": whole["states"][1]}):
-                return f"the state behind steps cut at {cuts[1:-1]}: {wrong}"
+                return f"the state after steps cut at {cuts[1:-1]}: {wrong}"
         return ""
 
     def sequences_apart(apply: Apply, case: Case) -> str:
@@ -74,7 +74,7 @@ def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
             got = apply(mixed)
             mine = {name: got[name][len(odd) :] for name in results}
             if wrong := other_bits(mine, {name: alone[name] for name in results}):
-                return f"a text behind another{' of NaN' * spoilt} in a step: {wrong}"
+                return f"a sequence after another{' of NaN' * spoilt} in a step: {wrong}"
         return ""
 
     def rolled_back(apply: Apply, case: Case) -> str:
@@ -90,7 +90,7 @@ def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
         got = apply(part(given, order, sources, targets))
         mine = {name: np.concatenate([got[name][:5], got[name][11:]]) for name in results}
         if wrong := other_bits(mine, {name: plain[name] for name in results}):
-            return f"behind drafts that were dropped: {wrong}"
+            return f"after rejected drafts: {wrong}"
         return other_bits({"states": got["states"][3]}, {"states": plain["states"][1]})
 
     def other_slots_stay(apply: Apply, case: Case) -> str:

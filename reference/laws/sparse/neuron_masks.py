@@ -25,7 +25,7 @@ def at_the_threshold_is_active(apply: Apply, case: Case) -> str:
     for threshold, active in reached:
         found = apply({"logits": logits, "threshold": threshold})["mask"][0]
         if (found != active).any():
-            return f"a threshold of {threshold} leaves {found.tolist()} of {logits[0].tolist()}"
+            return f"a threshold of {threshold} gives {found.tolist()} for {logits[0].tolist()}"
     return ""
 
 
@@ -36,7 +36,7 @@ def threshold_is_not_rounded(apply: Apply, case: Case) -> str:
         logits = np.resize(near, (2, 35))
         found = apply({"logits": logits, "threshold": threshold})["mask"]
         if (found != (logits.astype(np.float64) >= threshold)).any():
-            return f"a logit next to {threshold} falls on the wrong side"
+            return f"a logit next to {threshold} is on the wrong side"
     return ""
 
 
@@ -47,10 +47,10 @@ def higher_threshold_activates_no_more(apply: Apply, case: Case) -> str:
     thresholds = (-INF, -1.0, 0.0, 0.5, 3.0, INF)
     masks = [apply({"logits": logits, "threshold": t})["mask"] for t in thresholds]
     if not masks[0].all() or masks[-1].any():
-        return "not everything is above minus infinity, or something reaches infinity"
+        return "minus infinity does not activate all, or infinity activates some"
     for (low, lower), (high, higher) in pairwise(zip(thresholds, masks, strict=True)):
         if (higher > lower).any():
-            return f"{high} leaves a neuron active that {low} does not"
+            return f"{high} activates a neuron that {low} does not"
     return ""
 
 
@@ -70,9 +70,9 @@ def two_parts_make_the_whole(apply: Apply, case: Case) -> str:
     for place in (0, 1):
         part = apply({"mask": mask, "places": places, "place": float(place)})["out"]
         if part[:, places != place].any():
-            return f"a neuron that does not live at {place} is in its part"
+            return f"a neuron not placed at {place} is in its part"
         if (part[:, places == place] != mask[:, places == place]).any():
-            return f"a neuron that lives at {place} is not as it was"
+            return f"a neuron placed at {place} has changed"
     return ""
 
 
@@ -95,7 +95,7 @@ def all_and_none_are_found(apply: Apply, case: Case) -> str:
     for empty in (0 * full, full[:0]):
         found = apply({"mask": empty})
         if found["count"] or found["rows"].any():
-            return f"of none active {found['count'][0]} are found"
+            return f"{found['count'][0]} neurons are found where none is active"
     return ""
 
 
@@ -111,7 +111,7 @@ def counts_do_not_run_over(apply: Apply, case: Case) -> str:
     neurons = max(5, case.shape["neurons"])
     before = 2**40 + np.arange(neurons)
     out = apply({"mask": np.ones((300, neurons), np.uint8), "before": before})["out"]
-    return "" if (out == before + 300).all() else f"{before[0]} and 300 are {out[0]}"
+    return "" if (out == before + 300).all() else f"{before[0]} plus 300 is {out[0]}"
 
 
 def active_value_keeps_its_bits(apply: Apply, case: Case) -> str:

@@ -42,7 +42,7 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
             *beyond_the_count(given),
         ):
             if found := other_bits(apply({**given, **changed}), want):
-                return f"other {min(changed)} of neurons that are not listed: {found}"
+                return f"{min(changed)} changed for neurons not listed: {found}"
         return ""
 
     def what_no_token_wants_is_not_read(apply: Apply, case: Case) -> str:
@@ -82,7 +82,7 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
                 return f"products of {count} whole numbers are not exact"
             one, other = (apply(with_rows(given, part))["out"] for part in (rows[::2], rows[1::2]))
             if not np.array_equal(one + other, whole):
-                return f"{count} neurons in two parts are not the whole"
+                return f"{count} neurons in two parts do not add up to the whole"
         return ""
 
     everywhere = (

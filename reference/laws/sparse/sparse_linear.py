@@ -80,7 +80,7 @@ def laws(make: Make) -> tuple[Law, ...]:
         resident = given["slots"] % len(weight)
         for changed in ({"weight": weight}, {"slots": resident}, *beyond_the_count(given)):
             if found := other_bits(apply({**given, **changed}), want):
-                return f"other {min(changed)} of what is not active: {found}"
+                return f"{min(changed)} changed for inactive neurons: {found}"
         return ""
 
     def what_others_need_is_zero(apply: Apply, case: Case) -> str:
