@@ -47,10 +47,10 @@ def gelu_erf(x: Array) -> Array:
     Phi(x) = erfc(-x / sqrt(2)) / 2. x [tokens, width] -> float64, same.
     """
     x = x.astype(np.float64)
-    return x * normal_below(x)
+    return x * normal_cdf(x)
 
 
-def normal_below(x: Array) -> Array:
+def normal_cdf(x: Array) -> Array:
     """Phi(x), the standard normal CDF, by erfc: accurate far below zero, where 1 + erf cancels."""
     return np.asarray(np.frompyfunc(math.erfc, 1, 1)(-x / np.sqrt(2)) / 2, np.float64)
 

@@ -22,7 +22,7 @@ def gamma(n: float, u: float = U) -> float:
     return n * u / (1 - n * u)
 
 
-def truncating(n: float, together: int = 1) -> float:
+def gamma_truncated(n: float, together: int = 1) -> float:
     """Relative error of a sum of n exact terms, if at least `together` terms are added at once and
     the bits beyond the largest term's precision are truncated, as on tensor cores (Fasi et al.,
     Numerical behavior of NVIDIA tensor cores, PeerJ CS 7:e330).

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from reference.bounds import FACTOR, TINY, U, gamma, truncating
+from reference.bounds import FACTOR, TINY, U, gamma, gamma_truncated
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.formats.format import NO_INVERSE
@@ -60,8 +60,8 @@ def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) ->
     """For tensor cores that take an activation as a sum of two float16 or three bfloat16.
 
     Products of parts are exact; those of HALF elements are added by instructions that may truncate,
-    at least eight at a time (`truncating`), and halves by fused multiply-adds with a power of 2. An
-    element's parts sum to less than 1 + 2^-7 times its magnitude. Three bfloat16 hold its 24 bits,
+    at least eight at a time (`gamma_truncated`), and halves by fused multiply-adds with a power of
+    2. An element's parts sum to less than 1 + 2^-7 times its size. Three bfloat16 hold its 24 bits,
     two float16 22, unless the lower is subnormal: a half's largest element is between 2^14 and
     2^15, and none loses more than 2^-25, 2^-39 of the largest. Subnormals may be flushed.
     """
@@ -69,7 +69,7 @@ def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) ->
     w = np.abs(FORMATS[inputs["format"]].dequantise(inputs["weight"])).astype(np.float64)
     fill = ((0, 0), (0, -hidden % HALF))
     over, met = (np.pad(a, fill).reshape(len(a), -(-hidden // HALF), HALF) for a in (x, w))
-    growth = (1 + truncating(parts * min(hidden, HALF), 8)) * (1 + gamma(over.shape[1]))
+    growth = (1 + gamma_truncated(parts * min(hidden, HALF), 8)) * (1 + gamma(over.shape[1]))
     size = (1 + 2.0**-7) * (growth * (1 + 2.0**-22) - 1) * (x @ w.T)
     cut = 2.0**-39 * (over.max(axis=2) @ met.sum(axis=2).T) if parts == 2 else 0.0
     flushed = TINY * (2 * hidden + parts * (x.sum(axis=1)[:, None] + w.sum(axis=1)[None]))
@@ -137,7 +137,7 @@ def bf16_bound(inputs: Arguments) -> Array:
     weight, float32 = _absolute(inputs)
     w = FORMATS[float32].dequantise(weight).astype(np.float64)
     flushed = TINY * (2 * x.shape[1] + x.sum(axis=1)[:, None] + w.sum(axis=1)[None])
-    return np.asarray(truncating(x.shape[1]) * (x @ w.T) + flushed)
+    return np.asarray(gamma_truncated(x.shape[1]) * (x @ w.T) + flushed)
 
 
 def bf16_step(inputs: Arguments) -> Array:

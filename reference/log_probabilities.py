@@ -11,7 +11,7 @@ from reference.samplers.distribution import (
     ON_LOGITS,
     SIZES,
     U64,
-    no_number,
+    no_token,
     plateau,
     some_logits,
     total_error,
@@ -118,7 +118,7 @@ def complaint(inputs: Arguments) -> str:
     for name in ("line", "logits"):
         if not np.isfinite(inputs[name]).all():
             return f"{name} holds NaN or infinity"
-    return no_number(inputs)
+    return no_token(inputs)
 
 
 def cost_quantise(shape: Shape, format: str | None) -> Cost:
@@ -138,7 +138,7 @@ OPS = (
         make=make_quantise,
         bound=bound_quantise,
         cost=cost_quantise,
-        complaint=no_number,
+        complaint=no_token,
         laws=laws.QUANTISE,
     ),
     Op(

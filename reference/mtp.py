@@ -13,7 +13,7 @@ from reference.rms_norm import rms_norm
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def joined(
+def mtp_input(
     h: Array, following: Array, weights: Mapping[str, Any], norms: Mapping[str, Array], eps: float
 ) -> Array:
     """M [norm(embedding of the following token), norm(h)], of block 0.

@@ -140,9 +140,10 @@ class Case:
         """
         assert self.format is not None
         layout, chosen = FORMATS[self.format], self.sampled(rows, elements)
-        drawn = layout.drawn(self.finite(rng, len(chosen), elements), rng)
+        drawn = layout.random_rows(self.finite(rng, len(chosen), elements), rng)
         if self.values in NOT_FINITE:
-            drawn = layout.spoilt(drawn, np.inf if self.values == "infinite" else np.nan, rng)
+            scale = np.inf if self.values == "infinite" else np.nan
+            drawn = layout.with_scale(drawn, scale, rng)
         if len(chosen) == rows:
             return drawn
         weight = np.zeros((rows, layout.row_bytes(elements)), np.uint8)
@@ -190,11 +191,11 @@ class Law:
     float32: bool = False
 
 
-def nothing(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+def no_alternatives(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {}
 
 
-def none(inputs: Arguments) -> str:
+def no_complaint(inputs: Arguments) -> str:
     return ""
 
 
@@ -250,10 +251,10 @@ class Op:
     values: tuple[str, ...] = FINITE
     fit: Callable[[Shape, str | None], Shape] = same_shape
     corners: Sequence[Shape] = ()
-    also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = nothing
+    also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = no_alternatives
     rounded: Mapping[str, Rounded] = field(default_factory=dict)
     bounds: Mapping[str, Bound] = field(default_factory=dict)
-    complaint: Callable[[Arguments], str] = none
+    complaint: Callable[[Arguments], str] = no_complaint
     nan: str = "domain"
     largest: float = LARGEST
     varying: tuple[str, ...] = ("tokens",)

@@ -51,7 +51,7 @@ def _requires(found: Distribution) -> Iterable[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class PackageRow:
     """One row of a package, from the entry point of this name."""
 
     package: Package
@@ -63,7 +63,7 @@ class Brought:
 class Loaded:
     """The rows of all packages in a group, and a complaint for each that failed."""
 
-    rows: tuple[Brought, ...]
+    rows: tuple[PackageRow, ...]
     complaints: tuple[str, ...]
 
 
@@ -74,7 +74,7 @@ PACKAGES: dict[str, Package] = {}  # by import name
 @cache
 def load(group: str) -> Loaded:
     """Import the group's entry points: each is a row, or a list or tuple of rows."""
-    rows, complaints = list[Brought](), list[str]()
+    rows, complaints = list[PackageRow](), list[str]()
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         package = Package.of(entry)
         _stamp(package)
@@ -85,7 +85,7 @@ def load(group: str) -> Loaded:
             complaints.append(f"package {package}: {entry.value} cannot be imported: {why}")
             continue
         found = value if isinstance(value, list | tuple) else (value,)
-        rows += [Brought(package, entry.name, row) for row in found]
+        rows += [PackageRow(package, entry.name, row) for row in found]
     return Loaded(tuple(rows), tuple(complaints))
 
 
@@ -110,7 +110,7 @@ def files_of(module: str) -> list[Path]:
     return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
 
 
-def ops_beside(ours: Mapping[str, Op]) -> tuple[dict[str, Op], dict[str, Package], list[str]]:
+def find_ops(ours: Mapping[str, Op]) -> tuple[dict[str, Op], dict[str, Package], list[str]]:
     """The ops of packages by name, and the package of each; and complaints, for example about names
     already taken."""
     loaded, ops, packages = load(OPS_GROUP), dict[str, Op](), dict[str, Package]()

@@ -51,11 +51,11 @@ def some_rows(case: Case, rng: np.random.Generator, eps: float) -> Array:
         x[:1] = np.copysign(case.largest * np.sqrt(2**16 / hidden), x[:1])
     else:
         rows = np.flatnonzero(rng.random(tokens) < 0.5)
-        x[rows, often_the_last(rng, hidden, len(rows))] *= np.float32(100)
+        x[rows, indices_with_last(rng, hidden, len(rows))] *= np.float32(100)
     return x
 
 
-def often_the_last(rng: np.random.Generator, size: int, count: int) -> Array:
+def indices_with_last(rng: np.random.Generator, size: int, count: int) -> Array:
     """Random indices, often with the last one, where kernels' tails have bugs."""
     return np.where(rng.random(count) < 0.5, size - 1, rng.integers(size, size=count))
 

@@ -50,16 +50,16 @@ def rope_norm(x: Array, rotation: Array) -> Array:
     x [tokens, heads, head_dim], rotation [tokens, pairs, 2] -> float64, like x.
     """
     pairs = rotation.shape[1]
-    return _turn(x, rotation, slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    return _rotate(x, rotation, slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
 
 
 def rope_neox(x: Array, rotation: Array) -> Array:
     """Rotate the pairs (i, i + pairs); shapes as for rope_norm."""
     pairs = rotation.shape[1]
-    return _turn(x, rotation, slice(0, pairs), slice(pairs, 2 * pairs))
+    return _rotate(x, rotation, slice(0, pairs), slice(pairs, 2 * pairs))
 
 
-def _turn(x: Array, rotation: Array, first: slice, second: slice) -> Array:
+def _rotate(x: Array, rotation: Array, first: slice, second: slice) -> Array:
     out = x.astype(np.float64)
     a, b = out[:, :, first].copy(), out[:, :, second].copy()
     cos, sin = rotation[:, None, :, 0].astype(np.float64), rotation[:, None, :, 1]
@@ -108,7 +108,7 @@ def make(case: Case) -> Arguments:
     }
 
 
-def turned_bound(inputs: Arguments, first: slice, second: slice) -> dict[str, Array]:
+def rotated_bound(inputs: Arguments, first: slice, second: slice) -> dict[str, Array]:
     """Two products and a sum: gamma(2) * (|a||cos| + |b||sin|), and each of the three may
     underflow; elements beyond the pairs are exact."""
     x, turn = np.abs(inputs["x"]).astype(np.float64), np.abs(inputs["rotation"])[:, None]
@@ -121,12 +121,12 @@ def turned_bound(inputs: Arguments, first: slice, second: slice) -> dict[str, Ar
 
 def norm_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     pairs = inputs["rotation"].shape[1]
-    return turned_bound(inputs, slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    return rotated_bound(inputs, slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
 
 
 def neox_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     pairs = inputs["rotation"].shape[1]
-    return turned_bound(inputs, slice(0, pairs), slice(pairs, 2 * pairs))
+    return rotated_bound(inputs, slice(0, pairs), slice(pairs, 2 * pairs))
 
 
 def rotation_cost(shape: Shape, format: str | None) -> Cost:

@@ -6,7 +6,7 @@ from reference.bounds import EXP, TINY, U, gamma
 from reference.laws.common import alone, contained
 from reference.laws.softmax import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.rms_norm import often_the_last
+from reference.rms_norm import indices_with_last
 from reference.sizes import ELEMENTS
 
 SIGNATURE = "x: f32[tokens width] -> out: f32[tokens width]"
@@ -31,7 +31,7 @@ def make(case: Case) -> Arguments:
     masked[:, :1] = False
     x = np.where(masked, np.float32(-np.inf), x)
     rows = np.flatnonzero(rng.random(len(x)) < 0.5)
-    x[rows, often_the_last(rng, shape["width"], len(rows))] += np.float32(100)
+    x[rows, indices_with_last(rng, shape["width"], len(rows))] += np.float32(100)
     return {"x": x}
 
 

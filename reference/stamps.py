@@ -4,6 +4,6 @@ ctime, which no program can set."""
 from pathlib import Path
 
 
-def stamps_beside(file: str) -> dict[str, int]:
+def source_stamps(file: str) -> dict[str, int]:
     """ctime in nanoseconds of each source in the folder of a package's `__init__.py`, by path."""
     return {str(path): path.stat().st_ctime_ns for path in Path(file).parent.rglob("*.py")}

@@ -31,7 +31,7 @@ from reference.attention import (
 )
 from reference.cache import cell_scores, keep_cells, kivi, kv_write, minicache, pages
 from reference.op import Op
-from reference.packages import Package, ops_beside
+from reference.packages import Package, find_ops
 from reference.recurrent import causal_conv1d, gated_delta_net, ssm_scan
 from reference.samplers import (
     draw,
@@ -59,7 +59,7 @@ class Ops(dict[str, Op]):
     packages."""
 
     def __missing__(self, name: str) -> Op:
-        return brought()[0][name]
+        return package_ops()[0][name]
 
 
 OPS = Ops(
@@ -126,10 +126,10 @@ OPS = Ops(
 
 
 @cache
-def brought() -> tuple[dict[str, Op], dict[str, Package], list[str]]:
+def package_ops() -> tuple[dict[str, Op], dict[str, Package], list[str]]:
     """The ops of installed packages by name, and the package of each; and complaints about those
     that fail. Imports them."""
-    return ops_beside(OPS)
+    return find_ops(OPS)
 
 
 def find_op(name: str) -> Op:
@@ -137,7 +137,7 @@ def find_op(name: str) -> Op:
     try:
         return OPS[name]
     except KeyError:
-        ops, _, complaints = brought()
+        ops, _, complaints = package_ops()
         why = "".join(f"; {complaint}" for complaint in complaints)
         names = ", ".join((*OPS, *ops))
         raise ValueError(f"there is no op {name!r}: {names}{why}") from None

@@ -86,15 +86,15 @@ def huge(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
 
 def infinite(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Ordinary numbers, some infinities of both signs and negative zeros."""
-    return among(normal(rng, dims), np.array([np.inf, -np.inf, -0.0], np.float32), rng)
+    return scattered(normal(rng, dims), np.array([np.inf, -np.inf, -0.0], np.float32), rng)
 
 
 def nan(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Ordinary numbers, some of them NaN."""
-    return among(normal(rng, dims), np.array([np.nan], np.float32), rng)
+    return scattered(normal(rng, dims), np.array([np.nan], np.float32), rng)
 
 
-def among(x: Array, odd: Array, rng: np.random.Generator) -> Array:
+def scattered(x: Array, odd: Array, rng: np.random.Generator) -> Array:
     """x with `odd` numbers at random places, each at least once if there is room."""
     x = np.where(rng.random(x.shape) < 0.01, rng.choice(odd, x.shape), x)
     places = rng.choice(x.size, min(x.size, len(odd)), replace=False)

@@ -23,7 +23,7 @@ from reference.samplers.distribution import LARGEST, LEAST, NEARLY_ONE
 from reference.softmax import softmax
 
 
-def at(rows: Array, tokens: Array) -> Array:
+def at_tokens(rows: Array, tokens: Array) -> Array:
     """Gather each row's element at its token. [nodes vocab], [nodes] -> [nodes]."""
     return np.asarray(rows[np.arange(len(tokens)), tokens])
 
@@ -35,8 +35,8 @@ def accept(p: Array, q: Array, tokens: Array, u: Array) -> Array:
     token with q(x) = 0 cannot have been drawn from q: it is no proposal, see `recover`.
     p, q float64 [nodes vocab], tokens int32 [nodes], u float64 [nodes] -> uint8 [nodes].
     """
-    drafted = at(q, tokens)
-    return np.asarray((drafted > 0) & (u * drafted < at(p, tokens)), np.uint8)
+    drafted = at_tokens(q, tokens)
+    return np.asarray((drafted > 0) & (u * drafted < at_tokens(p, tokens)), np.uint8)
 
 
 def recover(p: Array, q: Array, tokens: Array) -> Array:
@@ -52,7 +52,7 @@ def recover(p: Array, q: Array, tokens: Array) -> Array:
 
 def _unchanged(q: Array, tokens: Array, left: Array) -> Array:
     """Where a rejection does not change p. [nodes vocab], [nodes], [nodes vocab] -> [nodes 1]."""
-    return np.asarray((at(q, tokens) == 0) | ~left.any(axis=-1))[:, None]
+    return np.asarray((at_tokens(q, tokens) == 0) | ~left.any(axis=-1))[:, None]
 
 
 def exclude(p: Array, tokens: Array) -> Array:
@@ -96,14 +96,14 @@ def some_tokens(case: Case, rng: np.random.Generator) -> Array:
     return rng.integers(case.shape["vocab"], size=case.shape["nodes"], dtype=np.int32)
 
 
-def certain_of(tokens: Array, vocab: int) -> Array:
+def one_hot(tokens: Array, vocab: int) -> Array:
     """One-hot distributions of these tokens. [nodes] -> [nodes vocab]"""
     rows = np.zeros((len(tokens), vocab))
     rows[np.arange(len(tokens)), tokens] = 1
     return rows
 
 
-def in_turn(case: Case, *options: Any) -> Array:
+def rotated(case: Case, *options: Any) -> Array:
     """Each row takes the options in rotation, with the first by the case's seed. [nodes]"""
     rows = case.seed % len(options) + np.arange(case.shape["nodes"])
     return np.asarray(np.choose(rows % len(options), options))
@@ -115,15 +115,15 @@ def _make_rejected(case: Case) -> Arguments:
     rng, vocab = case.rng(), case.shape["vocab"]
     p, q, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
     other, certain, equal, hair, almost = range(5)
-    kind = in_turn(case, other, certain, certain, other, equal, hair, almost)
-    q[kind == certain] = certain_of(tokens[kind == certain], vocab)
+    kind = rotated(case, other, certain, certain, other, equal, hair, almost)
+    q[kind == certain] = one_hot(tokens[kind == certain], vocab)
     q[kind == equal] = p[kind == equal]
     rows = np.flatnonzero(kind == hair)
     least, q[rows] = p[rows].argmin(axis=-1), p[rows]
     p[rows, least], q[rows, least] = np.maximum(p[rows, least], 2.0**-1060), 0
     steps = rng.integers(-4, 5, (np.sum(kind == almost), vocab))
     q[kind == almost] = np.minimum(p[kind == almost] * (1 + 2.0**-50 * steps), 1)
-    drawn = in_turn(case, False, True, False)
+    drawn = rotated(case, False, True, False)
     tokens[drawn] = pick(q[drawn], rng.random(np.sum(drawn)))
     return {"p": p, "q": q, "tokens": tokens}
 
@@ -132,11 +132,11 @@ def _make_accept(case: Case) -> Arguments:
     """Some u are p(x) / q(x) itself, where the product's rounding decides, or so near to it that
     float32 would decide differently."""
     inputs, rng = _make_rejected(case), case.rng()
-    p, q = (at(inputs[name], inputs["tokens"]) for name in "pq")
+    p, q = (at_tokens(inputs[name], inputs["tokens"]) for name in "pq")
     u = rng.random(len(p))
     ratio = np.where(p < q, p / np.where(p < q, q, 1), u)
     above = np.minimum(ratio * (1 + 2.0**-40), NEARLY_ONE)
-    u = in_turn(case, u, ratio * (1 - 2.0**-40), 0.0, ratio, NEARLY_ONE, above)
+    u = rotated(case, u, ratio * (1 - 2.0**-40), 0.0, ratio, NEARLY_ONE, above)
     return {**inputs, "u": u}
 
 
@@ -144,16 +144,16 @@ def _make_exclude(case: Case) -> Arguments:
     """A fifth of the rows are one-hot at the excluded token."""
     rng = case.rng()
     p, tokens = some_rows(case, rng), some_tokens(case, rng)
-    certain = in_turn(case, False, False, False, False, True)
-    p[certain] = certain_of(tokens[certain], case.shape["vocab"])
+    certain = rotated(case, False, False, False, False, True)
+    p[certain] = one_hot(tokens[certain], case.shape["vocab"])
     return {"p": p, "tokens": tokens}
 
 
 def _make_pick(case: Case) -> Arguments:
     rng = case.rng()
     p, u = some_rows(case, rng), rng.random(case.shape["nodes"])
-    p *= in_turn(case, 1.0, 0.5, 1.0, 2.0**-40)[:, None]  # rows need not sum to one
-    return {"p": p, "u": in_turn(case, u, u, 0.0, u, NEARLY_ONE)}
+    p *= rotated(case, 1.0, 0.5, 1.0, 2.0**-40)[:, None]  # rows need not sum to one
+    return {"p": p, "u": rotated(case, u, u, 0.0, u, NEARLY_ONE)}
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -259,7 +259,7 @@ OPS = (
         complaint=complaint,
         laws=(
             alone(RECOVER, _make_rejected, "nodes"),
-            *laws.of_recover(_make_rejected),
+            *laws.recover_laws(_make_rejected),
             *laws.RECOVER,
         ),
         **_ON_ROWS,
@@ -272,7 +272,7 @@ OPS = (
         bound=bound_of_quotients,
         cost=_cost(16, 2),
         complaint=complaint,
-        laws=(alone(EXCLUDE, _make_exclude, "nodes"), *laws.of_exclude(_make_exclude)),
+        laws=(alone(EXCLUDE, _make_exclude, "nodes"), *laws.exclude_laws(_make_exclude)),
         **_ON_ROWS,
     ),
     Op(
@@ -284,7 +284,7 @@ OPS = (
         also=also,
         cost=_cost(8, 1),
         complaint=nothing_to_pick,
-        laws=(alone(PICK, _make_pick, "nodes"), *laws.of_pick(_make_pick), *laws.PICK),
+        laws=(alone(PICK, _make_pick, "nodes"), *laws.pick_laws(_make_pick), *laws.PICK),
         **_ON_ROWS,
     ),
 )

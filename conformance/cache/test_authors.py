@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from reference.attention.pattern_attention import BLOCK
-from reference.attention.prompt_patterns import block_scores, highest, stripe_sums
+from reference.attention.prompt_patterns import block_scores, stripe_sums, top_scores
 from reference.cache.policies import quest
 from reference.formats.kivi import (
     GROUP,
@@ -166,7 +166,7 @@ def test_minference_chooses_the_same_columns_and_diagonals(tokens, columns, diag
     before = np.zeros((1, 2, tokens), np.float32)
     scale = 1 / math.sqrt(q.shape[2])
     ((upright, slanted),) = stripe_sums(q, *cells(k), scale, 0.0, LAST, before, "F32")
-    own = highest(upright, columns, FIRST), highest(slanted, diagonals, RECENT)
+    own = top_scores(upright, columns, FIRST), top_scores(slanted, diagonals, RECENT)
     if diagonals < RECENT:  # so few that they are chosen among those always seen
         own = own[0], np.arange(RECENT)
         assert set(chosen[1].ravel().tolist()) <= set(own[1])
@@ -188,7 +188,7 @@ def test_minference_chooses_the_same_blocks(tokens, blocks):
     before = np.zeros((1, count, count), np.float32)
     (scores,) = block_scores(q, *cells(k), before, "F32")
     for b in range(count):
-        mine = highest(scores[b, : b + 1], blocks, 0)
+        mine = top_scores(scores[b, : b + 1], blocks, 0)
         assert set(mine.tolist()) == set(index[b][index[b] <= b].tolist())
 
 

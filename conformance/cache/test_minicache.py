@@ -11,7 +11,7 @@ from conformance.support.models.small_models import Small
 from engine import Engine, MiniCache, SamplingParams
 from engine.cache.merged import MergedError
 from engine.errors import ModelError
-from reference.cache.minicache import merge_blocks, restored, slerp, slerp_weights
+from reference.cache.minicache import merge_blocks, restore_vectors, slerp, slerp_weights
 from reference.formats import FORMATS
 from reference.formats.minicache import GROUP, page_bytes, rows_of_pages
 
@@ -68,7 +68,7 @@ def test_what_is_merged_is_the_references(load):
                 exact = FORMATS["F16"].dequantise(given[name])[cells[: 2 * GROUP]]
                 exact = exact.reshape(2, GROUP, SMALL.kv_heads, -1).swapaxes(1, 2)
                 ours, theirs = (
-                    restored(*rows_of_pages(p, SMALL.head_dim, upper)) for p in (got, want)
+                    restore_vectors(*rows_of_pages(p, SMALL.head_dim, upper)) for p in (got, want)
                 )
                 apart = np.linalg.norm(ours - theirs, axis=-1)
                 assert (apart <= 2e-3 * np.linalg.norm(theirs, axis=-1)).all()

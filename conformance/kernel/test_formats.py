@@ -75,8 +75,8 @@ def test_grids_are_those_of_the_gguf_package(name):
 def test_blocks_of_a_format_that_is_only_read_are_as_large_as_asked(name, values):
     """Their largest magnitudes are those of the values, as far as a float16 scale goes."""
     kind, x = FORMATS[name], rows(values).clip(-65504, 65504)  # beyond, no scale need be found
-    drawn = kind.dequantise(kind.like(x, np.random.default_rng(1)))
-    assert_array_equal(drawn, kind.dequantise(kind.like(x, np.random.default_rng(1))))
+    drawn = kind.dequantise(kind.random_like(x, np.random.default_rng(1)))
+    assert_array_equal(drawn, kind.dequantise(kind.random_like(x, np.random.default_rng(1))))
     largest = np.abs(x).max(axis=1)
     # half a step of d: relative, or the least float16 times the largest scale, 31 * 124 / 8
     np.testing.assert_allclose(np.abs(drawn).max(axis=1), largest, 2.0**-11, 2.0**-25 * 481)
@@ -87,14 +87,14 @@ def test_drawn_rows_reach_the_ends_of_their_scales(name):
     """Among rows as a file may hold them are subnormal scales, the largest, zeros and negative
     ones, none that is not finite; spoilt ones have such."""
     kind, rng = FORMATS[name], np.random.default_rng(0)
-    drawn = kind.drawn(VALUES["normal"](rng, (5000, 256)), rng)
+    drawn = kind.random_rows(VALUES["normal"](rng, (5000, 256)), rng)
     assert np.isfinite(kind.dequantise(drawn)).all()
     blocks = drawn.reshape(-1, kind.block_bytes)
     for scale in (0, 2.0**-24, -(2.0**-24), 65504, -65504):
         same = kind.scaled(blocks, np.full((len(blocks), 2), scale, np.float32)) == blocks
         assert same.all(axis=1).any(), scale
     for scale in (np.inf, np.nan):
-        spoilt = kind.dequantise(kind.spoilt(drawn, scale, rng))
+        spoilt = kind.dequantise(kind.with_scale(drawn, scale, rng))
         strange = ~np.isfinite(spoilt).all(axis=1)
         assert 0.05 < strange.mean() < 0.3
         assert np.isfinite(spoilt[~strange]).all()

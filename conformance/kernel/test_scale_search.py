@@ -6,7 +6,7 @@ import pytest
 from conformance.llama.peers import goldens
 from conformance.llama.peers.rows import FITTED, PLAIN, error, importance, sets
 from reference.formats import FORMATS
-from reference.formats.scale_search import weighed
+from reference.formats.scale_search import importance_weights
 from reference.op import Array
 
 THEIRS = goldens.read_json("errors")
@@ -57,7 +57,7 @@ def test_importance_pays(name, key):
     columns = importance(x)
     form = FORMATS[name]
     each = parts(name, x), parts(name, np.broadcast_to(columns, x.shape))
-    weights = weighed(*each).reshape(x.shape)
+    weights = importance_weights(*each).reshape(x.shape)
     found, plain = form.quantise_weighted(x, columns), form.quantise(x)
     assert error(name, found, x, weights) < error(name, plain, x, weights)
 

@@ -20,10 +20,10 @@ def spoilt(kernel, value: float, name: str = "p") -> dict[str, Array]:
 @pytest.mark.parametrize("value", [-0.1, 1.5, np.inf, np.nan])
 def test_what_is_no_probability_is_refused(kernel, value):
     """Negative, above one, infinite or NaN: one plain line names the argument."""
-    with pytest.raises(ShapeError, match=rf"\A{kernel.op}: p holds numbers that are no prob"):
+    with pytest.raises(ShapeError, match=rf"\A{kernel.op}: p holds numbers that are not prob"):
         run(kernel, **spoilt(kernel, value))
     if "q" in inputs_of(kernel):
-        with pytest.raises(ShapeError, match=rf"\A{kernel.op}: q holds numbers that are no prob"):
+        with pytest.raises(ShapeError, match=rf"\A{kernel.op}: q holds numbers that are not prob"):
             run(kernel, **spoilt(kernel, value, "q"))
 
 

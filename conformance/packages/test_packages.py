@@ -19,10 +19,10 @@ from conformance.support.installed import (
 
 OURS = """
 from kernels.table import VARIANTS, EVERY, complaints, of_packages
-from reference.table import OPS, brought
+from reference.table import OPS, package_ops
 print(*complaints(), sep="\\n")
 assert {k.name for k in of_packages()} <= {"rms_norm/cpu/good"}, of_packages()
-assert not brought()[0] and "own" not in OPS
+assert not package_ops()[0] and "own" not in OPS
 """
 ROW = """
 from kernels.cpu.rms_norm import scalar

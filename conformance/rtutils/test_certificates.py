@@ -70,7 +70,7 @@ import json, os, sys
 import kernels, reference
 from kernels.certificates import Key
 from kernels.table import find_any
-from reference.stamps import stamps_beside
+from reference.stamps import source_stamps
 names, files = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 for file in files:
     if os.fork() == 0:  # so that nothing is remembered of another edit
@@ -78,7 +78,7 @@ for file in files:
             with open(file, "a") as source:
                 source.write("# edited\\n")
         for room in (kernels, reference):  # as if it were imported now
-            room.STAMPS.update(stamps_beside(room.__file__))
+            room.STAMPS.update(source_stamps(room.__file__))
         keys = [Key.of(find_any(name), "emulated").digest for name in names]
         print(json.dumps([file, keys]), flush=True)
         if file != "nothing":

@@ -22,7 +22,7 @@ from engine.gpu.hybrid import Hybrid
 from engine.speculation.mtp_drafter import MTPDrafter
 from engine.speculation.settings import MTP
 from reference.models.transformer import Weight
-from reference.mtp import joined
+from reference.mtp import mtp_input
 from reference.op import Array
 
 # Blocks after the first three of each are MTP blocks.
@@ -120,7 +120,7 @@ def test_logits_are_the_formulas(small, own, tmp_path):
         for i in range(small.blocks - 3):
             block, vectors = _alone(weights, norms, i)
             following = np.array([*tokens[:end], *AFTER][1 + i : end + 1 + i], np.int32)
-            x = joined(before, following, block, vectors, 1e-5).astype("<f4")
+            x = mtp_input(before, following, block, vectors, 1e-5).astype("<f4")
             rows = block | {"token_embd.weight": Weight(x.view(np.uint8), "F32")}
             theirs, before = (
                 one.formula()(np.arange(end, dtype=np.int32), r, vectors, one.shape())

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from reference.bounds import EXP, TINY, U, gamma, truncating
+from reference.bounds import EXP, TINY, U, gamma, gamma_truncated
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.laws.attention.attention import LAWS
@@ -51,7 +51,7 @@ def attention(
     for t, (sequence, begin, end) in enumerate(spans):
         cells = lists[sequence, begin:end]
         if len(cells):
-            scores = capped(scale * dots(q[t], keys[cells]), softcap)
+            scores = apply_softcap(scale * dots(q[t], keys[cells]), softcap)
             scores -= slopes[:, None] * (positions[t] - cell_positions[cells])
             scores = np.column_stack([scores, sinks])
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -78,7 +78,7 @@ def _sums(weights: Array, values: Array) -> Array:
     return (groups @ values.transpose(1, 0, 2)).reshape(len(weights), -1)
 
 
-def capped(scores: Array, softcap: float) -> Array:
+def apply_softcap(scores: Array, softcap: float) -> Array:
     return softcap * np.tanh(scores / softcap) if softcap else scores
 
 
@@ -116,7 +116,7 @@ def make(case: Case) -> Arguments:
         sought = rows_of(k[lists[sequence, end - 1 : end]], head_dim, case.format)[0]
         q[-1] += np.repeat(sought, heads // len(sought), axis=0)
     return {
-        "q": tamed(q, scale, rows_of(k[seen][:MERGED], head_dim, case.format), case),
+        "q": limit_scores(q, scale, rows_of(k[seen][:MERGED], head_dim, case.format), case),
         "k": k,
         "v": v,
         "lists": lists.astype(np.int32),
@@ -164,7 +164,7 @@ def _cache(rng: np.random.Generator, case: Case, seen: Array) -> Array:
     return cache
 
 
-def tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
+def limit_scores(q: Array, scale: float, keys: Array, case: Case) -> Array:
     """Queries scaled so that softmax neither saturates, where one cell would hide all others, nor
     ignores the keys; of "huge" values every other head keeps scores up to the end of the domain."""
     sizes = np.abs(np.where(np.isfinite(q), q, 0))
@@ -191,8 +191,8 @@ def bound_f16x2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Arra
     of a chunk is 2^15, so a weight loses at most 2^-40 of that.
     """
     q, cells = inputs["q"], inputs["lists"].shape[1]
-    of_scores = truncating(2 * q.shape[2], 16) + 2.0**-22 + 2 * U
-    of_weights = truncating(2 * cells, 16) + 2.0**-22
+    of_scores = gamma_truncated(2 * q.shape[2], 16) + 2.0**-22 + 2 * U
+    of_weights = gamma_truncated(2 * cells, 16) + 2.0**-22
     return {"out": errors(inputs, expected["out"], of_scores, of_weights, 2.0**-39)}
 
 
@@ -210,7 +210,7 @@ def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
     exact = {**inputs, **rounded, "format": "F32"}
     out, head_dim = attention(**exact), inputs["q"].shape[2]
     cells = inputs["lists"].shape[1]
-    own = errors(exact, out, truncating(head_dim) + U, BF16 + truncating(cells))
+    own = errors(exact, out, gamma_truncated(head_dim) + U, BF16 + gamma_truncated(cells))
     moved = errors(inputs, attention(**inputs), 2.01 * BF16, 1.01 * BF16)
     return exact, own, moved
 
@@ -261,7 +261,7 @@ def weight_errors(
     """For one token, q [heads head_dim], over its cells, keys [cells kv_heads head_dim]: the
     largest weights that `errors` allows, and their relative errors, sums over all cells included:
     [heads, cells + 1] with the sink."""
-    scores = capped(scale * dots(q, keys), softcap)
+    scores = apply_softcap(scale * dots(q, keys), softcap)
     sizes, heights = np.abs(q), np.abs(keys)
     magnitude = scale * dots(sizes, heights)
     # infinite queries give exact, infinite scores

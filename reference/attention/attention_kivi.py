@@ -6,7 +6,7 @@ import numpy as np
 from reference.attention import attention as of_cells
 from reference.attention import paged
 from reference.attention.attention import LARGEST
-from reference.attention.paged import off_over_pages, over_pages
+from reference.attention.paged import attend_pages, bound_over_pages
 from reference.bounds import gamma
 from reference.cache.kivi import LARGEST_HALF
 from reference.formats.kivi import (
@@ -35,7 +35,7 @@ def attention_kivi(
     are attention's -> float64 [tokens, heads, head_dim].
     """
     given = locals()
-    return over_pages(given, _held(given))
+    return attend_pages(given, _held(given))
 
 
 def _held(given: Arguments) -> Array:
@@ -54,14 +54,14 @@ def make(case: Case) -> Arguments:
         for page in np.flatnonzero(seen):
             x = case.finite(rng, GROUP, kv_heads, head_dim).clip(-LARGEST_HALF, LARGEST_HALF)
             given[name][page] = page_of(x.astype(np.float16).astype(np.float32))
-    given["q"] = paged.tamed_for(given, keys_of(given["k_pages"][seen][:2]), case)
+    given["q"] = paged.limit_page_scores(given, keys_of(given["k_pages"][seen][:2]), case)
     return given
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """attention's bound: decoded pages are exact in float32. Pages and cells are parts."""
     of_scores = gamma(inputs["q"].shape[2] + 2)
-    return {"out": off_over_pages(inputs, _held(inputs), expected["out"], of_scores, 0.0)}
+    return {"out": bound_over_pages(inputs, _held(inputs), expected["out"], of_scores, 0.0)}
 
 
 def complaint(inputs: Arguments) -> str:
@@ -74,7 +74,7 @@ def complaint(inputs: Arguments) -> str:
 def fit(shape: Shape, format: str | None) -> Shape:
     """attention's, with a page for every slot and head_dim a multiple of the group size."""
     head_dim = -(-max(1, shape["head_dim"]) // GROUP) * GROUP
-    return of_cells.fit({**paged.with_pages(shape), "head_dim": head_dim}, format)
+    return of_cells.fit({**paged.fit_pages(shape), "head_dim": head_dim}, format)
 
 
 def cost(shape: Shape, format: str | None) -> Cost:

@@ -6,17 +6,17 @@ import numpy as np
 from reference.attention import attention as of_cells
 from reference.attention import paged
 from reference.attention.attention import LARGEST
-from reference.attention.paged import off_over_pages, over_pages
+from reference.attention.paged import attend_pages, bound_over_pages
 from reference.bounds import gamma
-from reference.cache.minicache import LARGEST_HALF, restored
+from reference.cache.minicache import LARGEST_HALF, restore_vectors
 from reference.formats.minicache import (
     COSINE,
     GROUP,
     LENGTH_X,
     LENGTH_Y,
     OF_X,
-    fitting,
     page_of,
+    page_size,
     retained_in,
     rows_of_pages,
 )
@@ -39,7 +39,7 @@ def attention_minicache(
     -> float64 [tokens, heads, head_dim].
     """
     given = locals()
-    return over_pages(given, _held(given))
+    return attend_pages(given, _held(given))
 
 
 def _held(given: Arguments) -> Array:
@@ -50,7 +50,7 @@ def _held(given: Arguments) -> Array:
 
 def _of_block(pages: Array, head_dim: int, upper: int) -> Array:
     """Decode for one block: uint8 [pages, kv_heads, page] -> [pages, 256, kv_heads, head_dim]."""
-    return restored(*rows_of_pages(pages, head_dim, upper)).swapaxes(1, 2)
+    return restore_vectors(*rows_of_pages(pages, head_dim, upper)).swapaxes(1, 2)
 
 
 def make(case: Case) -> Arguments:
@@ -65,7 +65,7 @@ def make(case: Case) -> Arguments:
         for page, g in np.argwhere(np.repeat(seen[:, None], kv_heads, axis=1)):
             given[name][page, g] = _page(rng, case, head_dim, size)
     keys = _of_block(given["k_pages"][seen][:2], head_dim, given["upper"])
-    given["q"] = paged.tamed_for(given, keys, case)
+    given["q"] = paged.limit_page_scores(given, keys, case)
     return given
 
 
@@ -86,13 +86,13 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """attention's bound with pages and cells as parts. Decoding a page rounds once; a kernel may
     instead multiply a score and the weight of a value by the length: three roundings at most."""
     of_scores = gamma(inputs["q"].shape[2] + 5)
-    return {"out": off_over_pages(inputs, _held(inputs), expected["out"], of_scores, gamma(3))}
+    return {"out": bound_over_pages(inputs, _held(inputs), expected["out"], of_scores, gamma(3))}
 
 
 def complaint(inputs: Arguments) -> str:
     _, kv_heads, size = inputs["k_pages"].shape
     head_dim = inputs["q"].shape[2]
-    if size != fitting(size, head_dim) or inputs["k"].shape[1] != 2 * kv_heads * head_dim:
+    if size != page_size(size, head_dim) or inputs["k"].shape[1] != 2 * kv_heads * head_dim:
         return f"a page of {size} bytes is not of {GROUP} tokens, {kv_heads} heads of {head_dim}"
     return paged.complaint(inputs) or out_of_range("upper", np.array([inputs["upper"]]), 2)
 
@@ -100,8 +100,8 @@ def complaint(inputs: Arguments) -> str:
 def fit(shape: Shape, format: str | None) -> Shape:
     """attention's, with a page for every slot; `page` is rounded to the bytes of a page that
     retains a whole number of tokens: `page` tokens, if it is at most 256."""
-    own = dict(of_cells.fit(paged.with_pages(shape), format))
-    own["page"] = fitting(own["page"], own["head_dim"])
+    own = dict(of_cells.fit(paged.fit_pages(shape), format))
+    own["page"] = page_size(own["page"], own["head_dim"])
     return own
 
 

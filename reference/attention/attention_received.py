@@ -4,7 +4,7 @@ H2O (arXiv 2306.14048) and SnapKV (arXiv 2404.14469)."""
 import numpy as np
 
 from reference.attention import attention
-from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention.attention import LARGEST, apply_softcap, dots, rows_of, weight_errors
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.laws.attention.attention_received import LAWS
@@ -27,7 +27,7 @@ def attention_received(
     for t, (sequence, begin, end) in enumerate(spans):
         cells = lists[sequence, begin:end]
         if len(cells):
-            scores = capped(scale * dots(q[t], keys[cells]), softcap)
+            scores = apply_softcap(scale * dots(q[t], keys[cells]), softcap)
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
             weights = powers / powers.sum(axis=1, keepdims=True)
             groups = weights.reshape(before.shape[1], -1, len(cells))

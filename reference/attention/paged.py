@@ -4,13 +4,13 @@ position 0, for all kv_heads, followed by cells; page formats differ."""
 import numpy as np
 
 from reference.attention import attention as of_cells
-from reference.attention.attention import attention, errors, rows_of, tamed
+from reference.attention.attention import attention, errors, limit_scores, rows_of
 from reference.op import Arguments, Array, Case, Shape, out_of_range
 
 SIZES = "tokens", "heads", "kv_heads", "head_dim", "capacity", "sequences", "alibi"
 
 
-def over_pages(given: Arguments, held: Array) -> Array:
+def attend_pages(given: Arguments, held: Array) -> Array:
     """attention of every token over its pages and the cells that it sees; `held` are all decoded
     pages, keys and values, float32 [2, pages, group, kv_heads, head_dim] -> float64 [tokens, heads,
     head_dim]."""
@@ -20,10 +20,10 @@ def over_pages(given: Arguments, held: Array) -> Array:
     return out
 
 
-def off_over_pages(
+def bound_over_pages(
     given: Arguments, held: Array, out: Array, of_scores: float, of_values: float
 ) -> Array:
-    """The bound of `over_pages`: attention's, with pages and cells as parts."""
+    """The bound of `attend_pages`: attention's, with pages and cells as parts."""
     off = np.zeros(out.shape)
     for t, own in enumerate(out):
         seen = _seen_by(t, given, held)
@@ -71,14 +71,14 @@ def cells_and_lists(case: Case, rng: np.random.Generator, group: int) -> tuple[A
     return {**given, **lists, "packed": packed.astype(np.int32)}, seen
 
 
-def tamed_for(given: Arguments, keys: Array, case: Case) -> Array:
-    """Queries limited by `tamed` for some pages' keys [pages, group, kv_heads, head_dim] and those
-    of the last cells."""
+def limit_page_scores(given: Arguments, keys: Array, case: Case) -> Array:
+    """`limit_scores` for some pages' keys [pages, group, kv_heads, head_dim] and the last cells'
+    keys."""
     _, group, *_, head_dim = keys.shape
     cells = [given["lists"][s, b:e] for s, b, e in given["spans"]]
     some = [rows_of(given["k"][own[:group]], head_dim, "F16") for own in cells[-2:]]
     shown = np.concatenate([keys.reshape(-1, *keys.shape[2:]), *some])
-    return tamed(given["q"], given["scale"], shown, case)
+    return limit_scores(given["q"], given["scale"], shown, case)
 
 
 def complaint(inputs: Arguments) -> str:
@@ -93,7 +93,7 @@ def complaint(inputs: Arguments) -> str:
     )
 
 
-def with_pages(shape: Shape) -> Shape:
+def fit_pages(shape: Shape) -> Shape:
     """The shape with at least one page for every slot."""
     slots = max(1, shape["slots"])
     return {**shape, "slots": slots, "pages": max(slots, shape["pages"])}

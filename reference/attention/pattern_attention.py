@@ -4,7 +4,7 @@ softmax(scale * q k^T - c (1 - M)) v, c = infinity; M [heads, query blocks, cell
 import numpy as np
 
 from reference.attention import attention
-from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention.attention import LARGEST, apply_softcap, dots, rows_of, weight_errors
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.laws.attention.pattern_attention import LAWS
@@ -29,7 +29,7 @@ def pattern_attention(
     out, group = before.astype(np.float64), q.shape[1] // keys.shape[1]
     for t, h, cells in _seen(spans, lists, sees):
         own = slice(h // group, h // group + 1)
-        scores = capped(scale * dots(q[t, h : h + 1], keys[cells, own]), softcap)
+        scores = apply_softcap(scale * dots(q[t, h : h + 1], keys[cells, own]), softcap)
         powers = np.exp(scores - scores.max(initial=-np.inf))
         weights = powers / powers.sum() if len(cells) else powers
         out[t, h] = (weights @ values[cells, h // group])[0]
@@ -52,7 +52,7 @@ def _seen(spans: Array, lists: Array, sees: Array) -> list[tuple[int, int, Array
     ]
 
 
-def stretch(rng: np.random.Generator, shape: Shape, most: int) -> Array:
+def chunk_spans(rng: np.random.Generator, shape: Shape, most: int) -> Array:
     """int32 [tokens, 3]: spans of consecutive tokens of one sequence, so that each row of the mask
     belongs to one query block and no span exceeds `most` cells; tokens without cells come first."""
     tokens, capacity = shape["tokens"], min(most, shape["capacity"])
@@ -71,7 +71,7 @@ def make(case: Case) -> Arguments:
     more = {**shape, "tokens": shape["tokens"] + 2, "windowed": 0, "alibi": 0}
     given = attention.make(Case(more, case.values, case.seed, case.format, LARGEST))
     names = ("k", "v", "lists", "scale", "softcap", "format")
-    spans = stretch(rng, shape, shape["capacity"])
+    spans = chunk_spans(rng, shape, shape["capacity"])
     dims = shape["heads"], shape["rows"], shape["capacity"]
     share = rng.choice([0.02, 0.3, 0.9, 1.0], (shape["heads"], shape["rows"], 1))
     sees = (rng.random(dims) < share) * rng.integers(1, 256, dims)
@@ -106,7 +106,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": off}
 
 
-def of_one_stretch(inputs: Arguments, cells: int) -> str:
+def chunk_complaint(inputs: Arguments, cells: int) -> str:
     """An error in the spans of a prompt's chunk over at most `cells` cells; "" if there is none."""
     sequence, begin, end = inputs["spans"].T
     if begin.any():
@@ -121,7 +121,7 @@ def of_one_stretch(inputs: Arguments, cells: int) -> str:
 
 
 def complaint(inputs: Arguments) -> str:
-    return of_one_stretch(inputs, inputs["lists"].shape[1]) or attention.complaint(inputs)
+    return chunk_complaint(inputs, inputs["lists"].shape[1]) or attention.complaint(inputs)
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -134,10 +134,10 @@ def cost(shape: Shape, format: str | None) -> Cost:
 def fit(shape: Shape, format: str | None) -> Shape:
     """attention's; head_dim is whole vectors, and whole blocks in every format."""
     head_dim = min(256, -(-max(1, shape["head_dim"]) // 32) * 32)
-    return with_rows(attention.fit({**shape, "head_dim": head_dim}, format))
+    return fit_rows(attention.fit({**shape, "head_dim": head_dim}, format))
 
 
-def with_rows(shape: Shape) -> Shape:
+def fit_rows(shape: Shape) -> Shape:
     """The shape with as many rows as LARGEST_MAP has room for."""
     most = LARGEST_MAP // (shape["heads"] * shape["capacity"])
     return {**shape, "rows": max(1, min(shape["rows"], most))}

@@ -4,15 +4,15 @@ each head's attention, its three patterns, and the op that writes the mask."""
 import numpy as np
 
 from reference.attention import attention
-from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention.attention import LARGEST, apply_softcap, dots, rows_of, weight_errors
 from reference.attention.pattern_attention import (
     AXES,
     BLOCK,
+    chunk_complaint,
+    chunk_spans,
     fit,
-    of_one_stretch,
+    fit_rows,
     plain,
-    stretch,
-    with_rows,
 )
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
@@ -39,7 +39,7 @@ def stripe_sums(
     out, keys = np.zeros(before.shape), rows_of(k, q.shape[2], format)
     for t in observers:
         sequence, _, end = spans[t]
-        scores = capped(scale * dots(q[t], keys[lists[sequence, :end]]), softcap)
+        scores = apply_softcap(scale * dots(q[t], keys[lists[sequence, :end]]), softcap)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         weights = powers / powers.sum(axis=1, keepdims=True)
         out[:, 0, :end] += weights
@@ -75,7 +75,7 @@ def a_shape(slots: Array, end: int, sinks: int, local: int) -> Array:
 
 def vertical_slash(slots: Array, end: int, columns: Array, diagonals: Array) -> Array:
     """Vertical-slash: bool [end], these columns, and the cells at these distances before a query of
-    the block: the `highest` ones of the last queries."""
+    the block: the `top_scores` ones of the last queries."""
     seen = np.zeros(end, bool)
     seen[columns[columns < end]] = True
     for distance in diagonals:
@@ -85,11 +85,11 @@ def vertical_slash(slots: Array, end: int, columns: Array, diagonals: Array) -> 
 
 def block_sparse(end: int, scores: Array, blocks: int) -> Array:
     """Block-sparse: bool [end], the `blocks` best blocks up to the query block."""
-    chosen = np.isin(np.arange(len(scores)), highest(scores, blocks, 0))
+    chosen = np.isin(np.arange(len(scores)), top_scores(scores, blocks, 0))
     return np.repeat(chosen, BLOCK)[:end]
 
 
-def highest(scores: Array, count: int, first: int) -> Array:
+def top_scores(scores: Array, count: int, first: int) -> Array:
     """bool: `count` entries, the `first` and the highest of the others; ties go to the earlier."""
     order = np.argsort(-scores[first:], kind="stable")[: max(0, count - first)] + first
     return np.append(np.arange(min(first, len(scores))), order)
@@ -110,7 +110,7 @@ def prompt_pattern(
     out = before.copy()
     held = int(spans[:, 2].max(initial=0))
     stripes = [
-        [highest(own[:held], most, least) for own, most, least in zip(*each, strict=True)]
+        [top_scores(own[:held], most, least) for own, most, least in zip(*each, strict=True)]
         for each in zip(sums, sizes, np.tile([first, recent], (len(sums), 1)), strict=True)
     ]
     for b, end, _ in _blocks(spans):
@@ -143,7 +143,7 @@ def _keys(case: Case, most: int) -> tuple[Arguments, np.random.Generator]:
     more = {**shape, "tokens": shape["tokens"] + 2, "windowed": 0, "alibi": 0}
     more.setdefault("softcapped", 0)
     given = attention.make(Case(more, case.values, case.seed, case.format, LARGEST))
-    spans = stretch(rng, shape, most)
+    spans = chunk_spans(rng, shape, most)
     sequence, held = spans[0, 0] if len(spans) else 0, spans[:, 2].max(initial=0)
     given["k"][np.setdiff1d(np.arange(shape["capacity"]), given["lists"][sequence, :held])] = 0xFF
     names = ("k", "lists", "format")
@@ -188,7 +188,7 @@ def make_pattern(case: Case) -> Arguments:
         "sizes": rng.choice(some, (heads, 2)).astype(np.int32),
         "sums": sums,
         "scores": scores,
-        "spans": stretch(rng, {**shape, "sequences": 1}, shape["parts"] * BLOCK),
+        "spans": chunk_spans(rng, {**shape, "sequences": 1}, shape["parts"] * BLOCK),
         "first": int(few[0]),
         "recent": int(few[1]),
         "before": rng.integers(0, 2, (heads, rows, capacity), np.uint8),
@@ -243,7 +243,7 @@ def unfit_keys(inputs: Arguments) -> str:
         return f"last is {inputs['last']}: want at least one token"
     parts = inputs["before"].shape[2] * BLOCK if "last" not in inputs else np.inf
     cells = min(inputs["lists"].shape[1], parts)
-    return of_one_stretch(inputs, int(cells)) or attention.complaint(inputs)
+    return chunk_complaint(inputs, int(cells)) or attention.complaint(inputs)
 
 
 def unfit_pattern(inputs: Arguments) -> str:
@@ -259,7 +259,7 @@ def unfit_pattern(inputs: Arguments) -> str:
             return f"{name} holds {np.min(inputs[name])}: want 0 or more"
     cells = min(capacity, inputs["scores"].shape[2] * BLOCK)
     lists = np.zeros((int(inputs["spans"][:, 0].max(initial=0)) + 1, capacity), np.int32)
-    return of_one_stretch({"spans": inputs["spans"], "lists": lists}, cells)
+    return chunk_complaint({"spans": inputs["spans"], "lists": lists}, cells)
 
 
 def cost_sums(shape: Shape, format: str | None) -> Cost:
@@ -290,7 +290,7 @@ def fit_scores(shape: Shape, format: str | None) -> Shape:
 
 
 def fit_pattern(shape: Shape, format: str | None) -> Shape:
-    return with_rows({**shape, **{a: max(1, shape[a]) for a in ("parts", "capacity", "heads")}})
+    return fit_rows({**shape, **{a: max(1, shape[a]) for a in ("parts", "capacity", "heads")}})
 
 
 SUMS = (

@@ -16,9 +16,9 @@ from reference.formats.minicache import (
     GROUP,
     LENGTH_X,
     OF_X,
-    fitting,
     page_bytes,
     page_of,
+    page_size,
     retained_in,
 )
 from reference.laws.cache.minicache import MERGING_LAWS, WEIGHTS_LAWS
@@ -42,11 +42,11 @@ MERGING = (
 def slerp(u: Array, v: Array, t: float) -> Array:
     """e = [sin((1 - t) W) u + sin(t W) v] / sin W, with the angle W between unit vectors u and v
     [..., head_dim]: the paper's equation of the merged state."""
-    of_u, of_v = shares((u * v).sum(axis=-1), t)
+    of_u, of_v = slerp_factors((u * v).sum(axis=-1), t)
     return np.asarray(of_u[..., None] * u + of_v[..., None] * v)
 
 
-def shares(cosine: Array, t: float) -> tuple[Array, Array]:
+def slerp_factors(cosine: Array, t: float) -> tuple[Array, Array]:
     """The factors sin((1 - t) W) / sin W and sin(t W) / sin W for cos W; 1 - t and t where W is 0.
     Cosines are at least LEAST_COSINE, since opposite directions have no unique midpoint."""
     angle = np.arccos(np.clip(cosine, LEAST_COSINE, 1))
@@ -56,7 +56,7 @@ def shares(cosine: Array, t: float) -> tuple[Array, Array]:
     return of_u, of_v
 
 
-def restored(e: Array, lengths: Array) -> Array:
+def restore_vectors(e: Array, lengths: Array) -> Array:
     """A block's approximate vectors: shared directions [..., head_dim] times the block's magnitudes
     [...], rounded once to float32."""
     return np.asarray(lengths[..., None].astype(np.float64) * e, np.float32)
@@ -80,7 +80,7 @@ def slerp_weights(
         lengths = np.sqrt((u * u).sum(axis=1)), np.sqrt((v * v).sum(axis=1))
         product = lengths[0] * lengths[1]
         cosine = np.where(product > 0, (u * v).sum(axis=1) / np.where(product > 0, product, 1), 1)
-        both = shares(cosine, towards)
+        both = slerp_factors(cosine, towards)
         for i, length in enumerate(lengths):
             alone = np.where(lengths[1 - i] > 0, both[i], 1)
             out[s, g, OF_X + i, places] = np.where(
@@ -252,7 +252,7 @@ def fit_merging(shape: Shape, format: str | None) -> Shape:
     own = dict(fit_weights({**shape, "places": max(GROUP, shape["places"])}, format))
     groups = own["places"] // GROUP
     own["slots"], own["pages"] = max(groups, own["slots"]), max(1, own["pages"])
-    own["page"] = fitting(own["page"], own["head_dim"])
+    own["page"] = page_size(own["page"], own["head_dim"])
     return own
 
 

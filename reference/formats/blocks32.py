@@ -16,7 +16,15 @@ from reference.formats.format import (
     scaled_at,
     to_halves,
 )
-from reference.formats.scale_search import FINER, TRIES, affine, nearest, symmetric, weighed, whole
+from reference.formats.scale_search import (
+    FINER,
+    TRIES,
+    affine,
+    importance_weights,
+    nearest,
+    symmetric,
+    to_integers,
+)
 
 
 def decode_q8_0(blocks: Bytes) -> Floats:
@@ -44,8 +52,8 @@ def encode_q4_0(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), pack(q, 4, 16)], axis=1)
 
 
-def weigh_q4_0(x: Floats, importance: Floats) -> Bytes:
-    d, q = _weighed_extreme(x, importance, 8)
+def search_q4_0(x: Floats, importance: Floats) -> Bytes:
+    d, q = _search_extreme(x, importance, 8)
     return np.concatenate([d, pack(q, 4, 16)], axis=1)
 
 
@@ -61,8 +69,8 @@ def encode_q5_0(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
-def weigh_q5_0(x: Floats, importance: Floats) -> Bytes:
-    d, q = _weighed_extreme(x, importance, 16)
+def search_q5_0(x: Floats, importance: Floats) -> Bytes:
+    d, q = _search_extreme(x, importance, 16)
     return np.concatenate([d, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
@@ -74,11 +82,11 @@ def _from_extreme(x: Floats, half: int) -> tuple[Floats, Bytes]:
     return d, q.astype(np.uint8).clip(0, 2 * half - 1)
 
 
-def _weighed_extreme(x: Floats, importance: Floats, half: int) -> tuple[Bytes, Bytes]:
+def _search_extreme(x: Floats, importance: Floats, half: int) -> tuple[Bytes, Bytes]:
     """d as bytes, of the smallest weighted error, and the integers plus half."""
-    becomes = whole(half)
+    becomes = to_integers(half)
     targets = [-(half + step) for step in TRIES]
-    d = to_halves(symmetric(x, weighed(x, importance), targets, becomes)[:, None])
+    d = to_halves(symmetric(x, importance_weights(x, importance), targets, becomes)[:, None])
     return d, (becomes(x * inverse(from_halves(d))) + np.float32(half)).astype(np.uint8)
 
 
@@ -99,8 +107,8 @@ def encode_q4_1(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), to_halves(m), pack(q, 4, 16)], axis=1)
 
 
-def weigh_q4_1(x: Floats, importance: Floats) -> Bytes:
-    d, m, q = _weighed_range(x, importance, 15)
+def search_q4_1(x: Floats, importance: Floats) -> Bytes:
+    d, m, q = _search_range(x, importance, 15)
     return np.concatenate([d, m, pack(q, 4, 16)], axis=1)
 
 
@@ -117,8 +125,8 @@ def encode_q5_1(x: Floats) -> Bytes:
     return np.concatenate([*halves, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
-def weigh_q5_1(x: Floats, importance: Floats) -> Bytes:
-    d, m, q = _weighed_range(x, importance, 31)
+def search_q5_1(x: Floats, importance: Floats) -> Bytes:
+    d, m, q = _search_range(x, importance, 31)
     return np.concatenate([d, m, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
@@ -131,21 +139,21 @@ def _from_range(x: Floats, top: int) -> tuple[Floats, Floats, Bytes]:
     return d, m, q.astype(np.uint8).clip(0, top)
 
 
-def _weighed_range(x: Floats, importance: Floats, top: int) -> tuple[Bytes, Bytes, Bytes]:
+def _search_range(x: Floats, importance: Floats, top: int) -> tuple[Bytes, Bytes, Bytes]:
     """d and m as bytes, of the smallest weighted error, and the integers."""
-    scale, minimum = affine(x, weighed(x, importance), top, FINER, 2)
+    scale, minimum = affine(x, importance_weights(x, importance), top, FINER, 2)
     d, m = to_halves(scale[:, None]), to_halves(np.float32(0) - minimum[:, None])
     q = nearest((x - from_halves(m)) * inverse(from_halves(d)), 0, top)
     return d, m, q.astype(np.uint8)
 
 
 D, D_AND_M = scaled_at(0), scaled_at(0, 2)
-Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0, weigh_q4_0, scaled=D)
+Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0, search_q4_0, scaled=D)
 Q4_1 = Format(
-    "Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, weigh_q4_1, offset=offset_1, scaled=D_AND_M
+    "Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, search_q4_1, offset=offset_1, scaled=D_AND_M
 )
-Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0, weigh_q5_0, scaled=D)
+Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0, search_q5_0, scaled=D)
 Q5_1 = Format(
-    "Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, weigh_q5_1, offset=offset_1, scaled=D_AND_M
+    "Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, search_q5_1, offset=offset_1, scaled=D_AND_M
 )
 Q8_0 = Format("Q8_0", 8, 32, 34, decode_q8_0, encode_q8_0, scaled=D)

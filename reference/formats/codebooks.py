@@ -13,7 +13,7 @@ from reference.formats.format import (
     scaled_at,
     to_halves,
 )
-from reference.formats.scale_search import squares, symmetric, symmetric_parts
+from reference.formats.scale_search import symmetric, symmetric_parts, symmetric_weights
 
 NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)  # twice the values of FP4
@@ -37,7 +37,7 @@ def decode_iq4_nl(blocks: Bytes) -> Floats:
 
 
 def encode_iq4_nl(x: Floats, importance: Floats | None = None) -> Bytes:
-    halves = to_halves(symmetric(x, squares(x, importance), ENDS, _becomes)[:, None])
+    halves = to_halves(symmetric(x, symmetric_weights(x, importance), ENDS, _becomes)[:, None])
     q = _index(x * inverse(from_halves(halves)))
     return np.concatenate([halves, pack(q, 4, 16)], axis=1)
 
@@ -52,7 +52,7 @@ def decode_iq4_xs(blocks: Bytes) -> Floats:
 def encode_iq4_xs(x: Floats, importance: Floats | None = None) -> Bytes:
     n, parts = len(x), (len(x), 8, 32)
     x = x.reshape(parts)
-    weights = squares(x, None if importance is None else importance.reshape(parts))
+    weights = symmetric_weights(x, None if importance is None else importance.reshape(parts))
     halves, scales = symmetric_parts(x, weights, 32, ENDS, _becomes)
     q = _index(x * inverse((from_halves(halves) * scales)[..., None])).reshape(n, 256)
     raised = (scales + np.float32(32)).astype(np.uint8)

@@ -75,7 +75,7 @@ class Format:
         with np.errstate(over="ignore", invalid="ignore"):  # such tries of a scale lose
             return self.encode_weighted(blocks, weights).reshape(*x.shape[:-1], row_bytes)
 
-    def like(self, x: Floats, rng: np.random.Generator) -> Bytes:
+    def random_like(self, x: Floats, rng: np.random.Generator) -> Bytes:
         """Rows of the magnitude of x, float32 [..., elements] -> uint8 [..., row_bytes]: x
         quantised or, in a read-only format, random blocks with the same largest magnitudes as x."""
         if self.encode is not None:
@@ -85,7 +85,7 @@ class Format:
         d = np.divide(self._largest(x), unit)
         return self._with(drawn, d).reshape(*x.shape[:-1], self.row_bytes(x.shape[-1]))
 
-    def drawn(self, x: Floats, rng: np.random.Generator) -> Bytes:
+    def random_rows(self, x: Floats, rng: np.random.Generator) -> Bytes:
         """Random rows as files may hold them, float32 [rows, elements] -> uint8 [rows, row_bytes].
 
         Each is x quantised (only among the first), random blocks as large as x, or random blocks
@@ -108,7 +108,7 @@ class Format:
             found[own] = self.quantise(x[own].clip(-LARGEST_HALF, LARGEST_HALF))
         return found
 
-    def spoilt(self, data: Bytes, scale: float, rng: np.random.Generator) -> Bytes:
+    def with_scale(self, data: Bytes, scale: float, rng: np.random.Generator) -> Bytes:
         """Rows of which about one in four gets a block with this scale, infinity or NaN,
         alternately as d and as the minimum's; an element in formats of one element a block. MXFP4
         has no such scales, so its rows are unchanged."""

@@ -30,7 +30,7 @@ def retained_in(size: int, head_dim: int) -> int:
     return (size - PLAIN) // (2 * head_dim) - GROUP
 
 
-def fitting(page: int, head_dim: int) -> int:
+def page_size(page: int, head_dim: int) -> int:
     """The largest page size of at most `page` bytes; if page <= 256, the size that retains `page`
     tokens."""
     retained = page if page <= GROUP else retained_in(page, head_dim)

@@ -20,7 +20,7 @@ FINER = [0.05 * step for step in range(-18, 19)]  # for scales that are not sear
 Becomes = Callable[[Floats], Floats]
 
 
-def chain(terms: Floats) -> Floats:
+def chain_sum(terms: Floats) -> Floats:
     """The sequential sum over the last axis."""
     total = terms[..., 0].copy()
     for j in range(1, terms.shape[-1]):
@@ -33,7 +33,7 @@ def nearest(x: Floats, low: int, high: int) -> Floats:
     return np.rint(x).clip(np.float32(low), np.float32(high))
 
 
-def whole(half: int) -> Becomes:
+def to_integers(half: int) -> Becomes:
     """A `becomes` that rounds to integers in [-half, half)."""
     return lambda scaled: nearest(scaled, -half, half - 1)
 
@@ -50,24 +50,24 @@ def extreme(x: Floats) -> Floats:
 
 def mean_square(x: Floats) -> Floats:
     """Mean square over the last axis: [..., k] -> [..., 1]."""
-    return np.asarray(chain(x * x) / np.float32(x.shape[-1]))[..., None]
+    return np.asarray(chain_sum(x * x) / np.float32(x.shape[-1]))[..., None]
 
 
-def weighed(x: Floats, importance: Floats) -> Floats:
+def importance_weights(x: Floats, importance: Floats) -> Floats:
     """Weights from importance and magnitude (llama.cpp's: importance * sqrt(mean square + x^2)):
     the error of a large element more often comes from the scale."""
     return np.asarray(importance * np.sqrt(mean_square(x) + x * x))
 
 
-def squares(x: Floats, importance: Floats | None) -> Floats:
+def symmetric_weights(x: Floats, importance: Floats | None) -> Floats:
     """Weights for `symmetric` fits."""
-    return x * x if importance is None else weighed(x, importance)
+    return x * x if importance is None else importance_weights(x, importance)
 
 
-def sizes(x: Floats, power: int, importance: Floats | None) -> Floats:
+def affine_weights(x: Floats, power: int, importance: Floats | None) -> Floats:
     """Weights for `affine` fits; flatter where errors are squared."""
     if importance is not None:
-        return weighed(x, importance)
+        return importance_weights(x, importance)
     return np.abs(x) + np.sqrt(mean_square(x)) if power == 2 else np.abs(x)
 
 
@@ -80,7 +80,7 @@ def symmetric(x: Floats, weights: Floats, targets: Sequence[float], becomes: Bec
     rates = quotient(np.array(targets, np.float32), extreme(x)[..., None])
     each, weight = x[..., None, :], weights[..., None, :]
     q = becomes(each * rates[..., None])
-    along, square = chain(weight * q * each), chain(weight * q * q)
+    along, square = chain_sum(weight * q * each), chain_sum(weight * q * q)
     explained, scales = quotient(along * along, square), quotient(along, square)
     first = explained.argmax(axis=-1)[..., None]
     best, scale = (np.take_along_axis(v, first, axis=-1)[..., 0] for v in (explained, scales))
@@ -101,7 +101,7 @@ def symmetric_parts(
         trial = (first + np.float32(step)).clip(-most, most - 1)
         size = (d * trial)[..., None]
         off = size * becomes(x * inverse(size)) - x
-        error = chain(weights * off * off)
+        error = chain_sum(weights * off * off)
         better = error < best
         best, scales = np.where(better, error, best), np.where(better, trial, scales)
     return halves, scales
@@ -117,20 +117,21 @@ def affine(
     `top` + try steps; least squares fit the pair to the integers.
     """
     low, high = np.minimum(x.min(axis=-1), ZERO), x.max(axis=-1)
-    total, first = chain(weights), chain(weights * x)
+    total, first = chain_sum(weights), chain_sum(weights * x)
 
     def integers(rate: Floats, lowest: Floats) -> Floats:
         return nearest((x - lowest[..., None]) * rate[..., None], 0, top)
 
     def error(scale: Floats, lowest: Floats, q: Floats) -> Floats:
         off = np.abs(scale[..., None] * q + lowest[..., None] - x)
-        return chain(weights * (off * off if power == 2 else off))
+        return chain_sum(weights * (off * off if power == 2 else off))
 
     scale, lowest = (high - low) / np.float32(top), low
     best = error(scale, lowest, integers(inverse(scale), lowest))
     for step in tries:
         q = integers(quotient(np.float32(top + step), high - lowest), lowest)
-        one, two, along = chain(weights * q), chain(weights * q * q), chain(weights * q * x)
+        one, along = chain_sum(weights * q), chain_sum(weights * q * x)
+        two = chain_sum(weights * q * q)
         spread = total * two - one * one
         fitted = quotient(total * along - first * one, spread)
         shift = quotient(two * first - one * along, spread)
@@ -161,7 +162,7 @@ def affine_parts(
         )
         size, low = (step_of * trial)[..., None], (low_of * other)[..., None]
         off = np.abs(size * nearest((x + low) * inverse(size), 0, top) - low - x)
-        error = chain(weights * (off * off if power == 2 else off))
+        error = chain_sum(weights * (off * off if power == 2 else off))
         better = error < best
         best = np.where(better, error, best)
         scales, minima = np.where(better, trial, scales), np.where(better, other, minima)

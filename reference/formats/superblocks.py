@@ -23,11 +23,11 @@ from reference.formats.format import (
 from reference.formats.scale_search import (
     TRIES,
     affine_parts,
+    affine_weights,
     nearest,
-    sizes,
-    squares,
     symmetric_parts,
-    whole,
+    symmetric_weights,
+    to_integers,
 )
 
 
@@ -48,8 +48,8 @@ def _symmetric(x: Floats, importance: Floats | None, fit: Symmetric) -> tuple[By
     """d as bytes, scales int8 [n, parts] in [-most, most), q int8 [n, 256] in [-half, half)."""
     x, importance = _in_parts(x, fit.parts), _in_parts(importance, fit.parts)
     targets = [-(fit.half + step) for step in TRIES]
-    becomes = whole(fit.half)
-    d, scales = symmetric_parts(x, squares(x, importance), fit.most, targets, becomes)
+    becomes = to_integers(fit.half)
+    d, scales = symmetric_parts(x, symmetric_weights(x, importance), fit.most, targets, becomes)
     q = becomes(x * inverse((from_halves(d) * scales)[..., None]))
     return d, scales.astype(np.int8).view(np.uint8), q.reshape(len(x), 256).astype(np.int8)
 
@@ -90,7 +90,7 @@ def _affine(
     """d and dmin as bytes, scales and minima uint8 [n, parts], q uint8 [n, 256]."""
     x, importance = _in_parts(x, fit.parts), _in_parts(importance, fit.parts)
     power = fit.power if importance is None else 2
-    weights = sizes(x, power, importance)
+    weights = affine_weights(x, power, importance)
     d, dmin, scales, minima = affine_parts(x, weights, fit.top, fit.most, fit.tries, power)
     size, low = ((from_halves(h) * v)[..., None] for h, v in ((d, scales), (dmin, minima)))
     q = nearest((x + low) * inverse(size), 0, fit.top).reshape(len(x), 256)

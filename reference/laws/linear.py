@@ -80,7 +80,7 @@ def _like(case: Case) -> Arguments:
     """Unit activations, one for each token, and ordinary weights."""
     layout, rng = FORMATS[case.format or "F32"], case.rng()
     hidden = min(case.shape["hidden"], 512)
-    weight = layout.like(rng.standard_normal((37, hidden), np.float32), rng)
+    weight = layout.random_like(rng.standard_normal((37, hidden), np.float32), rng)
     return {"x": np.eye(hidden, dtype=np.float32), "weight": weight, "format": case.format}
 
 

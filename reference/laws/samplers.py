@@ -20,7 +20,7 @@ SUMS = 2.0**-16  # error of sums of 64 probabilities by float32 exp of up to 32 
 Make = Callable[[Case], Arguments]
 
 
-def of_filter(make: Make) -> tuple[Law, ...]:
+def filter_laws(make: Make) -> tuple[Law, ...]:
     """Laws of any filter, which keeps or drops tokens."""
 
     def dropping(apply: Apply, case: Case) -> str:
@@ -51,7 +51,7 @@ def of_filter(make: Make) -> tuple[Law, ...]:
     return Law("drops-or-keeps-bits", dropping), Law("blind-to-a-shift", shifted)
 
 
-def likeliest_stay(make: Make) -> Law:
+def keeps_likeliest(make: Make) -> Law:
     """Kept tokens are a prefix in order of logits, ties by id."""
 
     def broken(apply: Apply, case: Case) -> str:
@@ -65,7 +65,7 @@ def likeliest_stay(make: Make) -> Law:
     return Law("likeliest-stay", broken)
 
 
-def more_stay(make: Make, name: str, values: Sequence[float]) -> Law:
+def keeps_more(make: Make, name: str, values: Sequence[float]) -> Law:
     """With each of these values, in order, no fewer tokens are kept: one with the first, all with
     the last."""
 

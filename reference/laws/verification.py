@@ -15,7 +15,7 @@ SUMS = 2.0**-40  # ample for rounding errors of sums of up to 1,000 probabilitie
 Make = Callable[[Case], Arguments]
 
 
-def taken(apply: Apply, p: float, q: float, u: Array) -> Array:
+def decisions(apply: Apply, p: float, q: float, u: Array) -> Array:
     """The decisions on token 1 of two, with probabilities p and q, for each u. bool [nodes]"""
     nodes = len(u)
     rows = {name: np.repeat([[1 - x, x]], nodes, axis=0) for name, x in (("p", p), ("q", q))}
@@ -27,7 +27,7 @@ def impossible_is_rejected(apply: Apply, case: Case) -> str:
     """p(x) = 0 is never accepted, even with u = 0; q(x) = 0 is no proposal."""
     u = np.array([0.0, 0.25, 0.5, NEARLY_ONE])
     for p, q in ((0.0, 0.5), (0.0, 0.0), (0.0, LEAST), (0.5, 0.0), (1.0, 0.0)):
-        if taken(apply, p, q, u).any():
+        if decisions(apply, p, q, u).any():
             return f"accepted where p is {p:g} and q {q:g}"
     return ""
 
@@ -38,7 +38,7 @@ def equals_are_accepted(apply: Apply, case: Case) -> str:
     rng = case.rng()
     for p in (1.0, 2.0**-1021, *rng.random(8), *2.0 ** -rng.uniform(0, 1000, 8)):
         for q in (p, p / 2):
-            if not taken(apply, p, q, np.array([0.0, 0.5, NEARLY_ONE])).all():
+            if not decisions(apply, p, q, np.array([0.0, 0.5, NEARLY_ONE])).all():
                 return f"rejected where p is {p!r} and q {q!r}"
     return ""
 
@@ -50,13 +50,13 @@ def share_is_the_ratio(apply: Apply, case: Case) -> str:
     u = np.arange(draws) / draws
     for numerator in (1, 64, 384, 511, *rng.integers(1, draws, 4)):
         for q in (1.0, 0.5, 2.0**-30):
-            accepted = taken(apply, numerator / draws * q, q, u)
+            accepted = decisions(apply, numerator / draws * q, q, u)
             if accepted.tolist() != [True] * numerator + [False] * (draws - numerator):
                 return f"{accepted.sum()} of {draws} accepted for a ratio of {numerator}/{draws}"
     return ""
 
 
-def of_recover(make: Make) -> tuple[Law, ...]:
+def recover_laws(make: Make) -> tuple[Law, ...]:
     def gives_the_target(apply: Apply, case: Case) -> str:
         """min(p, q) + (1 - sum min(p, q)) recover = p: the proof of modified rejection sampling."""
         given = make(several(case, "nodes"))
@@ -113,7 +113,7 @@ def tiny_masses(apply: Apply, case: Case) -> str:
     return "" if out.tolist() == want else f"{out.tolist()}, not {want}"
 
 
-def of_exclude(make: Make) -> tuple[Law, ...]:
+def exclude_laws(make: Make) -> tuple[Law, ...]:
     def proportions_stay(apply: Apply, case: Case) -> str:
         """The token becomes 0, the others keep their ratios and sum to one, or all are 0."""
         given = make(several(case, "nodes"))
@@ -131,7 +131,7 @@ def of_exclude(make: Make) -> tuple[Law, ...]:
     return (Law("proportions-stay", proportions_stay),)
 
 
-def of_pick(make: Make) -> tuple[Law, ...]:
+def pick_laws(make: Make) -> tuple[Law, ...]:
     def possible(apply: Apply, case: Case) -> str:
         """A token of p = 0 is never picked for any u; a certain one always is."""
         given = make(several(case, "nodes"))

@@ -73,7 +73,7 @@ def gemma4(
         out = causal(rope_neox(q, turns[windowed]), k, v, positions, scale=1.0, window=window)
         return project(out.reshape(count, -1), f"{block}.attn_output")
 
-    def let_in(x: Array, i: int) -> Array:
+    def per_layer_input(x: Array, i: int) -> Array:
         """The block's per-layer embedding of each token, gated."""
         block, each = f"blk.{i}", slice(i * shape.per_layer, (i + 1) * shape.per_layer)
         made = scale(project(start, "per_layer_model_proj")[:, each], start.shape[1] ** -0.5)
@@ -83,7 +83,7 @@ def gemma4(
         gate = gelu(project(x, f"{block}.inp_gate"))
         return normed(project(gate * both, f"{block}.proj"), f"{block}.post_norm")
 
-    def beside(x: Array, i: int) -> Array:
+    def experts_output(x: Array, i: int) -> Array:
         """The experts' output, which is added to the dense network's."""
         block, own = f"blk.{i}", shape.mixture
         assert own
@@ -103,10 +103,10 @@ def gemma4(
         fed = geglu(project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up"))
         fed = project(fed, f"{block}.ffn_down")
         if shape.mixture:
-            fed = add(normed(fed, f"{block}.post_ffw_norm_1"), beside(x, i))
+            fed = add(normed(fed, f"{block}.post_ffw_norm_1"), experts_output(x, i))
         x = add(x, normed(fed, f"{block}.post_ffw_norm"))
         if shape.per_layer:
-            x = add(x, let_in(x, i))
+            x = add(x, per_layer_input(x, i))
         factor = norms.get(f"{block}.layer_output_scale.weight", np.ones(1))
         x = scale(x, float(factor[0]))
     output = "output" if "output.weight" in weights else "token_embd"

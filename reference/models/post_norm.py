@@ -10,7 +10,7 @@ from reference.arithmetic import add
 from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.linear import linear
-from reference.models.transformer import Shape, Weight, apart, causal, projected
+from reference.models.transformer import Shape, Weight, causal, projected, split_fused
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
 
@@ -32,7 +32,7 @@ def post_norm(
     inputs, and queries and keys over all heads of a token, if there are such norms. GLM 4's `rope`
     is rope_norm. Arguments are those of `transformer`. -> float64 [tokens, vocab].
     """
-    weights = apart(weights, shape)
+    weights = split_fused(weights, shape)
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
     turn = rotation(positions, shape.frequencies, shape.magnitude)

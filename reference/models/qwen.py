@@ -12,7 +12,7 @@ from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.linear import linear
 from reference.models.mixture import mixture
-from reference.models.transformer import Shape, Weight, apart, causal, projected
+from reference.models.transformer import Shape, Weight, causal, projected, split_fused
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
 
@@ -34,7 +34,7 @@ def qwen(
     and its first blocks are dense. Arguments are those of `transformer`.
     -> float64 [tokens, vocab].
     """
-    weights = apart(weights, shape)
+    weights = split_fused(weights, shape)
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
     turn = rotation(positions, shape.frequencies, shape.magnitude)

@@ -55,7 +55,7 @@ def qwen3next(
         gated = mul(found.reshape(count, -1), sigmoid(queries[:, :, 1].reshape(count, -1)))
         return project(gated, f"{block}.attn_output")
 
-    def remembered(h: Array, block: str) -> Array:
+    def delta_net(h: Array, block: str) -> Array:
         a, weight = norms[f"{block}.ssm_a"], norms[f"{block}.ssm_conv1d.weight"]
         heads, size = len(a), len(norms[f"{block}.ssm_norm.weight"])
         groups = (len(weight) // size - heads) // 2
@@ -86,7 +86,7 @@ def qwen3next(
         block = f"blk.{i}"
         h = normed(x, f"{block}.attn_norm")
         attends = f"{block}.attn_q.weight" in weights
-        x = add(x, attended(h, block) if attends else remembered(h, block))
+        x = add(x, attended(h, block) if attends else delta_net(h, block))
         h = normed(x, f"{block}.post_attention_norm")
         if shape.mixture:
             x = add(x, mixture(h, block, weights, norms, shape.mixture, project, linear))

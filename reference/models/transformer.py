@@ -177,7 +177,7 @@ def projected(
     return add_bias(out, norms[f"{name}.bias"]) if f"{name}.bias" in norms else out
 
 
-def apart(weights: Mapping[str, Weight], shape: Shape) -> dict[str, Weight]:
+def split_fused(weights: Mapping[str, Weight], shape: Shape) -> dict[str, Weight]:
     """All weights, with fused ones split by rows: `attn_qkv` into queries, keys and values;
     `ffn_up`, if there is no gate, into gate and up."""
     found = dict(weights)

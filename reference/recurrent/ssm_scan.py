@@ -98,7 +98,7 @@ def make_heads(case: Case) -> Arguments:
     }
 
 
-def decayed(sizes: Array, exponent: Array, added: Array) -> None:
+def propagate(sizes: Array, exponent: Array, added: Array) -> None:
     """Propagate a state's magnitude and error, sizes [2, ...], by one step in place: s = e^exponent
     s + added.
 
@@ -116,13 +116,13 @@ def decayed(sizes: Array, exponent: Array, added: Array) -> None:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A state's errors propagate from token to token (`decayed`); an output sums them, with `state`
+    """A state's errors grow from token to token (`propagate`); an output sums them, with `state`
     products and that of d."""
     x, dt, a = (inputs[n].astype(np.float64) for n in ("x", "dt", "a"))
     b, c, d = (np.abs(inputs[n]).astype(np.float64) for n in "bcd")
     out, sizes = np.zeros(x.shape), _sizes(inputs["before"])
     for s, t in state.runs(inputs["sources"], inputs["targets"], sizes):
-        decayed(s, dt[t] * a, b[t][:, None] * (dt[t] * np.abs(x[t])))
+        propagate(s, dt[t] * a, b[t][:, None] * (dt[t] * np.abs(x[t])))
         held, through = c[t] @ (s[0] + s[1]), d * np.abs(x[t])
         out[t] = c[t] @ s[1] + gamma(len(a) + 2) * (held + through) + (len(a) + 3) * TINY
     return {"out": out, "states": sizes[:, 1]}
@@ -135,7 +135,7 @@ def bound_of_heads(inputs: Arguments, expected: dict[str, Array]) -> dict[str, A
     out, sizes, size = np.zeros(x.shape), _sizes(inputs["before"]), b.shape[2]
     for s, t in state.runs(inputs["sources"], inputs["targets"], sizes):
         exponent = np.broadcast_to((dt[t] * a)[:, None, None], s[0].shape)
-        decayed(s, exponent, b[t] * (dt[t][:, None] * np.abs(x[t]))[:, None, :])
+        propagate(s, exponent, b[t] * (dt[t][:, None] * np.abs(x[t]))[:, None, :])
         held, through = (c[t] * (s[0] + s[1])).sum(axis=1), d[:, None] * np.abs(x[t])
         out[t] = (c[t] * s[1]).sum(axis=1) + gamma(size + 2) * (held + through)
         out[t] += (size + 3) * TINY

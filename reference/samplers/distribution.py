@@ -31,7 +31,7 @@ U64 = 2.0**-53  # unit roundoff of float64
 T = TypeVar("T")
 
 
-def dropped(logits: Array, keep: Array) -> Array:
+def mask_tokens(logits: Array, keep: Array) -> Array:
     """Mask: the logits where `keep`, -inf elsewhere. Both [vocab]."""
     return np.where(keep, logits, -np.inf)
 
@@ -107,7 +107,7 @@ def prefix_undecided(
     return undecided(logits, expected, (lower <= limit) & (limit <= upper))
 
 
-def no_number(inputs: Arguments) -> str:
+def no_token(inputs: Arguments) -> str:
     """The complaint of ops that return a token: at least one must be possible."""
     logits = inputs["logits"]
     if not logits.size or np.isnan(logits).any() or logits.max() == -np.inf:
@@ -120,7 +120,7 @@ def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {name: np.zeros(value.shape) for name, value in expected.items()}
 
 
-def turn(case: Case, options: Sequence[T]) -> T:
+def option(case: Case, options: Sequence[T]) -> T:
     """The option for the case's seed, in rotation. To be combined with another rotation in all
     ways, their lengths must be coprime."""
     return options[case.seed % len(options)]
@@ -130,7 +130,7 @@ def some_logits(case: Case, rng: np.random.Generator) -> Array:
     """Logits of the case's kind, a tenth removed. In rotation they are plain, on a coarse grid
     (ties), half of them equal, all but a few removed, as after top-k, or far from zero."""
     logits, vocab = case.array(rng, case.shape["vocab"]), case.shape["vocab"]
-    shaped = turn(case, ("plain", "grid", "plateau", "few", "far"))
+    shaped = option(case, ("plain", "grid", "plateau", "few", "far"))
     if case.values in NOT_FINITE:
         shaped = "plain"
     if shaped == "grid":

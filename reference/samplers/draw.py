@@ -8,11 +8,11 @@ from reference.samplers.distribution import (
     NEARLY_ONE,
     ON_LOGITS,
     exact,
-    no_number,
+    no_token,
+    option,
     some_logits,
     token_cost,
     total_error,
-    turn,
 )
 from reference.softmax import softmax
 
@@ -31,7 +31,7 @@ def draw(logits: Array, u: float) -> Array:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    return {"logits": logits, "u": turn(case, (some, NEARLY_ONE, 0.5 + some / 2, 0.0))}
+    return {"logits": logits, "u": option(case, (some, NEARLY_ONE, 0.5 + some / 2, 0.0))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -51,6 +51,6 @@ OP = Op(
     bound=exact,
     also=also,
     cost=token_cost,
-    complaint=no_number,
+    complaint=no_token,
     laws=laws.DRAW,
 )

@@ -6,7 +6,7 @@ from reference.bounds import U
 from reference.laws import samplers as laws
 from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
-from reference.samplers.distribution import LARGEST, U64, some_logits, turn
+from reference.samplers.distribution import LARGEST, U64, option, some_logits
 
 HEAVIEST = float(np.finfo(np.float32).max)
 
@@ -65,7 +65,7 @@ def make(case: Case) -> Arguments:
     left = np.flatnonzero(~np.isneginf(logits))
     few = rng.choice(left if left.size else len(logits), 4)
     breakers = rng.integers(0, shape["vocab"], shape["breakers"])
-    shaped = turn(case, ("again", "random", "broken"))
+    shaped = option(case, ("again", "random", "broken"))
     said = rng.choice(few, context, p=(0.4, 0.3, 0.29, 0.01))
     if shaped == "again" and context > 1:
         length = min(context // 2, 5000)
@@ -76,9 +76,9 @@ def make(case: Case) -> Arguments:
         "logits": logits,
         "context": said.astype(np.int32),
         "breakers": breakers.astype(np.int32),
-        "multiplier": turn(case, (0.7, 1.0, 3.0, 0.3, 1e30)),
-        "base": turn(case, (1.0005, 1.75, 1.0, 1.001, 4.0, 1.2, 1.0005)),
-        "allowed": turn(case, (2, 0, 1, 5, 0, 2, 0, 1, 300, 2, 3)),
+        "multiplier": option(case, (0.7, 1.0, 3.0, 0.3, 1e30)),
+        "base": option(case, (1.0005, 1.75, 1.0, 1.001, 4.0, 1.2, 1.0005)),
+        "allowed": option(case, (2, 0, 1, 5, 0, 2, 0, 1, 300, 2, 3)),
     }
 
 

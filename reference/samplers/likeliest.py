@@ -13,7 +13,7 @@ from reference.samplers.distribution import (
     SIZES,
     U64,
     VOCABULARIES,
-    no_number,
+    no_token,
     total_error,
 )
 
@@ -47,7 +47,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 def complaint(inputs: Arguments) -> str:
     """At least one token must be possible in every row."""
-    return next(filter(None, (no_number({"logits": x}) for x in inputs["logits"])), "")
+    return next(filter(None, (no_token({"logits": x}) for x in inputs["logits"])), "")
 
 
 def cost(shape: Shape, format: str | None) -> Cost:

@@ -7,7 +7,7 @@ from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
     U64,
-    no_number,
+    no_token,
     some_logits,
     token_cost,
     total_error,
@@ -38,6 +38,6 @@ OP = Op(
     make=make,
     bound=bound,
     cost=token_cost,
-    complaint=no_number,
+    complaint=no_token,
     laws=laws.LOG_SUM_EXP,
 )

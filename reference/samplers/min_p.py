@@ -12,11 +12,11 @@ from reference.samplers.distribution import (
     U64,
     cost,
     cut_undecided,
-    dropped,
     exact,
+    mask_tokens,
+    option,
     some_depth,
     some_logits,
-    turn,
 )
 
 
@@ -26,7 +26,7 @@ def min_p(logits: Array, p: float) -> Array:
     logits float32 [vocab], 0 < p <= 1 -> [vocab].
     """
     x = logits.astype(np.float64)
-    return dropped(logits, x >= x.max() + math.log(p))
+    return mask_tokens(logits, x >= x.max() + math.log(p))
 
 
 def make(case: Case) -> Arguments:
@@ -35,7 +35,7 @@ def make(case: Case) -> Arguments:
     logits = some_logits(case, rng)
     depth, sign = some_depth(logits, rng), rng.choice([-1, 1])
     near = min(1.0, math.exp(-min(depth, 700)) * (1 + sign * 2.0**-40))
-    return {"logits": logits, "p": turn(case, (near, 0.05, near, 1.0, 0.7, NEARLY_ONE))}
+    return {"logits": logits, "p": option(case, (near, 0.05, near, 1.0, 0.7, NEARLY_ONE))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -55,9 +55,9 @@ OP = Op(
     also=also,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.likeliest_stay(make),
-        laws.more_stay(make, "p", (1.0, 0.5, 0.1, 1e-8)),
+        *laws.filter_laws(make),
+        laws.keeps_likeliest(make),
+        laws.keeps_more(make, "p", (1.0, 0.5, 0.1, 1e-8)),
         *laws.MIN_P,
     ),
 )

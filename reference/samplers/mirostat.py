@@ -13,12 +13,12 @@ from reference.samplers.distribution import (
     cost,
     cut_undecided,
     depths,
-    dropped,
     exact,
+    mask_tokens,
     most_likely_first,
+    option,
     some_logits,
     total_error,
-    turn,
 )
 from reference.samplers.top_k import top_k
 
@@ -67,7 +67,7 @@ def mirostat_v2(logits: Array, mu: float) -> Array:
     surprise = (depths(logits) + np.log(np.exp(-depths(logits)).sum())) / math.log(2)
     keep = surprise <= mu
     keep[np.argmax(logits)] = True
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def mirostat_mu(mu: float, surprise: float, tau: float, eta: float) -> float:
@@ -79,7 +79,7 @@ def make(case: Case) -> Arguments:
     rng = case.rng()
     logits = some_logits(case, rng)
     bits = math.log2(len(logits))  # the surprise of a uniform distribution
-    mu = turn(case, (bits, 20 * rng.random(), bits + 1, 5.0, -1.0, 10.0))
+    mu = option(case, (bits, 20 * rng.random(), bits + 1, 5.0, -1.0, 10.0))
     return {"logits": logits, "mu": mu}
 
 
@@ -126,9 +126,9 @@ OPS = (
         also=also_v1,
         cost=cost,
         laws=(
-            *laws.of_filter(make),
-            laws.likeliest_stay(make),
-            laws.more_stay(make, "mu", (-20.0, 4.0, 6.0, 8.0, 60.0)),
+            *laws.filter_laws(make),
+            laws.keeps_likeliest(make),
+            laws.keeps_more(make, "mu", (-20.0, 4.0, 6.0, 8.0, 60.0)),
         ),
     ),
     Op(
@@ -141,9 +141,9 @@ OPS = (
         also=also_v2,
         cost=cost,
         laws=(
-            *laws.of_filter(make),
-            laws.likeliest_stay(make),
-            laws.more_stay(make, "mu", (-4.0, 1.0, 3.0, 10.0, 60.0)),
+            *laws.filter_laws(make),
+            laws.keeps_likeliest(make),
+            laws.keeps_more(make, "mu", (-4.0, 1.0, 3.0, 10.0, 60.0)),
             *laws.MIROSTAT_V2,
         ),
     ),

@@ -7,7 +7,7 @@ from reference.bounds import TINY, U
 from reference.laws import samplers as laws
 from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.samplers.distribution import ON_LOGITS, U64, some_logits, turn
+from reference.samplers.distribution import ON_LOGITS, U64, option, some_logits
 
 
 def penalties(
@@ -40,9 +40,9 @@ def make(case: Case) -> Arguments:
         "logits": some_logits(case, rng),
         "repeated": repeated,
         "counts": counts,
-        "repetition": turn(case, (1.1, 0.9, 1e6, 1.5, 1.0, 0.7, 1e-6)),
-        "frequency": turn(case, (0.3, -0.5, 0.0, 0.7, 2.0, 0.2, 1.0, -2.0, 0.0, 1e-3, 0.1)),
-        "presence": turn(case, (-0.3, 0.7, 0.0, 2.0, 0.4, 0.0, -2.0, 0.3)),
+        "repetition": option(case, (1.1, 0.9, 1e6, 1.5, 1.0, 0.7, 1e-6)),
+        "frequency": option(case, (0.3, -0.5, 0.0, 0.7, 2.0, 0.2, 1.0, -2.0, 0.0, 1e-3, 0.1)),
+        "presence": option(case, (-0.3, 0.7, 0.0, 2.0, 0.4, 0.0, -2.0, 0.3)),
     }
 
 

@@ -11,10 +11,10 @@ from reference.samplers.distribution import (
     cost,
     depths,
     mean,
+    option,
     relative_errors,
     some_logits,
     total_error,
-    turn,
 )
 from reference.softmax import softmax
 
@@ -55,7 +55,7 @@ def followed(H: float, n: int, temperature: float, delta: float, exponent: float
 def make_temperature(case: Case) -> Arguments:
     rng = case.rng()
     logits = some_logits(case, rng)
-    T = turn(case, (0.01, 1e-3, 0.7, 100.0, 1.0, 0.3, 1e-5, 1.5, 0.1, 1e6, 0.8))
+    T = option(case, (0.01, 1e-3, 0.7, 100.0, 1.0, 0.3, 1e-5, 1.5, 0.1, 1e6, 0.8))
     return {"logits": logits, "temperature": T}
 
 
@@ -63,9 +63,9 @@ def make_dynamic_temperature(case: Case) -> Arguments:
     rng = case.rng()
     return {
         "logits": some_logits(case, rng),
-        "temperature": turn(case, (0.7, 1.0, 0.01, 100.0)),
-        "delta": turn(case, (0.5, 0.1, 2.0, 0.0, 0.7, 100.0, 0.01)),
-        "exponent": turn(case, (1.0, 0.5, 2.0, 0.0, 0.3, 1.0, 10.0, 1.7, 1.0)),
+        "temperature": option(case, (0.7, 1.0, 0.01, 100.0)),
+        "delta": option(case, (0.5, 0.1, 2.0, 0.0, 0.7, 100.0, 0.01)),
+        "exponent": option(case, (1.0, 0.5, 2.0, 0.0, 0.3, 1.0, 10.0, 1.7, 1.0)),
     }
 
 

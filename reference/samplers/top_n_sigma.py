@@ -9,11 +9,11 @@ from reference.samplers.distribution import (
     U64,
     cost,
     cut_undecided,
-    dropped,
     exact,
+    mask_tokens,
+    option,
     some_depth,
     some_logits,
-    turn,
 )
 
 
@@ -24,7 +24,7 @@ def top_n_sigma(logits: Array, n: float) -> Array:
     """
     present = logits[np.isfinite(logits)].astype(np.float64)
     sigma = np.sqrt(np.mean((present - present.mean()) ** 2))
-    return dropped(logits, logits >= present.max() - n * sigma)
+    return mask_tokens(logits, logits >= present.max() - n * sigma)
 
 
 def make(case: Case) -> Arguments:
@@ -33,7 +33,7 @@ def make(case: Case) -> Arguments:
     logits = some_logits(case, rng)
     sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
     near = some_depth(logits, rng) / (sigma or 1) * (1 + rng.choice([-1, 1]) * 2.0**-30)
-    return {"logits": logits, "n": turn(case, (near, 1.0, near, 0.0, 0.7, 3.0, 1e30))}
+    return {"logits": logits, "n": option(case, (near, 1.0, near, 0.0, 0.7, 3.0, 1e30))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -59,9 +59,9 @@ OP = Op(
     also=also,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.likeliest_stay(make),
-        laws.more_stay(make, "n", (0.0, 0.5, 1.0, 2.0, 10.0)),
+        *laws.filter_laws(make),
+        laws.keeps_likeliest(make),
+        laws.keeps_more(make, "n", (0.0, 0.5, 1.0, 2.0, 10.0)),
         *laws.TOP_N_SIGMA,
     ),
 )

@@ -8,12 +8,12 @@ from reference.samplers.distribution import (
     NEARLY_ONE,
     ON_LOGITS,
     cost,
-    dropped,
     exact,
+    mask_tokens,
     most_likely_first,
+    option,
     prefix_undecided,
     some_logits,
-    turn,
 )
 from reference.softmax import softmax
 
@@ -29,13 +29,13 @@ def top_p(logits: Array, p: float) -> Array:
     before = np.cumsum(probability) - probability
     keep = np.empty(len(logits), bool)
     keep[order] = (before < p) | (p >= 1)
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    p = turn(case, (some, 0.95, 0.9999, 1.0, 0.3, NEARLY_ONE, 1e-30, 0.7, 0.01))
+    p = option(case, (some, 0.95, 0.9999, 1.0, 0.3, NEARLY_ONE, 1e-30, 0.7, 0.01))
     return {"logits": logits, "p": p}
 
 
@@ -58,9 +58,9 @@ OP = Op(
     also=also,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.likeliest_stay(make),
-        laws.more_stay(make, "p", (1e-6, 0.3, 0.7, 0.95, 1.0)),
+        *laws.filter_laws(make),
+        laws.keeps_likeliest(make),
+        laws.keeps_more(make, "p", (1e-6, 0.3, 0.7, 0.95, 1.0)),
         *laws.TOP_P,
     ),
 )

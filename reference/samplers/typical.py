@@ -10,13 +10,13 @@ from reference.samplers.distribution import (
     ON_LOGITS,
     cost,
     depths,
-    dropped,
     exact,
+    mask_tokens,
     mean,
+    option,
     prefix_undecided,
     relative_errors,
     some_logits,
-    turn,
 )
 from reference.softmax import softmax
 
@@ -34,7 +34,7 @@ def typical(logits: Array, p: float) -> Array:
     before = np.cumsum(probability) - probability
     keep = np.empty(len(logits), bool)
     keep[order] = (before <= p) | (p >= 1)
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def distance(logits: Array) -> Array:
@@ -46,7 +46,7 @@ def distance(logits: Array) -> Array:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    p = turn(case, (0.3, some, 0.7, 1.0, 0.95, NEARLY_ONE, 1e-30, 0.9999, 0.01))
+    p = option(case, (0.3, some, 0.7, 1.0, 0.95, NEARLY_ONE, 1e-30, 0.9999, 0.01))
     return {"logits": logits, "p": p}
 
 
@@ -72,8 +72,8 @@ OP = Op(
     also=also,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.more_stay(make, "p", (1e-9, 0.3, 0.7, 0.95, 1.0)),
+        *laws.filter_laws(make),
+        laws.keeps_more(make, "p", (1e-9, 0.3, 0.7, 0.95, 1.0)),
         *laws.TYPICAL,
     ),
 )

@@ -10,12 +10,12 @@ from reference.samplers.distribution import (
     U64,
     cost,
     depths,
-    dropped,
     exact,
+    mask_tokens,
     most_likely_first,
+    option,
     some_logits,
     total_error,
-    turn,
     undecided,
 )
 from reference.softmax import softmax
@@ -34,18 +34,18 @@ def xtc(logits: Array, probability: float, threshold: float, u: float) -> Array:
     keep = np.ones(len(logits), bool)
     if u < probability:
         keep[choices[:-1]] = False
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def make(case: Case) -> Arguments:
     """In rotation u is so near to the probability that float32 would decide differently."""
     rng = case.rng()
     coins = ((0.7, 0.7 - 2.0**-40), (1.0, NEARLY_ONE), (0.3, 0.3), (0.5, rng.random()))
-    probability, u = turn(case, coins)
+    probability, u = option(case, coins)
     return {
         "logits": some_logits(case, rng),
         "probability": probability,
-        "threshold": turn(case, (0.01, 1e-5, 0.1, 0.0, 1e-3, 0.5, 0.3)),
+        "threshold": option(case, (0.01, 1e-5, 0.1, 0.0, 1e-3, 0.5, 0.3)),
         "u": u,
     }
 
@@ -76,5 +76,5 @@ OP = Op(
     bound=exact,
     also=also,
     cost=cost,
-    laws=(*laws.of_filter(make), *laws.XTC),
+    laws=(*laws.filter_laws(make), *laws.XTC),
 )

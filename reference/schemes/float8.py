@@ -24,11 +24,11 @@ from reference.schemes.integers import (
     any_scales,
     bound,
     cost,
-    divided,
     finite_groups,
-    kept,
     make_groups,
     next_to_ties,
+    normal_scales,
+    quotient,
 )
 from reference.values import FINITE
 
@@ -92,8 +92,8 @@ def quantise_e5m2(x: Array) -> tuple[Array, Array]:
 def quantised(x: Array, kind: Float8) -> tuple[Array, Array]:
     """quantise_e4m3 for either kind; shapes as for it."""
     finite, x = finite_groups(x)
-    scale = kept(np.abs(x).max(axis=1, initial=0) / np.float32(kind.largest))
-    q = np.where(scale[:, None] > 0, kind.encode(divided(x, scale)), np.uint8(0))
+    scale = normal_scales(np.abs(x).max(axis=1, initial=0) / np.float32(kind.largest))
+    q = np.where(scale[:, None] > 0, kind.encode(quotient(x, scale)), np.uint8(0))
     return q, np.where(finite, scale, np.float32(np.nan))
 
 

@@ -27,8 +27,8 @@ def quantise_symmetric(x: Array, bits: int) -> tuple[Array, Array]:
     """
     finite, x = finite_groups(x)
     scale = np.abs(x).max(axis=1, initial=0) / np.float32(2 ** (bits - 1) - 1)
-    scale = kept(scale)
-    return over(x, scale).astype(np.int8), np.where(finite, scale, np.float32(np.nan))
+    scale = normal_scales(scale)
+    return rounded_quotient(x, scale).astype(np.int8), np.where(finite, scale, np.float32(np.nan))
 
 
 def quantise_asymmetric(x: Array, bits: int) -> tuple[Array, Array, Array]:
@@ -42,9 +42,9 @@ def quantise_asymmetric(x: Array, bits: int) -> tuple[Array, Array, Array]:
     finite, x = finite_groups(x)
     low, high = x.min(axis=1, initial=0), x.max(axis=1, initial=0)
     steps, least = np.float32(2**bits - 1), np.float32(-(2 ** (bits - 1)))
-    scale = kept(high / steps - low / steps)  # high - low could overflow
-    zero = np.where(scale > 0, least - over(low[:, None], scale)[:, 0], np.float32(0))
-    q = np.clip(over(x, scale) + zero[:, None], least, least + steps)
+    scale = normal_scales(high / steps - low / steps)  # high - low could overflow
+    zero = np.where(scale > 0, least - rounded_quotient(low[:, None], scale)[:, 0], np.float32(0))
+    q = np.clip(rounded_quotient(x, scale) + zero[:, None], least, least + steps)
     scale = np.where(finite, scale, np.float32(np.nan))
     return q.astype(np.int8), scale, zero.astype(np.int32)
 
@@ -69,17 +69,17 @@ def finite_groups(x: Array) -> tuple[Array, Array]:
     return finite, np.where(finite[:, None], x, 0).astype(np.float32)
 
 
-def kept(scale: Array) -> Array:
+def normal_scales(scale: Array) -> Array:
     """Scales in float32's normal range; 0 for smaller ones, too coarse to divide by."""
     return np.where(scale < np.float32(TINY), np.float32(0), scale)
 
 
-def over(x: Array, scale: Array) -> Array:
+def rounded_quotient(x: Array, scale: Array) -> Array:
     """x / scale rounded half to even, 0 if the scale is. float32 [groups, n], [groups]."""
-    return np.rint(divided(x, scale))
+    return np.rint(quotient(x, scale))
 
 
-def divided(x: Array, scale: Array) -> Array:
+def quotient(x: Array, scale: Array) -> Array:
     """x / scale, 0 if the scale is. float32 [groups, n], [groups] -> float32 [groups, n]."""
     steps = scale[:, None]
     return np.where(steps > 0, x / np.where(steps > 0, steps, np.float32(1)), np.float32(0))

@@ -11,7 +11,7 @@ import numpy as np
 
 from reference.laws.common import alone, contained, in_turns
 from reference.laws.sparse.neuron_masks import LAWS
-from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape, none
+from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape, no_complaint
 from reference.sizes import TOKENS, WIDTHS
 from reference.values import FINITE
 
@@ -184,7 +184,7 @@ OPS = (
             contained(THRESHOLD, _make_logits, "tokens", "neurons"),
         ),
         values=FINITE,
-        complaint=none,
+        complaint=no_complaint,
         nan="element",
         largest=2.0**127,
     ),

@@ -78,7 +78,7 @@ def _where_active(inputs: Arguments, values: Array) -> Array:
     return np.where(inputs["mask"], out, 0)
 
 
-def not_the_mask(inputs: Arguments) -> str:
+def mask_complaint(inputs: Arguments) -> str:
     """An error in rows and count, which must be the mask's, or in active neurons' slots."""
     rows, count = active_rows(inputs["mask"])
     if inputs["count"][0] != count[0] or (inputs["rows"][: count[0]] != rows[: count[0]]).any():
@@ -141,7 +141,7 @@ OP = Op(
         {"tokens": 65, "hidden": 14_336, "neurons": 20, "active": 17, "held": 18},
         {"tokens": 513, "hidden": 65, "neurons": 300, "active": 280, "held": 300},
     ),
-    complaint=not_the_mask,
+    complaint=mask_complaint,
     rounded={"int8": as_int8, "int8_256": partial(as_int8, rounding="int8_256")},
     nan="token",
     largest=FACTOR,

@@ -73,7 +73,7 @@ class Small:
                 exact = role == "ffn_gate_inp" or kind == "bias"
                 form = "F32" if exact else form  # a router's choice is not rounded, nor are biases
                 values = rng.standard_normal(dims, np.float32) * np.float32(dims[-1] ** -0.5)
-                rows = FORMATS[form].like(values.reshape(-1, dims[-1]), rng)
+                rows = FORMATS[form].random_like(values.reshape(-1, dims[-1]), rng)
                 weights[name] = Weight(rows.reshape(*dims[:-1], -1), form)
             else:
                 around = np.float32("norm" in role and kind == "weight")

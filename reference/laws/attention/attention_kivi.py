@@ -9,7 +9,7 @@ from reference.laws.attention.paged import (
     KV_HEADS,
     a_page_beyond_is_not_seen,
     as_cells,
-    cells_behind,
+    cells_from,
     where_a_page_lies_changes_no_bit,
 )
 from reference.op import Apply, Arguments, Array, Case, Law
@@ -23,7 +23,7 @@ def scene(case: Case) -> Arguments:
     rng, tokens = case.rng(), np.arange(TOKENS)
     keys, values = levels(rng), levels(rng)
     return {
-        **cells_behind(rng, TOKENS, GROUP * SLOTS),
+        **cells_from(rng, TOKENS, GROUP * SLOTS),
         "spans": np.stack([0 * tokens, tokens, 20 + tokens], axis=1).astype(np.int32),
         "positions": (GROUP * SLOTS + 20 + tokens).astype(np.int32),
         "scale": HEAD_DIM**-0.5 / 4,

@@ -8,7 +8,7 @@ from reference.laws.attention.paged import (
     KV_HEADS,
     a_page_beyond_is_not_seen,
     as_cells,
-    cells_behind,
+    cells_from,
     where_a_page_lies_changes_no_bit,
 )
 from reference.laws.common import other_bits
@@ -22,7 +22,7 @@ def scene(case: Case, retained: int = 13, tokens: int = TOKENS) -> tuple[Argumen
     """Tokens of one sequence over pages and some cells; and the float16 vectors of the pages'
     tokens, keys and values of both blocks [2, 2, slots, 256, kv_heads, head_dim]."""
     rng, t, count = case.rng(), np.arange(tokens), GROUP * SLOTS
-    given = cells_behind(rng, tokens, count)
+    given = cells_from(rng, tokens, count)
     vectors = rng.standard_normal((2, BLOCKS, SLOTS, GROUP, KV_HEADS, HEAD_DIM))
     vectors = vectors.astype(np.float16)
     given |= {

@@ -11,7 +11,7 @@ from reference.op import Apply, Arguments, Array
 KV_HEADS, HEAD_DIM, CELLS = 2, 64, 40
 
 
-def cells_behind(rng: np.random.Generator, tokens: int, first: int) -> Arguments:
+def cells_from(rng: np.random.Generator, tokens: int, first: int) -> Arguments:
     """Queries of `tokens` tokens, and cells from position `first` on, some of which they see."""
     heads = 2 * KV_HEADS
     cells = rng.standard_normal((2, CELLS, KV_HEADS * HEAD_DIM), dtype=np.float32)
