@@ -1,1 +1,1 @@
-"""CUDA kernels without a GPU: compiled by nvcc or NVRTC, and run as C++ on the CPU."""
+"""CUDA kernels without a GPU: compiled by NVRTC, and run as C++ on the CPU."""
