@@ -1,4 +1,4 @@
-"""What accept, recover, exclude and pick refuse; what is true of them is in
+"""Inputs that accept, recover, exclude and pick refuse; their properties are in
 reference/laws/verification.py."""
 
 import numpy as np
@@ -29,7 +29,7 @@ def test_what_is_no_probability_is_refused(kernel, value):
 
 @each("accept", "recover", "exclude")
 def test_tokens_outside_the_vocabulary_are_refused(kernel):
-    """An id that no row has would be read from other memory."""
+    """Such an id would read other memory."""
     inputs = inputs_of(kernel, nodes=2, vocab=31)
     with pytest.raises(ShapeError, match="tokens holds 31, not in 0 to 30"):
         run(kernel, **{**inputs, "tokens": np.int32([3, 31])})
@@ -37,6 +37,6 @@ def test_tokens_outside_the_vocabulary_are_refused(kernel):
 
 @each("pick")
 def test_a_row_of_zeros_is_refused(kernel):
-    """There is no token to pick."""
+    """No token can be picked."""
     with pytest.raises(ShapeError, match="pick: row 1 of p is all zeros"):
         run(kernel, p=np.array([[1.0, 0], [0, 0]]), u=np.zeros(2))
