@@ -58,7 +58,7 @@ class Format:
         """float32 [..., elements] -> uint8 [..., row_bytes]."""
         row_bytes = self.row_bytes(x.shape[-1])
         if self.encode is None:
-            raise ValueError(f"{self.name} is read-only: cannot quantise to it")
+            raise ValueError(f"{self.name} cannot be quantised to: it is read-only")
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block)
         with np.errstate(over="ignore", invalid="ignore"):  # such tries of a scale lose
             return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)

@@ -1,4 +1,4 @@
-"""Sample a token from the softmax of the logits by inverse transform, given a random number u."""
+"""Sample by inverse transform: the first token i with p_1 + ... + p_i > u, p = softmax(logits)."""
 
 import numpy as np
 

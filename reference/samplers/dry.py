@@ -1,4 +1,4 @@
-"""DRY, "don't repeat yourself" (p-e-w, oobabooga/text-generation-webui pull request 5677)."""
+"""DRY, "don't repeat yourself" (p-e-w, text-generation-webui PR 5677): l - m b^(n - a)."""
 
 import numpy as np
 

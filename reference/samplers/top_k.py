@@ -1,4 +1,4 @@
-"""Top-k: the k most likely tokens (Fan et al., arXiv 1805.04833)."""
+"""Top-k (Fan et al., arXiv 1805.04833): keep the k most likely tokens."""
 
 import numpy as np
 

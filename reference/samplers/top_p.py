@@ -1,4 +1,4 @@
-"""Top-p, or nucleus sampling (Holtzman et al., arXiv 1904.09751)."""
+"""Top-p (nucleus, Holtzman et al., arXiv 1904.09751): the smallest set with sum p_i >= p."""
 
 import numpy as np
 

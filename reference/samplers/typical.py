@@ -1,4 +1,4 @@
-"""Locally typical sampling (Meister et al., arXiv 2202.00666)."""
+"""Locally typical sampling (Meister et al., arXiv 2202.00666): the smallest |-ln p_i - H|."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""XTC, "exclude top choices" (p-e-w, oobabooga/text-generation-webui pull request 6335)."""
+"""XTC, "exclude top choices" (p-e-w, text-generation-webui PR 6335): drop p_i >= t but one."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The linear layer on int8 weights and activations (W8A8) in groups with scales and zero points.
+"""The linear layer W8A8: y = sum over groups of s_x s_w sum (q_x - z_x) (q_w - z_w), int8 q and z.
 
 With one group it is LLM.int8()'s and SmoothQuant's (arXiv 2208.07339, 2211.10438): a scale for each
 token and each channel. Scales of the weight are [groups, out], as in GPTQ's and AWQ's files.
