@@ -1,9 +1,8 @@
-"""How deep the tests look, the program in this process, and what tests tried, in three lines at the
-end.
+"""Depth of tests, the program in this process, and a summary of what tests tried, in three lines.
 
-Two profiles of Hypothesis: the default always draws the same cases; ASSAY_DEEP=1 draws many more,
-new ones each time. The tests of kernels keep certificates, quick ones or deep. Whatever fails
-prints the command that replays it.
+Two profiles of Hypothesis: the default always generates the same cases; ASSAY_DEEP=1 generates many
+more, new ones each time. Tests of kernels store certificates, quick or deep. A failure prints the
+command that replays it.
 """
 
 import gc
@@ -61,9 +60,9 @@ for kernel in reversed([k for k in KERNELS if not k.missing()]):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Kernels first: several processes compile and try them, each its own, and the engine's tests
-    find them on disk, certified. Then long files, or at the end others would wait for them. What is
-    `exhaustive` is marked so."""
+    """Kernels first: processes compile and certify different ones, and the engine's tests find them
+    on disk. Then long files, so that nothing waits for them at the end. Marks tests as
+    `exhaustive`."""
     items.sort(key=lambda item: (KERNELS not in item.path.parents, item.path not in LONG))
     for item in items:
         if KERNELS.parent in item.path.parents:
@@ -74,8 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _of_a_further_variant(item: pytest.Item) -> bool:
-    """Whether a test is of a kernel, or of a bug in one, that is neither portable nor what this
-    machine would choose."""
+    """Whether a test is of a kernel, or of a bug in one, that is neither portable nor this
+    machine's choice."""
     found = NAMED.search(item.name)
     if not found:
         return False
@@ -84,14 +83,14 @@ def _of_a_further_variant(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: the garbage collector need not look at it again and again."""
+    """Freeze the collected tests: the garbage collector need not visit them again and again."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Kernels come from disk that another core compiled, from the table's other end."""
+    """Another core compiles kernels from the table's other end, which are then loaded from disk."""
     alone = "PYTEST_XDIST_WORKER" not in os.environ and (os.cpu_count() or 1) > 1
     if request.session.testscollected < MANY or not alone:
         yield
@@ -112,7 +111,7 @@ def _emulated() -> Iterator[None]:
 def inside(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Exit code, stdout and stderr of the program, in this process, which costs no start; it reads
+    """Exit code, stdout and stderr of the program, run in this process to save its start; it reads
     `input`, if any."""
 
     def run(*arguments: str | int | Path, input: str | None = None) -> tuple[int, str, str]:
@@ -130,7 +129,7 @@ def inside(
 
 @pytest.fixture(scope="session")
 def spelling(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a small model that spells, which no test writes to."""
+    """The file of a small model that can output any text; tests must not write to it."""
     return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("spelling") / "small.gguf")
 
 
@@ -143,14 +142,14 @@ def story() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def llama_cpp() -> ModuleType:
-    """llama.cpp, as conformance/llama/peers asks it."""
+    """llama.cpp, through conformance/llama/peers."""
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
     return import_module("conformance.llama.peers.llama_cpp_python")
 
 
 @pytest.fixture(scope="session")
 def hugging_face() -> ModuleType:
-    """transformers, as conformance/llama/peers asks it."""
+    """transformers, through conformance/llama/peers."""
     for package in ("torch", "transformers"):
         pytest.importorskip(package, reason=f"{package} is missing: make test-transformers")
     return import_module("conformance.llama.peers.hugging_face")

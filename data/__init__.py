@@ -1,4 +1,4 @@
-"""Facts: embedded models, golden vectors, shapes, results, and how each was made."""
+"""Data: embedded models, golden vectors, shapes, results, and how each was made."""
 
 from importlib.resources import files
 from pathlib import Path

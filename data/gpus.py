@@ -1,4 +1,4 @@
-"""GPUs as they are published (gpus.toml), for what is predicted where there is none."""
+"""Published specifications of GPUs (gpus.toml), for predictions without one."""
 
 import tomllib
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ FILE = Path(__file__).with_name("gpus.toml")
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """`clock` in MHz, `bandwidth` in GB/s, `half` in TFLOP/s and `int8` in TOPS of tensor cores,
-    `cache` in MiB; `latency`, `l2` and `l1` in cycles, of loads from memory and from the caches
-    when nothing else asks for anything."""
+    """`clock` in MHz, `bandwidth` in GB/s, tensor cores' `half` in TFLOP/s and `int8` in TOPS,
+    `cache` in MiB; `latency`, `l2` and `l1`: idle load latencies of memory and caches in cycles."""
 
     name: str
     capability: int
@@ -32,6 +31,6 @@ class GpuModel:
 
 @cache
 def gpus() -> dict[str, GpuModel]:
-    """By the names that people type, e.g. h200."""
+    """The GPUs by the names used in options, e.g. h200."""
     found = tomllib.loads(FILE.read_text())["gpus"]
     return {name: GpuModel(**figures) for name, figures in found.items()}

@@ -1,20 +1,20 @@
-"""Models with random weights: nothing to say, but as large and as slow as the real ones.
+"""Models with random weights, of the size and speed of real ones.
 
     python -m data.random_model OUT --type Q4_0 --shape tinyllama-1.1b --vocab VOCABULARY.gguf
     python -m data.random_model OUT --shape relutinyllama-1.1b --rank 256 --active 0.1
     python -m data.random_model OUT --type F16 --shape qwen3-0.6b --vocab VOCABULARY.gguf
 
-Shapes are those of LLaMA in shapes.toml and those of other architectures in families.toml.
-A shape whose gate is reglu becomes a sparse model in PowerInfer's format: predictors name the
-wanted share of neurons in every block, at random, so what they name is as likely to fire as not.
+Shapes are those of LLaMA in shapes.toml and those of other architectures in families.toml. A shape
+with a ReGLU gate becomes a sparse model in PowerInfer's format: predictors predict the given share
+of neurons in every block, at random, independently of which are active.
 
-Matrices are normal with a deviation of 1 / sqrt(fan_in); norms are 1 give or take a tenth, and what
-a scan multiplies its state by decays. These, routers and what a scan or a convolution reads stay
-F32; rows that are no multiple of a format's blocks are in F16. One seed gives the same weights in
-every type, up to that type's rounding. The vocabulary is any GGUF file's, or made up.
+Matrices are normal with a standard deviation of 1 / sqrt(fan_in); norms are within a tenth of 1,
+and a scan's decay factors are below 1. These, routers and the inputs of scans and convolutions stay
+F32; rows that are not a multiple of a format's blocks are in F16. One seed gives the same weights
+in every type, up to that type's rounding. The vocabulary is any GGUF file's, or synthetic.
 
-The file is written beside OUT and takes its name when it is complete. Exit status: 0 done, 1 failed
-with one line on stderr, 2 wrong usage.
+The file is written next to OUT and renamed when complete. Exit status: 0 done, 1 failed with one
+line on stderr, 2 wrong usage.
 """
 
 import argparse
@@ -50,13 +50,13 @@ FILE_TYPES = {
     "Q4_0": LlamaFileType.MOSTLY_Q4_0,
 }
 TOKENS = "tokenizer.ggml.tokens"
-SLICE = 2**20  # weights drawn at a time: few enough to stay in the cache until they are quantised
+SLICE = 2**20  # weights generated at a time, which stay in the cache until they are quantised
 
 Dims = tuple[int, ...]
 Metadata = Mapping[str, tuple[ValueType, Any]]
 
 
-SHAPES = {  # of data/shapes.toml, those that are of the plain `llama` architecture
+SHAPES = {  # shapes of data/shapes.toml with the plain `llama` architecture
     name: shape
     for name, shape in read().models.items()
     if shape.rope == "rope_norm" and shape.gate in ("swiglu", "reglu")
@@ -67,12 +67,12 @@ EPS, ROPE_BASE = 1e-5, 10000.0
 
 @dataclass(frozen=True, slots=True)
 class Predictors:
-    """Of a rank, and naming this share of the neurons.
+    """Predictors of a rank, which predict this share of the neurons.
 
-    What relu leaves of normal numbers, h, has the length sqrt(rank / 2) and the sum
-    rank / sqrt(2 pi) of their deviation, whatever that is. So a row of fc2 that is normal, its mean
-    `less` deviations below zero, gives a logit above 0 as often as a normal number is above
-    less * sqrt(rank / pi): at every length of h, and so in every block.
+    For normal inputs h, the output of ReLU, has the norm sqrt(rank / 2) and the sum rank / sqrt(2
+    pi) of their standard deviation, whatever that is. So a normal row of fc2 with a mean `less`
+    standard deviations below zero gives a logit above 0 as often as a normal number exceeds less *
+    sqrt(rank / pi): for every norm of h, and so in every block.
     """
 
     rank: int
@@ -130,7 +130,7 @@ def write(
     seed: int,
     report: Callable[[int, int], None],
 ) -> None:
-    """Write the whole file, a slice in memory at a time; `report` gets bytes done and total."""
+    """Write the whole file, one slice in memory at a time; `report` gets bytes done and total."""
     vocab, magic = len(vocabulary[TOKENS][1]), "GGUF"
     if shape_name in OTHERS:
         own, listed = other(OTHERS[shape_name], vocab)
@@ -168,14 +168,14 @@ def write(
 
 
 def type_of(name: str, dims: Dims, wanted: Format) -> str:
-    """The format that a tensor has in the file."""
+    """The format of a tensor in the file."""
     if len(dims) == 1 or is_small(name) or name.endswith("ffn_gate_inp.weight"):
         return "F32"
     return "F16" if dims[-1] % wanted.block else wanted.name
 
 
 def other(sizes: Mapping[str, Any], vocab: int) -> tuple[Metadata, dict[str, Dims]]:
-    """A model that is no LLaMA: its keys, and its tensors as the engine asks for them."""
+    """A model of another architecture than LLaMA: its keys and the tensors that it needs."""
     architecture = sizes["architecture"]
     values = {"general.architecture": architecture}
     for key, value in sizes.items():
@@ -192,7 +192,7 @@ def other(sizes: Mapping[str, Any], vocab: int) -> tuple[Metadata, dict[str, Dim
 
 
 def tensors(shape: ModelShape, n_tokens: int, rank: int) -> Iterator[tuple[str, Dims]]:
-    """Names and dims (rows, elements) in the file's order; one dimension is a norm."""
+    """Names and dims (rows, elements) in the file's order; norms have one dimension."""
     hidden, ffn = shape.hidden, shape.ffn
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield "token_embd.weight", (n_tokens, hidden)
@@ -219,7 +219,7 @@ def drawn(
     rng: np.random.Generator, tensor: gw.NewTensor, fan_in: int, less: float, form: Format
 ) -> Iterator[Bytes]:
     """A norm's elements near 1, those of a scan's factor near -1, or a matrix's with a variance of
-    1 / fan_in, their mean `less` deviations below zero: uint8 pieces."""
+    1 / fan_in and a mean of `less` standard deviations below zero: uint8 pieces."""
     dims, factor = tensor.dims, tensor.name.endswith("ssm_a")
     if len(dims) == 1 or factor:
         around = np.float32(-1 if factor else 1)
@@ -251,7 +251,7 @@ def shape_keys(shape: ModelShape) -> dict[str, tuple[ValueType, Any]]:
 
 
 def read_vocabulary(path: Path) -> Metadata:
-    """What a GGUF file says of its tokenizer. Raises `GGUFError`."""
+    """A GGUF file's tokenizer keys. Raises `GGUFError`."""
     with GGUFFile(path) as file:
         vocabulary = {
             key: (file.value_types[key], value)
@@ -264,7 +264,7 @@ def read_vocabulary(path: Path) -> Metadata:
 
 
 def made_up_vocabulary(n_tokens: int = 32000) -> Metadata:
-    """A SentencePiece vocabulary: three control tokens, all bytes, then words that mean nothing."""
+    """A synthetic SentencePiece vocabulary: three control tokens, all bytes, random words."""
     control = ["<unk>", "<s>", "</s>"]
     in_bytes = [f"<0x{byte:02X}>" for byte in range(256)]
     words = [f"▁w{i}" for i in range(n_tokens - len(control) - len(in_bytes))]

@@ -1,4 +1,4 @@
-"""The shapes that benchmarks run: models by name, and sweeps of an op's sizes (shapes.toml)."""
+"""Shapes for benchmarks: models by name, and sweeps of an op's sizes (shapes.toml)."""
 
 import tomllib
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ GATES = ("swiglu", "geglu", "reglu")
 
 
 class ShapeError(ValueError):
-    """A shape file that says something no model or op has."""
+    """An error in a shape file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a model of the LLaMA family, and its ops of rope and gate."""
+    """The sizes of a model of the LLaMA family, and the ops of its RoPE and gate."""
 
     blocks: int
     hidden: int
@@ -46,7 +46,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One op at many sizes; `where` it is written, for complaints."""
+    """One op at many sizes; `where` is its place in the file, for errors."""
 
     op: str
     shapes: tuple[Mapping[str, int], ...]
@@ -55,7 +55,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What a shape file holds."""
+    """The contents of a shape file."""
 
     models: Mapping[str, ModelShape]
     sweeps: tuple[Sweep, ...]

@@ -1,5 +1,5 @@
 """The fast kernels by target, the judge that tries them, and their certificates."""
 
-from reference.stamps import stamps_beside
+from reference.stamps import source_stamps
 
-STAMPS = stamps_beside(__file__)
+STAMPS = source_stamps(__file__)

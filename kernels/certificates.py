@@ -27,7 +27,7 @@ from kernels.provenance import digest_of, digest_of_package, fingerprint, machin
 from kernels.table import package_of
 from reference.packages import PACKAGES
 from reference.quantise_activations import QUANTISING
-from reference.table import brought as ops_of_packages
+from reference.table import package_ops as ops_of_packages
 
 LEVELS = (EMULATED, "quick", "full", "deep")
 

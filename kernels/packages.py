@@ -8,7 +8,7 @@ as ours are, and serve where that variant is requested, nowhere else.
 from collections.abc import Collection
 
 from kernels.kernel import Kernel
-from reference.packages import Brought, Package, load
+from reference.packages import Package, PackageRow, load
 from reference.table import OPS
 
 KERNELS_GROUP = "assay.kernels"
@@ -33,7 +33,7 @@ def kernels_beside(variants: Collection[str]) -> tuple[Rows, list[str]]:
     return rows, complaints
 
 
-def _complaint(brought: Brought, variants: Collection[str]) -> str:
+def _complaint(brought: PackageRow, variants: Collection[str]) -> str:
     """Why a row is no usable kernel here; "" if it is one."""
     kernel, entry = brought.row, brought.entry
     if not isinstance(kernel, Kernel):

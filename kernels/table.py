@@ -74,7 +74,7 @@ from kernels.packages import Rows, kernels_beside
 from reference.op import Shape
 from reference.packages import Package
 from reference.quantise_activations import QUANTISING, rounding_for
-from reference.table import brought as ops_of_packages
+from reference.table import package_ops as ops_of_packages
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})

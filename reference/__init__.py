@@ -1,5 +1,5 @@
-"""What is true: every op as its formula, in NumPy and float64, slow and readable."""
+"""The reference: every op as its formula in NumPy and float64, slow and readable."""
 
-from reference.stamps import stamps_beside
+from reference.stamps import source_stamps
 
-STAMPS = stamps_beside(__file__)
+STAMPS = source_stamps(__file__)

@@ -1,5 +1,5 @@
-"""Elementwise activations: silu, gelu and its exact form, relu and its square of feed-forward
-networks; softplus and sigmoid of steps and gates."""
+"""Elementwise activations act(x): SiLU, GELU (tanh and erf forms), ReLU, squared ReLU, softplus and
+sigmoid, for x [tokens, width]. Each function names its paper."""
 
 import math
 from collections.abc import Callable
@@ -21,14 +21,14 @@ def silu(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), written so that it never overflows. x [tokens, width] -> float64, same."""
+    """1 / (1 + exp(-x)), without overflow of exp. x [tokens, width] -> float64, same."""
     x = x.astype(np.float64)
     power = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1, power) / (1 + power))
 
 
 def gelu(x: Array) -> Array:
-    """The tanh form of x * Phi(x) (Hendrycks and Gimpel, arXiv 1606.08415), which ggml uses.
+    """GELU's tanh approximation (Hendrycks and Gimpel, arXiv 1606.08415), as in ggml.
 
     x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) = x * sigmoid(2 * the same argument).
     x [tokens, width] -> float64, same.
@@ -42,16 +42,16 @@ def gelu_argument(x: Array) -> Array:
 
 
 def gelu_erf(x: Array) -> Array:
-    """x * Phi(x) (Hendrycks and Gimpel, arXiv 1606.08415), Phi that of the normal distribution.
+    """GELU, x * Phi(x) (Hendrycks and Gimpel, arXiv 1606.08415), with the standard normal CDF Phi.
 
     Phi(x) = erfc(-x / sqrt(2)) / 2. x [tokens, width] -> float64, same.
     """
     x = x.astype(np.float64)
-    return x * normal_below(x)
+    return x * normal_cdf(x)
 
 
-def normal_below(x: Array) -> Array:
-    """Phi(x), also far below zero, where 1 + erf would have no digits."""
+def normal_cdf(x: Array) -> Array:
+    """Phi(x), the standard normal CDF, by erfc: accurate far below zero, where 1 + erf cancels."""
     return np.asarray(np.frompyfunc(math.erfc, 1, 1)(-x / np.sqrt(2)) / 2, np.float64)
 
 
@@ -66,11 +66,11 @@ def squared_relu(x: Array) -> Array:
 
 
 def softplus(x: Array) -> Array:
-    """log(1 + exp(x)), written so that it never overflows. x [tokens, width] -> float64, same."""
+    """log(1 + exp(x)), arranged so that exp never overflows. x [tokens, width] -> float64, same."""
     return np.logaddexp(0, x.astype(np.float64))
 
 
-# P of gelu_erf's bound, from t^0.
+# Coefficients of P in gelu_erf_bound, from t^0.
 ERFC = np.array(
     [-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398,
      1.48851587, -0.82215223, 0.17087277]
@@ -82,7 +82,7 @@ def make(case: Case) -> Arguments:
 
 
 def sigmoid_error(argument: Array, roundings: float) -> Array:
-    """Relative error of a float32 sigmoid whose argument was rounded so many times.
+    """Relative error of a float32 sigmoid whose argument has this many roundings.
 
     d log sigmoid / da = 1 - sigmoid(a), so the argument's error counts only where a < 0.
     """
@@ -96,7 +96,7 @@ def silu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array
 
 
 def gelu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The argument is a polynomial of eight roundings, all terms of one sign."""
+    """The argument is a polynomial of eight roundings, whose terms have the same sign."""
     x = inputs["x"].astype(np.float64)
     argument = 2 * gelu_argument(x)
     relative_error = sigmoid_error(argument, 8) + 2 * U
@@ -105,11 +105,11 @@ def gelu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array
 
 
 def gelu_erf_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """erfc(z) = t exp(-z^2 + P(t)), with t = 1 / (1 + z / 2) and P of degree nine, is within 1.2e-7
-    of what it is for every z >= 0 (Press et al., Numerical Recipes, 2nd edition, 6.2).
+    """erfc(z) = t exp(-z^2 + P(t)), with t = 1 / (1 + z / 2) and P of degree nine, has a relative
+    error below 1.2e-7 for z >= 0 (Press et al., Numerical Recipes, 2nd edition, 6.2).
 
-    In float32 the exponent is off by z^2's three roundings and by those of P: twenty on its terms,
-    and four on t, which count as often as P's slope says. Of max(x, 0) |x| times the tail is taken.
+    In float32 the exponent has three roundings of z^2 and those of P: twenty on its terms, and four
+    on t, which P's slope multiplies. The result is max(x, 0) - |x| times the tail.
     """
     x = inputs["x"].astype(np.float64)
     t = 1 / (1 + np.abs(x) / np.sqrt(8))
@@ -132,9 +132,9 @@ def squared_relu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[st
 
 
 def softplus_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Of max(x, 0) + log1p(e), e = exp(-|x|): e is off by exp's error alone, and log1p's slope
-    makes no more of that; log1p itself, be it 2 atanh(e / (2 + e)) by a series, is within six
-    roundings, and the sum rounds once."""
+    """For max(x, 0) + log1p(e), e = exp(-|x|): e has exp's error, which log1p's slope does not
+    amplify; log1p, for example the series of 2 atanh(e / (2 + e)), has at most six roundings, and
+    the sum one."""
     return {"out": np.abs(expected["out"]) * (EXP + gamma(7)) + TINY}
 
 

@@ -1,5 +1,5 @@
-"""Squares added up by column over all tokens, or each expert's: what an importance matrix is made
-of."""
+"""Sums of squared activations by column, over all tokens or each expert's: the importance matrix
+(imatrix) of llama.cpp, out[j] = before[j] + sum_t x[t, j]^2."""
 
 import numpy as np
 
@@ -19,8 +19,8 @@ def add_squares(x: Array, before: Array) -> Array:
 
 
 def add_squares_by_expert(x: Array, ends: Array, before: Array, met: Array) -> tuple[Array, Array]:
-    """out[e, j] = before[e, j] + sum of x[t, j]^2 over tokens t of expert e, and counts[e] = met[e]
-    + how many these are. Tokens ends[e - 1] to ends[e] are e's, as in linear_experts.
+    """out[e, j] = before[e, j] + sum of x[t, j]^2 over the tokens t of expert e, and counts[e] =
+    met[e] + their number. Expert e has tokens ends[e - 1] to ends[e], as in linear_experts.
 
     x float32 [tokens, hidden], ends int32 [experts], before float64 [experts, hidden], met int64
     [experts] -> float64 [experts, hidden], int64 [experts].
@@ -39,7 +39,7 @@ def make(case: Case) -> Arguments:
 
 
 def make_by_expert(case: Case) -> Arguments:
-    """Some experts have no token."""
+    """Some experts have no tokens."""
     rng, shape = case.rng(), case.shape
     experts, hidden = shape["experts"], shape["hidden"]
     counts = some_counts(case, rng, shape["tokens"], experts)
@@ -52,13 +52,13 @@ def make_by_expert(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Squares of float32 are exact in float64; the terms, none negative, are added in any order."""
+    """Squares of float32 are exact in float64; terms are not negative and added in any order."""
     terms = len(inputs["x"]) + 1
     return {"out": gamma(terms, U64) * expected["out"]}
 
 
 def bound_by_expert(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Sums are as above, counts are exact."""
+    """Sums as in `bound`; counts are exact."""
     return bound(inputs, expected) | {"counts": np.zeros(inputs["met"].shape)}
 
 
@@ -95,7 +95,7 @@ OP = Op(
         {"tokens": 2, "hidden": 65_600},
     ),
     nan="element",
-    largest=2.0**127,  # float64 holds the square of whatever float32 does
+    largest=2.0**127,  # float64 holds the square of every float32
     laws=(
         in_turns(SIGNATURE, make),
         contained(SIGNATURE, make, "hidden"),

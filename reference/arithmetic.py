@@ -1,4 +1,4 @@
-"""The plain arithmetic between layers: residual add, bias, products, scale and soft cap."""
+"""Elementwise arithmetic between layers: residual x + y, bias, product, scale, softcap."""
 
 from collections.abc import Callable
 
@@ -32,12 +32,12 @@ def mul_columns(x: Array, factors: Array) -> Array:
 
 
 def scale(x: Array, factor: float) -> Array:
-    """factor * x, the factor rounded to float32. x [tokens, width] -> float64, same."""
+    """factor * x, with the factor rounded to float32. x [tokens, width] -> float64, same."""
     return x.astype(np.float64) * np.float32(factor)
 
 
 def softcap(x: Array, cap: float) -> Array:
-    """cap * tanh(x / cap), the cap rounded to float32, above 0 (Gemma 2, arXiv 2408.00118).
+    """cap * tanh(x / cap), with the cap > 0 rounded to float32 (Gemma 2, arXiv 2408.00118).
 
     x [tokens, width] -> float64, same.
     """
@@ -60,14 +60,14 @@ def make_mul_columns(case: Case) -> Arguments:
 
 
 def make_scale(case: Case) -> Arguments:
-    """The factor is an extreme or any, another for each seed."""
+    """The factor is an extreme or a random number, another one for each seed."""
     rng, dims = case.rng(), (case.shape["tokens"], case.shape["width"])
     found = (rng.standard_normal(), 0.1, 0.0, 1.0, -1e30, 1e-30, 2.0**-126)
     return {"x": case.array(rng, *dims), "factor": float(found[case.seed % len(found)])}
 
 
 def make_softcap(case: Case) -> Arguments:
-    """The cap is Gemma 2's, any, or so high that nothing is cut, another for each seed."""
+    """The cap is Gemma 2's, random, or too high to have an effect, another one for each seed."""
     rng, dims = case.rng(), (case.shape["tokens"], case.shape["width"])
     found = (30.0, rng.uniform(0.1, 10), 50.0, 2.0**20)
     return {"x": case.array(rng, *dims), "cap": float(found[case.seed % len(found)])}
@@ -78,8 +78,8 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 
 def bound_of_softcap(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The quotient rounds, of which tanh makes no more, tanh itself is within eight roundings, and
-    so is a good one of float32, and the product rounds."""
+    """The quotient rounds once, which tanh does not amplify; tanh has at most eight roundings, and
+    the product one."""
     return {"out": relative(expected["out"], 10) + TINY * inputs["cap"]}
 
 

@@ -1,8 +1,8 @@
-"""The error analysis that bounds share (Higham, Accuracy and Stability, chapter 3).
+"""Error analysis shared by the bounds (Higham, Accuracy and Stability, chapter 3).
 
-A kernel computes in float32, whose unit roundoff is U. A sum or product chain of n roundings has
-a relative error of at most gamma(n), in whatever order it is evaluated and with or without fused
-multiply-add. Results below the normal range lose absolute precision instead: TINY each.
+Kernels compute in float32 with unit roundoff U. A chain of n sums or products has a relative error
+of at most gamma(n) = n u / (1 - n u), in any order of evaluation and with or without fused
+multiply-add. Results below the normal range have an absolute error instead: TINY each.
 """
 
 from typing import Any
@@ -13,27 +13,27 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 U = 2.0**-24
 TINY = 2.0**-126  # a kernel may flush subnormal numbers to zero
-U64 = 2.0**-53  # of float64, where a kernel sums in it
-FACTOR = 2.0**55  # of numbers as large, products and sums of 2^17 products are far below 2^128
-EXP = 4 * U  # relative error of a good float32 exp, its argument's rounding aside
+U64 = 2.0**-53  # unit roundoff of float64, for kernels that accumulate in it
+FACTOR = 2.0**55  # largest factor: sums of 2^17 products of two stay far below 2^128
+EXP = 4 * U  # relative error of a good float32 exp for an exact argument
 
 
 def gamma(n: float, u: float = U) -> float:
     return n * u / (1 - n * u)
 
 
-def truncating(n: float, together: int = 1) -> float:
-    """The growth of a sum of n exact addends where any number of at least `together` is added to
-    the sum at once and what does not fit is cut off, as in tensor cores (Fasi et al., Numerical
-    behavior of NVIDIA tensor cores, PeerJ CS 7:e330).
+def gamma_truncated(n: float, together: int = 1) -> float:
+    """Relative error of a sum of n exact terms, if at least `together` terms are added at once and
+    the bits beyond the largest term's precision are truncated, as on tensor cores (Fasi et al.,
+    Numerical behavior of NVIDIA tensor cores, PeerJ CS 7:e330).
 
-    Of j addends all but the largest lose less than a unit of its last place, 2 U times it, and
-    their sum less than one of its own: together j * 2 U of their magnitudes. A tree of sums with n
-    leaves, of which each sum has `together`, has at most n + n / together addends.
+    Of j terms all but the largest lose less than a unit of its last place, 2 U times it, and their
+    sum less than one of its own: together j * 2 U of their magnitudes. A tree of sums with n
+    leaves, each sum of at least `together` terms, has at most n + n / together terms.
     """
     return gamma(2 * (n + n / together))
 
 
 def relative(expected: Any, roundings: float) -> Array:
-    """|expected| times the growth of so many roundings."""
+    """|expected| times the relative error of this many roundings."""
     return np.abs(np.asarray(expected, np.float64)) * gamma(roundings) + TINY

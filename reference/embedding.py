@@ -1,4 +1,4 @@
-"""Token embedding: pick rows of a table, decoding its weight format (ggml's get_rows)."""
+"""Token embedding, out[t] = table[tokens[t]]: gather and dequantise rows (ggml's get_rows)."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 
 def embedding(tokens: Array, weight: Array, format: str) -> Array:
-    """out[t] = table[tokens[t]].
+    """out[t] = table[tokens[t]], dequantised.
 
     tokens int32 [tokens], weight uint8 [vocab, row_bytes] in `format` -> float64 [tokens, hidden].
-    What a row has of infinity or NaN, its token gets.
+    Infinities and NaN of a row are copied.
     """
     return FORMATS[format].dequantise(weight[tokens]).astype(np.float64)
 
@@ -24,7 +24,7 @@ def make(case: Case) -> Arguments:
 
 
 def _some_tokens(case: Case, rng: np.random.Generator) -> Array:
-    """Of all, but mostly of those whose rows are not zero; the last and the first among them."""
+    """Random tokens, mostly of rows that are not zero, with the last and the first among them."""
     vocab, count = case.shape["vocab"], case.shape["tokens"]
     held = rng.choice(case.sampled(vocab, case.shape["hidden"]), count)
     tokens = np.where(rng.random(count) < 0.8, held, rng.integers(0, vocab, count))

@@ -1,8 +1,8 @@
-"""Mixtures of experts: which feed-forward networks of many a token goes to, and what comes back.
+"""Mixture of experts (Shazeer et al., arXiv 1701.06538): y = sum over the top-k experts e of g_e
+E_e(x). Routing, the normalised gates g, sorting by expert, and the weighted sum.
 
-Every token is sent to `used` of the `experts` (Shazeer et al., arXiv 1701.06538). One of these
-tokens and one of its experts are a pair; pairs of one expert lie side by side, so that its weights
-are read once for all of them (linear_experts.py).
+Every token goes to `used` of the `experts`. A token and one of its experts are a pair; pairs are
+sorted by expert, so that an expert's weights are read once for all its tokens (linear_experts.py).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from reference.laws.experts import LAWS, SORTED, SUMS
 from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape, out_of_range, same_shape
 from reference.sizes import CORNERS_OF_ELEMENTS, ELEMENTS, TOKENS
 
-LEAST = 2.0**-14  # of what weights are divided by
+LEAST = 2.0**-14  # lower limit of the sum that gates are divided by
 CHOOSE = (
     "scores: f32[tokens experts], bias: f32[experts], used: i64, groups: i64, kept: i64"
     " -> chosen: i32[tokens used]"
@@ -39,9 +39,9 @@ SUM = (
 def choose_experts(scores: Array, bias: Array, used: int, groups: int, kept: int) -> Array:
     """The `used` experts with the largest score + bias, in ascending order.
 
-    Of `groups` of as many experts each, the `kept` best are asked alone: a group's score is the sum
-    of its two best (DeepSeek V3, arXiv 2412.19437). Both sums are rounded to float32, and of equals
-    the first is better, so that there is one right choice.
+    Experts are divided into `groups` of equal size, of which only the `kept` best are considered: a
+    group's score is the sum of its two best (DeepSeek V3, arXiv 2412.19437). Both sums are rounded
+    to float32, and ties go to the lower index, so that the choice is unique.
     scores float32 [tokens, experts], bias float32 [experts] -> int32 [tokens, used].
     """
     ranked = np.asarray(scores + bias, np.float32)
@@ -66,7 +66,7 @@ def gather_scores(scores: Array, chosen: Array) -> Array:
 
 
 def normalise_weights(weights: Array) -> Array:
-    """weights / max(their sum, 2^-14), of each token; none is below zero.
+    """Normalise the gates of each token: weights / max(sum of weights, 2^-14), for weights >= 0.
 
     weights [tokens, used] -> float64, same.
     """
@@ -75,12 +75,12 @@ def normalise_weights(weights: Array) -> Array:
 
 
 def sort_by_expert(chosen: Array, experts: int) -> tuple[Array, ...]:
-    """All pairs, by expert and then by token.
+    """All pairs, sorted by expert and then by token.
 
-    chosen int32 [tokens, used], each token's in ascending order -> rows int32 [tokens*used], the
-    token of each sorted pair; expert int32, same, its expert; places int32 [tokens, used], where
-    each pair went; ends int32 [experts], behind the last pair of each expert; needed int32
-    [experts], those that have pairs in order, zero beyond the first `count`; count int32 [1].
+    chosen int32 [tokens, used], ascending for each token -> rows int32 [tokens*used], the token of
+    each sorted pair; expert int32, same, its expert; places int32 [tokens, used], each pair's
+    sorted index; ends int32 [experts], the end of each expert's pairs; needed int32 [experts], the
+    experts that have pairs, ascending, zero beyond the first `count`; count int32 [1].
     """
     order = np.argsort(chosen.ravel(), kind="stable")
     places = np.empty(order.shape, np.int32)
@@ -98,7 +98,7 @@ def sort_by_expert(chosen: Array, experts: int) -> tuple[Array, ...]:
 def sum_experts(y: Array, places: Array, weights: Array) -> Array:
     """out[t] = sum over k of weights[t, k] * y[places[t, k]].
 
-    y [tokens*used, hidden], what experts made of the sorted pairs; places int32 [tokens, used];
+    y [tokens*used, hidden], the experts' outputs for the sorted pairs; places int32 [tokens, used];
     weights [tokens, used] -> float64 [tokens, hidden].
     """
     out = np.zeros((len(places), y.shape[1]))
@@ -108,7 +108,7 @@ def sum_experts(y: Array, places: Array, weights: Array) -> Array:
 
 
 def sigmoid_gate(x: Array, gate: Array) -> Array:
-    """out[t] = sigmoid(gate[t]) * x[t]: how much of a shared network a token gets (Qwen 1.5).
+    """out[t] = sigmoid(gate[t]) * x[t]: the gate of a shared expert (Qwen 1.5).
 
     x [tokens, width], gate [tokens, 1] -> float64 [tokens, width].
     """
@@ -116,15 +116,15 @@ def sigmoid_gate(x: Array, gate: Array) -> Array:
 
 
 def some_choice(rng: np.random.Generator, shape: Shape) -> Array:
-    """Of each token as many experts as it has, in ascending order; some are liked by many."""
+    """`used` random experts for each token, in ascending order; some experts are popular."""
     liked = rng.random(shape["experts"]) * rng.choice([0.1, 1.0])
     drawn = rng.random((shape["tokens"], shape["experts"])) + liked
     return np.sort(np.argsort(drawn, axis=-1)[:, : shape["used"]], axis=-1).astype(np.int32)
 
 
 def make_scores(case: Case) -> Arguments:
-    """Probabilities, or any values; many are equal. Groups divide the experts, and those that are
-    kept have enough."""
+    """Probabilities or any values, with many ties. Groups divide the experts, and the kept ones
+    hold at least `used` experts."""
     rng, shape = case.rng(), case.shape
     experts, used = shape["experts"], shape["used"]
     scores = case.array(rng, shape["tokens"], experts)
@@ -145,7 +145,7 @@ def make_pick(case: Case) -> Arguments:
 
 
 def make_shares(case: Case) -> Arguments:
-    """As softmax or sigmoid has them, and now and then all next to nothing."""
+    """Gates as softmax or sigmoid give them; some tokens' are all nearly zero."""
     rng, shape = case.rng(), case.shape
     weights = np.abs(case.array(rng, shape["tokens"], shape["used"]))
     small = rng.random((shape["tokens"], 1)) < 0.2
@@ -171,18 +171,18 @@ def make_gate(case: Case) -> Arguments:
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: decisions, not arithmetic."""
+    """Zero: the outputs are integers or copies."""
     return {name: np.zeros(np.shape(value)) for name, value in expected.items()}
 
 
 def bound_of_shares(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A sum of terms of one sign, in any order, and a quotient."""
+    """A sum of terms of the same sign, in any order, and a quotient."""
     used = inputs["weights"].shape[1]
     return {"out": gamma(used + 1) * np.abs(expected["out"]) + TINY}
 
 
 def bound_of_sum(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A dot product of length `used`, as of linear."""
+    """A dot product of length `used`, as in linear."""
     used = inputs["places"].shape[1]
     size = sum_experts(np.abs(inputs["y"]), inputs["places"], np.abs(inputs["weights"]))
     return {"out": gamma(used + 1) * size + 2 * TINY * used}
@@ -205,23 +205,23 @@ def out_of_places(inputs: Arguments) -> str:
 
 
 def unfit_groups(inputs: Arguments) -> str:
-    """What is wrong with the numbers of experts and groups."""
+    """An error in the numbers of experts and groups; "" if there is none."""
     experts, used = inputs["scores"].shape[1], inputs["used"]
     groups, kept = inputs["groups"], inputs["kept"]
     if groups < 1 or experts % groups or not 1 <= kept <= groups:
         return f"{groups} groups, of which {kept} are kept, do not divide {experts} experts"
     held = kept * (experts // groups)
-    return "" if used <= held else f"{used} experts are to be chosen among {held}"
+    return "" if used <= held else f"{used} experts cannot be chosen among {held}"
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """An expert at least, and no more chosen than there are."""
+    """At least one expert, and used <= experts."""
     experts = max(1, shape["experts"])
     return {**shape, "experts": experts, "used": min(max(1, shape["used"]), experts)}
 
 
 def _cost(*axes: str, times: float = 4) -> Callable[[Shape, str | None], Cost]:
-    """So many bytes of each element of these axes."""
+    """The cost with `times` bytes for each element of these axes."""
 
     def cost(shape: Shape, format: str | None) -> Cost:
         elements = float(np.prod([shape[axis] for axis in axes]))

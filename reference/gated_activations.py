@@ -1,4 +1,4 @@
-"""Gated activations of feed-forward networks: act(gate) * up (Shazeer, arXiv 2002.05202)."""
+"""Gated linear units of feed-forward networks (Shazeer, arXiv 2002.05202): act(gate) * up."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def squared_reglu(gate: Array, up: Array) -> Array:
 
 
 def drelu(gate: Array, up: Array) -> Array:
-    """relu(gate) * relu(up), which more neurons leave at zero (Song et al., arXiv 2406.05955).
+    """dReLU: relu(gate) * relu(up), of higher sparsity (Song et al., arXiv 2406.05955).
 
     Both [tokens, width] -> float64, same.
     """
@@ -45,10 +45,10 @@ def drelu(gate: Array, up: Array) -> Array:
 
 
 def swiglu_oai(gate: Array, up: Array, alpha: float, limit: float) -> Array:
-    """(u + 1) * g * sigmoid(alpha * g), g = min(gate, limit), u = up from -limit to limit.
+    """(u + 1) * g * sigmoid(alpha * g), g = min(gate, limit), u = up clamped to [-limit, limit].
 
-    That of gpt-oss (OpenAI, arXiv 2508.10925), where alpha is 1.702 and limit 7. Both scalars are
-    rounded to float32; the limit is 0 or more, infinity is none. gate and up [tokens, width]
+    gpt-oss (OpenAI, arXiv 2508.10925), where alpha is 1.702 and limit 7. Both scalars are rounded
+    to float32; limit >= 0, and infinity means no limit. gate and up [tokens, width]
     -> float64, same.
     """
     alpha, limit = float(np.float32(alpha)), float(np.float32(limit))
@@ -63,7 +63,7 @@ def make(case: Case) -> Arguments:
 
 
 def make_clamped(case: Case) -> Arguments:
-    """Scalars are those of gpt-oss, extremes or any, in other pairs for each seed."""
+    """Scalars are those of gpt-oss, extremes or random, in other pairs for each seed."""
     rng = case.rng()
     alphas = (1.702, 1.0, 0.0, rng.standard_normal(), -1.702, 1e30, 1e-30)
     limits = (7.0, rng.uniform(0, 2), np.inf, 0.0)
@@ -72,7 +72,7 @@ def make_clamped(case: Case) -> Arguments:
 
 
 def gated_bound(activation: Callable[[Array], Array], activation_bound: Bound) -> Bound:
-    """The activation's own error, carried through the product with up, and one rounding."""
+    """The activation's own error, propagated through the product with up, and one rounding."""
 
     def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
         act = {"out": activation(inputs["gate"])}
@@ -84,8 +84,8 @@ def gated_bound(activation: Callable[[Array], Array], activation_bound: Bound) -
 
 
 def clamped_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """What is cut is exact. The sigmoid's argument is rounded twice, as alpha * g and in exp; the
-    activation's own error is carried through the product with u + 1, two roundings."""
+    """Clamping is exact. The sigmoid's argument is rounded twice, as alpha * g and in exp; the
+    activation's own error is propagated through the product with u + 1, two roundings."""
     alpha, limit = (float(np.float32(inputs[name])) for name in ("alpha", "limit"))
     g = np.minimum(inputs["gate"].astype(np.float64), limit)
     factor = np.abs(np.clip(inputs["up"].astype(np.float64), -limit, limit) + 1)
@@ -128,7 +128,7 @@ def _row(
 
 
 LINEAR = scales(make, ["up"], [-1, 0, 2, 0.5])
-RAYS = [scales(make, [name], [0, 2, 0.5]) for name in ("gate", "up")]  # linear above zero
+RAYS = [scales(make, [name], [0, 2, 0.5]) for name in ("gate", "up")]  # linear for x > 0
 
 OPS = (
     _row(swiglu, gated_bound(silu, activations.silu_bound), LINEAR),
@@ -139,7 +139,7 @@ OPS = (
         gated_bound(squared_relu, activations.squared_relu_bound),
         LINEAR,
         *SQUARED_REGLU,
-        largest=2.0**63,  # the square is a number, whatever its product with up
+        largest=2.0**63,  # the square is finite, even if its product with up is not
     ),
     _row(drelu, gated_bound(relu, activations.relu_bound), *RAYS, *DRELU),
     _row(swiglu_oai, clamped_bound, *SWIGLU_OAI, signature=CLAMPED, make=make_clamped),

@@ -1,8 +1,8 @@
-"""Activations as ggml's products round them, a format of its own for each kind of weight.
+"""Activations as ggml's matrix products quantise them, in a format for each kind of weight.
 
-Weights in blocks of 32 meet Q8_0: int8 in blocks of 32 with a float16 scale; those that have an
-offset, too, meet Q8_1, which keeps scale * sum q in float16 beside it. Weights in blocks of 256
-meet Q8_K: int8 in blocks of 256 with a float32 scale. F16 meets F16, BF16 BF16 and F32 F32.
+For weights in blocks of 32 it is Q8_0, int8 in blocks of 32 with a float16 scale; if they have an
+offset, Q8_1, which adds scale * sum q in float16. For weights in blocks of 256 it is Q8_K, int8 in
+blocks of 256 with a float32 scale. F16 is multiplied with F16, BF16 with BF16, F32 with F32.
 """
 
 import numpy as np
@@ -12,21 +12,21 @@ from reference.formats import FORMATS
 from reference.formats.format import Format
 from reference.op import Arguments, Array
 
-LARGEST = 2.0**10  # of activations: Q8_1's sum of 32 of them is far below float16's largest number
-HALF, LEAST_HALF = 2.0**-11, 2.0**-25  # half a unit of float16's last place, and of its subnormals
-TIE = 2.0**-15  # of a step, which x * (127 / max) is off by: at most 127 * 3 U
-# Bytes of a block that hold its codes, where these are summed as they are stored and what a code of
-# zero stands for is taken off afterwards, by way of sums of activations.
+LARGEST = 2.0**10  # of activations: Q8_1's sum of 32 of them stays far below 65504
+HALF, LEAST_HALF = 2.0**-11, 2.0**-25  # float16's unit roundoff, of subnormals too
+TIE = 2.0**-15  # of a step: exceeds the error of x * (127 / max), at most 127 * 3 U
+# Bytes of a block that hold its codes, in formats whose codes are summed as stored; the value of
+# code zero is subtracted afterwards, times sums of activations.
 STORED = {"Q6_K": 192, "Q3_K": 96, "TQ1_0": 52, "TQ2_0": 64}
-LANES = 32  # of a part, at most: one for each of its elements
-DOT = 2.0**27  # beyond 32 products of an int8 activation, a code of a byte and a part's byte
+LANES = 32  # at most one for each element of a part
+DOT = 2.0**27  # exceeds 32 products of an int8 activation, a code's byte and a part's byte
 
 
 def blocks_of(x: Array, block: int) -> tuple[Array, Array, Array]:
-    """Codes, scales, and which codes may as well be one more or less.
+    """Codes, scales, and which codes may also differ by one.
 
-    scale = max|x| / 127 in float32, q = x / scale rounded to the nearest integer: of ties either
-    way, and ggml's compiled variants differ in how they divide. x float32 [tokens, hidden] -> q
+    scale = max|x| / 127 in float32, q = x / scale rounded to the nearest integer; ties may go
+    either way, since ggml's compiled variants divide differently. x float32 [tokens, hidden] -> q
     float64 and undecided bool, both [tokens, blocks, block]; scale float32 [tokens, blocks, 1].
     """
     parts = x.astype(np.float32).reshape(len(x), x.shape[1] // block, block)
@@ -39,29 +39,29 @@ def blocks_of(x: Array, block: int) -> tuple[Array, Array, Array]:
 
 
 def as_ggml(inputs: Arguments, floats: Array) -> tuple[Arguments, Array, Array]:
-    """Of Op.rounded, for weights in blocks: activations in Q8_0, Q8_1 or Q8_K; `floats` is the
-    weight, float32 [out, hidden].
+    """Op.rounded for weights in blocks: activations in Q8_0, Q8_1 or Q8_K; `floats` is the weight,
+    float32 [out, hidden].
 
-    The product is judged against that of the same codes and scales, which is what ggml defines. In
-    Q8_1 an offset m of a block meets the sum s, rounded on its own: it is one more column here, in
-    which the weight is m and the activation s.
+    The product is judged against that of the same codes and scales, which is ggml's definition. In
+    Q8_1 the offset m of a block is multiplied by the sum s, rounded separately: here it is one more
+    column, with the weight m and the activation s.
 
-    Whatever vectors a kernel has, products within a part, what shares a scale, are summed as exact
-    integers, in as many lanes as it likes: each lane's sum becomes a float, which rounds beyond
-    2^24, and is multiplied by the product of two scales; lanes add up part by part (twice, where
-    there are offsets) and then each other. So no addend meets more than 2 parts + LANES + 3
-    roundings, 3 more where a float32 scale may be the inverse of an inverse, and since lanes of one
-    part may cancel, the growth is of sum |w||x|, or, m being an offset or what a code of zero
-    stands for, whose sum of activations may be in another lane,
+    In any vectorisation, products within a part, the elements that share a scale, are summed as
+    exact integers in some number of lanes: each lane's sum is converted to float, which rounds
+    beyond 2^24, and multiplied by the product of two scales; lanes accumulate part by part (twice,
+    with offsets) and are then added up. So no term has more than 2 parts + LANES + 3 roundings, 3
+    more if a float32 scale is the inverse of an inverse. Lanes of one part may cancel, so the error
+    is relative to sum |w||x| or, with an offset or code zero's value m, whose sum of activations
+    may be in another lane,
 
         gamma(2 * parts + LANES + 6) * sum (|w - m| + |m|)|x|.
 
-    Weights of three factors or with an offset are rounded once as they are decoded, the kernel's
-    are not: U * sum |w||x|. IQ1's codes and shifts, 1 and 1/8 at most, may be summed apart: 9/7 of
-    |w|. A product of scales may be flushed, TINY times a dot. A code that is `undecided` may be one
-    more or less, scale * |w|, and then s is rounded elsewhere. Against the float product there is
-    half a step of each code, what float16 takes from 127 steps and from s, and all of a block whose
-    largest number is so small that it has no inverse.
+    Weights of three factors or with an offset are rounded once when decoded, the kernel's are not:
+    U * sum |w||x|. IQ1's codes and shifts, 1 and 1/8 at most, may be summed separately: 9/7 of |w|.
+    A product of scales may be flushed, TINY times a dot product. An `undecided` code may differ by
+    one, scale * |w|, and then s is rounded differently. The distance from the float product is half
+    a step for each code, the rounding of 127 steps and of s to float16, and a whole block if its
+    largest number is too small to have an inverse.
     """
     layout, x = FORMATS[inputs["format"]], inputs["x"]
     q, scale, undecided = blocks_of(x, layout.block)
@@ -76,7 +76,7 @@ def as_ggml(inputs: Arguments, floats: Array) -> tuple[Arguments, Array, Array]:
     w = floats.astype(np.float64)
     offset = _offset(layout, inputs["weight"], w)
     apart = 9 / 7 if inputs["format"].startswith("IQ1") else 1.0
-    inside, outside = apart * np.abs(w - offset), np.abs(offset)  # what is multiplied by codes
+    inside, outside = apart * np.abs(w - offset), np.abs(offset)  # the factors of codes and of sums
     parts = x.shape[1] // layout.part
     rounded = U * (np.abs(codes) @ np.abs(w).T) + DOT * TINY * (2 * parts + 1)
     if not (half and layout.offset):
@@ -98,8 +98,8 @@ def as_ggml(inputs: Arguments, floats: Array) -> tuple[Arguments, Array, Array]:
 
 
 def halves(inputs: Arguments) -> tuple[Arguments, Array]:
-    """Of weights in F16: the inputs with activations in float16, and how far that moves the
-    product, half a unit of each one's last place."""
+    """For F16 weights: the inputs with activations in float16, and the bound on how far that moves
+    the product, half a unit in the last place of each activation."""
     x = inputs["x"].astype(np.float32)
     w = np.abs(FORMATS["F16"].dequantise(inputs["weight"])).astype(np.float64)
     step = (HALF * np.abs(x).astype(np.float64) + LEAST_HALF) @ w.T
@@ -107,7 +107,7 @@ def halves(inputs: Arguments) -> tuple[Arguments, Array]:
 
 
 def _offset(layout: Format, weight: Array, w: Array) -> Array:
-    """What of each element does not depend on its code, of formats that have that."""
+    """The value that each element adds to its code's product, in formats that have one."""
     blocks = np.array(weight).reshape(-1, layout.block_bytes)
     if layout.name in STORED:
         blocks[:, : STORED[layout.name]] = 0
@@ -118,5 +118,5 @@ def _offset(layout: Format, weight: Array, w: Array) -> Array:
 
 
 def _bytes(weight: Array) -> Array:
-    """As an F32 weight."""
+    """The weight as bytes of F32."""
     return weight.astype(np.float32).view(np.uint8).reshape(len(weight), -1)

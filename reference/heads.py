@@ -1,8 +1,8 @@
-"""Heads that stand apart, so that each can meet a matrix of its own, and together again.
+"""Transpose heads to the outer axis and back, so that each head is multiplied by its own matrix.
 
-Latent attention (DeepSeek-V2, arXiv 2405.04434) multiplies a part of each head's query by a matrix
-of that head, and what the head made of the values by another: linear_experts.py, whose tokens are
-rows of one head, then those of the next.
+Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434) multiplies a part of each head's
+query, and each head's sum of values, by a matrix of that head: linear_experts.py, for which the
+rows of each head are consecutive.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ JOINED = (
 
 
 def split_heads(x: Array, size: int) -> tuple[Array, Array]:
-    """out[h * tokens + t] = x[t, h, :size], and where the rows of each head end.
+    """out[h * tokens + t] = x[t, h, :size], and the end of each head's rows.
 
     x [tokens, heads, width], size at most width -> float64 [tokens * heads, size], int32 [heads].
     """
@@ -32,7 +32,7 @@ def split_heads(x: Array, size: int) -> tuple[Array, Array]:
 
 
 def merge_heads(y: Array, x: Array, whole: int) -> Array:
-    """out[t, h] = y[h * tokens + t], and behind it the last elements of x[t, h], up to `whole`.
+    """out[t, h] = y[h * tokens + t], followed by the last elements of x[t, h] up to width `whole`.
 
     y [tokens * heads, size], x [tokens, heads, width], whole from size to size + width -> float64
     [tokens, heads, whole].

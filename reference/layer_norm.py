@@ -1,4 +1,4 @@
-"""Layer normalisation (Ba, Kiros and Hinton, arXiv 1607.06450)."""
+"""LayerNorm (Ba, Kiros and Hinton, arXiv 1607.06450): (x - E[x]) / sqrt(Var[x] + eps) g + b."""
 
 import numpy as np
 
@@ -29,13 +29,13 @@ def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """Every other row or so lies far from zero, where a variance taken as E[x^2] - E[x]^2 fails. A
-    row of equal elements has to have an eps."""
+    """About every other row is far from zero, where E[x^2] - E[x]^2 as the variance cancels. A row
+    of equal elements needs an eps."""
     rng, shape = case.rng(), case.shape
     eps = max(some_eps(case, rng), 1e-12)
     x = some_rows(case, rng, eps)
     far = rng.random((shape["tokens"], 1)) < 0.5
-    with np.errstate(invalid="ignore"):  # infinities of both signs
+    with np.errstate(invalid="ignore"):  # infinities of opposite signs
         x = np.where(far, x + np.float32(1000) * x[:, :1], x)
     return {
         "x": x,
@@ -46,12 +46,12 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The mean is off by at most `shift`, when it is summed, subtracted, and what is left summed
-    again; so is each centred element, plus its own rounding.
+    """`shift` bounds the error of the mean, taken twice: the mean is subtracted, and that of the
+    rest again. Each centred element has it too, plus its own rounding.
 
     A shift of the mean adds its square to the variance (the centred elements sum to zero) and
-    takes nothing from it. The variance's own gamma(hidden + 4) is halved by the root; the division,
-    the root and two products follow, and the sum with the bias.
+    subtracts nothing. The root halves the variance's own gamma(hidden + 4); the division, the root
+    and two products follow, and the sum with the bias.
     """
     x, weight = inputs["x"].astype(np.float64), np.abs(inputs["weight"].astype(np.float64))
     n = x.shape[1]
@@ -91,7 +91,7 @@ OP = Op(
         {"tokens": 10, "hidden": 14_336},
     ),
     nan="token",
-    # of 2^16 elements the squares, of up to twice that from their mean, are summed in float32
+    # 2^16 squares of elements up to twice as far from their mean are summed in float32
     largest=2.0**54,
     laws=(
         alone(SIGNATURE, make),

@@ -1,10 +1,10 @@
-"""The linear layer: activations times a weight matrix kept in some weight format."""
+"""The linear layer, y = x W^T, with the weight matrix W in any weight format."""
 
 from functools import partial
 
 import numpy as np
 
-from reference.bounds import FACTOR, TINY, U, gamma, truncating
+from reference.bounds import FACTOR, TINY, U, gamma, gamma_truncated
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.formats.format import NO_INVERSE
@@ -20,14 +20,14 @@ from reference.quantise_activations import (
 )
 from reference.values import NOT_FINITE
 
-HALF = 32  # elements whose products tensor cores add by themselves
+HALF = 32  # consecutive elements whose products tensor cores accumulate
 
 
 def linear(x: Array, weight: Array, format: str) -> Array:
     """out = x W^T.
 
     x [tokens, hidden], weight uint8 [out, row_bytes] in `format` -> float64 [tokens, out]. A file
-    may hold an infinite scale or one that is NaN: outputs of its row are infinite or NaN.
+    may hold infinite scales or NaN, which make their row's outputs infinite or NaN.
     """
     w = FORMATS[format].dequantise(weight).astype(np.float64)
     return x.astype(np.float64) @ w.T
@@ -41,8 +41,8 @@ def make(case: Case) -> Arguments:
 
 
 def some_tokens(case: Case, rng: np.random.Generator, tokens: int, hidden: int) -> Array:
-    """Values of the case's kind; where that holds infinities or NaN every other row, the first one
-    too, has none, so that it shows what a weight's make of it."""
+    """Values of the case's kind; if it includes infinities or NaN, every other row, the first
+    included, is finite, so that effects of the weight are visible."""
     x = case.array(rng, tokens, hidden)
     if case.values in NOT_FINITE:
         x[::2] = case.finite(rng, *x[::2].shape)
@@ -50,26 +50,26 @@ def some_tokens(case: Case, rng: np.random.Generator, tokens: int, hidden: int) 
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A dot product of length K: gamma(K + 1) * sum |w||x|, in any order of summation. Each of
-    K products and K sums may be flushed."""
+    """A dot product of length K: gamma(K + 1) * sum |w||x|, in any order of summation. Each of K
+    products and K sums may be flushed to zero."""
     magnitude = linear(np.abs(inputs["x"]), *_absolute(inputs))
     return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + 2 * TINY * inputs["x"].shape[1]}
 
 
 def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) -> dict[str, Array]:
-    """The same of tensor cores, where an activation is a sum of two float16 or three bfloat16.
+    """For tensor cores that take an activation as a sum of two float16 or three bfloat16.
 
-    Products of parts are exact; those of HALF elements are added by instructions that may cut, at
-    least eight at a time (`truncating`), and halves by fused multiply-adds with a power of 2. An
-    element's parts are together less than 1 + 2^-7 times as large. Three bfloat16 have all of its
-    24 bits, two float16 22, unless the lower is subnormal: a half's largest element lies between
-    2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest. Subnormals may be flushed.
+    Products of parts are exact; those of HALF elements are added by instructions that may truncate,
+    at least eight at a time (`gamma_truncated`), and halves by fused multiply-adds with a power of
+    2. An element's parts sum to less than 1 + 2^-7 times its size. Three bfloat16 hold its 24 bits,
+    two float16 22, unless the lower is subnormal: a half's largest element is between 2^14 and
+    2^15, and none loses more than 2^-25, 2^-39 of the largest. Subnormals may be flushed.
     """
     x, hidden = np.abs(inputs["x"]).astype(np.float64), inputs["x"].shape[1]
     w = np.abs(FORMATS[inputs["format"]].dequantise(inputs["weight"])).astype(np.float64)
     fill = ((0, 0), (0, -hidden % HALF))
     over, met = (np.pad(a, fill).reshape(len(a), -(-hidden // HALF), HALF) for a in (x, w))
-    growth = (1 + truncating(parts * min(hidden, HALF), 8)) * (1 + gamma(over.shape[1]))
+    growth = (1 + gamma_truncated(parts * min(hidden, HALF), 8)) * (1 + gamma(over.shape[1]))
     size = (1 + 2.0**-7) * (growth * (1 + 2.0**-22) - 1) * (x @ w.T)
     cut = 2.0**-39 * (over.max(axis=2) @ met.sum(axis=2).T) if parts == 2 else 0.0
     flushed = TINY * (2 * hidden + parts * (x.sum(axis=1)[:, None] + w.sum(axis=1)[None]))
@@ -77,14 +77,14 @@ def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) ->
 
 
 def quantised_bound(x: Array, inputs: Arguments) -> Array:
-    """For a kernel on quantised activations x, against the product of those same activations.
+    """For a kernel on quantised activations x, relative to the product of those same activations.
 
-    Dots inside a part, what shares a scale, are exact integers, and so is the sum of x that meets a
-    part's offset: only products of scales, one fused multiply for each of the two and the sum over
-    parts round, gamma(terms + 3) * sum |term|. And weights of three factors or with an offset are
-    rounded once as they are decoded, the kernel's are not: U * sum |w||x|. A product of scales may
-    be flushed, which is TINY times a dot of at most DOT. With one scale for a superblock its parts
-    may be added as integers, too, and round less often. -> [tokens, out].
+    Dot products inside a part, the elements that share a scale, are exact integers, and so is the
+    sum of x that a part's offset multiplies: only products of scales, a fused multiply-add for each
+    of the two and the sum over parts round, gamma(terms + 3) * sum |term|. Weights of three factors
+    or with an offset are rounded once when decoded, the kernel's are not: U * sum |w||x|. A product
+    of scales may be flushed, TINY times a dot product of at most DOT. With one scale for a
+    superblock its parts may also be added as integers, with fewer roundings. -> [tokens, out].
     """
     layout = FORMATS[inputs["format"]]
     w = layout.dequantise(inputs["weight"]).astype(np.float64)
@@ -107,9 +107,9 @@ def _in_parts(rows: Array, parts: int) -> Array:
 
 
 def quantisation_step(scale: Array, inputs: Arguments) -> Array:
-    """How far quantised activations may move the product: half a step of x times |w|, and what
-    x * (1 / scale) is off by: at most 127 * 3 U < 2^-15 of a step. Of a block whose scale has no
-    inverse, all x is lost: less than 128 * 2^-128.
+    """How far quantising activations may move the product: half a step of x times |w|, and the
+    error of x * (1 / scale): at most 127 * 3 U < 2^-15 of a step. In a block whose scale has no
+    inverse all of x is lost: less than 128 * 2^-128.
 
     scale float32 [tokens, hidden / 32] -> [tokens, out].
     """
@@ -118,7 +118,7 @@ def quantisation_step(scale: Array, inputs: Arguments) -> Array:
 
 
 def to_bf16(inputs: Arguments) -> Arguments:
-    """x and the weight rounded to bfloat16, the latter as an F32 weight."""
+    """x and the weight rounded to bfloat16, the latter as F32 bytes."""
     bf16 = FORMATS["BF16"]
     w = bf16.dequantise(bf16.quantise(FORMATS[inputs["format"]].dequantise(inputs["weight"])))
     x = bf16.dequantise(bf16.quantise(inputs["x"]))
@@ -127,28 +127,27 @@ def to_bf16(inputs: Arguments) -> Arguments:
 
 
 def bf16_bound(inputs: Arguments) -> Array:
-    """For a kernel on bfloat16 numbers, against the product of those same numbers.
+    """For a kernel on bfloat16 numbers, relative to the product of those same numbers.
 
     Products of two are exact in float32; they are added in any order, by instructions that may add
-    many at once and cut instead of rounding. Those of CPUs take subnormal inputs and results for
-    zero: TINY for each sum, and TINY times the other factor for each input. -> [tokens, out].
+    many at once and truncate. Those of CPUs flush subnormal inputs and results: TINY for each sum,
+    and TINY times the other factor for each input. -> [tokens, out].
     """
     x = np.abs(inputs["x"]).astype(np.float64)
     weight, float32 = _absolute(inputs)
     w = FORMATS[float32].dequantise(weight).astype(np.float64)
     flushed = TINY * (2 * x.shape[1] + x.sum(axis=1)[:, None] + w.sum(axis=1)[None])
-    return np.asarray(truncating(x.shape[1]) * (x @ w.T) + flushed)
+    return np.asarray(gamma_truncated(x.shape[1]) * (x @ w.T) + flushed)
 
 
 def bf16_step(inputs: Arguments) -> Array:
-    """How far rounding x and the weight to bfloat16's eight bits may move the product.
-    -> [tokens, out]."""
+    """How far rounding x and the weight to bfloat16 may move the product. -> [tokens, out]."""
     magnitude = linear(np.abs(inputs["x"]), *_absolute(inputs))
     return np.asarray(((1 + 2.0**-8) ** 2 - 1) * magnitude + TINY * 2 * inputs["x"].shape[1])
 
 
 def as_int8(inputs: Arguments, rounding: str = "int8") -> tuple[Arguments, Array, Array]:
-    """Of Op.rounded, for activations in blocks of int8."""
+    """Op.rounded for activations in blocks of int8."""
     q, scale, _ = ROUNDINGS[rounding](inputs["x"])
     exact = {**inputs, "x": dequantise_activations(q, scale)}
     return exact, quantised_bound(exact["x"], inputs), quantisation_step(scale, inputs)
@@ -158,19 +157,19 @@ as_int8_256 = partial(as_int8, rounding="int8_256")
 
 
 def linear_of_quantised(x: Array, weight: Array, format: str) -> Array:
-    """What linear gives on activations that were quantised to int8 first, as the format has it."""
+    """linear with activations that are quantised to int8 first, as for the weight's format."""
     q, scale, _ = ROUNDINGS[rounding_for(format)](x)
     return linear(dequantise_activations(q, scale), weight, format)
 
 
 def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
-    """Of Op.rounded, for activations and weights in bfloat16."""
+    """Op.rounded for activations and weights in bfloat16."""
     exact = to_bf16(inputs)
     return exact, bf16_bound(exact), bf16_step(inputs)
 
 
 def rounded_by_ggml(inputs: Arguments) -> tuple[Arguments, Array, Array]:
-    """Of Op.rounded, for activations as ggml's products round them, by the weight's format."""
+    """Op.rounded for activations in ggml's format for the weight."""
     layout = FORMATS[inputs["format"]]
     if layout.name == "BF16":
         return as_bf16(inputs)
@@ -181,7 +180,7 @@ def rounded_by_ggml(inputs: Arguments) -> tuple[Arguments, Array, Array]:
 
 
 def _absolute(inputs: Arguments) -> tuple[Array, str]:
-    """The weight's magnitudes, as an F32 weight."""
+    """The weight's magnitudes, as F32 bytes."""
     w = FORMATS[inputs["format"]].dequantise(inputs["weight"])
     return np.abs(w).view(np.uint8), "F32"
 
@@ -209,8 +208,7 @@ OP = Op(
     cost=cost,
     formats=tuple(FORMATS),
     fit=whole_blocks,
-    # the least there is; more tokens than a kernel holds at once, and a hidden that it has to cut;
-    # sizes of models
+    # the smallest sizes; more tokens and a larger hidden than a kernel's tile; sizes of models
     corners=(
         {"tokens": 0, "hidden": 33, "out": 5},
         {"tokens": 1, "hidden": 1, "out": 1},

@@ -1,4 +1,4 @@
-"""The linear layer of a mixture of experts: every token by the weights of its own expert."""
+"""The linear layer of a mixture of experts (grouped GEMM): y_t = x_t W_e^T, e the expert of t."""
 
 from collections.abc import Callable
 
@@ -28,13 +28,13 @@ def linear_experts(
     linear: Callable[[Array, Array, str], Array] = linear,
 ) -> Array:
     """out = x W_e^T, where tokens ends[e - 1] to ends[e] are those of expert e, and the first
-    expert's begin at 0. W_e is weight[slots[e]]: not all need be held. Slots and weights of experts
-    without a token are not read.
+    expert's begin at 0. W_e is weight[slots[e]]: not all need be in memory. Slots and weights of
+    experts without tokens are not read.
 
     `linear` may be one on quantised activations.
-    x [tokens, hidden], each token once for every expert that it goes to, as sort_by_expert lays
-    them; ends int32 [experts]; weight uint8 [held, out, row_bytes] in `format`; slots int32
-    [experts] -> float64 [tokens, out].
+    x [tokens, hidden], each token once for each of its experts, in the order of sort_by_expert;
+    ends int32 [experts]; weight uint8 [held, out, row_bytes] in `format`; slots int32 [experts] ->
+    float64 [tokens, out].
     """
     out = np.zeros((len(x), weight.shape[1]))
     for expert, begin, end in runs(ends):
@@ -43,20 +43,20 @@ def linear_experts(
 
 
 def runs(ends: Array) -> list[tuple[int, int, int]]:
-    """(expert, begin, end) of those that have tokens."""
+    """(expert, begin, end) of experts that have tokens."""
     begins = [0, *ends[:-1].tolist()]
     return [(e, b, n) for e, (b, n) in enumerate(zip(begins, ends.tolist(), strict=True)) if b < n]
 
 
 def make(case: Case) -> Arguments:
-    """Of a large weight the matrices that are not zero are those of experts that have tokens."""
+    """In a large weight only matrices of experts that have tokens are nonzero."""
     rng, shape = case.rng(), case.shape
     x = dense.some_tokens(case, rng, shape["tokens"], shape["hidden"])
     held, out, hidden = shape["held"], shape["out"], shape["hidden"]
     known = case.some_of(held, out * hidden)
     rows = case.weight(rng, len(known) * out, hidden).reshape(len(known), out, -1)
     weight = rows
-    if len(known) < held:  # the others are zero, and never touched
+    if len(known) < held:  # other matrices are zero pages, never touched
         weight = np.zeros((held, *rows.shape[1:]), np.uint8)
         weight[known] = rows
     able = rng.permutation(shape["experts"])[: len(known)]
@@ -70,8 +70,8 @@ def make(case: Case) -> Arguments:
 
 
 def some_counts(case: Case, rng: np.random.Generator, tokens: int, experts: int) -> Array:
-    """How many tokens each expert has: as many experts as can be have one, and the rest goes
-    anywhere, or to few; where tokens are fewer, any experts have them."""
+    """Numbers of tokens by expert: each of the experts has one, if there are enough tokens, and the
+    rest goes to any or to few of them."""
     counts = np.zeros(experts, np.int64)
     counts[rng.permutation(experts)[:tokens]] = 1
     liked = rng.random(experts) ** (1, 8)[case.seed % 2]
@@ -79,7 +79,7 @@ def some_counts(case: Case, rng: np.random.Generator, tokens: int, experts: int)
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """linear's of each run."""
+    """linear's for each run."""
     out = np.zeros_like(expected["out"])
     for own, begin, end in by_run(inputs):
         out[begin:end] = dense.bound(own, {"out": expected["out"][begin:end]})["out"]
@@ -87,7 +87,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 
 def by_run(inputs: Arguments) -> list[tuple[Arguments, int, int]]:
-    """linear's inputs for each expert that has tokens, and which these are."""
+    """linear's inputs for each expert that has tokens, and the range of these tokens."""
     x, weight, slots, ends = (inputs[name] for name in ("x", "weight", "slots", "ends"))
     of_all = {"format": inputs["format"]}
     return [
@@ -97,7 +97,7 @@ def by_run(inputs: Arguments) -> list[tuple[Arguments, int, int]]:
 
 
 def rounded_as(of_linear: Rounded) -> Rounded:
-    """Of Op.rounded: linear's of each run."""
+    """Op.rounded: linear's for each run."""
 
     def rounded(inputs: Arguments) -> tuple[Arguments, Array, Array]:
         x = np.zeros(inputs["x"].shape)
@@ -113,7 +113,7 @@ def rounded_as(of_linear: Rounded) -> Rounded:
 def unfit_ends(inputs: Arguments) -> str:
     ends, tokens = inputs["ends"], len(inputs["x"])
     if (np.diff(ends, prepend=0) < 0).any() or ends[-1] != tokens:
-        return f"ends do not ascend to the {tokens} tokens"
+        return f"ends are not ascending up to the {tokens} tokens"
     return ""
 
 
@@ -125,8 +125,8 @@ def complaint(inputs: Arguments) -> str:
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Of weights those of experts that have tokens: as many as can be, which is so in a step of one
-    token, and for many nearly so."""
+    """The weights read are those of as many experts as can have tokens: exact for a step of one
+    token, and nearly so for many."""
     tokens, hidden, out = shape["tokens"], shape["hidden"], shape["out"]
     row = FORMATS[format or "F32"].row_bytes(hidden)
     weight = min(tokens, shape["experts"]) * out * row
@@ -154,8 +154,8 @@ OP = Op(
     cost=cost,
     formats=tuple(FORMATS),
     fit=fit,
-    # the least there is; runs of more tokens than a kernel holds at once, and a hidden that it has
-    # to cut; more experts than any model has
+    # the smallest sizes; runs of more tokens and a larger hidden than a kernel's tile; more experts
+    # than any model has
     corners=(
         {"tokens": 0, "experts": 3, "hidden": 33, "out": 5, "held": 3},
         {"tokens": 1, "experts": 1, "hidden": 1, "out": 1, "held": 1},

@@ -1,5 +1,5 @@
-"""Log-probabilities in 16 bits, as llama.cpp keeps those of a base run, and the KL divergence of
-another model's logits from them."""
+"""Log-probabilities in 16 bits, as llama.cpp stores a base run's, and the KL divergence from them
+to another model's logits, sum p (ln p - ln q) (Kullback and Leibler, 1951)."""
 
 import numpy as np
 
@@ -11,25 +11,25 @@ from reference.samplers.distribution import (
     ON_LOGITS,
     SIZES,
     U64,
-    no_number,
+    no_token,
     plateau,
     some_logits,
     total_error,
 )
 
-STEPS = 65535  # between the codes of the least and the likeliest token
-DEEPEST = 16.0  # nats below the likeliest token; what is deeper is not told apart
-FORGOTTEN = -16.0  # a log-probability from which on a token counts for nothing
+STEPS = 65535  # the likeliest token's code
+DEEPEST = 16.0  # nats below the likeliest token, where log-probabilities are clipped
+FORGOTTEN = -16.0  # tokens with ln p <= -16 are skipped
 
 
 def quantise_log_probabilities(logits: Array) -> tuple[Array, Array]:
     """code = (logit - low) / scale to the nearest, ties to even, with low = max(min, max - 16) and
-    scale = (max - low) / 65535; a token's log-probability is then scale * code + least, where
-    least = low - log_sum_exp.
+    scale = (max - low) / 65535; a token's log-probability is then scale * code + least, where least
+    = low - log_sum_exp.
 
-    logits float32 [vocab] -> codes uint16 [vocab], line [2] of scale and least in nats. Codes and
-    scale are defined in float32, so that every correct kernel gives the same bits. Logits that are
-    (almost) all the same have scale 0 and codes 0.
+    logits float32 [vocab] -> codes uint16 [vocab], line [2]: scale and least in nats. Codes and
+    scale are defined in float32, so that every correct kernel gives the same bits. (Almost) equal
+    logits have scale 0 and codes 0.
     """
     top = logits.max()
     low = np.maximum(logits.min(), top - np.float32(DEEPEST))
@@ -46,19 +46,19 @@ def quantise_log_probabilities(logits: Array) -> tuple[Array, Array]:
 
 
 def decoded(codes: Array, line: Array) -> Array:
-    """Log-probabilities float64 [vocab]."""
+    """Dequantised log-probabilities, float64 [vocab]."""
     scale, least = line.astype(np.float64)
     return np.asarray(scale * codes + least)
 
 
 def kl_divergence(logits: Array, codes: Array, line: Array) -> Array:
-    """sum p (ln p - ln q) in nats over the tokens with ln p > -16, where p is what the codes say
-    and q the softmax of the logits.
+    """sum p (ln p - ln q) in nats over the tokens with ln p > -16, where p is decoded from the
+    codes and q is the softmax of the logits.
 
-    logits float32 [vocab], codes uint16 [vocab], line float32 [2] -> float64 [1]. Kullback and
-    Leibler 1951, cut off as llama.cpp's perplexity tool has it: clipping has made what lies deeper
-    likelier than it was. So p need not sum to one, and the result is at least S ln S, where
-    S is the sum of p over the tokens that count, which may be a little below zero.
+    logits float32 [vocab], codes uint16 [vocab], line float32 [2] -> float64 [1]. The cutoff is
+    that of llama.cpp's perplexity tool: clipping raised the probabilities of the skipped tokens. So
+    p need not sum to one, and the result is at least S ln S, with S the sum of p over the tokens
+    that count, which may be slightly negative.
     """
     base, fitted = decoded(codes, line), logits.astype(np.float64)
     top = fitted.max()
@@ -73,14 +73,14 @@ def make_quantise(case: Case) -> Arguments:
 
 
 def bound_quantise(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero where the definition fixes every bit; of `least` the sum's error, which its logarithm
-    makes absolute, and the rounding to float32."""
+    """Zero where the definition fixes every bit; for `least` the sum's relative error, which the
+    logarithm makes absolute, and the rounding to float32."""
     least = total_error(inputs["logits"]) + 8 * U64 + U * np.abs(expected["line"][1]) + TINY
     return {"codes": np.zeros(expected["codes"].shape), "line": np.array([0, least])}
 
 
 def make_divergence(case: Case) -> Arguments:
-    """The base is of other logits, or in half of all cases of nearly the same."""
+    """The base has other logits, or in half of all cases nearly the same."""
     rng, vocab = case.rng(), case.shape["vocab"]
     logits, other = case.array(rng, vocab), case.array(rng, vocab)
     if vocab > max(SIZES):
@@ -92,9 +92,9 @@ def make_divergence(case: Case) -> Arguments:
 
 
 def bound_divergence(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A term's error is that of ln p and ln q, and p's own, which exp makes of ln p's; where ln p
-    is nearer to the cut than its rounding, the whole term is in doubt. A code of 0 is `least`, not
-    rounded. ln q is (logit - max) - ln sum. Squares of errors are left to a thousandth on top."""
+    """A term has the errors of ln p, ln q and p, which exp derives from ln p's; if ln p is nearer
+    to the cutoff than its rounding, the whole term is in doubt. Code 0 is `least`, unrounded. ln q
+    is (logit - max) - ln sum. Second-order errors are covered by a factor of 1.001."""
     codes, line = inputs["codes"], inputs["line"]
     base = decoded(codes, line)
     depth = inputs["logits"].astype(np.float64) - np.float64(inputs["logits"].max())
@@ -118,7 +118,7 @@ def complaint(inputs: Arguments) -> str:
     for name in ("line", "logits"):
         if not np.isfinite(inputs[name]).all():
             return f"{name} holds NaN or infinity"
-    return no_number(inputs)
+    return no_token(inputs)
 
 
 def cost_quantise(shape: Shape, format: str | None) -> Cost:
@@ -138,7 +138,7 @@ OPS = (
         make=make_quantise,
         bound=bound_quantise,
         cost=cost_quantise,
-        complaint=no_number,
+        complaint=no_token,
         laws=laws.QUANTISE,
     ),
     Op(

@@ -1,5 +1,5 @@
-"""The input of a multi-token prediction block (DeepSeek-V3, arXiv 2412.19437, equation 21), in
-reference ops alone."""
+"""The input of a multi-token prediction block (DeepSeek-V3, arXiv 2412.19437, equation 21): h' = M
+[RMSNorm(Emb(t_next)); RMSNorm(h)], in reference ops."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,13 +13,13 @@ from reference.rms_norm import rms_norm
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def joined(
+def mtp_input(
     h: Array, following: Array, weights: Mapping[str, Any], norms: Mapping[str, Array], eps: float
 ) -> Array:
     """M [norm(embedding of the following token), norm(h)], of block 0.
 
-    h [tokens, hidden], what the model's head reads behind each token; following int32 [tokens], the
-    tokens behind those -> float64 [tokens, hidden].
+    h [tokens, hidden], the main model's last hidden states; following int32 [tokens], the token
+    after each -> float64 [tokens, hidden].
     """
     table, matrix = weights["token_embd.weight"], weights["blk.0.nextn.eh_proj.weight"]
     after = embedding(following, table.data, table.format)

@@ -1,7 +1,7 @@
-"""What an op is: a formula, its arguments in words, and how a kernel of it is judged.
+"""The type of an op: its formula, its arguments, and how kernels of it are judged.
 
-An op's file holds its formula first and its `Op` row last; `reference.table.OPS` lists the rows.
-Everything downstream (argument checks, the kernels' calling convention, cases, `assay op`) is
+An op's file begins with its formula and ends with its `Op` row; `reference.table.OPS` lists the
+rows. Everything downstream (argument checks, the kernels' calling convention, cases, `assay op`) is
 derived from the row, so a shape is written down once.
 """
 
@@ -22,14 +22,14 @@ Shape = Mapping[str, int]
 Arguments = dict[str, Any]
 Bound = Callable[[Arguments, dict[str, Array]], dict[str, Array]]
 Rounded = Callable[[Arguments], tuple[Arguments, Array, Array]]
-Apply = Callable[[Arguments], dict[str, Array]]  # a candidate's outputs for any legal inputs
+Apply = Callable[[Arguments], dict[str, Array]]  # runs a candidate on any legal inputs
 
 DTYPES: dict[str, type] = {
     "f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8,
     "u16": np.uint16, "u32": np.uint32, "i32": np.int32, "i64": np.int64, "u64": np.uint64,
 }  # fmt: skip
 
-POLICIES = "element", "token", "domain"  # of NaN
+POLICIES = "element", "token", "domain"  # for NaN
 
 _ARGUMENT = re.compile(r"(\w+): (\w+)(?:\[([\w/* ]+)\])?")
 
@@ -54,7 +54,7 @@ class Argument:
         return f"{self.name}: {self.dtype}" + (f"[{' '.join(self.axes)}]" if self.axes else "")
 
     def dims(self, shape: Shape, format: str | None = None) -> tuple[int, ...]:
-        """The array's dimensions for named sizes; the last one in bytes if dtype is `format`."""
+        """The array's dimensions for named sizes; the last in bytes if the dtype is `format`."""
         dims = [size_of(axis, shape) for axis in self.axes]
         if self.dtype == "format":
             dims[-1] = FORMATS[format or "F32"].row_bytes(dims[-1])
@@ -62,7 +62,7 @@ class Argument:
 
 
 def size_of(axis: str, shape: Shape) -> int:
-    """The size of an axis, as arguments name it, where these names have these sizes."""
+    """The size of an axis expression for these sizes of its names."""
     if axis.isdigit():
         return int(axis)
     if "*" in axis:
@@ -73,7 +73,7 @@ def size_of(axis: str, shape: Shape) -> int:
 
 @cache
 def parse_signature(text: str) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-    """`"x: f32[tokens hidden], eps: f64 -> out: f32[tokens hidden]"` as (inputs, outputs)."""
+    """Parse `"x: f32[tokens hidden], eps: f64 -> out: f32[tokens hidden]"` to (inputs, outputs)."""
     sides = text.split(" -> ")
     if len(sides) != 2:
         raise ValueError(f"a signature has one ' -> ': {text!r}")
@@ -92,22 +92,22 @@ def parse_signature(text: str) -> tuple[tuple[Argument, ...], tuple[Argument, ..
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one call must do at least: bytes that must move and arithmetic operations."""
+    """The least work of one call: bytes that must move and arithmetic operations."""
 
     bytes: float
     operations: float
 
 
-LARGE = 2**20  # elements of a weight of which the rows are sampled
-SAMPLED = 64  # rows of such a weight that are not zero
-HELD = 2**23  # elements, about, of the matrices of such a weight that are not zero
+LARGE = 2**20  # elements above which rows of a weight are sampled
+SAMPLED = 64  # approximate number of nonzero rows of a large weight
+HELD = 2**23  # approximate number of elements in nonzero matrices of a large weight
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One point of an op's domain; the same case always gives the same arguments.
 
-    `largest` is the magnitude that values of the kind "huge" reach: where the op's domain ends.
+    `largest` is the magnitude that values of the kind "huge" reach: the end of the op's domain.
     """
 
     shape: Shape
@@ -125,24 +125,25 @@ class Case:
         return x * np.float32(self.largest) if self.values == "huge" else x
 
     def in_range(self) -> "Case":
-        """This case, with ordinary numbers where it has infinities or NaN."""
+        """This case, with ordinary numbers instead of infinities and NaN."""
         return self if self.values in FINITE else replace(self, values="normal")
 
     def finite(self, rng: np.random.Generator, *dims: int) -> Array:
-        """The same for an argument that may not hold infinities or NaN: ordinary numbers then."""
+        """`array` for an argument that must be finite: ordinary numbers replace the others."""
         return self.in_range().array(rng, *dims)
 
     def weight(self, rng: np.random.Generator, rows: int, elements: int) -> Array:
-        """uint8 [rows, row_bytes] in this case's format, as a file may hold them: some are as large
-        as its kind of values, and some scales infinite or NaN if the kind is.
+        """uint8 [rows, row_bytes] in this case's format, as files may hold them: some rows have the
+        magnitude of its kind of values, and some scales are infinite or NaN if the kind is.
 
-        Of a large weight all but `sampled(rows, elements)` are zero, and are never touched here.
+        In a large weight all rows but `sampled(rows, elements)` are zero pages, never touched here.
         """
         assert self.format is not None
         layout, chosen = FORMATS[self.format], self.sampled(rows, elements)
-        drawn = layout.drawn(self.finite(rng, len(chosen), elements), rng)
+        drawn = layout.random_rows(self.finite(rng, len(chosen), elements), rng)
         if self.values in NOT_FINITE:
-            drawn = layout.spoilt(drawn, np.inf if self.values == "infinite" else np.nan, rng)
+            scale = np.inf if self.values == "infinite" else np.nan
+            drawn = layout.with_scale(drawn, scale, rng)
         if len(chosen) == rows:
             return drawn
         weight = np.zeros((rows, layout.row_bytes(elements)), np.uint8)
@@ -150,8 +151,8 @@ class Case:
         return weight
 
     def sampled(self, rows: int, elements: int) -> Array:
-        """Which rows of a weight are judged: all, or of a large one some at random, some side by
-        side, the first and the last."""
+        """The rows of a weight that are judged: all, or of a large one the first, the last, a run
+        of adjacent rows and some at random."""
         if rows * elements <= LARGE or rows <= SAMPLED:
             return np.arange(rows)
         rng = np.random.default_rng([self.seed, rows, elements])
@@ -160,7 +161,7 @@ class Case:
         return np.union1d([0, rows - 1], np.concatenate([together, apart]))
 
     def some_of(self, count: int, elements: int) -> Array:
-        """Which of so many matrices are not zero: all, or of large ones some, the last too."""
+        """The matrices that are not zero: all, or of large ones some, the last included."""
         if count * elements <= LARGE or count == 0:
             return np.arange(count)
         few = min(count, max(2, HELD // elements))
@@ -177,11 +178,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What is true of an op beyond its formula at single points, such as causality.
+    """A property of an op that goes beyond single points of its formula, such as causality.
 
-    `broken(apply, case)` gives a candidate whatever inputs the law is about, at sizes and values
-    near the case's, and says what it found violated; "" if nothing. `formats`: those of the
-    op's that it is about, all if none is named; `float32`: of kernels that round no input.
+    `broken(apply, case)` runs a candidate on inputs of its own, at sizes and values near the
+    case's, and returns the violation it found, or "". `formats`: the formats of the op to which it
+    applies, all if empty; `float32`: only for kernels that round no input.
     """
 
     name: str
@@ -190,16 +191,16 @@ class Law:
     float32: bool = False
 
 
-def nothing(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+def no_alternatives(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {}
 
 
-def none(inputs: Arguments) -> str:
+def no_complaint(inputs: Arguments) -> str:
     return ""
 
 
 def out_of_range(name: str, indices: Array, size: int) -> str:
-    """The first index that is not in [0, size), as a complaint."""
+    """A complaint about the first index that is not in [0, size), or ""."""
     bad = indices[(indices < 0) | (indices >= size)]
     return f"{name} holds {bad[0]}, not in 0 to {size - 1}" if bad.size else ""
 
@@ -213,30 +214,30 @@ class Op:
     """One row of the table.
 
     - `reference(**inputs)` returns the output array, or a tuple in the order of the outputs.
-    - `axes` gives the awkward sizes of each named axis; `fit` turns any sizes into legal ones;
+    - `axes` lists the awkward sizes of each named axis; `fit` rounds any sizes to legal ones;
       `corners` are combinations that every trial includes.
-    - `make(case)` gives the inputs of a case.
-    - `bound(inputs, expected)` gives, per output, the largest |error| of a correct kernel,
+    - `make(case)` returns the inputs of a case.
+    - `bound(inputs, expected)` returns, per output, the largest |error| of a correct kernel,
       elementwise; zero demands equality. It is derived from the arithmetic, never tuned.
-    - `also(inputs, expected)` gives, per output, further values as right as the expected ones,
-      along a new first axis: where a decision is nearer to its threshold than rounding can tell.
+    - `also(inputs, expected)` returns, per output, other values as right as the expected ones,
+      along a new first axis: for decisions that are nearer to a threshold than rounding errors.
     - `rounded` is for kernels that round the inputs, by what they round them to ("int8", "bf16"):
-      the inputs as rounded, the bound on the output for those, and how far it may move by rounding.
-    - `bounds` has what `bound` is for kernels that take their inputs as they are, but compute by
-      other means than float32, by the kernel's `activations` ("f16x2").
-    - `complaint(inputs)` says what is wrong with values that no kernel checks, such as an index
-      out of range; "" if nothing is.
-    - `cost(shape, format)` gives the roofline.
-    - `nan` is the policy: "element" (a NaN stays in its element), "token" (it makes that
-      token's output NaN and touches no other token) or "domain" (NaN is no legal input). Where it
-      is not "domain", infinities are legal too and give what the reference gives.
-    - `largest` is where the domain ends: magnitudes of inputs up to there keep the bound.
+      the inputs as rounded, the bound on the output for those, and how far rounding may move it.
+    - `bounds` replaces `bound` for kernels that take their inputs unrounded but do not compute in
+      plain float32, by the kernel's `activations` ("f16x2").
+    - `complaint(inputs)` returns an error in values that no kernel checks, such as an index out of
+      range, or "".
+    - `cost(shape, format)` returns the cost for the roofline.
+    - `nan` is the policy: "element" (a NaN stays in its element), "token" (it makes that token's
+      output NaN and affects no other token) or "domain" (NaN is no legal input). Except for
+      "domain", infinities are legal too, with the reference's results.
+    - `largest` is the end of the domain: the bound holds for inputs of magnitudes up to it.
     - `varying` names the axes whose sizes change from step to step: a kernel serves any up to the
-      largest that was tried. Of the others it serves the small ones that cases sample and, beyond
-      them, just those combinations that were tried.
+      largest tried. Of other axes it serves the small sizes that cases sample and, beyond them,
+      only the combinations that were tried.
     - `separate` names an axis of the weight's rows along which outputs depend on the same slice of
       the inputs alone, so that some rows of a large weight can be judged instead of all.
-    - `laws` are what else is true of it; the judge runs them.
+    - `laws` are further properties, which the judge tests.
     """
 
     name: str
@@ -250,10 +251,10 @@ class Op:
     values: tuple[str, ...] = FINITE
     fit: Callable[[Shape, str | None], Shape] = same_shape
     corners: Sequence[Shape] = ()
-    also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = nothing
+    also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = no_alternatives
     rounded: Mapping[str, Rounded] = field(default_factory=dict)
     bounds: Mapping[str, Bound] = field(default_factory=dict)
-    complaint: Callable[[Arguments], str] = none
+    complaint: Callable[[Arguments], str] = no_complaint
     nan: str = "domain"
     largest: float = LARGEST
     varying: tuple[str, ...] = ("tokens",)
@@ -271,7 +272,7 @@ class Op:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of values that are legal: `values`, and by the NaN policy those not finite."""
+        """The legal kinds of values: `values`, and non-finite ones unless NaN is out of domain."""
         return self.values if self.nan == "domain" else (*self.values, *NOT_FINITE)
 
     def expected(self, inputs: Arguments) -> dict[str, Array]:
@@ -286,7 +287,7 @@ class Op:
     def case(
         self, shape: Shape, values: str = "normal", seed: int = 0, format: str | None = None
     ) -> Case:
-        """A legal case near the wanted one; errors name the op, what was got and what fits."""
+        """A legal case near the requested one; errors name the op, the value and the legal ones."""
         if unknown := set(shape) - set(self.axes):
             raise ValueError(f"{self.name} has no axis {sorted(unknown)[0]!r}: {list(self.axes)}")
         if self.formats and format not in self.formats:
@@ -301,9 +302,9 @@ class Op:
     def quick_cases(
         self, format: str | None = None, count: int = 30, secret: int | None = None
     ) -> list[Case]:
-        """A sample of the awkward sizes and kinds of values, each kind at least once, and the
-        corners; the same one always, or another for each `secret`: there one in four has a size
-        that varies anywhere up to the largest, and few of all else."""
+        """Cases of random awkward sizes, each kind of values at least once, and the corners; the
+        same ones always, or others for each `secret`: then one in four has a `varying` axis of any
+        size up to the largest, and small sizes of the others."""
         start = 0 if secret is None else secret % 2**31
         rng = np.random.default_rng(len(self.name) if secret is None else secret)
 

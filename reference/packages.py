@@ -1,7 +1,7 @@
-"""What other packages bring by entry points: ops of their own, and kernels (kernels/packages.py).
+"""Ops and kernels of other packages, found by entry points (kernels: kernels/packages.py).
 
-Nothing of them is imported before something is asked for that is not ours. A package that cannot be
-used has a complaint, one line that names it, and the others are not the worse for it.
+A package is imported only when something that is not ours is requested. A package that fails has a
+complaint, one line that names it; others are not affected.
 """
 
 import importlib.util
@@ -16,13 +16,13 @@ from typing import Any
 from reference.op import Op
 
 OPS_GROUP = "assay.ops"
-NAME = re.compile(r"[\w.-]+")  # with which a requirement begins
+NAME = re.compile(r"[\w.-]+")  # the package name at the start of a requirement
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution that brings something: its name and version, what its code is imported as,
-    and the versions of what it requires."""
+    """A distribution with an entry point: its name and version, its import name, and the versions
+    of its requirements."""
 
     name: str
     version: str
@@ -47,12 +47,12 @@ def _requires(found: Distribution) -> Iterable[str]:
             try:
                 yield f"{name[0]} {version(name[0])}"
             except PackageNotFoundError:
-                continue  # of an extra that is not asked for
+                continue  # belongs to an extra
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
-    """One row that a package brings, by the entry point of this name."""
+class PackageRow:
+    """One row of a package, from the entry point of this name."""
 
     package: Package
     entry: str
@@ -61,43 +61,43 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What all packages bring to a group, and a line for each that could not be used."""
+    """The rows of all packages in a group, and a complaint for each that failed."""
 
-    rows: tuple[Brought, ...]
+    rows: tuple[PackageRow, ...]
     complaints: tuple[str, ...]
 
 
-STAMPS: dict[str, int] = {}  # of each file of the packages, by its path: as before their import
-PACKAGES: dict[str, Package] = {}  # by what they are imported as
+STAMPS: dict[str, int] = {}  # ctime of each file of the packages before import, by path
+PACKAGES: dict[str, Package] = {}  # by import name
 
 
 @cache
 def load(group: str) -> Loaded:
-    """Import what the group's entry points name: each a row, or several in a list or tuple."""
-    rows, complaints = list[Brought](), list[str]()
+    """Import the group's entry points: each is a row, or a list or tuple of rows."""
+    rows, complaints = list[PackageRow](), list[str]()
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         package = Package.of(entry)
         _stamp(package)
         try:
             value = entry.load()
-        except (Exception, SystemExit) as error:  # whatever its authors did
+        except (Exception, SystemExit) as error:  # third-party code
             why = " ".join(f"{type(error).__name__}: {error}".split())
             complaints.append(f"package {package}: {entry.value} cannot be imported: {why}")
             continue
         found = value if isinstance(value, list | tuple) else (value,)
-        rows += [Brought(package, entry.name, row) for row in found]
+        rows += [PackageRow(package, entry.name, row) for row in found]
     return Loaded(tuple(rows), tuple(complaints))
 
 
 def _stamp(package: Package) -> None:
-    """Note its files before anything of them is imported."""
+    """Record the package's files before it is imported."""
     if package.module not in PACKAGES:
         PACKAGES[package.module] = package
         STAMPS.update({str(p): p.stat().st_ctime_ns for p in files_of(package.module)})
 
 
 def files_of(module: str) -> list[Path]:
-    """The files of a package: all in its folder but bytecode, or its only one."""
+    """The files of a package: all in its folder but bytecode, or its single module."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -110,9 +110,9 @@ def files_of(module: str) -> list[Path]:
     return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
 
 
-def ops_beside(ours: Mapping[str, Op]) -> tuple[dict[str, Op], dict[str, Package], list[str]]:
-    """By name the ops of packages, and who brings each; and complaints, of those among others whose
-    name is taken."""
+def find_ops(ours: Mapping[str, Op]) -> tuple[dict[str, Op], dict[str, Package], list[str]]:
+    """The ops of packages by name, and the package of each; and complaints, for example about names
+    already taken."""
     loaded, ops, packages = load(OPS_GROUP), dict[str, Op](), dict[str, Package]()
     complaints = list(loaded.complaints)
     for brought in loaded.rows:

@@ -1,6 +1,6 @@
-"""Activations as int8, as linear wants them for quantised weights: blocks of 32 with one float32
-scale (ggml's Q8_0, its scale kept in float32; and ggml's Q8_1 sum, kept as an integer), or of 256
-for weights in superblocks (ggml's Q8_K)."""
+"""Quantise activations to int8 for `linear` on quantised weights, q = round(x / s), s = max|x| /
+127: blocks of 32 (ggml's Q8_0 with a float32 scale, and Q8_1's sum as an integer), or of 256 for
+weights in superblocks (ggml's Q8_K)."""
 
 from dataclasses import replace
 
@@ -28,11 +28,11 @@ def quantise_activations(x: Array) -> tuple[Array, Array, Array]:
 
 
 def quantise_activations_256(x: Array) -> tuple[Array, Array, Array]:
-    """The same with one scale for 256 elements, as ggml's Q8_K has it for weights in superblocks.
+    """The same with one scale for 256 elements, as in ggml's Q8_K, for weights in superblocks.
 
     x float32 [tokens, hidden] -> q int8 [tokens, hidden], scale float32 [tokens, hidden / 32],
-    total int32 [tokens, hidden / 32]: the scale stands at each of its eight blocks, so that who
-    reads blocks of 32 may read these. The last 256 may be fewer.
+    total int32 [tokens, hidden / 32]: the scale is repeated for each block of 32, so that readers
+    of blocks of 32 can use these. The last block may have fewer than 256 elements.
     """
     return _quantised(x, SUPERBLOCK)
 
@@ -56,12 +56,12 @@ def _quantised(x: Array, together: int) -> tuple[Array, Array, Array]:
 
 
 ROUNDINGS = {"int8": quantise_activations, "int8_256": quantise_activations_256}
-# The op that has to run before a kernel, by its row's `activations`
+# The op that quantises a kernel's activations, by its row's `activations`
 QUANTISING = {kind: op.__name__ for kind, op in ROUNDINGS.items()}
 
 
 def rounding_for(format: str) -> str:
-    """How activations are rounded that meet weights of this format, which is one in blocks."""
+    """How activations are rounded for weights of this block format."""
     return "int8_256" if FORMATS[format].block == SUPERBLOCK else "int8"
 
 
@@ -114,7 +114,7 @@ OP = Op(
         {"tokens": 513, "hidden": 288},
     ),
     nan="token",
-    largest=2.0**127,  # whatever float32 holds
+    largest=2.0**127,  # the end of float32
     laws=(alone(SIGNATURE, make), *laws(BLOCK)),
 )
 OP_256 = replace(

@@ -1,4 +1,4 @@
-"""Root-mean-square layer normalisation (Zhang and Sennrich, arXiv 1910.07467)."""
+"""Root-mean-square layer normalisation (Zhang and Sennrich, arXiv 1910.07467): x / RMS(x) g."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """Without eps the squares of a row must not vanish."""
+    """Without eps the squares of a row must not underflow to zero."""
     rng = case.rng()
     eps = max(some_eps(case, rng), 1e-12 if case.values in ("zeros", "subnormal") else 0.0)
     x = some_rows(case, rng, eps)
@@ -31,17 +31,17 @@ def make(case: Case) -> Arguments:
 
 
 def some_eps(case: Case, rng: np.random.Generator) -> float:
-    """One of those that models have, an extreme, or any; another for each seed."""
+    """An eps that models have, an extreme, or a random one; another for each seed."""
     found = (1e-5, 0.0, 1e-12, 1e-6, 4e-7, 1e-3, 10 ** rng.uniform(-12, 0))
     return float(found[case.seed % len(found)])
 
 
 def some_rows(case: Case, rng: np.random.Generator, eps: float) -> Array:
-    """float32 [tokens, hidden]: some rows so small that eps counts, and some of which one element,
-    often the last, is most of the sum of squares.
+    """float32 [tokens, hidden]: some rows are so small that eps matters, and in some one element,
+    often the last, dominates the sum of squares.
 
-    Of huge values the first row is all as large as a row of its length may hold: `largest` is for
-    rows of 2^16.
+    For huge values all of the first row is as large as a row of its length may hold: `largest` is
+    for rows of 2^16.
     """
     tokens, hidden = case.shape["tokens"], case.shape["hidden"]
     x = case.array(rng, tokens, hidden)
@@ -51,19 +51,19 @@ def some_rows(case: Case, rng: np.random.Generator, eps: float) -> Array:
         x[:1] = np.copysign(case.largest * np.sqrt(2**16 / hidden), x[:1])
     else:
         rows = np.flatnonzero(rng.random(tokens) < 0.5)
-        x[rows, often_the_last(rng, hidden, len(rows))] *= np.float32(100)
+        x[rows, indices_with_last(rng, hidden, len(rows))] *= np.float32(100)
     return x
 
 
-def often_the_last(rng: np.random.Generator, size: int, count: int) -> Array:
-    """So many places, of which the last is the first that a kernel forgets."""
+def indices_with_last(rng: np.random.Generator, size: int, count: int) -> Array:
+    """Random indices, often with the last one, where kernels' tails have bugs."""
     return np.where(rng.random(count) < 0.5, size - 1, rng.integers(size, size=count))
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """The sum of squares has gamma(hidden + 1), halved by the root; six more roundings follow.
 
-    An element may vanish by the row's factor, before the weight.
+    An element times the row's factor may underflow, before the weight multiplies it.
     """
     growth = relative(expected["out"], (inputs["x"].shape[1] + 1) / 2 + 6)
     return {"out": growth + TINY * np.abs(inputs["weight"])}
@@ -87,13 +87,13 @@ OP = Op(
         {"tokens": 65, "hidden": 33},
         {"tokens": 513, "hidden": 17},
         {"tokens": 2, "hidden": 2048},
-        {"tokens": 2, "hidden": 4128},  # longer than what a block of a GPU's threads holds at once
+        {"tokens": 2, "hidden": 4128},  # longer than a CUDA thread block's tile
         {"tokens": 2, "hidden": 8193},
         {"tokens": 3, "hidden": 14_335},
         {"tokens": 10, "hidden": 14_336},
     ),
     nan="token",
-    largest=2.0**55,  # of 2^16 elements the squares are summed in float32
+    largest=2.0**55,  # 2^16 squares are summed in float32
     laws=(
         alone(SIGNATURE, make),
         contained(SIGNATURE, make),

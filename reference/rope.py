@@ -1,9 +1,9 @@
-"""Rotary position embedding (Su et al., RoFormer, arXiv 2104.09864).
+"""Rotary position embedding (Su et al., RoFormer, arXiv 2104.09864): x_m rotated by m theta_i.
 
-Pair i of a head at position p turns by the angle p * frequency[i]. `rotation` makes the cosines
-and sines once a step; `rope_norm` and `rope_neox` apply them and differ in what a pair is:
-neighbours (2i, 2i + 1), as GGUF's llama has it, or (i, i + pairs), as GPT-NeoX and Hugging Face do.
-Dimensions beyond 2 * pairs pass unchanged. How scaling changes frequencies: `rope_frequencies.py`.
+Pair i of a head at position m is rotated by the angle m * theta_i, theta_i = frequencies[i].
+`rotation` computes the cosines and sines once a step; `rope_norm` and `rope_neox` apply them to
+adjacent pairs (2i, 2i + 1), as in GGUF's llama, or to (i, i + pairs), as in GPT-NeoX and Hugging
+Face. Dimensions beyond 2 * pairs are copied. Context extension: `rope_frequencies.py`.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def rotation(
     temperature: float = 0.0,
     length: int = 1,
 ) -> Array:
-    """magnitude * (cos, sin)(positions[t] * frequencies[i]), and for queries whose attention has a
+    """magnitude * (cos, sin)(positions[t] * frequencies[i]), for queries with an attention
     temperature (Llama 4, Ministral 3) times 1 + temperature * ln(1 + positions[t] // length).
 
     positions int32 [tokens], frequencies float64 [pairs] (radians a position)
@@ -45,21 +45,21 @@ def rotation(
 
 
 def rope_norm(x: Array, rotation: Array) -> Array:
-    """Turn the pairs (2i, 2i + 1).
+    """Rotate the pairs (2i, 2i + 1).
 
     x [tokens, heads, head_dim], rotation [tokens, pairs, 2] -> float64, like x.
     """
     pairs = rotation.shape[1]
-    return _turn(x, rotation, slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    return _rotate(x, rotation, slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
 
 
 def rope_neox(x: Array, rotation: Array) -> Array:
-    """Turn the pairs (i, i + pairs); shapes as for rope_norm."""
+    """Rotate the pairs (i, i + pairs); shapes as for rope_norm."""
     pairs = rotation.shape[1]
-    return _turn(x, rotation, slice(0, pairs), slice(pairs, 2 * pairs))
+    return _rotate(x, rotation, slice(0, pairs), slice(pairs, 2 * pairs))
 
 
-def _turn(x: Array, rotation: Array, first: slice, second: slice) -> Array:
+def _rotate(x: Array, rotation: Array, first: slice, second: slice) -> Array:
     out = x.astype(np.float64)
     a, b = out[:, :, first].copy(), out[:, :, second].copy()
     cos, sin = rotation[:, None, :, 0].astype(np.float64), rotation[:, None, :, 1]
@@ -69,8 +69,8 @@ def _turn(x: Array, rotation: Array, first: slice, second: slice) -> Array:
 
 
 def make_rotation(case: Case) -> Arguments:
-    """Positions of all magnitudes, bases of frequencies from what models have to far beyond, and
-    every other case with a temperature, of lengths from one token on."""
+    """Positions of all magnitudes, RoPE bases of models and far beyond, and in every other case a
+    temperature, with lengths from one token."""
     rng, shape = case.rng(), case.shape
     base = (1e4, 5e5, 1e6, 10 ** rng.uniform(0, 10))[case.seed % 4]
     stretch = float(rng.choice([1, 1, 4, 32]))
@@ -84,13 +84,13 @@ def make_rotation(case: Case) -> Arguments:
 
 
 def some_magnitude(case: Case) -> float:
-    """One of plain rotation, of YaRN's, and others, another for each seed."""
+    """Magnitudes of plain RoPE, of YaRN, and others, another for each seed."""
     return (1.0, 1.1386, 0.5, 2.0, 1e-3)[case.seed % 5]
 
 
 def rotation_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The angle is formed in float64, and so is what multiplies, so only the result's rounding to
-    float32 is seen."""
+    """The angle and the factors are float64, so only the rounding of the result to float32
+    counts."""
     positions = inputs["positions"][:, None]
     tuned = 1 + inputs["temperature"] * np.log1p(positions // inputs["length"])
     angle = positions * np.abs(inputs["frequencies"])
@@ -108,9 +108,9 @@ def make(case: Case) -> Arguments:
     }
 
 
-def turned_bound(inputs: Arguments, first: slice, second: slice) -> dict[str, Array]:
-    """Two products and a sum: gamma(2) * (|a||cos| + |b||sin|), and each of the three may vanish;
-    what is not turned is exact."""
+def rotated_bound(inputs: Arguments, first: slice, second: slice) -> dict[str, Array]:
+    """Two products and a sum: gamma(2) * (|a||cos| + |b||sin|), and each of the three may
+    underflow; elements beyond the pairs are exact."""
     x, turn = np.abs(inputs["x"]).astype(np.float64), np.abs(inputs["rotation"])[:, None]
     a, b, cos, sin = x[:, :, first], x[:, :, second], turn[..., 0], turn[..., 1]
     bound = np.zeros(x.shape)
@@ -121,12 +121,12 @@ def turned_bound(inputs: Arguments, first: slice, second: slice) -> dict[str, Ar
 
 def norm_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     pairs = inputs["rotation"].shape[1]
-    return turned_bound(inputs, slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    return rotated_bound(inputs, slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
 
 
 def neox_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     pairs = inputs["rotation"].shape[1]
-    return turned_bound(inputs, slice(0, pairs), slice(pairs, 2 * pairs))
+    return rotated_bound(inputs, slice(0, pairs), slice(pairs, 2 * pairs))
 
 
 def rotation_cost(shape: Shape, format: str | None) -> Cost:
@@ -140,7 +140,7 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """head_dim holds whole pairs."""
+    """head_dim is even and holds the pairs."""
     head_dim = max(2, shape["head_dim"] // 2 * 2, 2 * shape["pairs"])
     return {**shape, "head_dim": head_dim}
 
@@ -172,7 +172,7 @@ def _row(reference: Callable[[Array, Array], Array], bound: Bound) -> Op:
             {"tokens": 2, "heads": 8, "head_dim": 256, "pairs": 32},
         ),
         nan="token",
-        largest=2.0**125,  # two products, of up to twice that, are added
+        largest=2.0**125,  # two products, each up to twice that, are added
         laws=(
             alone(TURNED, make),
             alone(TURNED, make, "heads"),

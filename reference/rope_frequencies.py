@@ -1,7 +1,7 @@
-"""The rotary frequencies of a model and the ways of stretching them to longer contexts.
+"""RoPE frequencies theta_i = base^(-2i / dims) of a model, and the methods of context extension.
 
-Each function gives float64 [pairs] in radians a position. A model's frequencies are made once at
-load; they are not an op.
+Each function returns float64 [pairs] in radians a position. Frequencies are computed once at load;
+they are not an op.
 """
 
 import math
@@ -13,8 +13,8 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def plain(dims: int, base: float) -> Array:
-    """base^(-2i / dims) for i < dims / 2: the C library's powers, which have the same bits on every
-    machine, where NumPy's depend on how wide the CPU's vectors are."""
+    """base^(-2i / dims) for i < dims / 2, by the C library's pow, whose bits are the same on every
+    machine, unlike NumPy's, which depend on the CPU's vector width."""
     return np.array([math.pow(base, -i / dims) for i in range(0, dims, 2)])
 
 
@@ -29,14 +29,14 @@ def ntk_base(base: float, alpha: float, dims: int) -> float:
 
 
 def divided(frequencies: Array, divisors: Array) -> Array:
-    """Frequencies divided one by one, as GGUF's tensor rope_freqs says."""
+    """Frequencies divided elementwise, as by GGUF's tensor rope_freqs."""
     return frequencies / divisors
 
 
 def llama3_divisors(
     frequencies: Array, factor: float, low: float, high: float, original_context: int
 ) -> Array:
-    """Llama 3.1's divisors: 1 for short waves, `factor` for long ones, a blend between."""
+    """Llama 3.1's divisors: 1 for short wavelengths, `factor` for long ones, a blend between."""
     wavelength = 2 * np.pi / frequencies
     blend = (original_context / wavelength - low) / (high - low)
     smooth = 1 / ((1 - blend) / factor + blend)
@@ -52,9 +52,9 @@ def yarn_range(
     beta_slow: float = 1.0,
     truncated: bool = True,
 ) -> tuple[float, float]:
-    """The pairs between which YaRN goes over from kept to interpolated frequencies: those that turn
-    `beta_fast` and `beta_slow` times within the original context; `truncated` to whole pairs, as
-    all but gpt-oss have them."""
+    """The pairs between which YaRN's ramp goes from original to interpolated frequencies: those
+    that make `beta_fast` and `beta_slow` turns within the original context; `truncated` to whole
+    pairs, except in gpt-oss."""
 
     def correction(rotations: float) -> float:
         ratio = original_context / (rotations * 2 * np.pi)
@@ -77,7 +77,7 @@ def yarn(
     beta_slow: float = 1.0,
     truncated: bool = True,
 ) -> Array:
-    """YaRN (Peng et al., arXiv 2309.00071): interpolate slow dimensions, keep fast ones."""
+    """YaRN (Peng et al., arXiv 2309.00071): interpolate low frequencies, keep high ones."""
     dims = 2 * len(frequencies)
     low, high = yarn_range(dims, base, original_context, beta_fast, beta_slow, truncated)
     ramp = (np.arange(len(frequencies)) - low) / max(0.001, high - low)
@@ -86,8 +86,8 @@ def yarn(
 
 
 def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
-    """YaRN's multiplier of cosines and sines, 1 + 0.1 scale ln factor; 1 unless they are stretched.
+    """YaRN's factor of cosines and sines, 1 + 0.1 scale ln factor; 1 if factor <= 1.
 
-    `scale` is what transformers calls mscale.
+    `scale` is called mscale in transformers.
     """
     return float(1 + 0.1 * scale * np.log(factor)) if factor > 1 else 1.0

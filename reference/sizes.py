@@ -1,11 +1,11 @@
-"""Awkward sizes: around multiples of what kernels take at once, and those of models."""
+"""Awkward sizes: around multiples of kernels' tiles, and those of models."""
 
 from reference.op import Shape
 
 TOKENS = (1, 2, 3, 5, 8, 9, 16, 17, 33)
 WIDTHS = (1, 2, 3, 5, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
 
-# Of ops whose elements are alone; the last corner has more than 2^17 of them.
+# For elementwise ops; the last corner has more than 2^17 elements.
 ELEMENTS = {"tokens": TOKENS, "width": WIDTHS}
 CORNERS_OF_ELEMENTS: tuple[Shape, ...] = (
     {"tokens": 0, "width": 33},

@@ -1,4 +1,4 @@
-"""Softmax over the last axis."""
+"""Softmax over the last axis, exp(x - max x) / sum exp(x - max x)."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from reference.bounds import EXP, TINY, U, gamma
 from reference.laws.common import alone, contained
 from reference.laws.softmax import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.rms_norm import often_the_last
+from reference.rms_norm import indices_with_last
 from reference.sizes import ELEMENTS
 
 SIGNATURE = "x: f32[tokens width] -> out: f32[tokens width]"
@@ -15,8 +15,8 @@ SIGNATURE = "x: f32[tokens width] -> out: f32[tokens width]"
 def softmax(x: Array) -> Array:
     """out = exp(x - max x) / sum exp(x - max x).
 
-    x [tokens, width] -> float64 [tokens, width]; -inf becomes 0, but a row without a finite value
-    or with +inf has no softmax: it becomes NaN.
+    x [tokens, width] -> float64 [tokens, width]; -inf becomes 0; a row without a finite value, or
+    with +inf, becomes NaN.
     """
     x = x.astype(np.float64)
     powers = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
@@ -24,22 +24,22 @@ def softmax(x: Array) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """Some rows have an element, often the last, that stands out so far that it has to be seen."""
+    """Some rows have an element, often the last, so much larger that missing it would show."""
     rng, shape = case.rng(), case.shape
     x = case.array(rng, shape["tokens"], shape["width"])
     masked = np.asarray(rng.random(x.shape) < 0.1)
     masked[:, :1] = False
     x = np.where(masked, np.float32(-np.inf), x)
     rows = np.flatnonzero(rng.random(len(x)) < 0.5)
-    x[rows, often_the_last(rng, shape["width"], len(rows))] += np.float32(100)
+    x[rows, indices_with_last(rng, shape["width"], len(rows))] += np.float32(100)
     return {"x": x}
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """exp turns the rounding of x - max into a relative error of U |x - max|, and so for the sum.
+    """exp turns the rounding of x - max into a relative error of U |x - max|; so does the sum.
 
-    Where the sum's terms are off by at most d relatively, so is the sum; the worst d is that of
-    the terms that count, weighted by their share.
+    If terms have relative errors of at most d, so has the sum; d is the terms' errors weighted by
+    their probabilities.
     """
     x = inputs["x"].astype(np.float64)
     depth = x.max(axis=-1, keepdims=True, initial=-np.inf) - x

@@ -1,4 +1,4 @@
-"""Every op there is, one row each; those of other packages are known by name."""
+"""The table of all ops, one row each; ops of installed packages are found by name."""
 
 from functools import cache
 
@@ -31,7 +31,7 @@ from reference.attention import (
 )
 from reference.cache import cell_scores, keep_cells, kivi, kv_write, minicache, pages
 from reference.op import Op
-from reference.packages import Package, ops_beside
+from reference.packages import Package, find_ops
 from reference.recurrent import causal_conv1d, gated_delta_net, ssm_scan
 from reference.samplers import (
     argmax,
@@ -55,11 +55,11 @@ from reference.sparse import neuron_masks, sparse_axpy, sparse_linear
 
 
 class Ops(dict[str, Op]):
-    """The ops by name: ours are listed, and one that we do not have is looked for among those of
-    installed packages."""
+    """The ops by name: iteration lists ours, and lookup of other names searches those of installed
+    packages."""
 
     def __missing__(self, name: str) -> Op:
-        return brought()[0][name]
+        return package_ops()[0][name]
 
 
 OPS = Ops(
@@ -126,18 +126,18 @@ OPS = Ops(
 
 
 @cache
-def brought() -> tuple[dict[str, Op], dict[str, Package], list[str]]:
-    """By name the ops that installed packages bring, and the package of each; complaints of those
-    that cannot be used. They are imported now."""
-    return ops_beside(OPS)
+def package_ops() -> tuple[dict[str, Op], dict[str, Package], list[str]]:
+    """The ops of installed packages by name, and the package of each; and complaints about those
+    that fail. Imports them."""
+    return find_ops(OPS)
 
 
 def find_op(name: str) -> Op:
-    """The op of this name, ours or a package's; ValueError with the names there are."""
+    """The op of this name, ours or a package's; ValueError lists the known names."""
     try:
         return OPS[name]
     except KeyError:
-        ops, _, complaints = brought()
+        ops, _, complaints = package_ops()
         why = "".join(f"; {complaint}" for complaint in complaints)
         names = ", ".join((*OPS, *ops))
         raise ValueError(f"there is no op {name!r}: {names}{why}") from None

@@ -1,13 +1,13 @@
-"""Verifying drafted tokens so that the text is distributed as the target's alone (Leviathan et al.,
-arXiv 2211.17192; Chen et al., 2302.01318; trees: Miao et al., 2305.09781).
+"""Verify drafted tokens so that the output keeps the target's distribution: speculative sampling
+(Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318; trees: Miao et al., 2305.09781).
 
-A drafter proposes tokens x drawn from distributions q; the target has p in their place. `accept`
-takes x with probability min(1, p(x) / q(x)); where it does not, `recover` gives what is left of p,
-from which `pick` takes the token instead. Several tokens for one place are tried in turn, each
-against what the ones before it have left of p; `exclude` is how q changes where they are drawn
-without replacement. Each row is one such place, a node of the draft.
+A draft model proposes tokens x drawn from q; the target has p at that position. `accept` takes x
+with probability min(1, p(x) / q(x)); after a rejection `recover` gives the residual distribution
+norm(max(0, p - q)), from which `pick` draws. Several candidates for one position are tried in turn,
+each against the residual after those before; `exclude` updates q when they are drawn without
+replacement. Each row is one such position, a node of the draft tree.
 
-p and q hold probabilities, whose rows sum to one but for rounding; u is uniform in [0, 1).
+p and q are probabilities, whose rows sum to one but for rounding; u is uniform in [0, 1).
 """
 
 from collections.abc import Callable
@@ -23,27 +23,27 @@ from reference.samplers.distribution import LARGEST, LEAST, NEARLY_ONE
 from reference.softmax import softmax
 
 
-def at(rows: Array, tokens: Array) -> Array:
-    """Each row's element of its token. [nodes vocab], [nodes] -> [nodes]."""
+def at_tokens(rows: Array, tokens: Array) -> Array:
+    """Gather each row's element at its token. [nodes vocab], [nodes] -> [nodes]."""
     return np.asarray(rows[np.arange(len(tokens)), tokens])
 
 
 def accept(p: Array, q: Array, tokens: Array, u: Array) -> Array:
     """1 where u q(x) < p(x) and q(x) > 0: with probability min(1, p(x) / q(x)).
 
-    So what the target forbids is never accepted, whatever u, and where p(x) = q(x) it always is.
-    A token with q(x) = 0 cannot have been drawn from q: it is no proposal, see `recover`.
+    So a token with p(x) = 0 is never accepted, for any u, and one with p(x) = q(x) always is. A
+    token with q(x) = 0 cannot have been drawn from q: it is no proposal, see `recover`.
     p, q float64 [nodes vocab], tokens int32 [nodes], u float64 [nodes] -> uint8 [nodes].
     """
-    drafted = at(q, tokens)
-    return np.asarray((drafted > 0) & (u * drafted < at(p, tokens)), np.uint8)
+    drafted = at_tokens(q, tokens)
+    return np.asarray((drafted > 0) & (u * drafted < at_tokens(p, tokens)), np.uint8)
 
 
 def recover(p: Array, q: Array, tokens: Array) -> Array:
-    """max(0, p - q) / sum max(0, p - q): what to draw from once x, drawn from q, is rejected.
+    """max(0, p - q) / sum max(0, p - q): the residual distribution after x from q is rejected.
 
-    p itself where q(x) = 0, since what could not be proposed takes nothing from p; and where
-    nothing is left, since p and q are then equal but for rounding, and only rounding rejected x.
+    p itself where q(x) = 0, since a token that cannot be proposed changes nothing; and where the
+    residual is 0, since p and q are then equal but for rounding, the only reason for a rejection.
     p, q float64 [nodes vocab], tokens int32 [nodes] -> float64 [nodes vocab].
     """
     left = np.maximum(0.0, p - q)
@@ -51,14 +51,14 @@ def recover(p: Array, q: Array, tokens: Array) -> Array:
 
 
 def _unchanged(q: Array, tokens: Array, left: Array) -> Array:
-    """Where a rejection leaves p as it is. [nodes vocab], [nodes], [nodes vocab] -> [nodes 1]."""
-    return np.asarray((at(q, tokens) == 0) | ~left.any(axis=-1))[:, None]
+    """Where a rejection does not change p. [nodes vocab], [nodes], [nodes vocab] -> [nodes 1]."""
+    return np.asarray((at_tokens(q, tokens) == 0) | ~left.any(axis=-1))[:, None]
 
 
 def exclude(p: Array, tokens: Array) -> Array:
-    """p without each row's token, normalised; zeros where nothing else is left.
+    """p without each row's token, normalised; zeros if no other token is possible.
 
-    It is recover(p, q, x) for the q of a deterministic draft, which is 1 at x.
+    Equal to recover(p, q, x) for a deterministic draft, whose q is 1 at x.
     p float64 [nodes vocab], tokens int32 [nodes] -> float64 [nodes vocab].
     """
     left = p.copy()
@@ -67,13 +67,13 @@ def exclude(p: Array, tokens: Array) -> Array:
 
 
 def normalised(left: Array) -> Array:
-    """Each row over its sum; rows of zeros stay so. [nodes vocab] -> [nodes vocab]."""
+    """Each row divided by its sum; rows of zeros are unchanged. [nodes vocab] -> [nodes vocab]."""
     mass = left.sum(axis=-1, keepdims=True)
     return np.asarray(left / np.where(mass > 0, mass, 1))
 
 
 def pick(p: Array, u: Array) -> Array:
-    """The first token, by id, at which the running sum of p exceeds u times the whole sum.
+    """The first token, by id, at which the cumulative sum of p exceeds u times the whole sum.
 
     It has p > 0, and rows need not sum to one. p float64 [nodes vocab], u float64 [nodes]
     -> tokens int32 [nodes].
@@ -85,7 +85,7 @@ def pick(p: Array, u: Array) -> Array:
 
 
 def some_rows(case: Case, rng: np.random.Generator) -> Array:
-    """Distributions of the case's kind, a quarter of their tokens removed. [nodes vocab]"""
+    """Distributions of the case's kind, with a quarter of the tokens removed. [nodes vocab]"""
     logits = case.array(rng, case.shape["nodes"], case.shape["vocab"]).astype(np.float64)
     removed = np.asarray(rng.random(logits.shape) < 0.25)
     removed[np.arange(len(logits)), rng.integers(logits.shape[1], size=len(logits))] = False
@@ -96,95 +96,94 @@ def some_tokens(case: Case, rng: np.random.Generator) -> Array:
     return rng.integers(case.shape["vocab"], size=case.shape["nodes"], dtype=np.int32)
 
 
-def certain_of(tokens: Array, vocab: int) -> Array:
-    """Distributions that have only these tokens. [nodes] -> [nodes vocab]"""
+def one_hot(tokens: Array, vocab: int) -> Array:
+    """One-hot distributions of these tokens. [nodes] -> [nodes vocab]"""
     rows = np.zeros((len(tokens), vocab))
     rows[np.arange(len(tokens)), tokens] = 1
     return rows
 
 
-def in_turn(case: Case, *options: Any) -> Array:
-    """Each row's element of one of the options, which take turns; cases begin with different
-    ones. [nodes]"""
+def rotated(case: Case, *options: Any) -> Array:
+    """Each row takes the options in rotation, with the first by the case's seed. [nodes]"""
     rows = case.seed % len(options) + np.arange(case.shape["nodes"])
     return np.asarray(np.choose(rows % len(options), options))
 
 
 def _make_rejected(case: Case) -> Arguments:
-    """By row, q is another distribution, certain of its token, p, p but for a hair, or almost p;
-    some tokens are drawn from q."""
+    """By row, q is an independent distribution, one-hot, p, p except for its least token, or nearly
+    p; some tokens are drawn from q."""
     rng, vocab = case.rng(), case.shape["vocab"]
     p, q, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
     other, certain, equal, hair, almost = range(5)
-    kind = in_turn(case, other, certain, certain, other, equal, hair, almost)
-    q[kind == certain] = certain_of(tokens[kind == certain], vocab)
+    kind = rotated(case, other, certain, certain, other, equal, hair, almost)
+    q[kind == certain] = one_hot(tokens[kind == certain], vocab)
     q[kind == equal] = p[kind == equal]
     rows = np.flatnonzero(kind == hair)
     least, q[rows] = p[rows].argmin(axis=-1), p[rows]
     p[rows, least], q[rows, least] = np.maximum(p[rows, least], 2.0**-1060), 0
     steps = rng.integers(-4, 5, (np.sum(kind == almost), vocab))
     q[kind == almost] = np.minimum(p[kind == almost] * (1 + 2.0**-50 * steps), 1)
-    drawn = in_turn(case, False, True, False)
+    drawn = rotated(case, False, True, False)
     tokens[drawn] = pick(q[drawn], rng.random(np.sum(drawn)))
     return {"p": p, "q": q, "tokens": tokens}
 
 
 def _make_accept(case: Case) -> Arguments:
-    """u is also p(x) / q(x) itself, where the product's rounding decides, or so near to it that
-    float32 would decide otherwise."""
+    """Some u are p(x) / q(x) itself, where the product's rounding decides, or so near to it that
+    float32 would decide differently."""
     inputs, rng = _make_rejected(case), case.rng()
-    p, q = (at(inputs[name], inputs["tokens"]) for name in "pq")
+    p, q = (at_tokens(inputs[name], inputs["tokens"]) for name in "pq")
     u = rng.random(len(p))
     ratio = np.where(p < q, p / np.where(p < q, q, 1), u)
     above = np.minimum(ratio * (1 + 2.0**-40), NEARLY_ONE)
-    u = in_turn(case, u, ratio * (1 - 2.0**-40), 0.0, ratio, NEARLY_ONE, above)
+    u = rotated(case, u, ratio * (1 - 2.0**-40), 0.0, ratio, NEARLY_ONE, above)
     return {**inputs, "u": u}
 
 
 def _make_exclude(case: Case) -> Arguments:
-    """A fifth of the rows are certain of the token that goes."""
+    """A fifth of the rows are one-hot at the excluded token."""
     rng = case.rng()
     p, tokens = some_rows(case, rng), some_tokens(case, rng)
-    certain = in_turn(case, False, False, False, False, True)
-    p[certain] = certain_of(tokens[certain], case.shape["vocab"])
+    certain = rotated(case, False, False, False, False, True)
+    p[certain] = one_hot(tokens[certain], case.shape["vocab"])
     return {"p": p, "tokens": tokens}
 
 
 def _make_pick(case: Case) -> Arguments:
     rng = case.rng()
     p, u = some_rows(case, rng), rng.random(case.shape["nodes"])
-    p *= in_turn(case, 1.0, 0.5, 1.0, 2.0**-40)[:, None]  # rows need not sum to one
-    return {"p": p, "u": in_turn(case, u, u, 0.0, u, NEARLY_ONE)}
+    p *= rotated(case, 1.0, 0.5, 1.0, 2.0**-40)[:, None]  # rows need not sum to one
+    return {"p": p, "u": rotated(case, u, u, 0.0, u, NEARLY_ONE)}
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: a decision; the one product in `accept` is rounded alike everywhere."""
+    """Zero: a decision; the one product in `accept` is rounded identically everywhere."""
     return {name: np.zeros(value.shape) for name, value in expected.items()}
 
 
 def bound_of_quotients(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Sums of so many terms of one sign, here and in the kernel, and the two quotients. Zeros are
-    exact."""
+    """Sums of as many terms of the same sign, here and in the kernel, and the two quotients. Zeros
+    are exact."""
     out = expected["out"]
     return {"out": np.where(out > 0, out * gamma(2 * out.shape[1] + 2, U64) + LEAST, 0)}
 
 
 def bound_of_recovered(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Differences are rounded once, alike everywhere, so rows that are p itself are exact."""
+    """Differences are rounded once, identically everywhere; rows that are p itself are exact."""
     whole = _unchanged(inputs["q"], inputs["tokens"], np.maximum(0.0, inputs["p"] - inputs["q"]))
     return {"out": np.where(whole, 0, bound_of_quotients(inputs, expected)["out"])}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The neighbours, where u times the sum is nearer to their edge than the sums' errors reach:
-    those of an edge and of the whole, in float64, here and in the kernel."""
+    """The adjacent tokens, if u times the sum is nearer to their boundary than the errors of both
+    sums in float64, here and in the kernel."""
     p, tokens = inputs["p"], expected["tokens"]
     running = np.cumsum(p, axis=-1)
     whole = running[:, -1:]
     target, error = inputs["u"][:, None] * whole, whole * gamma(4 * p.shape[1] + 4, U64)
     near = (running - p - error <= target) & (target < running + error) & (p > 0)
     most = int(near.sum(axis=-1).max(initial=0))
-    ranked = np.argsort(~near, axis=-1, kind="stable")[:, :most]  # those that are near come first
+    ranked = np.argsort(~near, axis=-1, kind="stable")[:, :most]  # those near come first
     others = np.where(np.take_along_axis(near, ranked, axis=-1), ranked, tokens[:, None])
     return {"tokens": others.T}
 
@@ -192,14 +191,14 @@ def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def complaint(inputs: Arguments) -> str:
     for name in "pq":
         if name in inputs and not ((inputs[name] >= 0) & (inputs[name] <= 1)).all():
-            return f"{name} holds numbers that are no probabilities"
+            return f"{name} holds numbers that are not probabilities"
     if "tokens" in inputs:
         return out_of_range("tokens", inputs["tokens"], inputs["p"].shape[1])
     return ""
 
 
 def nothing_to_pick(inputs: Arguments) -> str:
-    """The complaint of `pick`: each row needs a token to give."""
+    """The complaint of `pick`: at least one token must be possible in each row."""
     empty = np.flatnonzero(~(inputs["p"] > 0).any(axis=-1))
     return complaint(inputs) or (f"row {empty[0]} of p is all zeros" if empty.size else "")
 
@@ -260,7 +259,7 @@ OPS = (
         complaint=complaint,
         laws=(
             alone(RECOVER, _make_rejected, "nodes"),
-            *laws.of_recover(_make_rejected),
+            *laws.recover_laws(_make_rejected),
             *laws.RECOVER,
         ),
         **_ON_ROWS,
@@ -273,7 +272,7 @@ OPS = (
         bound=bound_of_quotients,
         cost=_cost(16, 2),
         complaint=complaint,
-        laws=(alone(EXCLUDE, _make_exclude, "nodes"), *laws.of_exclude(_make_exclude)),
+        laws=(alone(EXCLUDE, _make_exclude, "nodes"), *laws.exclude_laws(_make_exclude)),
         **_ON_ROWS,
     ),
     Op(
@@ -285,7 +284,7 @@ OPS = (
         also=also,
         cost=_cost(8, 1),
         complaint=nothing_to_pick,
-        laws=(alone(PICK, _make_pick, "nodes"), *laws.of_pick(_make_pick), *laws.PICK),
+        laws=(alone(PICK, _make_pick, "nodes"), *laws.pick_laws(_make_pick), *laws.PICK),
         **_ON_ROWS,
     ),
 )

@@ -1,4 +1,4 @@
-"""Quantising and dequantising whole rows of weights, as ops over `reference.formats`."""
+"""Quantise and dequantise whole rows of weights, as ops over `reference.formats`."""
 
 import numpy as np
 
@@ -24,8 +24,8 @@ def quantise(x: Array, format: str) -> Array:
 
 
 def quantise_weighted(x: Array, importance: Array, format: str) -> Array:
-    """x float32 [rows, hidden] -> uint8 [rows, row_bytes] in `format`, its scales making small what
-    errors cost where importance float32 [hidden], not negative, says how much a column matters."""
+    """x float32 [rows, hidden] -> uint8 [rows, row_bytes] in `format`, with scales that minimise
+    the error weighted by importance float32 [hidden], not negative, of each column."""
     return FORMATS[format].quantise_weighted(x, importance)
 
 
@@ -40,7 +40,7 @@ def make_quantise(case: Case) -> Arguments:
 
 
 def make_weighted(case: Case) -> Arguments:
-    """Importances of many magnitudes, among them none."""
+    """Importances of many magnitudes, some of them 0."""
     arguments, rng = make_quantise(case), case.rng()
     importance = rng.standard_normal(case.shape["hidden"]).astype(np.float32) ** 4
     importance[rng.random(len(importance)) < 0.1] = 0

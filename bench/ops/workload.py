@@ -40,7 +40,7 @@ def weight(format: str, rows: int, hidden: int) -> Array:
     """uint8 [rows, row_bytes] with ROWS distinct rows; the last one made is cached."""
     rng = np.random.default_rng([rows, hidden])
     few = rng.standard_normal((min(rows, ROWS), hidden)).astype(np.float32)
-    data = FORMATS[format].like(few, rng)
+    data = FORMATS[format].random_like(few, rng)
     return np.resize(data, (rows, data.shape[1]))
 
 

@@ -1,1 +1,1 @@
-"""Tests of the lab itself."""
+"""Tests of the benchmarks themselves."""

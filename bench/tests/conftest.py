@@ -1,4 +1,4 @@
-"""What several tests of the lab look at."""
+"""Fixtures shared by the benchmarks' tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The board: who is right, who is first, what is a tie, and what the page and the frame say."""
+"""The board: verdicts, ranks, ties, and the contents of page and frame."""
 
 import json
 import math
@@ -40,13 +40,13 @@ SHAPE = {"tokens": 4, "width": 4096}
 
 
 def machine(per_second):
-    """One that moves so many bytes, and computes without end."""
+    """A machine with this bandwidth and unlimited arithmetic."""
     return machine_of({2**30: per_second}, ENDLESS, caches=(), threads=[1])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Solutions in folders of their op's name, or that say their op, and other files."""
+    """Solutions in folders named after their op, or with the op in the file, and other files."""
     root = tmp_path_factory.mktemp("board")
     for name, source in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,8 +56,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
-    """The board of all of them, which run; how long they took is made up, whatever else this
-    machine does."""
+    """The board of all of them, which run; times are synthetic."""
     chosen = [one for one in solutions(folder) if not isinstance(one, str)]
     rng, started = np.random.default_rng(7), board_run._started
 
@@ -71,7 +70,7 @@ def found(folder):
 
 
 def test_files_say_their_op_or_lie_in_its_folder(folder):
-    """What is neither has a line, and hidden folders and other kinds of files are nothing."""
+    """Files with neither have a line; hidden folders and other kinds of files are ignored."""
     told = list(solutions(folder))
     names = {str(one[0].file.relative_to(folder)): one[1] for one in told if isinstance(one, tuple)}
     assert names == {name: "relu" for name in FILES if name.endswith(".py") and name[0] not in ".h"}
@@ -82,7 +81,7 @@ def test_files_say_their_op_or_lie_in_its_folder(folder):
 
 
 def test_functions_of_a_file_are_solutions_in_each_format(tmp_path):
-    """Those that are called as ops are, where neither the file nor its folder says one."""
+    """Functions named after ops, where neither the file nor its folder names one."""
     both = "def relu(x): ...\ndef helper(x): ...\ndef linear(x, weight): ...\n"
     (tmp_path / "mine.py").write_text('# assay: formats = ["F32", "Q4_0"]\n' + both)
     told = [(str(one), one.manifest.format, op) for one, op in solutions(tmp_path)]
@@ -94,7 +93,7 @@ def test_functions_of_a_file_are_solutions_in_each_format(tmp_path):
 
 
 def test_the_summary_has_a_row_for_all_formats():
-    """Who is not batch invariant in which of them, who is wrong, and how far they are off."""
+    """In which of them it is not batch invariant, in which it is wrong, and by how much."""
     blank = Row("cpu", "linear", "", "", 1, "ggml_linear.c", "passed", held=("tokens-alone",))
     rows = [
         replace(blank, format="F32", ordinary=0.25),
@@ -112,7 +111,7 @@ def test_the_summary_has_a_row_for_all_formats():
 
 
 def test_right_ones_are_ranked_and_wrong_ones_told(found):
-    """Doing it fifty times is slower than equal code, zeros are wrong, a manifest is heeded."""
+    """Fifty times the work ranks below equal code, zeros are wrong, and manifests count."""
     by_name = {row.name: row for row in found}
     assert [row.name for row in found if row.rank][-1] == "relu/slow.py"
     assert by_name["relu/slow.py"].rank == 3
@@ -127,7 +126,7 @@ def test_right_ones_are_ranked_and_wrong_ones_told(found):
 
 
 def test_faster_than_the_machine_is_refused(folder):
-    """Where limits say that nobody can be so fast, nobody is ranked."""
+    """Results beyond the machine's limits are not ranked."""
     chosen = [one for one in solutions(folder) if not isinstance(one, str)][:2]
     rows = board(chosen, folder, machine(1e6), 1, SHAPE, "quick", BRIEFLY)
     assert {row.verdict for row in rows} == {"refused"}
@@ -135,7 +134,7 @@ def test_faster_than_the_machine_is_refused(folder):
 
 
 def test_within_the_noise_is_a_tie():
-    """Places are shared by who is not slower than the first of them, by rounds and by starts."""
+    """Solutions not slower than the first of a rank share it, by rounds and by starts."""
     rng = np.random.default_rng(5)
     blank = {name: Row("cpu", "relu", "", "", 1, name, "passed") for name in "abcd"}
 
@@ -184,7 +183,7 @@ def test_json_is_read_again_and_the_frame_and_the_page_have_all(found):
     ],
 )
 def test_what_is_no_board_is_told(change, words):
-    """And an infinite error is one after JSON, too."""
+    """And an infinite error survives JSON."""
     row = Row("cpu", "relu", "", "", 1, "a", "wrong", worst=math.inf)
     assert Row.of(json.loads(json.dumps(row.json()))) == row
     with pytest.raises(BoardError, match=words):

@@ -1,4 +1,4 @@
-"""Benchmarks run at the sizes of real models, and a wrong shape file is told by place."""
+"""Benchmarks run at the sizes of real models, and errors in shape files name their place."""
 
 import math
 from dataclasses import replace
@@ -113,8 +113,8 @@ PACKED = [kernel for kernel in KERNELS if kernel.op == "linear" and kernel.pack]
 
 @pytest.mark.parametrize("row", PACKED, ids=lambda kernel: kernel.name)
 def test_no_more_weight_is_counted_than_is_read(row):
-    """Whichever CPU has it: a kernel that rounds float32 to bfloat16 reads half of the file's
-    bytes, and by a cost of all of them it would be faster than the machine can be."""
+    """On any CPU: a kernel that packs float32 as bfloat16 reads half of the file's bytes, and a
+    cost of all of them would exceed the machine's limit."""
     shape = {"tokens": 1, "hidden": 1024, "out": 64}
     packed = row.pack.memory(weight(row.format, shape["out"], shape["hidden"]))
     activations = 4 * (shape["hidden"] + shape["out"])
@@ -124,7 +124,7 @@ def test_no_more_weight_is_counted_than_is_read(row):
 @pytest.mark.parametrize("name", ["sparse_linear/cpu/generic/F16", "sparse_axpy/cpu/generic/Q4_0",
                                   "union_mask/cpu/generic", "active_rows/cpu/generic"])  # fmt: skip
 def test_sampled_checks_of_active_neurons(name):
-    """What the reference gives passes wherever it is looked at, and a wrong half is found."""
+    """The reference's output passes in every sampled part, and an error in half of it is found."""
     shape = {"tokens": 8, "hidden": 512, "neurons": 200, "active": 150, "held": 170}
     kernel = find(name)
     case = BenchCase(kernel, {axis: shape[axis] for axis in kernel.spec.axes}, ())
@@ -139,7 +139,7 @@ def test_sampled_checks_of_active_neurons(name):
 
 
 def test_sampled_checks_move_about():
-    """Which tokens and rows are checked changes from check to check, and small axes are whole."""
+    """The checked tokens and rows change from check to check; small axes are checked whole."""
     case = next(c for c in cases(ALL) if str(c).startswith("add/cpu/generic tokens=512,"))
     work, seen = Workload.of(case), set()
     inputs = work.inputs()
@@ -203,7 +203,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_wrong_shape_file_is_told(tmp_path, name):
-    """Whatever a shape file says that is not so: one line with file and place."""
+    """Any error in a shape file: one line with file and place."""
     text, told = BAD[name]
     path = tmp_path / "mine.toml"
     path.write_text(text, errors="surrogateescape")

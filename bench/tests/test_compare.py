@@ -1,4 +1,4 @@
-"""A slowdown is found, noise is not, and what cannot be compared is told."""
+"""A slowdown is found, noise is not, and incomparable runs are reported."""
 
 import json
 import shutil
@@ -107,7 +107,7 @@ def test_a_fifth_slower_is_found(monkeypatch):
 
 
 def test_what_does_not_come_again_does_not_count(monkeypatch):
-    """A slowdown of the first processes that the second ones do not have is no regression."""
+    """A slowdown in the first processes only is no regression."""
     machine = Machine(1, {("/b", SLOW): 1.2})
     real = machine.child
 
@@ -122,7 +122,7 @@ def test_what_does_not_come_again_does_not_count(monkeypatch):
 
 
 def test_noise_is_what_a_is_from_itself(monkeypatch):
-    """Where a second process of A is 30% off the first, 20% between A and B say nothing."""
+    """If a second process of A is 30% off the first, 20% between A and B mean nothing."""
     machine = Machine(6, {("/b", SLOW): 1.2})
     machine.paces = {2: 1.3}
     found = run(monkeypatch, machine)
@@ -139,7 +139,7 @@ def test_sides_take_turns(monkeypatch):
 
 
 def test_same_sources_are_not_measured(monkeypatch):
-    """Kernels with the same digest on both sides are counted, and measured only if all are."""
+    """Kernels with the same digest on both sides are counted, and measured only if all have."""
     machine, told = Machine(3), []
     same = {f"{name}/cpu/generic": "same" for name in NAMES}
     machine.digests = {"/a": same, "/b": {**same, SLOW: "other"}}
@@ -219,7 +219,7 @@ EXCUSES = {
 
 @pytest.mark.parametrize("excuse", EXCUSES)
 def test_what_is_no_regression(excuse):
-    """Where the machine is to blame, or nobody knows, or A is as far from itself."""
+    """If the machine is to blame, or it is unknown, or A differs from itself by as much."""
     assert not stored(*EXCUSES[excuse]()).slower
 
 
@@ -319,7 +319,7 @@ def test_no_such_commit_is_told(name):
 
 
 def test_a_variant_stands_for_the_others():
-    """A side by variant asks for that variant of every kernel."""
+    """A side by variant uses that variant of every kernel."""
     with side("scalar") as found:
         assert found.folder == ROOT
         assert found.kernel(find("linear/cpu/generic/Q4_0")) == "linear/cpu/scalar/Q4_0"

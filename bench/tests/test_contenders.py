@@ -1,4 +1,4 @@
-"""Contenders are timed at the same work, leave nothing behind, and are absent in plain sight."""
+"""Contenders are timed at the same work, leave no state, and are shown if absent."""
 
 import sys
 import time
@@ -37,7 +37,7 @@ EVERY = (PROMPT, DEEP_PROMPT, STEPS, BATCHED, DEEP_STEPS, FIRST, LOAD)
 
 @pytest.mark.parametrize("logits", [[1.0, np.nan, 2.0], [1.0, np.inf, 2.0], [3.0, 3.0, 3.0]])
 def test_work_not_done_is_found(logits):
-    """Logits that are not finite, or all the same, are no proof of work."""
+    """Logits that are not finite, or all equal, do not count as work."""
     with pytest.raises(ArithmeticError, match="the last logits are"):
         Check.of(np.array(logits, np.float32))
 
@@ -51,7 +51,7 @@ def _session():
 
 @pytest.mark.parametrize("test", EVERY, ids=lambda test: test.name)
 def test_assay_leaves_only_the_depth(session, test):
-    """After a sample the cache holds the tokens before which the test began, and nothing else."""
+    """After a sample the cache holds only the tokens before the test."""
     for number in (1, 2):
         sample = session.sample(test, number)
         assert sample.seconds > 0
@@ -66,8 +66,8 @@ def test_assay_leaves_only_the_depth(session, test):
 
 @pytest.mark.parametrize("test", EVERY[:5], ids=lambda test: test.name)
 def test_logits_are_those_of_one_evaluation(session, test):
-    """Whatever was run before, and whoever else is in a batch, a sample ends on the logits of its
-    last sequence's tokens behind its depth."""
+    """For any earlier runs and batches, a sample ends with the logits of its last sequence's tokens
+    after its depth."""
     sample = session.sample(test, 5)
     assert session.sample(test, 6).check != sample.check
     model = session._contender.engine.model
@@ -79,7 +79,7 @@ def test_logits_are_those_of_one_evaluation(session, test):
 
 
 def test_a_cut_that_matters_is_found():
-    """An engine whose logits depend on how a prompt is cut is not timed."""
+    """An engine whose logits depend on the split of a prompt is not timed."""
     session = Session("assay", MODEL, SETUP)
     honest = session._contender.evaluate
 
@@ -100,7 +100,7 @@ def _assay():
 
 
 def test_a_racer_gives_what_the_session_measures(assay, session):
-    """From a process of its own come the same checks, for other tokens in every sample."""
+    """A separate process gives the same checks, for other tokens in every sample."""
     assert "assay" in assay.about
     checks = [assay.sample(BATCHED).check for _ in range(2)]
     assert checks == [session.sample(BATCHED, number).check for number in (1, 2)]
@@ -116,7 +116,7 @@ def test_bad_questions_are_one_line(assay):
 
 
 def test_a_waiting_racer_uses_no_cpu(assay):
-    """Once it has answered, a racer's threads rest."""
+    """After an answer, a racer's threads sleep."""
     assay.sample(PROMPT)
     _demand_rest(assay)
 
@@ -129,13 +129,13 @@ def _demand_rest(racer):
 
 
 def test_our_own_engine_is_never_absent(tmp_path):
-    """A file that is not there is an error, not an absence."""
+    """A missing file is an error, not an absence."""
     with pytest.raises(ChildError, match=r"nothing\.gguf"):
         enter("assay", tmp_path / "nothing.gguf", SETUP)
 
 
 def test_what_is_not_installed_is_absent(monkeypatch):
-    """A peer whose package is missing is shown absent, with what to do."""
+    """A peer whose package is missing is shown absent, with instructions."""
     entry = Entry("bench.contenders.nobody:Nobody", {"no_such_package": "no-such"}, {})
     monkeypatch.setitem(contender.CONTENDERS, "nobody", entry)
     reason = "no-such is not installed: docs/peers.md says how"
@@ -165,7 +165,7 @@ NEAR = {"assay fast": 1e-2}  # three bits fewer than F16 has, squared, on tokens
 
 
 def test_peers_do_the_same_work(peer, assay):
-    """On the same tokens a peer's last logits are near ours, whatever either has run before."""
+    """On the same tokens a peer's last logits are close to ours, whatever either has run before."""
     for number, test in enumerate((*EVERY, *reversed(EVERY)), 100):
         theirs, ours = peer.sample(test, number), assay.sample(test, number)
         assert theirs.seconds > 0
@@ -203,7 +203,8 @@ print(json.dumps(rows * (said["-t"] == "2")))
 
 
 def test_a_program_times_itself(tmp_path):
-    """Any program with llama-bench's options takes part in what it knows, by the time it tells."""
+    """Any program with llama-bench's options takes part in the tests it supports, with its own
+    times."""
     path = tmp_path / "other-bench"
     path.write_text(LIKE_LLAMA_BENCH.format(python=sys.executable))
     with pytest.raises(ValueError, match="want NAME=PROGRAM, a new name and a program that can be"):
@@ -222,7 +223,7 @@ def test_a_program_times_itself(tmp_path):
 
 
 def test_a_start_is_the_sum_of_its_parts():
-    """A fresh process reports where the time to its first token went."""
+    """A fresh process reports the parts of the time to its first token."""
     drop(MODEL)
     told = start(MODEL, threads=2)
     assert list(told.parts) == list(PARTS)
@@ -258,7 +259,7 @@ def test_llama_cpp_holds_copies():
     tokens = np.array([[1, 5, 9, 11, 4]], np.int32)
 
     def behind(length, begin):
-        """The logits of a token behind what it holds; what follows `begin` goes again."""
+        """The logits of a token after the held ones; the tokens after `begin` are removed again."""
         found = contender.evaluate(tokens[:, -1:], length)[-1]
         contender.hold(1, begin)
         return found

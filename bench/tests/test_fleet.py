@@ -1,4 +1,5 @@
-"""A fleet: the same bits as here, whoever dies; who is refused, in a line; nothing is left over."""
+"""A fleet: the same bits as a local run, with workers that die; refusals are one line, and nothing
+is left running."""
 
 import hashlib
 import json
@@ -83,7 +84,7 @@ def asked(cluster, *words):
 
 
 def spoil():
-    """The worker's results arrive with another byte than they had."""
+    """The worker's results arrive with a corrupted byte."""
     usual = Sealed.of.__func__
 
     def of(cls, worker, found):
@@ -120,8 +121,8 @@ def restored():
 
 
 def test_what_is_found_is_what_is_found_here(cluster, files, tmp_path):
-    """Perplexity, importance matrices, vectors, answers and scores are those of the local commands,
-    to the last bit, and so are their complaints."""
+    """Perplexity, importance matrices, vectors, answers and scores equal the local commands' to the
+    last bit, and so do errors."""
     text, chunks = files / "text", ("-c", CONTEXT, "--chunks", 4)
     words = tuple(map(str, ("story", text, *chunks)))
     here = json.loads(shell(perplexity.perplexity, *words, "--json").output)
@@ -209,7 +210,7 @@ def revived(cluster):
 
 
 def test_a_damaged_result_is_told_and_done_again(workers):
-    """Its worker is named, and after three gets no share any more; the others do its shares."""
+    """Its worker is named, and after three gets no more work; the others do its share."""
     bad = next(iter(workers.scheduler_info()["workers"]))
     workers.run(spoil, workers=[bad])
     notes = []
@@ -228,7 +229,7 @@ def doubled(share, _):
 
 
 def test_a_worker_whose_bits_are_others_gets_no_share(workers):
-    """A CPU of another kind takes part if it finds the same bits, and is told by name if not."""
+    """A CPU of another kind takes part if its bits are the same, and is named otherwise."""
     other, usual = sorted(workers.scheduler_info()["workers"])
     for bits, accepted in (("these", {usual, other}), ("those", {usual})):
         workers.run(on_another_cpu, bits, workers=[other])
@@ -255,7 +256,7 @@ def on_another_cpu(bits):
 
 
 def test_a_worker_that_hangs_is_left_out(workers, monkeypatch):
-    """It is named, within seconds; the others go on, and closing waits for it no longer."""
+    """It is named, within seconds; the others continue, and closing does not wait for it."""
     monkeypatch.setattr("bench.fleet.distribution.ANSWER", 1.0)
     (hung, pid), _ = sorted(workers.run(os.getpid).items())
     os.kill(pid, signal.SIGSTOP)
@@ -351,8 +352,8 @@ def test_the_matrix_says_what_is_where():
 
 
 def test_tests_are_dealt_out(monkeypatch, tmp_path):
-    """Each has its outcome, failures their replay lines; one that takes pytest down is an error,
-    and those behind it are run."""
+    """Each has its outcome, failures their replay lines; one that crashes pytest is an error, and
+    those after it are run."""
     (tmp_path / "conformance").mkdir()
     (tmp_path / "conformance/test_some.py").write_text(
         "import os, pytest\n"
@@ -392,7 +393,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
 
 
 def test_what_is_not_wanted_any_more_ends():
-    """A child of a worker, with its group, once whoever asked has stopped."""
+    """A worker's child process, with its group, when its caller has stopped."""
     threading.Timer(0.5, worker.stop, ["this"]).start()
     begun = time.monotonic()
     with pytest.raises(worker.StoppedError):
@@ -441,8 +442,8 @@ def test_results_are_merged_in_bounded_memory():
 
 
 def test_whoever_dies_changes_no_bit(cluster, files):
-    """Workers are killed in the middle of a text, one or both; others, or those that come in their
-    place, do their shares again."""
+    """Workers are killed in the middle of a text, one or both; others, or their replacements,
+    repeat their shares."""
     runs, rounds = (4, 4) if os.environ.get("ASSAY_DEEP") else (1, 2)
     Dying.cluster = cluster
     Dying.text, _ = read_text("story", files / "text", CONTEXT, None, None)

@@ -1,4 +1,4 @@
-"""The machine's limits: what binds, what is kept, and that the probe really measures."""
+"""The machine's limits: which one binds, what is stored, and that the probe really measures."""
 
 import itertools
 import json
@@ -42,8 +42,8 @@ COSTS = {
 
 @pytest.mark.parametrize("case", COSTS)
 def test_the_slower_of_memory_and_arithmetic_binds(case):
-    """The limit is the larger of the time to move the bytes and the time to do the operations; what
-    does neither is bound by nothing."""
+    """The limit is the larger of the time to move the bytes and the time for the operations;
+    without either there is none."""
     cost, arithmetic, (name, seconds, spread) = COSTS[case]
     assert made_up(1).limit(cost, arithmetic, 1) == Limit(name, pytest.approx(seconds), spread)
     assert made_up(1).limit(Cost(0, 0), "f32", 1) is None
@@ -75,7 +75,7 @@ def test_no_working_set_is_slower_than_a_larger_one():
 
 
 def test_what_was_not_probed_is_named():
-    """A thread count or arithmetic that nobody probed is an error that says what there is."""
+    """A thread count or arithmetic that was not probed is an error that lists the known ones."""
     machine = made_up(1, 2)
     with pytest.raises(ValueError, match=r"no bandwidth was probed for 3 threads: 1, 2"):
         machine.bandwidth(3)
@@ -126,8 +126,8 @@ def probed(monkeypatch, tmp_path):
 
 
 def test_the_machine_is_probed_once(probed, monkeypatch):
-    """Limits that are kept are not measured again, and a new thread count is measured alone; on
-    another CPU all is probed anew."""
+    """Stored limits are not measured again, and a new thread count is measured alone; another CPU
+    is probed anew."""
     first = limits([1, 2])
     assert limits([2, 1]) == first
     assert {b.threads for b in limits([1, 3]).bandwidths} == {1, 3}
@@ -138,7 +138,7 @@ def test_the_machine_is_probed_once(probed, monkeypatch):
 
 
 def test_limits_for_a_few_calls_are_kept_by_themselves(probed):
-    """Whoever wants all of them is not given those, and whoever has all is not asked for few."""
+    """Partial limits do not replace all, and all include the few."""
     limits([1], moved=[2**20])
     limits([1], moved=[2**20 + 1])
     assert len(probed) == 1
@@ -148,7 +148,7 @@ def test_limits_for_a_few_calls_are_kept_by_themselves(probed):
 
 
 def test_a_call_needs_the_working_set_below_it_and_the_largest():
-    """Those that `bandwidth` looks at for it on hot and on cold caches."""
+    """Those that `bandwidth` uses for it on hot and on cold caches."""
     sizes = [16, 32, 64, 128]
     assert _needed(sizes, [70]) == [64, 128]
     assert _needed(sizes, [1, 32, 33]) == [16, 32, 128]
@@ -156,7 +156,7 @@ def test_a_call_needs_the_working_set_below_it_and_the_largest():
 
 
 def test_of_several_probes_the_best_counts(probed, monkeypatch):
-    """Probing again can only raise a ceiling, in this run and in later ones."""
+    """Probing again can only raise a limit, in this run and in later ones."""
     limits([1])
     faster = replace(made_up(1).peaks[0], per_second=1e15)
     slower = [replace(b, per_second=1.0) for b in made_up(1).bandwidths]
@@ -169,7 +169,7 @@ def test_of_several_probes_the_best_counts(probed, monkeypatch):
 
 
 def test_damaged_lines_are_none(probed, tmp_path):
-    """A line that was cut or spoiled is probed anew, the others still hold, nothing is lost."""
+    """A truncated or corrupted line is probed anew, the others stay valid."""
     limits([1, 2])
     store = tmp_path / "limits.jsonl"
     one, two = store.read_bytes().splitlines(keepends=True)
@@ -181,7 +181,7 @@ def test_damaged_lines_are_none(probed, tmp_path):
 
 
 def test_what_a_busy_machine_gave_is_not_kept(probed, monkeypatch):
-    """While other programs run limits are measured too low, so the next run measures again."""
+    """While other programs run limits are too low, so the next run measures again."""
     clock = itertools.count(0.0, 1000.0)
     monkeypatch.setattr(bench.machine.limits, "_taken_by_others", lambda: next(clock))
     assert limits([1]) == limits([1])
@@ -197,8 +197,8 @@ def test_thread_counts_are_positive(threads):
 
 
 def test_caches_are_read_as_linux_tells_them(tmp_path):
-    """Data and unified caches with their sizes and sharers; instructions and oddities left out.
-    Without those files there are sizes to go on with."""
+    """Data and unified caches with their sizes and sharers, without instruction caches and
+    oddities. Without those files there are default sizes."""
     rows = [
         ("Data", "1", "48K", "0,64"), ("Instruction", "1", "32K", "0,64"),
         ("Unified", "2", "2M", "0"), ("Unified", "3", "unknown", "0"),

@@ -1,4 +1,4 @@
-"""A kernel that is timed still has to be right, and its calls are what they are said to be."""
+"""A timed kernel is still checked, and its calls have the stated properties."""
 
 import time
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_a_wrong_kernel_is_caught(lab):
 
 
 def test_a_kernel_that_goes_wrong_is_caught(lab, monkeypatch):
-    """One that was right at first and then does nothing leaves spoilt outputs, whichever inputs."""
+    """One that stops working after a while leaves poisoned outputs, for any inputs."""
     for cache in ("hot", "cold"):
         run = OpRun(lab, work("add/cpu/generic"), cache)
         for _ in range(3):
@@ -80,7 +80,7 @@ def test_every_set_of_inputs_gets_checked(lab, cache):
 
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_outputs_are_spoilt_first(lab, monkeypatch, cache):
-    """When the clock starts, what a sample is judged by holds nothing but NaN."""
+    """Before the clock starts, a sample's outputs are filled with NaN."""
     run = OpRun(lab, work("add/cpu/generic"), cache)
     spoilt = []
 
@@ -156,7 +156,7 @@ def test_caches_are_swept_before_cold_samples_alone(lab, monkeypatch):
 
 
 def test_a_sample_is_the_time_of_one_call(lab, monkeypatch):
-    """A planted wait is found in the samples, however many calls one has."""
+    """A planted delay is measured, for any number of calls in a sample."""
     run = OpRun(lab, work("add/cpu/generic"), "hot")
     real = lab.team.run
     monkeypatch.setattr(lab.team, "run", lambda program: (time.sleep(0.02), real(program)))
@@ -164,7 +164,7 @@ def test_a_sample_is_the_time_of_one_call(lab, monkeypatch):
 
 
 def test_what_is_too_much_is_told(lab, monkeypatch):
-    """No memory is asked for that is not there, and no call made that patience does not reach."""
+    """No more memory is allocated than there is, and no call exceeds the time limit."""
     for vast in ({"tokens": 2**31 - 1}, {"hidden": 2**31 - 1, "out": 2**31 - 1, "tokens": 2**30}):
         with pytest.raises(TooMuchError, match=r"needs about \S+ GB, \S+ GB are free"):
             OpRun(lab, work("linear/cpu/generic/F16", **vast), "hot")

@@ -1,4 +1,4 @@
-"""What formats and skipped neurons leave of a model: floor, bits, and what the report tells."""
+"""Quality of formats and skipped neurons: the lower bound, bits, and the report."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from engine.quantise.mixes import MIXES
 
 
 def test_every_format_has_its_place():
-    """What can be quantised is measured, and where it stands in the order is known."""
+    """Every quantisable format is measured, and has a place in the order."""
     bases = {mix.base for mix in MIXES.values()}
     assert bases == set(pure())
     assert set(QUICK) <= bases
@@ -24,7 +24,7 @@ def test_every_format_has_its_place():
 
 
 def test_the_floor_is_the_grammar_s():
-    """Of all held-out stories it is the perplexity on record."""
+    """For all held-out stories it is the stored perplexity."""
     facts = json.loads((HELD_OUT.parent / "facts.json").read_text())["held_out"]
     assert floor(stories(), 1).samples == (pytest.approx(facts["floor_perplexity"]),)
 

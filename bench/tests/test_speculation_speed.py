@@ -1,4 +1,4 @@
-"""Drafts beside the formula: each part in small, figures of what is known, and the page."""
+"""Speculation compared with its formula: each part in small, known figures, and the page."""
 
 import json
 import time
@@ -30,7 +30,7 @@ def _small(sparse_model):
 
 @pytest.mark.parametrize("gamma", [1, 4, 9])
 def test_the_formula(gamma):
-    """The closed form, and what it is where all is accepted or nothing."""
+    """The closed form, and its limits if all is accepted or nothing."""
     for alpha in (0.1, 0.6, 0.9):
         drafts, tokens = Synthetic(alpha, gamma, 0.2), (1 - alpha ** (gamma + 1)) / (1 - alpha)
         assert Synthetic.named(drafts.name) == drafts
@@ -46,8 +46,8 @@ def free():
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.8, 1.0])
 def test_a_replay_is_accepted_as_often_as_it_says(small, alpha):
-    """Tokens a step are the formula's: exactly where nothing or all is right, else within five of
-    the mean's standard deviations. The text stays the plain one."""
+    """Tokens a step are the formula's: exactly if nothing or all is right, otherwise within five
+    standard deviations of the mean. The text stays the plain one."""
     gamma, prompt = 3, opening(small, DEPTH)
     plain = write(small, prompt, GREEDY, 220)
     assert plain.steps == 220
@@ -65,7 +65,7 @@ def test_a_replay_is_accepted_as_often_as_it_says(small, alpha):
 
 
 def test_a_replay_takes_its_time():
-    """For each token that it has, which at the end of the text are fewer than it is asked for."""
+    """For each drafted token, which at the end of the text are fewer than requested."""
     replay = Replay([1, 2, 3, 4, 5], 9, 1.0, lambda: 0.01)
     for held, told in ((1, (2, 3, 4)), (4, (5,))):
         started = time.perf_counter()
@@ -75,7 +75,7 @@ def test_a_replay_takes_its_time():
 
 
 def test_another_text_is_an_error(small):
-    """As is one that the context has no room for."""
+    """And so is one that exceeds the context."""
     prompt = opening(small, DEPTH)
     tokens = list(write(small, prompt, GREEDY, LENGTH).tokens)
     assert Writer(small, [prompt], GREEDY, LENGTH, expected=[tokens])() > 0
@@ -99,7 +99,7 @@ def test_stretches_are_whole_steps(small):
 
 
 def test_a_held_text(small):
-    """The target says what it is held to, whatever it would have said."""
+    """The target is forced to a given text, whatever it would have generated."""
     text = opening(small, DEPTH + 2 * LENGTH, 5)
     params = replace(GREEDY, logits_processors=[Held(text)])
     found = write(small, text[:DEPTH], params, LENGTH)
@@ -249,7 +249,7 @@ def test_other_goals(kind, name, told):
 
 
 def test_each_way_stands_beside_its_own_plain_one():
-    """Greedy ones beside greedy, warm ones beside warm."""
+    """Greedy ones with greedy, sampled ones with sampled."""
     ways = {"greedy, plain": (0.4, 1), "greedy, chains": (0.2, 2), "warm, plain": (0.6, 1),
             "warm, chains": (0.2, 2)}  # fmt: skip
     (found,) = section(rows_of(*race_of(races.PAIR, **ways))).tables

@@ -1,1 +1,1 @@
-"""Kernels that are wrong on purpose: what the engine demands must stop every one of them."""
+"""Planted bugs: kernels that are wrong on purpose, all of which the judge must reject."""

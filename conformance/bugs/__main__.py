@@ -1,5 +1,5 @@
-"""`python -m conformance.bugs`: what stops each planted bug, and how soon; of all it is kept for
-`assay report`."""
+"""`python -m conformance.bugs`: which stage rejects each planted bug, and after how many seconds;
+results of a full run are stored for `assay report`."""
 
 import argparse
 import json
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _laws(words: Sequence[str]) -> int:
-    """A bug for each law, of ops whose names hold one of these words; 1 if a law is broken by
+    """Find a bug for each law of ops whose names contain one of these words; 1 if a law has
     none."""
     idle = 0
     for op in OPS.values():

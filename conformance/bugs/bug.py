@@ -1,4 +1,4 @@
-"""What a planted bug is, and the wrong kernel that it makes."""
+"""Planted bugs, and how the wrong kernels are built from them."""
 
 import hashlib
 import importlib
@@ -27,18 +27,18 @@ from reference.formats import FORMATS
 from reference.op import Shape
 from reference.table import OPS
 
-FOLDERS = {  # of what is edited; a GPU's sources are found by their names
+FOLDERS = {  # of edited files; CUDA sources are found by name
     "numba": Path(kernels.cpu.__path__[0]), "python": Path(reference.__path__[0]), "c": C_FOLDER,
 }  # fmt: skip
 
 Language = Literal["c", "numba", "cuda", "python"]
-# construction: a look at the compiled code; cases: the op's own; shape: those of a model's node
+# construction: inspection of the compiled code; cases: the op's; shape: those of a model's node
 Seen = Literal["construction", "cases", "shape"]
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """In `file`, `old`, which stands there once, becomes `new`."""
+    """Replace `old`, which occurs once in `file`, by `new`."""
 
     file: str
     old: str
@@ -52,10 +52,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A wrong kernel of an op in a format, who must see it, and at the latest at which shape.
+    """A wrong kernel of an op in a format, and the stage and shapes that must reject it.
 
-    What it does is an edit of a right kernel (of one in conformance/bugs/c, or of ours) or of the
-    reference, or a share in Python.
+    It is a Python function, or an edit of a right kernel (conformance/bugs/c, or ours) or the
+    reference.
     """
 
     op: str
@@ -73,7 +73,7 @@ class Bug:
         return "/".join(filter(None, (self.op, self.language, variant, self.format, self.name)))
 
     def kernel(self, folder: Path) -> AnyKernel:
-        """The wrong kernel; its sources, and what they compile to, are put into the folder."""
+        """The wrong kernel; its sources and compiled files are written to the folder."""
         if not isinstance(self.does, Edit):
             return self._row(PythonShare(str(self), self.op, self.format, self.does))
         if self.language == "python":
@@ -85,7 +85,7 @@ class Bug:
 
     @property
     def edited(self) -> str:
-        """The source that it is an edit of, edited."""
+        """The edited source."""
         assert isinstance(self.does, Edit)
         folder, file = FOLDERS.get(self.language), self.does.file
         return self.does.of((folder / file if folder else ours()[file]).read_text())
@@ -102,13 +102,13 @@ class Bug:
         )
 
     def _edited_formula(self) -> Callable[..., Any]:
-        """The reference, its module changed and run under another name."""
+        """The reference of the edited module, imported under another name."""
         module = ModuleType("planted")
         exec(compile(self.edited, str(self), "exec"), vars(module))
         return cast(Callable[..., Any], getattr(module, OPS[self.op].reference.__name__))
 
     def _edited_numba(self, folder: Path) -> Kernel:
-        """Ours, its module changed: imported under another name from a folder of its own."""
+        """Our kernel with its module edited: imported under another name from its own folder."""
         right = find("/".join(filter(None, (self.op, "cpu", self.variant, self.format))))
         assert isinstance(self.does, Edit)
         file = ".".join(("kernels", "cpu", *Path(self.does.file).with_suffix("").parts))
@@ -132,7 +132,7 @@ class Bug:
         return replace(right, share=first, then=changed(right.then) or right.then)
 
     def _edited_cuda(self, folder: Path) -> AnyKernel:
-        """Ours, its sources copied to a folder and changed there."""
+        """Our CUDA kernel with its sources copied to a folder and edited there."""
         for path in ours().values():
             shutil.copy(path, folder)
         assert isinstance(self.does, Edit)
@@ -152,7 +152,7 @@ def _holds(module: ModuleType, share: Share) -> bool:
 
 
 def _imported(source: str, folder: Path) -> ModuleType:
-    """A source as a module that is found by its name, as those are that certificates bind."""
+    """Import a source by module name, as for modules that certificates bind."""
     name = f"planted_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     (folder / f"{name}.py").write_text(source)
     sys.path.insert(0, str(folder))
@@ -161,11 +161,11 @@ def _imported(source: str, folder: Path) -> ModuleType:
 
 
 def edits(path: Path) -> Iterator[Bug]:
-    """The bugs of a file of edits: of a kernel and a file of its source those rows whose name
-    becomes the bug's, with the old text, the new, and who sees it if not the op's cases. A format
-    stands behind the kernel's name, or before the row's. Rows of `if` are conditions, which stand
-    where its rule's new text has {}. Of a reference a row may say instead what the formula is
-    `given`."""
+    """The bugs of a file of edits: tables by kernel and source file, with rows of the bug's name,
+    the old text, the new text, and the stage that rejects it unless that is the op's cases. A
+    format follows the kernel's name, or precedes the row's. Rows of `if` are conditions, which are
+    put into the {} of their rule's new text. Rows for a reference may instead describe the
+    arguments that the formula is `given`."""
     for kernel, sources in tomllib.loads(path.read_text()).items():
         op, language, *rest = kernel.split("/")
         *variant, formats = rest if rest and rest[-1].split(",")[0] in FORMATS else (*rest, "")
@@ -187,9 +187,8 @@ def edits(path: Path) -> Iterator[Bug]:
 
 
 def given(op: str, changes: Mapping[str, str]) -> Work:
-    """What the formula of an op gives for other arguments, or another result of it: expressions of
-    NumPy over its arguments by their names, `out`, what the formula gives, and `op`, the formula.
-    """
+    """The formula of an op with changed arguments or a changed result: NumPy expressions of its
+    arguments by name, of `out`, the formula's result, and of `op`, the formula."""
     formula = OPS[op].reference
 
     def wrong(**inputs: Any) -> Any:
@@ -202,7 +201,7 @@ def given(op: str, changes: Mapping[str, str]) -> Work:
 
 
 def _conditional(rule: Sequence[str] = (), **rows: Any) -> dict[str, list[Any]]:
-    """Rows of edits, of such whose text is a condition that a rule has in its new text."""
+    """Rows of edits whose new text is the rule's, with each row's condition put in."""
     found = {}
     for name, row in rows.items():
         condition, *seen = [row] if isinstance(row, str) else row
@@ -221,8 +220,8 @@ def in_python(
     activations: str = "float32",
     **formulas: Callable[..., Any],
 ) -> tuple[Bug, ...]:
-    """Functions with the reference's parameters: by their names, and by the keywords', the bugs
-    are called."""
+    """Functions with the reference's parameters: bugs are named after them, or after the
+    keywords."""
     named = formulas | {f.__name__: f for f in functions}
     return tuple(
         Bug(op, "python", _called(name), storing(f), kind, activations=activations)
@@ -232,8 +231,7 @@ def in_python(
 
 
 def changed(reference: Callable[..., Any], /, **changes: Any) -> Callable[..., Any]:
-    """A reference of arguments of which some are others: what a function makes of the right one,
-    or a value whatever that is."""
+    """The reference with some arguments changed: by a function of the right one, or to a value."""
 
     def wrong(**given: Any) -> Any:
         others = {n: of(given[n]) if callable(of) else of for n, of in changes.items()}
@@ -243,7 +241,7 @@ def changed(reference: Callable[..., Any], /, **changes: Any) -> Callable[..., A
 
 
 def sharing(op: str, *works: Work, formats: Iterable[str | None] = (None,)) -> tuple[Bug, ...]:
-    """Functions that do one thread's share."""
+    """Functions that compute one thread's share."""
     return tuple(
         Bug(op, "python", _called(work.__name__), work, kind) for kind in formats for work in works
     )

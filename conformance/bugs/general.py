@@ -1,5 +1,4 @@
-"""Planted bugs that any op can have: what it gives depends on what it should not depend on, or on
-nothing."""
+"""Planted bugs for any op: outputs that depend on unrelated inputs, or on none."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -14,7 +13,7 @@ Way = Callable[[Op, Arguments], list[Array]]
 
 
 def changed(value: Array, by: Array) -> Array:
-    """Other values, by so many hundredths; whole numbers other ones but for a third of these."""
+    """Values changed by `by` hundredths; integers become other ones, except for a third of them."""
     if value.dtype.kind == "f":
         return np.asarray(value * (1 + 0.01 * (by % 97)) + 0.01 * by)
     return np.asarray(value ^ np.asarray(by % 3 != 0, value.dtype))
@@ -25,19 +24,19 @@ def values_of(op: Op, inputs: Arguments) -> list[Array]:
 
 
 def counts(op: Op, inputs: Arguments) -> list[Array]:
-    """More is added the more there is."""
+    """Outputs change with the number of elements."""
     size = np.array(sum(value.size for value in inputs.values() if isinstance(value, np.ndarray)))
     return [changed(value, size) for value in values_of(op, inputs)]
 
 
 def drifts(op: Op, inputs: Arguments) -> list[Array]:
-    """What comes later is off by more."""
+    """The error grows with the index."""
     values = values_of(op, inputs)
     return [changed(v, 1 + np.arange(v.size).reshape(v.shape)) for v in values]
 
 
 def leans(op: Op, inputs: Arguments) -> list[Array]:
-    """All outputs lean on the sum of all that goes in."""
+    """All outputs depend on the sum of all inputs."""
     arrays = [value for value in inputs.values() if isinstance(value, np.ndarray)]
     lean = np.tanh(sum(np.sum(array, dtype=np.float64) for array in arrays))
     return [
@@ -47,7 +46,7 @@ def leans(op: Op, inputs: Arguments) -> list[Array]:
 
 
 def below_zero_gone(op: Op, inputs: Arguments) -> list[Array]:
-    """Of logits those that are not positive, as if they were not known up to a constant."""
+    """Removes logits that are not positive, as if logits had no free constant."""
     return [np.where(v > 0, v, -np.inf) for v in values_of(op, inputs)]
 
 
@@ -57,7 +56,7 @@ def likeliest_gone(op: Op, inputs: Arguments) -> list[Array]:
 
 
 def negated(op: Op, inputs: Arguments) -> list[Array]:
-    """The sign of all outputs."""
+    """All outputs are negated."""
     values = values_of(op, inputs)
     return [-v if v.dtype.kind == "f" else changed(v, np.array(1)) for v in values]
 
@@ -67,7 +66,7 @@ def by(op: Op, way: Way) -> Callable[..., tuple[Array, ...]]:
 
 
 def bugs() -> Iterator[Bug]:
-    """The bugs of every op, in the first of its formats."""
+    """The bugs of every op, in its first format."""
     for op in OPS.values():
         gives_logits = [str(out) for out in op.outputs] == ["out: f32[vocab]"]
         of_logits = (below_zero_gone, likeliest_gone) if gives_logits else ()
@@ -79,11 +78,11 @@ def first_format(op: Op) -> str | None:
     return op.formats[0] if op.formats else None
 
 
-# Kernels that do not compute: nothing they return may pass for a result, for any op.
+# Null kernels, which compute nothing: no output of theirs may pass, for any op.
 
 
 def untouched(inputs: Arguments, outputs: Mapping[str, Array], thread: int, n_threads: int) -> None:
-    """Leave the outputs as they were."""
+    """Outputs are not written."""
 
 
 def zeros(op: Op, inputs: Arguments) -> list[Array]:
@@ -91,7 +90,7 @@ def zeros(op: Op, inputs: Arguments) -> list[Array]:
 
 
 def echo(op: Op, inputs: Arguments) -> list[Array]:
-    """The first input's values, as often as they fit."""
+    """The first input's values, repeated to the outputs' size."""
     first = next(value for value in inputs.values() if isinstance(value, np.ndarray))
     return [np.resize(first, v.shape) for v in values_of(op, inputs)]
 
@@ -108,18 +107,18 @@ def stale_of(op: Op) -> Way:
 
 
 def mean(op: Op, inputs: Arguments) -> list[Array]:
-    """Each output's mean, everywhere."""
+    """Each output's mean everywhere."""
     values = values_of(op, inputs)
     return [np.full(v.shape, np.mean(v, dtype=np.float64)) if v.size else v for v in values]
 
 
 def another_token(op: Op, inputs: Arguments) -> list[Array]:
-    """The right rows, one too far down."""
+    """The right rows, shifted down by one."""
     return [np.roll(v, 1, axis=0) for v in values_of(op, inputs)]
 
 
 def null_kernels() -> Iterator[Bug]:
-    """Every way of not computing, for every op; in its first format, since none looks at it."""
+    """Every null kernel for every op, in its first format, since none reads it."""
     for op in OPS.values():
         ways: dict[str, Way] = {"zeros": zeros, "echo": echo, "stale": stale_of(op)}
         if any(out.axes != ("1",) for out in op.outputs):  # else the mean and any row are it

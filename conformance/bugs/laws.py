@@ -1,4 +1,4 @@
-"""Laws by planted bugs: a law that no bug breaks cannot fail, and is none."""
+"""Laws against planted bugs: a law that no bug breaks cannot fail."""
 
 import tempfile
 from pathlib import Path
@@ -11,18 +11,17 @@ from conformance.bugs.trial import SECRET
 from kernels.trial import held, law_cases
 from reference.op import Law, Op
 
-COMMON = "-alone", "-contained"  # how laws end that many ops have
+COMMON = "-alone", "-contained"  # suffixes of laws that many ops share
 
 
 def breaker(op: Op, law: Law) -> Bug | None:
-    """The first planted bug that breaks a law of an op: of right code but for the bug, or of the
-    formula itself."""
+    """The first planted bug that breaks a law of an op, in a kernel or in the formula."""
     return next((bug for bug in candidates(op, law) if breaks(bug, law)), None)
 
 
 def candidates(op: Op, law: Law) -> list[Bug]:
-    """The op's bugs, in the formats that the law is about, which harm nobody but their outputs. A
-    law that many ops have is broken soonest by a bug that any op can have."""
+    """The op's bugs in the formats of the law that affect only their outputs. For common laws the
+    general bugs come first, since they break them soonest."""
     languages = ("python", "c") if COMPILER else ("python",)
     found = [
         bug

@@ -1,4 +1,4 @@
-"""Shares that are not Numba's: of C sources and of Python functions, in the engine's convention."""
+"""Shares in C and Python, in the engine's calling convention."""
 
 import ctypes
 import hashlib
@@ -31,7 +31,7 @@ Work = Callable[[Arguments, Mapping[str, Array], int, int], None]
 
 
 class NativeShare:
-    """What the judge and the engine ask of a share, for one that has an address already."""
+    """The interface that the judge and the engine expect of a share with an address."""
 
     calls = None
 
@@ -57,7 +57,7 @@ class NativeShare:
 
 
 class CShare(NativeShare):
-    """The function `share` of a C source that sees its arguments as the struct `Block`."""
+    """The function `share` of a C source, whose arguments are the struct `Block`."""
 
     def __init__(self, name: str, op: str, format: str | None, source: str, folder: Path) -> None:
         super().__init__(name, op, format)
@@ -71,7 +71,7 @@ class CShare(NativeShare):
 
     @cached_property
     def _library(self) -> tuple[Path, str]:
-        """Compiled now, once: where, and its assembly."""
+        """Compile once; returns the library's path and its assembly."""
         assert COMPILER, "no C compiler"
         name = self._folder / self.fingerprint[:16]
         source, assembly, library = (name.with_suffix(end) for end in (".c", ".s", ".so"))
@@ -95,7 +95,7 @@ class CShare(NativeShare):
 
 
 class PythonShare(NativeShare):
-    """A Python function, called by C's convention."""
+    """A Python function, callable by the C convention."""
 
     def __init__(self, name: str, op: str, format: str | None, work: Work) -> None:
         super().__init__(name, op, format)
@@ -123,7 +123,7 @@ class PythonShare(NativeShare):
             self._work(inputs, outputs, thread, n_threads)
 
     def _values(self, block: int) -> dict[str, Any]:
-        """The arguments that a block tells of."""
+        """The arguments in a block."""
         position, values = 0, {}
 
         def words(kind: type, count: int) -> list[Any]:
@@ -152,7 +152,7 @@ def _array(argument: Argument, address: int, dims: list[int]) -> Array:
 
 
 def block_of(signature: str) -> str:
-    """The struct that a block of this signature is."""
+    """The C struct for the arguments of this signature."""
     fields = []
     for argument in all_arguments(signature):
         kind = C_TYPES[argument.dtype]
@@ -167,7 +167,7 @@ def block_of(signature: str) -> str:
 
 
 def first_alone(work: Work) -> Work:
-    """All of it done by the first thread."""
+    """The first thread does all of the work."""
 
     def alone(inputs: Arguments, outputs: Mapping[str, Array], thread: int, n_threads: int) -> None:
         if thread == 0:
@@ -177,7 +177,7 @@ def first_alone(work: Work) -> Work:
 
 
 def storing(function: Callable[..., Any]) -> Work:
-    """The first thread stores what a function with the reference's parameters gives."""
+    """The first thread stores the results of a function with the reference's parameters."""
 
     def work(inputs: Arguments, outputs: Mapping[str, Array], thread: int, n_threads: int) -> None:
         result = function(**inputs)
@@ -188,7 +188,7 @@ def storing(function: Callable[..., Any]) -> Work:
     return first_alone(work)
 
 
-# The rules of kernels/cpu/runtime/construction.py, for the assembly that a C compiler makes.
+# The rules of kernels/cpu/runtime/construction.py, for a C compiler's assembly.
 
 _INSTRUCTIONS = re.compile(
     r"^\s+(v?ldmxcsr|fldcw|fldenv|frstor|f?xrstor\w*|rdtscp?|rdpmc|rdrand|rdseed|rdpid|cpuid|xgetbv"
@@ -202,7 +202,7 @@ _NAMED = re.compile(r"\b(\w+)@(?:PLT|GOT\w*|got\w*|tls\w*)")
 
 
 def complaint_about(assembly: str) -> str:
-    """What in a share's assembly is not allowed; "" if nothing is."""
+    """What a share's assembly must not contain, or ""."""
     if found := _WRITABLE.search(assembly):
         return f"has memory that lasts from call to call: {' '.join(found[1].split())}"
     for name in _NAMED.findall(assembly):

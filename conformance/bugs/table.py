@@ -1,5 +1,4 @@
-"""Every planted bug: edits of right kernels and formulas that are wrong, by their ops, and
-what any op can have."""
+"""Every planted bug: edits of right kernels and wrong formulas, by op, and the general ones."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The judge is judged: what the engine demands stops every bug, and passes right kernels."""
+"""The judge rejects every planted bug and accepts right kernels."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,11 +26,11 @@ from reference.table import OPS
 
 ENDLESS = {"search-too-far"}
 ORDER = ("construction", "cases", "shape")
-LANGUAGES = ("numba", "cuda", "c", "python")  # the slowest to be compiled and tried first
-SLOW = ("numba", "cuda")  # of our own kernels, each of which is compiled for seconds
+LANGUAGES = ("numba", "cuda", "c", "python")  # slowest to compile and try first
+SLOW = ("numba", "cuda")  # our own kernels, each of which takes seconds to compile
 ROWS = [
     (op, kind) for op in OPS.values() for kind in dict.fromkeys(op.formats[::24] or (None,))
-]  # of each op the first format, and another where it has all
+]  # each op's first format, and another one if it has all
 RIGHT = sorted({(bug.op, bug.format or "") for bug in PLANTED if bug.language == "c"})
 
 
@@ -39,8 +39,8 @@ def can_compile(bug: Bug) -> bool:
 
 
 def one_of_each() -> list[Bug]:
-    """One of those bugs that differ in their language or format alone: in the language that is
-    tried soonest of those that this machine can compile, in a format drawn by its name."""
+    """One of the bugs that differ only in language or format: in the fastest language that this
+    machine can compile, in a format chosen by name."""
     drawn = sorted(EVERY, key=lambda bug: sha256(str(bug).encode()).digest())
     drawn.sort(key=lambda bug: (can_compile(bug), LANGUAGES.index(bug.language)))
     return [*{(bug.op, bug.variant, bug.name): bug for bug in drawn}.values()]
@@ -60,8 +60,8 @@ def trials():
     ],
 )
 def test_a_planted_bug_is_stopped(bug, trials, record_property):
-    """What is to see it stops it, or what comes before; in one of its languages and formats, or
-    deeply in all."""
+    """The expected stage rejects it, or an earlier one; in one language and format, or in deep runs
+    in all."""
     if not can_compile(bug):
         pytest.skip(f"no compiler for {bug.language}")
     outcome = trials.outcome(bug)
@@ -72,19 +72,19 @@ def test_a_planted_bug_is_stopped(bug, trials, record_property):
 
 
 def test_enough_bugs_are_planted():
-    """At least 150 beside null kernels, no two of one name, and those for every op."""
+    """At least 150 besides null kernels, with distinct names, for every op."""
     assert len({(bug.op, bug.name) for bug in PLANTED}) >= 150
     assert len({str(bug) for bug in EVERY}) == len(EVERY)
     assert {bug.op for bug in NULL} == set(OPS)
 
 
 def test_what_an_edit_replaces_stands_there_once():
-    """Also of bugs that are tried later."""
+    """The old text of every edit occurs exactly once, also for bugs that deep runs try."""
     assert all(bug.edited for bug in PLANTED if isinstance(bug.does, Edit))
 
 
 def test_every_cuda_source_is_edited():
-    """Sources are found by their names alone, of which no two are the same."""
+    """Sources are found by their file names, which are distinct."""
     files = [path.name for path in FOLDER.rglob("*.cu*")]
     assert len({*files}) == len(files)
     assert {*files} == {bug.does.file for bug in PLANTED if bug.language == "cuda"}
@@ -98,7 +98,7 @@ def test_every_kernel_in_c_is_edited():
 @pytest.mark.skipif(not COMPILER, reason="no C compiler")
 @pytest.mark.parametrize(("op", "format"), RIGHT)
 def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path):
-    """So what is stopped is the bug."""
+    """So it is the bug that is rejected."""
     source = (C_FOLDER / f"{op}.c").read_text()
     share = CShare(f"{op}/c", op, format or None, source, tmp_path)
     in_place = variants(op, format or None)[0].in_place
@@ -108,7 +108,7 @@ def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path):
 
 
 def remembered(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The same of a function that is asked for the same again and again, as the judge does."""
+    """A cached function, for the judge's repeated calls with the same arguments."""
     found: dict[str, Any] = {}
 
     def known(**inputs: Any) -> Any:
@@ -125,7 +125,7 @@ def remembered(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(("op", "format"), ROWS)
 def test_the_reference_is_accepted(op, format, tmp_path):
-    """Rounded to the outputs' types, it passes: what the judge rejects is the bug."""
+    """The reference rounded to the outputs' types passes."""
     honest = Bug(op.name, "python", "not-at-all", storing(remembered(op.reference)), format)
     failure = demanded(honest.kernel(tmp_path), secret=1).failure
     assert not failure
@@ -133,7 +133,7 @@ def test_the_reference_is_accepted(op, format, tmp_path):
 
 @pytest.mark.parametrize("format", ["Q8_0", "Q4_0"])
 def test_quantised_activations_are_accepted_only_where_declared(format, tmp_path):
-    """The product of int8 activations passes as what it is, not as the float product."""
+    """The product of int8 activations passes if declared as such, not as the float product."""
 
     def product(x, weight, format):
         q, scale, _ = quantise_activations(x)
@@ -161,8 +161,8 @@ def test_the_judge_reports_where_and_how_far(tmp_path):
 
 
 def test_a_thread_that_strays_from_its_tokens_is_found():
-    """A kernel that shares rows and says that it shares tokens is right by any number of threads,
-    and rejected: the engine would leave out a barrier that it needs."""
+    """A kernel that divides rows but declares tokens gives right results for any number of threads,
+    and is rejected: the engine would omit a barrier that it needs."""
     kernel = find("linear/cpu/generic/F32")
     case = kernel.spec.case({"tokens": 7, "hidden": 64, "out": 96}, format="F32")
     assert judge(kernel, case).passed

@@ -1,8 +1,8 @@
-"""Planted bugs before what the engine demands of a kernel, each in a process of its own.
+"""Try planted bugs as the engine tries kernels, each in a child process.
 
-Run as a program it reads bugs' names from standard input and answers each with a line of JSON: a
-process that has imported everything forks for each, so one that crashes or spoils its process
-costs nothing else.
+As a program it reads bugs' names from standard input and answers each with a line of JSON: a
+process that has imported everything forks for each, so that crashes and corrupted memory affect
+nothing else.
 """
 
 import json
@@ -32,14 +32,14 @@ from kernels.cuda.runtime.current import taking_the_place
 from kernels.planted import Planted
 from kernels.trial import Request, attempt
 
-PATIENCE = 90.0  # seconds for one bug, compiled and tried,
-BUSY = 30  # of which a process may compute so many
-SECRET = 18  # what no kernel knows: always the same one here, so that outcomes are
+PATIENCE = 90.0  # timeout in seconds for one bug, compilation included
+BUSY = 30  # limit of CPU seconds within it
+SECRET = 18  # the judge's hidden seed, fixed here, so that outcomes are reproducible
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a bug ended: at which stage, by what; no stage if it survived."""
+    """The stage that rejected a bug and its message; no stage if it survived."""
 
     bug: Bug
     stage: str
@@ -48,7 +48,7 @@ class Outcome:
 
     @property
     def row(self) -> Planted:
-        """What is kept of it."""
+        """The row that is stored."""
         bug = self.bug
         variant = f" ({bug.variant})" if bug.variant != "generic" else ""
         return Planted(
@@ -58,8 +58,8 @@ class Outcome:
 
 
 def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, str]:
-    """The stage that stopped it and what that says, empty if none did; in this process. `tell` is
-    told of each stage and case as it begins."""
+    """The stage that rejects it and its message, empty if none does; runs in this process. `tell`
+    is called with each stage and case as it begins."""
     with tempfile.TemporaryDirectory() as folder:
         kernel = bug.kernel(Path(folder))
         request = Request(kernel.name, shapes=bug.shapes)
@@ -70,7 +70,7 @@ def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, st
 
 
 class Trials:
-    """A server and what it is asked; use as a context."""
+    """A server process and its requests; use as a context."""
 
     def __enter__(self) -> "Trials":
         self._start()
@@ -93,7 +93,7 @@ class Trials:
 
 
 def outcomes(bugs: Iterable[Bug], workers: int = 2) -> Iterator[Outcome]:
-    """Yield the outcomes of all bugs, as they come."""
+    """Yield the outcomes of all bugs as they finish."""
     idle = queue.SimpleQueue[Trials]()
 
     def outcome(bug: Bug) -> Outcome:
@@ -113,7 +113,7 @@ def outcomes(bugs: Iterable[Bug], workers: int = 2) -> Iterator[Outcome]:
 
 
 def _forked(bug: Bug) -> dict[str, Any]:
-    """The outcome of a bug that is tried in a child."""
+    """The outcome of a bug tried in a forked child."""
     started = time.perf_counter()
     ear, mouth = os.pipe()
     child = os.fork()
@@ -125,7 +125,7 @@ def _forked(bug: Bug) -> dict[str, Any]:
                 stage, failure = tried(bug, SECRET, lambda told: said.write(f"{told}\n"))
                 said.write(json.dumps({"stage": stage, "failure": failure}) + "\n")
             os._exit(0)
-        except BaseException:  # a fault of the trial's, which stops no bug
+        except BaseException:  # an error of the trial itself, which rejects no bug
             traceback.print_exc()
             os._exit(1)
     os.close(mouth)
@@ -152,7 +152,7 @@ def main() -> None:
     named = {str(bug): bug for bug in EVERY}
     for share in (read_control, restore_control):
         share.compile()
-    tried(named["attention/python/F32/zeros"], SECRET, len)  # what a first trial imports, all find
+    tried(named["attention/python/F32/zeros"], SECRET, len)  # imports for all children
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     with answers as out, taking_the_place(Emulator()):
         os.dup2(2, 1)

@@ -1,1 +1,1 @@
-"""Cells, and sessions that outlive a process."""
+"""KV cache cells, policies, and sessions saved to files."""

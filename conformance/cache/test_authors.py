@@ -1,8 +1,8 @@
-"""What the authors of KIVI, Quest and MInference compute in PyTorch, held against the references.
+"""The references compared with the authors' PyTorch code of KIVI, Quest and MInference.
 
 ASSAY_AUTHORS names a folder with checkouts of jy-yuan/KIVI, mit-han-lab/Quest and
-microsoft/MInference under these names; without one these tests skip (docs/peers.md). Of their files
-single functions are run, on the CPU, since the files themselves want GPUs.
+microsoft/MInference under these names; without it these tests skip (docs/peers.md). Single
+functions of their files run, on the CPU, since the files themselves need GPUs.
 """
 
 import ast
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from reference.attention.pattern_attention import BLOCK
-from reference.attention.prompt_patterns import block_scores, highest, stripe_sums
+from reference.attention.prompt_patterns import block_scores, stripe_sums, top_scores
 from reference.cache.policies import quest
 from reference.formats.kivi import (
     GROUP,
@@ -35,8 +35,8 @@ LAST, FIRST, RECENT = 64, 30, 100  # of MInference's code: observers, and what i
 
 
 def functions(path, *names, **known):
-    """Functions of these names of a checkout's file, OUTER.INNER where one stands in another,
-    among what is `known`."""
+    """Functions of these names in a checkout's file, OUTER.INNER for nested ones, with `known`
+    globals."""
     if not FOLDER:
         pytest.skip("ASSAY_AUTHORS names no folder with the authors' code: docs/peers.md")
     file = Path(FOLDER, path)
@@ -62,8 +62,8 @@ def _kivi():
 
 
 def theirs(kivi, kind, x):
-    """Their codes, steps and zero points of float32 [tokens, kv_heads, head_dim], and the numbers
-    that these stand for, as [tokens, kv_heads, head_dim], all of them by element."""
+    """Their codes, steps and zero points for float32 [tokens, kv_heads, head_dim], and the decoded
+    numbers, as [tokens, kv_heads, head_dim], all by element."""
     given = torch.from_numpy(x).permute(1, 0, 2)[None].contiguous()
     packed, steps, zeros = getattr(kivi, f"quant_and_pack_{kind}cache")(given, GROUP, 2)
     numbers = getattr(kivi, f"unpack_and_dequant_{kind}cache")(packed, steps, zeros, GROUP, 2)
@@ -79,7 +79,7 @@ def theirs(kivi, kind, x):
 
 
 def ours(kind, x):
-    """The same of the reference's pages."""
+    """The same from the reference's pages."""
     groups = x.reshape(PAGES, GROUP, KV_HEADS, HEAD_DIM)
     if kind == "k":
         by_channel = quantised(groups.transpose(0, 2, 3, 1))
@@ -97,8 +97,8 @@ def ours(kind, x):
 
 @pytest.mark.parametrize("kind", ["k", "v"])
 def test_kivi_packs_the_same(kivi, kind):
-    """Where a step has eight bits theirs and ours are the same: codes, steps, zero points, and the
-    numbers that they stand for, bit for bit."""
+    """If steps are exact in eight bits, codes, steps, zero points and decoded numbers agree bit for
+    bit."""
     rng = np.random.default_rng(25)
     shape = (PAGES, GROUP, KV_HEADS, HEAD_DIM)
     axis = (0, KV_HEADS, HEAD_DIM) if kind == "k" else (GROUP, KV_HEADS, HEAD_DIM // GROUP)
@@ -116,8 +116,8 @@ def test_kivi_packs_the_same(kivi, kind):
 
 @pytest.mark.parametrize("kind", ["k", "v"])
 def test_kivi_is_rounded_up_to_a_byte(kivi, kind):
-    """Of any numbers zero points are the same, and steps theirs rounded up to eight bits: codes are
-    one apart at most, few of them, and numbers half a step of each."""
+    """In general zero points agree, and steps are theirs rounded up to eight bits: few codes
+    differ, by one at most, and numbers by half a step."""
     x = np.random.default_rng(26).standard_normal((PAGES * GROUP, KV_HEADS, HEAD_DIM))
     x = x.astype(np.float16).astype(np.float32)
     codes, steps, zeros, numbers = ours(kind, x)
@@ -140,7 +140,7 @@ def prompt(seed, tokens, head_dim=32):
 
 
 def cells(keys):
-    """Keys as rows of a cache, the list of its cells, and what tokens see of it."""
+    """Keys as rows of a cache, the list of its cells, and the tokens' spans."""
     tokens = len(keys)
     spans = np.array([(0, 0, t + 1) for t in range(tokens)], np.int32)
     rows = np.ascontiguousarray(keys).reshape(tokens, -1).view(np.uint8)
@@ -149,7 +149,7 @@ def cells(keys):
 
 @pytest.mark.parametrize(("tokens", "columns", "diagonals"), [(300, 60, 150), (64, 40, 60)])
 def test_minference_chooses_the_same_columns_and_diagonals(tokens, columns, diagonals):
-    """Theirs are the reference's, of their last 64 queries, with what they always see."""
+    """Theirs equal the reference's, from their last 64 queries, with the ones always seen."""
     q, k = prompt(tokens, tokens)
     chosen = []
     sees = torch.arange(LAST)
@@ -166,7 +166,7 @@ def test_minference_chooses_the_same_columns_and_diagonals(tokens, columns, diag
     before = np.zeros((1, 2, tokens), np.float32)
     scale = 1 / math.sqrt(q.shape[2])
     ((upright, slanted),) = stripe_sums(q, *cells(k), scale, 0.0, LAST, before, "F32")
-    own = highest(upright, columns, FIRST), highest(slanted, diagonals, RECENT)
+    own = top_scores(upright, columns, FIRST), top_scores(slanted, diagonals, RECENT)
     if diagonals < RECENT:  # so few that they are chosen among those always seen
         own = own[0], np.arange(RECENT)
         assert set(chosen[1].ravel().tolist()) <= set(own[1])
@@ -177,7 +177,7 @@ def test_minference_chooses_the_same_columns_and_diagonals(tokens, columns, diag
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(640, 4), (1024, 7)])
 def test_minference_chooses_the_same_blocks(tokens, blocks):
-    """Theirs are the reference's, of prompts of whole blocks; what comes later is seen by none."""
+    """Theirs equal the reference's, for prompts of whole blocks; later blocks are not seen."""
     q, k = prompt(tokens, tokens)
     their = functions(
         "MInference/minference/ops/block_sparse_flash_attention.py", "_build_block_index"
@@ -188,13 +188,13 @@ def test_minference_chooses_the_same_blocks(tokens, blocks):
     before = np.zeros((1, count, count), np.float32)
     (scores,) = block_scores(q, *cells(k), before, "F32")
     for b in range(count):
-        mine = highest(scores[b, : b + 1], blocks, 0)
+        mine = top_scores(scores[b, : b + 1], blocks, 0)
         assert set(mine.tolist()) == set(index[b][index[b] <= b].tolist())
 
 
 class Asked:
-    """Their attention with projections that give these queries and keys, [heads, tokens, dim], and
-    of which the choice of cells is kept."""
+    """Their attention with projections that give these queries and keys, [heads, tokens, dim];
+    records the selected cells."""
 
     layer_id, hidden_size = 2, 0
 
@@ -213,8 +213,8 @@ class Asked:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_quest_reads_the_same_pages(seed):
-    """Theirs are the reference's, but that they let a token's own page compete, as `quest` says:
-    where it loses they read one more of the others."""
+    """Theirs equal the reference's, except that a token's own page competes, as documented in
+    `quest`: if it loses, they read one more of the others."""
     page, budget, held = 16, 64, 200 + 7 * seed
     rng = np.random.default_rng(seed)
     q = rng.standard_normal((4, HEAD_DIM)).astype(np.float32)

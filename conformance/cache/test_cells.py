@@ -1,4 +1,4 @@
-"""The cells of the cache against the plainest model there is: a dict from position to cell."""
+"""`Cells` compared with the simplest model: a dict from position to cell."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ position = st.integers(0, 12)
 
 
 class AgainstDicts(RuleBasedStateMachine):
-    """Any order of operations leaves `Cells` saying what one dict a sequence says."""
+    """After any sequence of operations `Cells` equals one dict a sequence."""
 
     @initialize(capacity=st.integers(0, 17))
     def start(self, capacity: int) -> None:
@@ -26,7 +26,7 @@ class AgainstDicts(RuleBasedStateMachine):
 
     @rule(start=position, count=st.integers(0, 6), owners=st.sets(sequence, min_size=1))
     def place(self, start: int, count: int, owners: set[int]) -> None:
-        """Consecutive tokens of some sequences, before, between or after what they hold."""
+        """Consecutive tokens of some sequences, before, between or after those they have."""
         taken = set().union(*(self.plain[s] for s in owners))
         positions = [p for p in range(start, start + count) if p not in taken]
         before = self.used()
@@ -42,7 +42,7 @@ class AgainstDicts(RuleBasedStateMachine):
 
     @rule(start=st.integers(0, 30), count=st.integers(0, 6), owners=st.sets(sequence, min_size=1))
     def place_and_take_back(self, start: int, count: int, owners: set[int]) -> None:
-        """Nothing is left of tokens taken back, wherever they stood."""
+        """Tokens that are taken back leave no trace, wherever they were."""
         taken = set().union(*(self.plain[s] for s in owners))
         positions = [p for p in range(start, start + count) if p not in taken]
         if len(positions) <= self.cells.free:
@@ -53,7 +53,7 @@ class AgainstDicts(RuleBasedStateMachine):
     @precondition(lambda self: any(self.plain))
     @rule(data=st.data())
     def place_twice(self, data: st.DataObject) -> None:
-        """A position that a sequence has already is refused, and nothing changes."""
+        """A position that a sequence already has is refused, and nothing changes."""
         owner = data.draw(st.sampled_from([s for s, held in enumerate(self.plain) if held]))
         taken = data.draw(st.sampled_from(sorted(self.plain[owner])))
         if self.cells.free:
@@ -107,8 +107,8 @@ class AgainstDicts(RuleBasedStateMachine):
 
     @invariant()
     def spans_end_with_the_token_itself(self) -> None:
-        """A token sees the part of its first sequence that is not after it; a window reaches so
-        many positions, of which those that are missing count, too."""
+        """A token sees the part of its first sequence up to itself; a window counts positions,
+        missing ones included."""
         for owner, held in enumerate(self.plain):
             positions = sorted(held)
             spans = self.cells.spans(positions, [(owner,)] * len(positions))

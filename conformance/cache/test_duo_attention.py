@@ -1,4 +1,4 @@
-"""DuoAttention: streaming heads see what the reference says, and nothing else matters."""
+"""DuoAttention: streaming heads see what the reference defines, and nothing else affects them."""
 
 import json
 from dataclasses import replace
@@ -52,8 +52,8 @@ def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
 
 @pytest.mark.parametrize("stride", [STRIDE, 1])
 def test_heads_see_what_the_reference_says(load, policy, stride):
-    """Logits behind every token are the formula's, in which the heads of the lowest numbers see
-    their sinks and their window alone."""
+    """Logits after every token are the formula's, in which the heads of the lowest numbers see only
+    their sinks and window."""
     streams = policies.streaming_heads(ALPHAS, 0.5)
     assert (streams == STREAM).all()
 
@@ -70,8 +70,8 @@ def test_heads_see_what_the_reference_says(load, policy, stride):
 
 
 def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
-    """Streaming heads hold their sinks and latest cells alone, the timings say so, and what stands
-    in any other row changes no bit."""
+    """Streaming heads hold only their sinks and latest cells, as the timings report, and other rows
+    change no bit."""
     told = []
     for spoilt in (False, True):
         with load(kv_policy=policy) as engine:
@@ -97,7 +97,7 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
 
 
 def test_where_all_is_seen_bits_are_as_without(load, policy):
-    """Of a text that streaming heads see whole, and where no head streams."""
+    """For texts that streaming heads see whole, and without streaming heads."""
     short = PROMPT[: SINKS + RECENT - GREEDY.max_tokens + 1]
     with load() as plain, load(kv_policy=policy) as engine:
         assert text(engine, short) == text(plain, short)
@@ -109,7 +109,7 @@ def test_where_all_is_seen_bits_are_as_without(load, policy):
 
 
 def test_other_heads_are_refused_and_contexts_shifted(load, policy, tmp_path):
-    """A session is of the heads that stream, whatever else the policies have alike."""
+    """A session requires the same streaming heads, even if the policies are equal otherwise."""
     path = tmp_path / "talk.session"
     with load(kv_policy=policy, context=150) as engine:
         more = replace(GREEDY, max_tokens=60)
@@ -123,7 +123,7 @@ def test_other_heads_are_refused_and_contexts_shifted(load, policy, tmp_path):
 
 
 def test_a_text_that_cannot_be_gone_on_with(load, policy):
-    """A step where streaming heads have let go what it sees is refused in a line, and holds
+    """A step that needs cells that streaming heads have freed is refused in a line, and holds
     nothing."""
     with load(kv_policy=policy) as engine:
         model, cells = engine.model, engine.model.cells
@@ -139,8 +139,8 @@ def test_a_text_that_cannot_be_gone_on_with(load, policy):
 
 
 def test_heads_that_look_back_are_found(load, policy, tmp_path):
-    """A head's number is the part of attention that it gives to what a streaming head would not
-    see, by the attention of the reference."""
+    """A head's number is the share of attention that it gives to cells a streaming head would not
+    see, by the reference's attention."""
     with load(kv_format="F32") as plain:
         found = alphas(plain.model.file.path, [PROMPT], SINKS, RECENT, observers=3, threads=2)
     assert found.shape == (4, 3)
@@ -164,8 +164,8 @@ def test_heads_that_look_back_are_found(load, policy, tmp_path):
 
 @pytest.mark.parametrize("name", duo.NAMES)
 def test_transformers_and_kvpress_say_the_same(tmp_path, name):
-    """Logits are transformers' with the authors' mask, and kvpress' masked behind a prompt that a
-    block alone has read."""
+    """Logits equal transformers' with the authors' mask, and kvpress's, which masks after a prompt
+    that only one block has read."""
     told = json.loads(duo.FILE.read_text())[name]
     heads = tmp_path / "heads.tsv"
     for asked in duo.ASKED:
@@ -180,7 +180,8 @@ def test_transformers_and_kvpress_say_the_same(tmp_path, name):
 
 
 def test_distances_are_those_in_the_text(tmp_path):
-    """Where scores go by distance (ALiBi), in whatever row of a streaming cache a cell has its."""
+    """With distance biases (ALiBi), a cell's distance in a streaming cache is its distance in the
+    text, whatever its row."""
     path, heads = SUBJECTS["MPT"].write(tmp_path / "model.gguf"), tmp_path / "heads.tsv"
     load = partial(Engine.load, path, threads=2, context=96)
     with load() as plain:
@@ -211,7 +212,7 @@ def test_what_it_cannot_be(load, policy, name):
 
 
 def test_heads_that_are_no_whole_blocks(tmp_path, policy):
-    """A row of some heads is in the cache's format only where each is whole blocks of it."""
+    """A row of some heads has the cache's format only if each head is whole blocks of it."""
     path = Small(kv_heads=2).write(tmp_path / "model.gguf")
     with pytest.raises(
         ModelError, match=r"heads of blk\.0 have 16 elements, no whole blocks of 32"
@@ -220,7 +221,7 @@ def test_heads_that_are_no_whole_blocks(tmp_path, policy):
 
 
 def test_files_that_say_no_heads(load, policy, tmp_path):
-    """Files of another model's heads, and of no numbers, are refused in a line."""
+    """Files for another model's heads, or without numbers, are refused in a line."""
     path = tmp_path / "heads.tsv"
     for given, line in (
         ("1\t0\n0\t1\n", "numbers of 2 x 2 blocks and KV heads, the model has 4 x 3"),
@@ -233,7 +234,7 @@ def test_files_that_say_no_heads(load, policy, tmp_path):
 
 
 def test_its_text(policy):
-    """A policy is read back from its text, with its file."""
+    """A policy is restored from its text, with its file."""
     assert parse_policy(format_policy(policy)) == policy
     assert parse_policy("duoattention:heads=x.tsv,sparsity=25").sparsity == 25
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A cache in two bits: what is packed is what the reference packs."""
+"""A two-bit KV cache: packed pages equal the reference's."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,8 +33,8 @@ def load(model):
 
 
 def test_what_is_packed_is_the_references(load):
-    """Pages of the first block hold what the reference packs of the keys and values of a cache in
-    float16, bit for bit; the rows of what is packed are free, and the timings say so."""
+    """Pages of the first block equal the reference's for the keys and values of a float16 cache,
+    bit for bit; packed rows are freed, as the timings report."""
     with load(kv_format="F16") as plain, load() as engine:
         for each in (plain, engine):
             each.generate(PROMPT, replace(GREEDY, max_tokens=2))
@@ -54,7 +54,7 @@ def test_what_is_packed_is_the_references(load):
 
 
 def test_the_latest_tokens_are_as_without(load):
-    """A text that is no longer than what stays in float16 has every bit that it has there."""
+    """A text no longer than the float16 part has the bits of a float16 cache."""
     short = PROMPT[: RESIDUAL + GROUP - 9]
     with load(kv_format="F16") as plain, load(kv_residual=160) as engine, load() as packed:
         whole = text(plain)
@@ -64,7 +64,7 @@ def test_the_latest_tokens_are_as_without(load):
 
 
 def test_a_full_context_is_shifted(load):
-    """What is left of a text is read anew, and packed by its new places; a reset leaves nothing."""
+    """The rest of a text is recomputed, and packed at its new positions; a reset leaves nothing."""
     with load(context=170) as engine:
         pieces = list(engine.stream(PROMPT, replace(GREEDY, max_tokens=60), context_shift=True))
         assert len(pieces) == 60
@@ -76,8 +76,8 @@ def test_a_full_context_is_shifted(load):
 
 
 def test_a_step_that_fails_packs_nothing(load, monkeypatch):
-    """What a step would have packed is packed by the next that comes so far; a text cannot go on
-    from inside what is in two bits."""
+    """The next step that gets as far packs instead; a text cannot continue from inside its packed
+    part."""
     with load() as engine:
         alone = text(engine)
         engine.reset()

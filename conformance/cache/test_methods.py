@@ -1,6 +1,6 @@
-"""What all methods have in common that keep, read or pack less of a text: the same bits every way,
-drafts that change nothing, sessions that go on, and one line where they do not serve. What each
-keeps, reads or packs is what its own file tells."""
+"""Properties shared by all cache methods: the same bits for any split and batch, unchanged by
+drafts, with sessions, and one-line errors for unsupported models. Each method's own file tests what
+it keeps, reads or packs."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -44,12 +44,12 @@ FEW = MInference(columns=8, diagonals=6, first=2, recent=3, observers=20, stretc
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A model and options with which an engine leaves something out of a prompt.
+    """A model and options with which an engine omits something of a prompt.
 
-    `evaluates` are the tokens that a talk evaluates which goes on but for its last words; `crowded`
-    is a context in which not all texts have room; of a `talk` that goes on nothing may be what a
-    text has that is read at once. Sessions are gone on with where options are `moved`, and others
-    are refused in a `line`. Drafts follow `repeats` of a prompt's first twelve tokens.
+    `evaluates`: the tokens that a continued chat evaluates besides its last words; `crowded`: a
+    context too small for all texts; in a continued `talk` nothing may differ from the text read at
+    once. Sessions continue with the options `moved`, and others are refused with `line`. Drafts use
+    `repeats` repetitions of a prompt's first twelve tokens.
     """
 
     small: Small
@@ -76,7 +76,7 @@ def of_policy(policy: Any, told: str = "") -> Method:
 
 
 def of_heads(folder: Path) -> dict[str, Any]:
-    """Half of the heads stream, of all blocks together."""
+    """Half of all blocks' heads stream."""
     path = folder / "heads.tsv"
     write(path, np.random.default_rng(5).permutation(np.arange(12.0)).reshape(4, 3))
     return {"kv_policy": DuoAttention(4, 9, 5, heads=str(path))}
@@ -133,7 +133,7 @@ LESS = [name for name in METHODS if name not in ("keydiff", "h2o")]  # what take
 
 @pytest.fixture(scope="module")
 def loads(tmp_path_factory):
-    """Of each method what loads its model with its options, and others."""
+    """For each method, loaders of its model with its options and with others."""
 
     def load(name: str, method: Method) -> Callable[..., Engine]:
         folder = tmp_path_factory.mktemp(name)
@@ -146,9 +146,9 @@ def loads(tmp_path_factory):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_same_every_way(loads, name):
-    """Threads, how a prompt is cut into steps, what was read before, forks, scores and company
-    change no bit, though cells run out and texts are put back; nor does it matter whether a talk
-    has gone on or is read at once, where that is promised."""
+    """Threads, the split of a prompt, earlier texts, forks, scores and other sequences change no
+    bit, even with preemption; nor does continuing a chat instead of reading it at once, where
+    promised."""
     load, method = loads[name], METHODS[name]
     prompt, text = method.prompt, partial(drawn, params=GREEDY)
     with load() as engine:
@@ -188,7 +188,8 @@ def test_the_same_every_way(loads, name):
 
 @pytest.mark.parametrize("name", LESS)
 def test_drafts_change_nothing(loads, name):
-    """Chains and trees: whatever they would keep, choose or pack is not due without them."""
+    """Chains and trees of drafts: eviction, selection and packing are not triggered by drafted
+    tokens."""
     load, method = loads[name], METHODS[name]
     prompt, asked = method.prompt[:12] * method.repeats, replace(GREEDY, max_tokens=40)
     with load() as plain:
@@ -201,8 +202,7 @@ def test_drafts_change_nothing(loads, name):
 
 @pytest.mark.parametrize("name", LESS)
 def test_sessions_go_on(loads, name, tmp_path):
-    """A text is saved and gone on with as if it had never stopped; one that was kept, packed or
-    read otherwise is refused in a line."""
+    """A saved text continues as if uninterrupted; one of another method is refused in a line."""
     load, method, path = loads[name], METHODS[name], tmp_path / "talk.session"
     with load() as engine:
         whole = engine.generate(method.prompt, GREEDY).outputs[0].token_ids
@@ -289,7 +289,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("name", "options", "line"), OTHERS)
 def test_options_that_do_not_go_together(loads, name, options, line):
-    """Each is told in one line."""
+    """Each combination has a one-line error."""
     with pytest.raises(EngineError, match=line) as refused:
         loads[name](**options)
     assert "\n" not in str(refused.value)

@@ -1,5 +1,4 @@
-"""Prompts that are read by sparse attention: dense where all is seen, the reference's pattern where
-not."""
+"""Sparse prefill: equal to dense if all cells are seen, otherwise to the reference's patterns."""
 
 import json
 from dataclasses import replace
@@ -42,8 +41,7 @@ def mixed(tmp_path_factory):
 
 
 def test_all_that_is_seen_is_dense(load):
-    """Where budgets are as large as the prompt an answer has the bits of the dense one; where they
-    are small it has others."""
+    """Budgets as large as the prompt give the bits of dense attention; small ones differ."""
     everything = replace(FEW, columns=256)
     with load() as plain, load(prompt_attention=everything) as engine:
         dense = text(plain, PROMPT)
@@ -53,7 +51,7 @@ def test_all_that_is_seen_is_dense(load):
 
 
 def test_what_is_seen_is_the_references(load, mixed):
-    """The last block's heads see what the reference makes of its estimates, pattern by pattern."""
+    """The last block's masks equal the reference's from its estimates, for each pattern."""
     with load(prompt_attention=mixed) as engine:
         engine.generate(PROMPT, replace(GREEDY, max_tokens=1))
         memory, begin = engine.model.memory, len(PROMPT) // 64 * 64
@@ -71,7 +69,7 @@ def test_what_is_seen_is_the_references(load, mixed):
 
 
 def test_scores_are_of_whole_texts(load, mixed):
-    """A score is the dense one's, whatever was read before, and drafts change nothing."""
+    """Scores are dense, whatever was read before, and drafts change nothing."""
     with load() as plain, load(prompt_attention=mixed, speculation=Lookahead()) as engine:
         drafted = engine.generate(PROMPT, GREEDY).outputs[0].token_ids
         assert engine.score(PROMPT, PROMPT[:5]) == plain.score(PROMPT, PROMPT[:5])
@@ -96,7 +94,7 @@ def test_scores_are_of_whole_texts(load, mixed):
     ],
 )
 def test_what_is_no_method(inside, tmp_path, given, line):
-    """One line says what is wrong; in the shell it is wrong usage."""
+    """One line names the error; in the shell it is wrong usage."""
     code, _, told = inside("run", str(tmp_path), "--prompt-attention", given, "-p", "a")
     assert (code, line in " ".join(told.split())) == (2, True), told
     with pytest.raises(ModelError):
@@ -117,7 +115,7 @@ def test_what_is_no_method(inside, tmp_path, given, line):
     ],
 )
 def test_bad_files(load, tmp_path, content, line):
-    """One line names the file, and what in it."""
+    """One line names the file, and the error in it."""
     path = tmp_path / "patterns.json"
     path.write_text(content)
     with pytest.raises(ModelError) as refused:

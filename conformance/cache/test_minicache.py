@@ -1,4 +1,4 @@
-"""Blocks that share a cache: what is merged is what the reference merges."""
+"""Blocks that share a cache: merged pages equal the reference's."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,7 +11,7 @@ from conformance.support.models.small_models import Small
 from engine import Engine, MiniCache, SamplingParams
 from engine.cache.merged import MergedError
 from engine.errors import ModelError
-from reference.cache.minicache import merge_blocks, restored, slerp, slerp_weights
+from reference.cache.minicache import merge_blocks, restore_vectors, slerp, slerp_weights
 from reference.formats import FORMATS
 from reference.formats.minicache import GROUP, page_bytes, rows_of_pages
 
@@ -36,9 +36,9 @@ def load(model):
 
 
 def test_what_is_merged_is_the_references(load):
-    """Pages of the pair hold what the reference merges of the keys and values of a cache without
-    policy; its rows are given back, and the timings say so. Restored, merged vectors have their
-    lengths, and lie where slerp has them."""
+    """Pages of the pair equal the reference's for the keys and values of a plain cache; their rows
+    are freed, as the timings report. Decoded, merged vectors have their magnitudes and slerp's
+    direction."""
     with load(kv_policy=None) as plain, load() as engine:
         for each in (plain, engine):
             each.generate(PROMPT, replace(GREEDY, max_tokens=2))
@@ -68,7 +68,7 @@ def test_what_is_merged_is_the_references(load):
                 exact = FORMATS["F16"].dequantise(given[name])[cells[: 2 * GROUP]]
                 exact = exact.reshape(2, GROUP, SMALL.kv_heads, -1).swapaxes(1, 2)
                 ours, theirs = (
-                    restored(*rows_of_pages(p, SMALL.head_dim, upper)) for p in (got, want)
+                    restore_vectors(*rows_of_pages(p, SMALL.head_dim, upper)) for p in (got, want)
                 )
                 apart = np.linalg.norm(ours - theirs, axis=-1)
                 assert (apart <= 2e-3 * np.linalg.norm(theirs, axis=-1)).all()
@@ -85,8 +85,8 @@ def test_what_is_merged_is_the_references(load):
 
 
 def test_all_retained_is_as_without(load):
-    """Where every token is retained all bits are those of a model without the policy; where fewer
-    are they are not, but for a text of which nothing is old enough."""
+    """If every token is retained, all bits are those without the policy; with fewer they differ,
+    unless nothing in the text is old enough."""
     with load(kv_policy=None) as plain:
         whole, short = text(plain), text(plain, prompt=PROMPT[: GROUP + 9])
     with load(kv_policy=MiniCache(retained=100, recent=RECENT)) as engine:
@@ -98,7 +98,7 @@ def test_all_retained_is_as_without(load):
 
 
 def test_a_full_context_is_shifted(load):
-    """What is left of a text is read anew, and merged by its new places; a reset leaves nothing."""
+    """The rest of a text is recomputed, and merged at its new positions; a reset leaves nothing."""
     with load(context=640) as engine:
         pieces = list(engine.stream(PROMPT, replace(GREEDY, max_tokens=60), context_shift=True))
         assert (len(pieces), engine.model.method.packed) == (60, 1)
@@ -107,7 +107,7 @@ def test_a_full_context_is_shifted(load):
 
 
 def test_a_step_that_fails_merges_nothing(load, monkeypatch):
-    """What it would have merged the next one merges. A text cannot go on from inside of that."""
+    """The next step merges instead. A text cannot continue from inside its merged part."""
     with load() as engine:
         alone = text(engine)
         engine.reset()

@@ -1,4 +1,4 @@
-"""Policies: what is kept is what the references keep, and nothing else matters."""
+"""Eviction policies keep the cells that the references keep, and nothing else affects results."""
 
 import json
 import mmap
@@ -68,7 +68,7 @@ def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
 
 
 def in_numpy(policy: Policy, keys: Array, received: Array | None, kept: int) -> Array:
-    """The slots that the reference keeps of a text with these rows of keys, F16."""
+    """The slots that the reference keeps, for a text with these rows of keys, F16."""
     given = keys, np.arange(len(keys)), SMALL.kv_heads, "F16", kept
     match policy:
         case StreamingLLM(sinks=sinks):
@@ -88,8 +88,8 @@ def in_numpy(policy: Policy, keys: Array, received: Array | None, kept: int) -> 
 
 @pytest.mark.parametrize("policy", [*EACH.values(), OF_A_PYRAMID], ids=format_policy)
 def test_what_is_kept_is_the_references(load, policy):
-    """Each head has the keys and values of the slots that the reference keeps, bit for bit; the
-    other cells are free, and the timings say so."""
+    """Each head has the keys and values of the slots that the reference keeps, bit for bit; other
+    cells are free, as the timings report."""
     with load() as plain, load(kv_policy=policy) as engine:
         for each in (plain, engine):
             each.generate(PROMPT, replace(GREEDY, max_tokens=1))
@@ -114,8 +114,8 @@ def test_what_is_kept_is_the_references(load, policy):
 
 
 def test_a_pyramid_is_as_large_as_what_is_even():
-    """Blocks keep `capacity` cells in the mean, from the first on fewer and fewer, none below what
-    is always kept, and the last 1 / beta of the mean, where the first has room for so many."""
+    """Blocks keep `capacity` cells in the mean, decreasing from the first, never below what is
+    always kept; the last has 1 / beta of the mean, if the first can hold as many."""
     for capacity, always, beta, blocks in product((20, 33, 1024), (0, 16), (1, 7, 20), (1, 2, 22)):
         for held in (capacity + 1, 3 * capacity):
             kept = policies.pyramid(capacity, always, beta, blocks, held)
@@ -128,8 +128,7 @@ def test_a_pyramid_is_as_large_as_what_is_even():
 
 @pytest.mark.parametrize("name", ["snapkv", "pyramidkv"])
 def test_evicted_cells_never_matter(load, name):
-    """Whatever stands where a block keeps nothing changes no bit of what follows, of a longer
-    prompt's answer neither."""
+    """Data in evicted rows changes no bit of later results, also for a longer prompt."""
     more = np.random.default_rng(1).integers(3, 60, 12).tolist()
     told = []
     for spoilt in (False, True):
@@ -148,7 +147,7 @@ def test_evicted_cells_never_matter(load, name):
 
 
 def test_pages_are_given_back():
-    """Those that hold nothing but released rows are zeros, and no other byte changes."""
+    """Memory pages with only freed rows become zeros, and no other byte changes."""
     rows = np.full((96 * mmap.PAGESIZE // 1000, 1000), 7, np.uint8)
     gone = np.setdiff1d(np.arange(len(rows)), [150, *range(200, 230)])
     release(rows, gone[::-1])
@@ -160,8 +159,8 @@ def test_pages_are_given_back():
 
 @pytest.mark.parametrize("checkpoint", presses.NAMES)
 def test_kvpress_keeps_the_same(tmp_path, checkpoint):
-    """The cells are those of NVIDIA's kvpress, ties aside, and the logits behind them what
-    transformers makes of these."""
+    """The cells are those of NVIDIA's kvpress, except ties, and the logits after them are those of
+    transformers with these cells."""
     tokens = CHECKPOINTS[checkpoint].tokens(presses.PROMPT + presses.FOLLOWING)
     for press in presses.PRESSES:
         path = export(press.of(checkpoint), tmp_path / "model.gguf")
@@ -186,7 +185,7 @@ def test_kvpress_keeps_the_same(tmp_path, checkpoint):
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_text_within_the_capacity_is_as_without(load, name):
-    """Where all is kept no bit changes."""
+    """If all cells are kept no bit changes."""
     short = PROMPT[:KEPT]
     with load() as plain, load(kv_policy=EACH[name]) as engine:
         assert text(engine, short) == text(plain, short)
@@ -194,11 +193,11 @@ def test_a_text_within_the_capacity_is_as_without(load, name):
 
 
 class Own(Knorm):
-    """A policy of somebody's own."""
+    """A user-defined policy."""
 
 
 def test_sessions_of_somebodys_own_policy(load, tmp_path):
-    """Nobody could tell by a name what they keep: one line says so, and nothing is written."""
+    """A name does not identify what it keeps: one line says so, and nothing is written."""
     with load(kv_policy=Own(KEPT)) as engine:
         engine.generate(PROMPT, GREEDY)
         with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm"):
@@ -207,15 +206,15 @@ def test_sessions_of_somebodys_own_policy(load, tmp_path):
 
 
 def test_scores_are_of_whole_texts(load):
-    """A score is that of the model without a policy, whatever was evicted before."""
+    """Scores are those of the model without a policy, whatever was evicted before."""
     with load() as plain, load(kv_policy=EACH["snapkv"]) as engine:
         engine.generate(PROMPT, GREEDY)
         assert engine.score(PROMPT, PROMPT[:5]) == plain.score(PROMPT, PROMPT[:5])
 
 
 def test_what_is_shared_moves_elsewhere():
-    """What another sequence has stays where it is, and what is kept moves into free cells, if there
-    are any; a text that was evicted is not gone on with inside."""
+    """Cells shared with another sequence stay, and kept ones are copied to free cells, if there are
+    any; an evicted text cannot be continued from inside."""
     eviction = Eviction(Knorm(5), 3, blocks=1)
     cells = Cells(20, 3, method=eviction)
     cells.place(range(8), [(0,)] * 8)
@@ -250,7 +249,7 @@ def test_what_is_shared_moves_elsewhere():
 
 
 def test_policies_have_texts():
-    """Each is read back from its text."""
+    """Each is restored from its text."""
     for name, kind in POLICIES.items():
         assert parse_policy(name) == kind()
     for policy in (*EACH.values(), OF_A_PYRAMID, Quest(64, page=8, dense=1, apart=1)):
@@ -279,7 +278,7 @@ def test_policies_have_texts():
     ],
 )
 def test_what_is_no_policy(inside, model, given, line):
-    """One line says what is wrong; in the shell it is wrong usage."""
+    """One line names the error; in the shell it is wrong usage."""
     code, _, told = inside("run", str(model), "--kv-policy", given, "-p", "a")
     assert (code, line in " ".join(told.split())) == (2, True), told
     with pytest.raises(ModelError):
@@ -287,6 +286,6 @@ def test_what_is_no_policy(inside, model, given, line):
 
 
 def test_a_shift_is_refused(load):
-    """It would evaluate anew what is gone."""
+    """It would have to recompute evicted tokens."""
     with load(kv_policy=EACH["knorm"]) as engine, pytest.raises(PromptError, match="context_shift"):
         engine.stream(PROMPT, GREEDY, context_shift=True)

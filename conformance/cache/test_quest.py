@@ -1,4 +1,4 @@
-"""Quest: tokens of an answer read the pages that the reference chooses, and no others matter."""
+"""Quest: generated tokens read the pages that the reference selects, and no others matter."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,8 +34,8 @@ def text(engine: Engine, prompt: list[int] = PROMPT, params: SamplingParams = GR
 
 
 def chosen(model: Model) -> Mapping[str, tuple[Array, list[list[int]]]]:
-    """Of the last step's only token, which is run once more, entry by entry: by block its queries
-    and the rows of cells that each chooser reads."""
+    """For the last step's only token, run again entry by entry: each block's queries and the rows
+    of cells that each chooser reads."""
     plan, found = model.plan, {}
     for call, entry in zip(plan.calls, plan.entries, strict=True):
         model.team.run(Program([entry]))
@@ -56,8 +56,8 @@ def chosen(model: Model) -> Mapping[str, tuple[Array, list[list[int]]]]:
 
 @pytest.mark.parametrize("policy", [QUEST, replace(QUEST, apart=1, dense=2)], ids=["sum", "apart"])
 def test_what_is_read_is_the_references(load, policy):
-    """Each head reads the cells of the pages that the reference chooses, and what stands in others
-    changes no bit of the logits."""
+    """Each head reads the cells of the pages that the reference selects, and data in others changes
+    no bit of the logits."""
     with load(kv_policy=policy) as engine:
         text(engine)
         model = engine.model
@@ -80,7 +80,7 @@ def test_what_is_read_is_the_references(load, policy):
 
 
 def test_all_pages_are_as_without(load):
-    """Where a text has no more pages than are read no bit changes; the first blocks read all."""
+    """If a text has no more pages than are read no bit changes; the first blocks read all."""
     with load() as plain, load(kv_policy=replace(QUEST, budget=60)) as engine:
         assert text(engine) == text(plain)
     with load() as plain, load(kv_policy=replace(QUEST, dense=3)) as engine:
@@ -93,7 +93,7 @@ def test_all_pages_are_as_without(load):
 
 
 def test_a_full_context_is_shifted(load):
-    """Behind what is left of a text tokens go on choosing."""
+    """After a context shift tokens continue to select pages."""
     with load(kv_policy=QUEST, context=90) as engine:
         more = replace(GREEDY, max_tokens=60)
         assert len(list(engine.stream(PROMPT, more, context_shift=True))) == 60
@@ -102,7 +102,7 @@ def test_a_full_context_is_shifted(load):
 
 
 def test_a_fork_and_a_removal_make_pages_anew(load):
-    """Extremes are those of the keys that a sequence has now, whatever stood there before."""
+    """Extremes are those of a sequence's present keys, whatever was there before."""
     with load(kv_policy=QUEST) as engine:
         cells, pages = engine.model.cells, engine.model.method
         text(engine)

@@ -1,4 +1,4 @@
-"""Sessions: what was saved goes on bit for bit, and what is damaged is refused."""
+"""Saved sessions continue bit for bit, and damaged ones are refused."""
 
 import errno
 import json
@@ -50,7 +50,7 @@ def engine(model):
 
 @pytest.fixture
 def other(model):
-    """Another engine, of another size, whose cells are in disorder."""
+    """Another engine, of another size, whose cells are out of order."""
     with Engine.load(model, **{**OPTIONS, "threads": 2, "context": 50, "batch": 4}) as loaded:
         list(loaded.stream(range(3, 30), SamplingParams(n=2, max_tokens=5, seed=1)))
         yield loaded
@@ -68,7 +68,7 @@ def saved(engine, tmp_path):
 def drawn(
     engine: Engine, prompt: list[int], count: int, resume: bool = False, **params: Any
 ) -> list[tuple[int, bytes]]:
-    """The tokens drawn, each with the bits of the logits it was drawn from."""
+    """The sampled tokens, each with the bits of its logits."""
     seen: list[bytes] = []
 
     def note(_: list[int], logits: Array) -> Array:
@@ -81,7 +81,7 @@ def drawn(
 
 
 def refusal(engine: Engine, path: Path) -> str:
-    """The line with which the session is refused; the engine holds what it held."""
+    """The error line for the session; the engine keeps its state."""
     before = list(engine.text.held), list(engine.text.drawn), engine.sampler_state
     line = refusals.refusal(SessionError, path, restore, engine, path)
     assert (list(engine.text.held), list(engine.text.drawn), engine.sampler_state) == before
@@ -90,7 +90,7 @@ def refusal(engine: Engine, path: Path) -> str:
 
 @pytest.mark.parametrize("params", SAMPLING.values(), ids=SAMPLING.keys())
 def test_goes_on_as_if_never_stopped(engine, other, tmp_path, params):
-    """Saved after some tokens and restored elsewhere, a generation draws the same tokens from the
+    """Saved after some tokens and restored elsewhere, a generation samples the same tokens from the
     same bits, and evaluates nothing twice."""
     path = tmp_path / "talk.session"
     begun = drawn(engine, PROMPT, 6, **params)
@@ -106,7 +106,7 @@ def test_goes_on_as_if_never_stopped(engine, other, tmp_path, params):
 
 
 def test_saved_in_the_midst(engine, other, tmp_path):
-    """A generation that was left at any token is saved with all tokens that it gave."""
+    """A generation left at any token is saved with all tokens that it returned."""
     params = SamplingParams(temperature=0, max_tokens=12)
     whole = [piece.token for piece in engine.stream(PROMPT, params)]
     for count in (1, 2, 7):
@@ -122,7 +122,7 @@ def test_saved_in_the_midst(engine, other, tmp_path):
 
 
 def test_nothing_to_save(engine, other, tmp_path):
-    """An engine that holds nothing gives a session of nothing."""
+    """An engine without a text saves an empty session."""
     save(engine, tmp_path / "empty.session")
     assert restore(other, tmp_path / "empty.session") == []
     assert drawn(other, PROMPT, 4, temperature=0.0) == drawn(engine, PROMPT, 4, temperature=0.0)
@@ -136,7 +136,7 @@ def test_saved_again_is_the_same_file(other, saved, tmp_path):
 
 
 def test_cells_of_a_failed_step_are_not_saved(engine, saved, tmp_path):
-    """Cells beyond the tokens held, as a step leaves that was cut off, are no part of the file."""
+    """Cells beyond the held tokens, as after an interrupted step, are not in the file."""
     engine.model.cells.place([len(engine.text.held)], [(0,)])
     save(engine, tmp_path / "again.session")
     assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
@@ -161,14 +161,14 @@ def test_other_caches_are_refused(saved, model):
 
 
 def test_truncated_sessions_are_refused(engine, saved):
-    """No file that lacks bytes at its end is gone on from."""
+    """A file that lacks bytes at its end is refused."""
     for size in reversed(range(saved.stat().st_size)):
         os.truncate(saved, size)
         assert refusal(engine, saved) in DAMAGED
 
 
 def test_damaged_sessions_are_refused(engine, saved):
-    """No file with a flipped bit, or with bytes added, is gone on from."""
+    """A file with a flipped bit, or with bytes added, is refused."""
     whole = saved.read_bytes()
     with saved.open("r+b", buffering=0) as file:
         for i, byte in enumerate(whole):
@@ -185,7 +185,7 @@ def fail_fsync(_: int) -> None:
 
 
 def test_full_disk_leaves_the_old_file(engine, saved, monkeypatch):
-    """A session that cannot be written leaves the one before it, and nothing beside it."""
+    """A session that cannot be written leaves the previous one, and no other file."""
     before = saved.read_bytes()
     list(engine.stream(PROMPT[:3], SamplingParams(max_tokens=9)))
     with monkeypatch.context() as patch:

@@ -1,1 +1,1 @@
-"""CUDA kernels without a GPU: compiled for one, and run as C++ on the CPU."""
+"""CUDA kernels without a GPU: compiled by NVRTC, and run as C++ on the CPU."""

@@ -1,9 +1,8 @@
-"""A device for CUDA kernels that is this CPU: the same .cu files compiled as C++, their threads run
-as fibers one after the other (host.cpp), every access to memory looked at. NumPy is its library.
+"""An emulated CUDA device: the same .cu files compiled as C++, their threads run as fibers one
+after the other on the CPU (host.cpp), with every memory access checked. NumPy replaces cuBLAS.
 
-What it finds wrong raises KernelError: accesses outside of buffers, reads of shared memory that
-nobody wrote, races within a block and between blocks, barriers that not all threads reach, and
-undefined behaviour of C++.
+Faults raise KernelError: accesses out of bounds, reads of uninitialised shared memory, races within
+a block and between blocks, barriers that not all threads reach, and undefined behaviour of C++.
 """
 
 import ctypes
@@ -33,13 +32,13 @@ from reference.op import Array
 HERE = Path(__file__).parent
 HOST = ("host.h", "host.cpp", "fibers.h", "accesses.h")
 ALIGNED = 256
-WARP, MOST_THREADS, MOST_SHARED = 32, 1024, 227 << 10  # the last of sm_90
-SAID = 1000  # characters
-# Lines of what is run are all that is looked up; _FORTIFY_SOURCE takes exception to fibers.
+WARP, MOST_THREADS, MOST_SHARED = 32, 1024, 227 << 10  # shared memory of sm_90
+SAID = 1000  # characters of a message
+# Debug information for line numbers only; _FORTIFY_SOURCE does not work with fibers.
 COMMON = ("-std=c++20", "-fPIC", "-gdwarf-4", "-g1", "-U_FORTIFY_SOURCE")
-# The rest of what "undefined" means is pointers to nowhere, which no access gets through with.
+# The other checks of "undefined" are about invalid pointers, which the access checks find.
 UNDEFINED = "shift,integer-divide-by-zero,signed-integer-overflow,bounds,alignment,return"
-# Functions that are called once stay apart: in one large one they take the compiler longer.
+# No inlining of functions called once: one large function takes longer to compile.
 KERNEL = (
     "-O1", f"-fsanitize=thread,{UNDEFINED}", "-ffp-contract=off", "-fno-var-tracking",
     "-fno-inline-functions-called-once",
@@ -48,7 +47,7 @@ _SITE = re.compile(r" at (0x[0-9a-f]+)$")
 
 
 def compiler() -> str | None:
-    """A C++ compiler that knows the sanitizers asked for."""
+    """A C++ compiler that supports these sanitizers."""
     return shutil.which("g++")
 
 
@@ -64,7 +63,7 @@ def _run(name: str, *options: str | Path) -> None:
 
 
 def _kept(name: str, words: Iterable[str], make: Callable[[Path], None]) -> Path:
-    """A file of the cache folder that these words determine, made if it was not before."""
+    """A file in the cache folder, by a digest of these words; made if it does not exist."""
     stem, _, kind = name.partition(".")
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:24]
     folder = cache_folder() / "emulated"
@@ -78,14 +77,14 @@ def _kept(name: str, words: Iterable[str], make: Callable[[Path], None]) -> Path
 
 
 def _host() -> list[str]:
-    """What stands in the files that all is compiled with."""
+    """The contents of the files that everything is compiled with."""
     return [(HERE / file).read_text() for file in HOST]
 
 
 @cache
 def _header() -> Path:
-    """CUDA's words, host.h, beside what the compiler made of them: reading them anew takes it as
-    long as a small kernel does."""
+    """CUDA's vocabulary, host.h, and its precompiled header: parsing it takes as long as compiling
+    a small kernel."""
     text = f'#include "{HERE / "host.h"}"\n'
     words = [text, *COMMON, *KERNEL, *_host()]
 
@@ -99,8 +98,8 @@ def _header() -> Path:
 
 
 def _library(name: str, source: str, files: Mapping[str, str], *options: str | Path) -> Path:
-    """The shared object of a C++ source that includes these files. A kernel may have the name of a
-    function of the C library, and a variable that of another format's kernel."""
+    """The shared object of a C++ source that includes these files. A kernel may share its name with
+    a C library function, and a variable's with that of another format's kernel."""
     options = (*COMMON, *options, "-shared", "-fno-gnu-unique", "-Wl,-Bsymbolic")
 
     def make(path: Path) -> None:
@@ -113,7 +112,7 @@ def _library(name: str, source: str, files: Mapping[str, str], *options: str | P
 
 
 def host_library() -> Path:
-    """The emulator itself, which is loaded first, its symbols for all."""
+    """The emulator itself, which is loaded first, with global symbols."""
     return _library("host", (HERE / "host.cpp").read_text(), {}, "-O2", "-march=native")
 
 
@@ -126,14 +125,14 @@ def _runtime() -> ctypes.CDLL:
 
 @cache
 def _loaded(launch: Launch) -> ctypes.CDLL:
-    """The kernel, callable with an array of the addresses of its parameters."""
+    """The kernel, called with an array of the addresses of its parameters."""
     _runtime()
     return ctypes.CDLL(str(library(launch, launch.parameters)))
 
 
 def library(launch: Launch, parameters: Sequence[str]) -> Path:
-    """The kernel compiled for the emulator, its parameters of these types: of its source only what
-    it calls. What the sanitizers call is in host.cpp."""
+    """The kernel compiled for the emulator, with parameters of these types and only the functions
+    that it calls. The sanitizers' callbacks are in host.cpp."""
     given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(parameters))
     kind = f"void (*)({', '.join(parameters)})"
     source = f"""#include "{launch.source}"
@@ -153,8 +152,8 @@ __attribute__((no_sanitize("thread"))) void invoke(void** p) {{
 
 
 def _limits(grid: Grid, declared: int) -> dict[str, bool]:
-    """What no GPU launches, and whether a grid of a kernel that declares so many bytes of shared
-    memory keeps from it."""
+    """The launch limits of GPUs, and whether this grid of a kernel that declares this many bytes of
+    shared memory respects them."""
     x, y, z = grid.blocks
     return {
         "blocks of no whole warps": grid.threads > 0 and grid.threads % WARP == 0,
@@ -165,7 +164,7 @@ def _limits(grid: Grid, declared: int) -> dict[str, bool]:
 
 
 class _Memory:
-    """Bytes at a multiple of 256, NaN as floats if they are filled."""
+    """Bytes aligned to 256, NaN as floats if `filled`."""
 
     def __init__(self, size: int, filled: bool) -> None:
         self._array = np.empty(size + ALIGNED, np.uint8)
@@ -176,9 +175,9 @@ class _Memory:
 
 
 class Emulator:
-    """A Device with `total` bytes. It does everything at once, what is recorded later; every second
-    time a launch's blocks and threads come in the reverse order. Memory that is not `filled` takes
-    no more than is touched of it."""
+    """A Device with `total` bytes. It runs everything synchronously, recorded launches on replay;
+    every second launch runs blocks and threads in reverse order. Memory that is not `filled` uses
+    only the pages that are touched."""
 
     name = identity = library = EMULATED
     capability = 90
@@ -223,7 +222,7 @@ class Emulator:
             _loaded(stage)
 
     def wait(self) -> None:
-        """All is done already."""
+        """Everything has finished already."""
 
     def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
         def run() -> None:
@@ -257,7 +256,7 @@ class Emulator:
         declared = _Range(begin, (end.value or 0) - (begin.value or 0))
         if broken := [name for name, kept in _limits(grid, declared.size).items() if not kept]:
             raise KernelError(f"{launch.name}: no GPU has {broken[0]}: {grid}")
-        words = [np.array(value) for value in values]  # must outlive the call
+        words = [np.array(value) for value in values]  # keep alive during the call
         parameters = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
         ranges = [_Range(memory.address, memory.size) for memory in self._memories]
         _runtime().begins_early(launch.waits)
@@ -270,7 +269,7 @@ class Emulator:
             raise KernelError(f"{launch.name}: {_with_line(said.value.decode())}")
 
     def multiply(self, factors: Factors) -> None:
-        if self._recorded is not None:  # CuPy's binding raises there, whatever cuBLAS could do
+        if self._recorded is not None:  # CuPy's binding raises during capture
             raise KernelError("no product is recorded")
         f = factors
         x = self._matrix("x", f.x, f.tokens, f.hidden, np.dtype(np.uint16))
@@ -287,7 +286,7 @@ class Emulator:
         return np.asarray(x @ weight.T)
 
     def _matrix(self, name: str, address: int, rows: int, columns: int, kind: Any) -> Array:
-        """Memory as an array, all of it in one buffer."""
+        """Memory as an array, which must lie in one buffer."""
         size = rows * columns * kind.itemsize
         where = f"a product's {name} of {size:,} bytes"
         inside = (m.address <= address <= m.address + m.size - size for m in self._memories)
@@ -300,10 +299,10 @@ class Emulator:
 
 
 def _with_line(said: str) -> str:
-    """The message, with the line of the source in place of an address."""
+    """The message, with the source line in place of an address."""
     if not (found := _SITE.search(said)):
         return said
-    address = int(found[1], 16) - 1  # a return address is that of the next instruction
+    address = int(found[1], 16) - 1  # a return address points to the next instruction
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _, offset, _, _, *path = line.split()
         begin, end = (int(word, 16) for word in span.split("-"))

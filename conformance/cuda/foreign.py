@@ -1,7 +1,7 @@
-"""Somebody's CUDA kernel compiled for the emulator: what `kernels.foreign.cuda` starts.
+"""Compile a user's CUDA kernel for the emulator: a program that `kernels.foreign.cuda` starts.
 
-`python -m conformance.cuda.foreign FILE FUNCTION TYPE...` prints the paths of the emulator's and of
-the kernel's library as JSON. A file without it gets the word `#include "portable.cuh"` needs none.
+`python -m conformance.cuda.foreign FILE FUNCTION TYPE...` prints the paths of the emulator's and
+the kernel's libraries as JSON. A file without `#include "portable.cuh"` gets it implicitly.
 """
 
 import json
@@ -14,7 +14,7 @@ from kernels.errors import KernelError
 
 
 def main() -> int:
-    """The paths on standard output, or the compiler's complaint and exit status 1."""
+    """Print the paths to standard output, or the compiler's error with exit status 1."""
     file, function, *kinds = sys.argv[1:]
     path = Path(file)
     launch = Launch(path.name, function, "x: f32[n] -> out: f32[n]", items(), folder=path.parent)

@@ -1,6 +1,6 @@
-"""One case of an op on its CUDA kernels: `python -m conformance.cuda.op OP --shape tokens=1`.
+"""Run one case of an op on its CUDA kernels: `python -m conformance.cuda.op OP --shape tokens=1`.
 
-They run on the GPU if there is one, else on the emulator. The exit status is 1 if one is wrong.
+They run on the GPU if there is one, otherwise on the emulator. Exit status 1 if one is wrong.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Certificates of CUDA kernels are void when what runs them changed."""
+"""Certificates of CUDA kernels become invalid when code that affects them changes."""
 
 import json
 
@@ -12,9 +12,9 @@ NAMES = (
     "sparse_axpy/cuda/generic/F16", "linear/cuda/bf16/F16",
 )  # fmt: skip
 RMS_NORM, ROUNDING, LINEAR_F32, LINEAR_Q4_0, ATTENTION, TENSOR, AXPY, LINEAR_BF16 = NAMES
-FUSED = ["add_norm_round/cuda/generic", "linear_trio/cuda/generic/Q4_0"]  # by whatever it is
+FUSED = ["add_norm_round/cuda/generic", "linear_trio/cuda/generic/Q4_0"]  # affected by every change
 
-# In a file `old`, which stands there once, becomes `new`: the kernels that this outdates.
+# Edits of files (old text, new text), and the kernels whose certificates they invalidate.
 CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
     "nothing": (("kernels/cuda/runtime/launch.py", "0 in self.blocks", "0 in self.blocks"), []),
     "threads-of-a-row": (
@@ -23,7 +23,7 @@ CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
     ),
     "elements-of-a-thread": (
         ("kernels/cuda/single.py", '"hidden", each=4', '"hidden", each=8'),
-        [ROUNDING, LINEAR_Q4_0],  # which has it run before
+        [ROUNDING, LINEAR_Q4_0],  # runs after ROUNDING
     ),
     "rows-of-a-warp": (
         ("kernels/cuda/linear/linear.py", "FEW = {1: 2, 2: 2,", "FEW = {1: 2, 2: 4,"),
@@ -85,7 +85,7 @@ for name, ((file, old, new), _) in changes.items():
 
 @pytest.fixture(scope="module")
 def outdated(tmp_path_factory):
-    """For every change, made in a copy of the rooms: the kernels whose key it changes."""
+    """For every edit, made in a copy of the rooms: the kernels whose key it changes."""
     copy = Copy(tmp_path_factory.mktemp("rooms"))
     names = [*NAMES, *FUSED]
     lines = copy.python(DIGESTS, json.dumps(names), json.dumps(CHANGES)).splitlines()
@@ -98,7 +98,6 @@ def outdated(tmp_path_factory):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_number_outdates_what_it_can_change(outdated, change):
-    """Of grids and their shared memory, of scratch, of the sizes that are taken; and what asks a
-    library."""
+    """Numbers of grids, shared memory, scratch and supported sizes; and calls of a library."""
     expected = CHANGES[change][1]
     assert outdated[change] == expected + (FUSED if expected else [])

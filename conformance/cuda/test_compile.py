@@ -1,4 +1,4 @@
-"""Every CUDA kernel compiles for the GPUs that it says it runs on, and spills nothing."""
+"""Every CUDA kernel compiles for its compute capabilities, without register spills."""
 
 import os
 import shutil
@@ -19,14 +19,14 @@ from kernels.cuda.runtime.launch import Launch, items
 from kernels.cuda.single import LAUNCHES as LAUNCHES_OF_ONE
 
 CAPABILITIES = (75, 80, 90)
-MOST_REGISTERS, ALL_REGISTERS = 255, 2**16  # of a thread, of all that run at once
-MOST_SHARED = 48 << 10  # bytes that a kernel may declare
+MOST_REGISTERS, ALL_REGISTERS = 255, 2**16  # of a thread, of a multiprocessor
+MOST_SHARED = 48 << 10  # bytes of static shared memory
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 
 def capabilities(kernel: CudaKernel, launch: Launch) -> list[int]:
-    """Those that a source is compiled for, with all its functions: one drawn by its name, deeply
-    all that the kernel says it runs on."""
+    """The compute capabilities to compile a source for: one chosen by name, in deep runs all that
+    the kernel supports."""
     able = [capability for capability in CAPABILITIES if capability >= kernel.capability]
     drawn = crc32(f"{launch.source} {launch.format}".encode())
     return able if DEEP else [able[drawn % len(able)]]
@@ -41,14 +41,14 @@ LAUNCHES = {
 
 
 def size_of_elf(file: bytes) -> int:
-    """What an ELF file's header says: where the last of its tables ends."""
+    """The size according to an ELF header: the end of its last table."""
     programs, sections = struct.unpack_from("<QQ", file, 32)
     program, n_programs, section, n_sections = struct.unpack_from("<HHHH", file, 54)
     return max(programs + program * n_programs, sections + section * n_sections)
 
 
 def most_threads(launch: Launch, kernel: CudaKernel) -> int:
-    """Of a block, over the quick cases."""
+    """The largest block over the quick cases."""
     cases = kernel.spec.quick_cases(kernel.format)
     return max(launch.grid(case.shape).threads for case in cases if kernel.takes(case.shape))
 
@@ -65,8 +65,8 @@ def test_compiles_and_spills_nothing(launch, capability, kernel, record_property
 
 
 def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
-    """What was cut short, or could have been written by others, or is another's, is compiled
-    anew; functions of one source have one."""
+    """Cached machine code that is truncated, writable by others, or of another source is compiled
+    anew; functions of one source share a file."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     (launch, capability, _), *_ = LAUNCHES.values()
     other = next(one for one, *_ in LAUNCHES.values() if one.source != launch.source)
@@ -88,7 +88,7 @@ def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
     assert len(list((tmp_path / "cuda").glob("*.cubin"))) == 3
 
 
-# What makes a compiler run away: twice as many at every depth.
+# Makes a compiler run away: its work doubles at every depth.
 ENDLESS = """template <int N, int M> struct Tree {
   static const int size = Tree<N - 1, 2 * M>::size + Tree<N - 1, 2 * M + 1>::size;
 };
@@ -107,8 +107,8 @@ PLAIN = 'extern "C" __global__ void plain(int *out) { *out = 1; }'
     ],
 )
 def test_a_compiler_that_runs_away_is_one_line(limit, least, told, tmp_path, monkeypatch):
-    """Within its seconds, its memory or the patience of who asks; what it is asked next it does,
-    and nothing is left of the one before."""
+    """It is stopped at its time limit, its memory limit or the caller's timeout; the next request
+    works, and nothing is left of the one before."""
     launches = []
     for name, text in {"endless": ENDLESS, "plain": PLAIN}.items():
         (tmp_path / f"{name}.cu").write_text(text)
@@ -123,7 +123,7 @@ def test_a_compiler_that_runs_away_is_one_line(limit, least, told, tmp_path, mon
 
 
 def test_ctrl_c_while_it_compiles(tmp_path):
-    """It ends what waits for the compiler, and the compiler with it."""
+    """Ctrl-C ends the waiting process and the compiler with it."""
     (tmp_path / "endless.cu").write_text(ENDLESS)
     endless = Launch("endless.cu", "endless", "-> out: i32[n]", items("n"), folder=tmp_path)
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))

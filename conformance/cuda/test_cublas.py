@@ -1,5 +1,5 @@
-"""What a GPU asks of cuBLAS, where there is neither: behind CuPy's binding a library of our own
-takes its place, which multiplies as cuBLAS says that it does."""
+"""Calls of cuBLAS without GPU or cuBLAS: a stand-in library of our own behind CuPy's binding
+multiplies as cuBLAS documents."""
 
 import ctypes
 import inspect
@@ -27,16 +27,16 @@ cupy = pytest.importorskip("cupy")
 # As in cublas_api.h and library_types.h.
 OP_N, OP_T, POINTER_MODE_HOST, COMPUTE_32F, GEMM_DEFAULT = 0, 1, 0, 68, -1
 TYPES = {0: np.dtype(np.float32), 14: np.dtype(np.uint16)}  # CUDA_R_32F, CUDA_R_16BF
-HANDLE, GUARD = 7, 65  # elements beside each matrix
+HANDLE, GUARD = 7, 65  # GUARD: elements before and after each matrix
 
 
 def held(address: int, count: int, kind: np.dtype[Any]) -> Array:
-    """So many elements of memory, and not one more."""
+    """`count` elements of memory at this address."""
     return np.frombuffer((ctypes.c_uint8 * (count * kind.itemsize)).from_address(address), kind)
 
 
 def by_columns(address: int, rows: int, columns: int, apart: int, kind: np.dtype[Any]) -> Array:
-    """A matrix as BLAS has it: element (i, j) at i + j * apart; its memory ends with the last."""
+    """A column-major matrix: element (i, j) at i + j * apart; memory ends with the last."""
     assert apart >= max(1, rows)
     memory = held(address, (columns - 1) * apart + rows, kind)
     itself = (kind.itemsize, apart * kind.itemsize)
@@ -44,8 +44,8 @@ def by_columns(address: int, rows: int, columns: int, apart: int, kind: np.dtype
 
 
 class Library(ModuleType):
-    """cupy_backends.cuda.libs.cublas, of memory of this machine. `failing` is what each product
-    fails with."""
+    """A stand-in for cupy_backends.cuda.libs.cublas on host memory. `failing` is the error of each
+    product."""
 
     CUBLAS_OP_N, CUBLAS_OP_T = OP_N, OP_T
     CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = POINTER_MODE_HOST, 1
@@ -57,7 +57,7 @@ class Library(ModuleType):
     def __init__(self) -> None:
         super().__init__("cublas")
         self.failing, self.made, self.mode = "", 0, -1
-        self.streams: list[Any] = []  # on which products ran
+        self.streams: list[Any] = []  # streams of the products
 
     def create(self) -> int:
         self.made += 1
@@ -95,7 +95,7 @@ class Library(ModuleType):
 
 
 class Stream:
-    """CuPy's: the one within whose `with` we are is the current one."""
+    """CuPy's Stream: inside its `with` it is the current one."""
 
     current: Any = None
 
@@ -123,7 +123,7 @@ class Card:
 
 @contextmanager
 def machine(library: Library | None) -> Iterator[Gpu]:
-    """A GPU as far as it can be told without one; without a library its import fails."""
+    """A Gpu as far as possible without one; without a library its import fails."""
     import cupy_backends.cuda.libs as libs
 
     properties = {"name": b"made up", "major": 9, "minor": 0}
@@ -141,7 +141,7 @@ def machine(library: Library | None) -> Iterator[Gpu]:
 
 
 def drawn(rng: np.random.Generator, rows: int, columns: int) -> tuple[Array, Array]:
-    """Numbers of bfloat16, and memory with them after GUARD others; NaN before and behind."""
+    """Random bfloat16 numbers, and memory that holds them between GUARD elements of NaN."""
     memory = np.full(rows * columns + 2 * GUARD, 0xFFFF, np.uint16)
     values = encode_bf16(rng.standard_normal((rows, columns), np.float32)).view(np.uint16)
     memory[GUARD:-GUARD] = values.reshape(-1)
@@ -153,7 +153,7 @@ def drawn(rng: np.random.Generator, rows: int, columns: int) -> tuple[Array, Arr
     seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_rows_times_rows(tokens, hidden, rows, seed):
-    """Of any sizes the result is x W^T where it belongs, and nothing beside it is written."""
+    """For any sizes the result x W^T is stored in place, and nothing around it is written."""
     rng, library = np.random.default_rng(seed), Library()
     x, x_memory = drawn(rng, tokens, hidden)
     weight, weight_memory = drawn(rng, rows, hidden)
@@ -190,7 +190,7 @@ NAMES = tuple(inspect.signature(Library().gemmEx).parameters)
 
 @pytest.mark.parametrize("name", WRONG)
 def test_other_arguments_give_another_result(name):
-    """The library is strict enough to tell: each of these mistakes shows."""
+    """The stand-in is strict enough: each of these wrong arguments changes the result."""
     rng, library = np.random.default_rng(0), Library()
     x, x_memory = drawn(rng, 11, 5)
     weight, weight_memory = drawn(rng, 7, 5)
@@ -212,7 +212,7 @@ def test_other_arguments_give_another_result(name):
 
 
 def test_one_handle_is_made_and_before_anything_is_recorded():
-    """By what prepares a kernel; asking for the version or a product makes no other."""
+    """Preparing a kernel creates it; asking for the version or a product makes no other."""
     library = Library()
     with machine(library) as gpu:
         assert not library.made
@@ -234,7 +234,7 @@ def test_what_cublas_says_is_one_line():
 
 
 def test_without_cublas():
-    """The GPU says that it has no library, and why if it is asked to multiply."""
+    """The GPU reports that it has no library, and why, if it is asked to multiply."""
     with machine(None) as gpu:
         assert gpu.library == ""
         with pytest.raises(DeviceError, match=r"^no cuBLAS: [^\n]+$"):
@@ -242,7 +242,7 @@ def test_without_cublas():
 
 
 def test_a_handle_that_cannot_be_made():
-    """Such as one for which there is no memory left."""
+    """For example, because memory is exhausted."""
     library = Library()
 
     def create() -> int:
@@ -256,7 +256,7 @@ def test_a_handle_that_cannot_be_made():
 
 
 def test_the_binding_has_these_constants():
-    """Those of the types are CuPy's own, which it has without the library."""
+    """The types' constants are CuPy's, which it has without the library."""
     runtime = cupy.cuda.runtime
     assert {runtime.CUDA_R_32F: np.float32, runtime.CUDA_R_16BF: np.uint16} == TYPES
     assert_array_equal(sorted(TYPES), [0, 14])

@@ -1,5 +1,5 @@
-"""Kernels that may begin before the one before them has ended: what the driver is asked, and that
-their machine code waits before it touches memory."""
+"""Programmatic dependent launch: what the driver is asked for, and that machine code waits for the
+previous kernel before it accesses memory."""
 
 import ctypes
 import shutil
@@ -17,7 +17,7 @@ from kernels.cuda.runtime.launch import Grid
 EARLY = {x.source: x for k in EVERY_CUDA for x in k.launches if x.waits}
 WAITS, MEMORY = "ACQBULK", ("LD", "LDG", "ST", "STG", "LDGSTS", "ATOM", "ATOMG", "RED", "UBLKCP")
 
-# A driver that keeps what it was told, by the structures of cuda.h.
+# A stand-in driver that records its calls, with the structures of cuda.h.
 DRIVER = """
 typedef struct { int id; char pad[4]; union { char pad[64]; int allowed; } value; } Attribute;
 typedef struct {
@@ -39,7 +39,7 @@ int cuLaunchKernelEx(const Config *c, void *function, void **parameters, void **
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
 def test_what_the_driver_is_asked(tmp_path):
-    """The grid, the stream and the parameters, with the one attribute; what it says is an error."""
+    """The grid, the stream, the parameters and the one attribute; an error code raises."""
     source, library = tmp_path / "driver.c", tmp_path / "driver.so"
     source.write_text(DRIVER)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
@@ -58,8 +58,8 @@ def test_what_the_driver_is_asked(tmp_path):
 @pytest.mark.skipif(bool(sass.missing()), reason=sass.missing())
 @pytest.mark.parametrize("source", EARLY)
 def test_machine_code_waits_first(source):
-    """Whatever the compiler has moved: in every function of the source nothing is asked of memory
-    before. (Parameters lie in constant memory; what a block shares is its own.)"""
+    """In every function of the source no load or store precedes the wait, wherever the compiler has
+    moved it. (Parameters are in constant memory; shared memory is the block's own.)"""
     code = sass.read(EARLY[source], 90)
     for name, (instructions, _) in sass.disassembled(code.compiled.cubin).items():
         stems = [one.stem for one in instructions]
@@ -71,5 +71,5 @@ def test_machine_code_waits_first(source):
 
 
 def test_small_kernels_of_a_step_begin_early():
-    """Norms, rounding, turning and choosing, on GPUs that can and drivers that record it."""
+    """Norms, rounding, RoPE and argmax begin early, on GPUs and drivers that support it."""
     assert EARLY.keys() >= {"add_norm.cu", "gated_round.cu", "rope_write.cu", "choice.cu"}

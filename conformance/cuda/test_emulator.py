@@ -1,5 +1,5 @@
-"""The emulator does what CUDA says, and is a device; it finds nothing wrong where nothing is, and
-every fault that it promises to find, with its line."""
+"""The emulator follows CUDA's rules and is a device; right kernels raise nothing, and every fault
+that it promises to detect is reported with its line."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ SIGNATURE = "x: i32[n] -> out: i32[n]"
 
 
 def tiny(folder: Path, body: str, blocks: int = 1, shared: int = 0) -> Launch:
-    """A kernel with this body, `n` ints x in, as many out."""
+    """A kernel with this body, with `n` ints x as input and as many as output."""
     text = '#include "portable.cuh"\n__constant__ int TABLE[40] = {1, 2, 3, 4};\n'
     text += f'extern "C" __global__ void tiny(const int* x, int* out, int n) {{\n{body}\n}}\n'
     (folder / "tiny.cu").write_text(text)
@@ -34,7 +34,7 @@ def tiny(folder: Path, body: str, blocks: int = 1, shared: int = 0) -> Launch:
 
 
 def bodies(file: str) -> dict[str, tuple[str, str]]:
-    """Those of a file of conformance/cuda, by the names before them: words behind it, and body."""
+    """Kernel bodies of a file in conformance/cuda by name: expected words, and body."""
     text = Path(__file__).with_name(file).read_text()
     _, *parts = re.split(r"^// ([a-z-]+):(?: (.+))?$", text, flags=re.MULTILINE)
     return {name: (words, body) for name, words, body in zip(*[iter(parts)] * 3, strict=True)}
@@ -42,7 +42,7 @@ def bodies(file: str) -> dict[str, tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A launch over an array, on a device; its result began as -1."""
+    """A launch over an array on a device; its result is initially -1."""
 
     device: Emulator
     source: Buffer
@@ -64,7 +64,7 @@ class Started:
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a body on 0, 1, 2, ..., and then once more, with threads and blocks in reverse order."""
+    """Runs a body on 0, 1, 2, ..., then again with threads and blocks in reverse order."""
 
     def both(body: str, **grid: int) -> Array:
         launch, device = tiny(tmp_path, body, **grid), Emulator()
@@ -76,7 +76,7 @@ def run(tmp_path):
     return both
 
 
-# What each body of right.cu makes of 0, 1, 2, ...
+# Results of each body of right.cu for 0, 1, 2, ...
 RIGHT: dict[str, Callable[[Array], Array]] = {
     "an-early-return": lambda x: np.where(x < len(x) - 5, x, -1),
     "reversed-in-shared-memory": lambda x: x[::-1] + 2,
@@ -98,14 +98,14 @@ GRIDS = {"dynamic-shared-memory": {"shared": 4 * THREADS}, "atomics-of-blocks": 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_nothing_is_found_where_nothing_is_wrong(name, run):
-    """And the result is what CUDA says, in whatever order threads and blocks come."""
+    """Right kernels raise nothing and give CUDA's results, in both orders of threads and blocks."""
     _, body = bodies("right.cu")[name]
     x = np.arange(THREADS, dtype=np.int32)
     assert_array_equal(run(body, **GRIDS.get(name, {})), RIGHT[name](x))
 
 
 def test_threads_and_blocks_come_in_reverse_every_second_time(tmp_path):
-    """So an order that a kernel relies on is not always there."""
+    """So a kernel cannot rely on an order."""
     launch = tiny(
         tmp_path,
         "  if (threadIdx.x % 32 == 0) out[atomicAdd(&out[7], 1) + 1] = threadIdx.x;",
@@ -140,7 +140,7 @@ def test_a_grid_without_blocks_does_nothing(tmp_path):
 
 
 def test_a_launch_that_is_recorded_runs_later_and_again(tmp_path):
-    """Nothing runs while it is recorded; what is recorded reads what is there when it runs."""
+    """Recording runs nothing; a replay reads the memory as it is at that time."""
     launch, device = tiny(tmp_path, "  out[threadIdx.x] += x[threadIdx.x];"), Emulator()
     x = np.arange(THREADS, dtype=np.int32)
     with device.capture() as again:
@@ -152,7 +152,7 @@ def test_a_launch_that_is_recorded_runs_later_and_again(tmp_path):
 
 
 def test_memory_is_counted_and_comes_back():
-    """What is taken is missing until it is dropped; more than is left is an error that says so."""
+    """Allocated memory counts until it is dropped; more than is free is an error that says so."""
     device = Emulator(1000)
     buffer = device.empty(600)
     assert device.memory() == (400, 1000)
@@ -169,7 +169,7 @@ def test_a_source_that_does_not_compile_says_where(tmp_path):
         Emulator().prepare(launch)
 
 
-# What is wrong is found
+# Faults
 
 
 FAULTS = bodies("faults.cu")
@@ -177,7 +177,7 @@ FAULTS = bodies("faults.cu")
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found_and_its_line_named(fault, tmp_path):
-    """In whatever order threads and blocks come."""
+    """In both orders of threads and blocks."""
     words, body = FAULTS[fault]
     launch = tiny(tmp_path, body, blocks=2 if "block" in fault else 1, shared=4 * THREADS - 4)
     lines = (tmp_path / "tiny.cu").read_text().splitlines()

@@ -1,5 +1,5 @@
-"""The engine on a GPU, which the emulator takes the place of: the reference's logits, the same bits
-however a step runs, and any number of blocks on either side."""
+"""The engine on an emulated GPU: the reference's logits, the same bits for any split of a prompt
+and batch, and any number of blocks on either device."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -54,7 +54,7 @@ FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 
 
 def targets(model: Model) -> dict[str, str]:
-    """Where each node runs."""
+    """The device of each node."""
     return {step.node.label: step.kernel.target for step in model.steps}
 
 
@@ -63,8 +63,8 @@ def targets(model: Model) -> dict[str, str]:
 
 @each_model
 def test_logits_are_the_reference_s(small, tmp_path):
-    """Up to what the ops' own bounds explain, as on the CPU; blocks whose heads no CUDA kernel
-    takes stay there, and all else is the GPU's."""
+    """Within the ops' own bounds, as on the CPU; blocks with head sizes that no CUDA kernel
+    supports stay on the CPU, everything else runs on the GPU."""
     text = prompt(small)
     with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32") as model:
         got = rows(model, text, [11]).astype(np.float64)
@@ -85,8 +85,8 @@ FAMILIES: dict[str, Subject] = {
 
 @pytest.mark.parametrize("small", FAMILIES.values(), ids=FAMILIES)
 def test_other_families(small, tmp_path):
-    """They give what their formulas do, every node on the GPU; or all but the blocks that have an
-    op without a CUDA kernel."""
+    """Other families give their formulas' logits, with every node on the GPU, or all but the blocks
+    that have an op without a CUDA kernel."""
     text, int8 = prompt(small), small.format == "Q8_0"
     with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32") as model:
         got, where = rows(model, text, [11]), targets(model)
@@ -99,7 +99,7 @@ def test_other_families(small, tmp_path):
 
 @pytest.mark.parametrize("kv_format", ["F16", "Q8_0", "Q4_0"])
 def test_caches(kv_format, tmp_path):
-    """Whatever a cache is in, the GPU's logits are the CPU's, but for the errors of either."""
+    """In any cache format the GPU's logits equal the CPU's within both error bounds."""
     small = replace(MODELS["GQA"], head_dim=32)
     text, path = prompt(small), small.write(tmp_path / "small.gguf")
     with on_gpu(path, kv_format=kv_format) as model:
@@ -107,7 +107,7 @@ def test_caches(kv_format, tmp_path):
         got = rows(model, text, [11])
     with on_gpu(path, kv_format=kv_format, device="cpu") as model:
         theirs = rows(model, text, [11])
-    # a key or value next to a step of its format may be rounded to the other side of it
+    # a key or value near a rounding boundary of its format may round either way
     rounding = {"F16": 2.0**-11, "Q8_0": 2.0**-8, "Q4_0": 2.0**-4}[kv_format]
     gap = Gap.between(got, theirs)
     assert gap.nmse <= rounding**2
@@ -120,9 +120,9 @@ def linear_of_bf16(x: Array, weight: Array, format: str) -> Array:
 
 @pytest.mark.parametrize("format", ["F32", "F16", "BF16"])
 def test_fast_numerics(format, tmp_path):
-    """Matrices and what they meet are rounded to bfloat16, and many tokens are multiplied by the
-    device's library, which is never recorded: the logits are the formula's, the same bits when the
-    sizes come again, in the memory that was counted."""
+    """Matrices and activations are rounded to bfloat16, and prompts use the device's library, which
+    is never recorded: the logits are the formula's, with the same bits when sizes recur, in the
+    memory that was estimated."""
     small, device = Small(format=format, head_dim=32), Watched()
     text, matrices, half = prompt(small, LENGTH), 7 * small.blocks + 1, LENGTH // 2
     path = small.write(tmp_path / "small.gguf")
@@ -137,11 +137,11 @@ def test_fast_numerics(format, tmp_path):
         assert device.multiplied == 4 * matrices
         assert (half, half) not in {key[1:3] for key in model.executable.device_plan.recorded}
     truth = exact(small, text, linear_of_bf16)
-    # a number next to a step of bfloat16 may be rounded to the other side of it
+    # a number near a rounding boundary of bfloat16 may round either way
     assert Gap.between(got, truth.astype(np.float32)).nmse <= (2.0**-9) ** 2
 
 
-# Blocks on either side
+# Blocks on either device
 
 
 @pytest.fixture(name="path", scope="module")
@@ -151,8 +151,8 @@ def _path(tmp_path_factory):
 
 @pytest.mark.parametrize("layers", [*range(MIXED.blocks + 2), 99])
 def test_any_number_of_blocks(layers, path):
-    """The last blocks run on the GPU, with one more than there are the rest too; the logits are the
-    reference's, and a cache is where its block is."""
+    """The last blocks run on the GPU, and with one more than there are everything does; the logits
+    are the reference's, and each cache is on its block's device."""
     text = prompt(MIXED)
     with on_gpu(path, gpu_layers=layers, kv_format="F32") as model:
         got = rows(model, text, [11]).astype(np.float64)
@@ -174,8 +174,8 @@ def test_any_number_of_blocks(layers, path):
     "options", [{"n_cpu_moe": 1}, {"n_cpu_moe": 9}, {"cpu_moe": True}], ids=str
 )
 def test_experts_on_the_cpu(options, tmp_path):
-    """What is made of the choice of experts is the CPU's in the first blocks, up to their sum, and
-    all else, networks of every token among it, the GPU's; the logits are the formula's."""
+    """The experts of the first blocks, from routing to their sum, run on the CPU, and everything
+    else, shared experts included, on the GPU; the logits are the formula's."""
     small = SUBJECTS["Qwen 2, experts"]
     text = prompt(small)
     with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32", **options) as model:
@@ -191,7 +191,7 @@ def test_experts_on_the_cpu(options, tmp_path):
 
 @pytest.mark.parametrize("name", ["gpt-oss", "GLM 4.5, experts"])
 def test_some_blocks_and_experts_on_the_cpu(name, tmp_path):
-    """Whichever blocks and experts are the CPU's, any mixture gives its formula's logits."""
+    """For any blocks and experts on the CPU, mixtures give their formulas' logits."""
     small = SUBJECTS[name]
     path, text, options = small.write(tmp_path / "small.gguf"), prompt(small), {"kv_format": "F32"}
     with on_gpu(path, n_cpu_moe=small.blocks - 1, gpu_layers=2, **options) as model:
@@ -204,7 +204,7 @@ def test_some_blocks_and_experts_on_the_cpu(name, tmp_path):
 
 
 class Told:
-    """A model on the GPU, a text, and its logits after every token, told in one go."""
+    """A model on the GPU, a text, and its logits after every token, from a single step."""
 
     def __init__(self, model: Model, small: Small) -> None:
         self.model, self.text = model, prompt(small, LENGTH)
@@ -235,13 +235,13 @@ def _told(request, tmp_path_factory):
 @FEWER
 @given(cuts=st.sets(st.integers(1, LENGTH - 1)))
 def test_chunks_do_not_matter(told, cuts):
-    """However a prompt is cut, launched or recorded, every token's logits are the same bits."""
+    """For any split of a prompt, launched or recorded, every token's logits have the same bits."""
     sizes = [b - a for a, b in pairwise([0, *sorted(cuts), LENGTH])]
     assert np.array_equal(rows(told.model, told.text, sizes), told.truth)
 
 
 def test_recorded_steps_are_launched_ones(told):
-    """Sizes that come again are recorded once, and give the bits that launches give."""
+    """Recurring sizes are recorded once as a CUDA graph, which gives the bits of launches."""
     plan = told.model.executable.device_plan
     plan.recorded.clear()
     with patch.object(device_plan, "MOST_KEPT", 0):
@@ -253,7 +253,7 @@ def test_recorded_steps_are_launched_ones(told):
 
 
 def test_company_does_not_matter(told):
-    """Two sequences in one step, their tokens in turns: each gives the bits it gives alone."""
+    """Two sequences interleaved in one step: each gives the bits it gives alone."""
     model, half = told.model, LENGTH // 2
     model.cells.clear()
     for start in (0, half):
@@ -265,7 +265,7 @@ def test_company_does_not_matter(told):
 
 
 def test_what_memory_held_does_not_matter(told):
-    """NaN in all activations of the step before changes no bit."""
+    """NaN in all activations of the previous step changes no bit."""
     plan = told.model.executable.device_plan
     whole = np.full(plan.arena.bytes, 0xFF, np.uint8)
     told.model.cells.clear()
@@ -276,12 +276,12 @@ def test_what_memory_held_does_not_matter(told):
     assert np.array_equal(np.concatenate(found), told.truth)
 
 
-# Neurons on either side
+# Neurons on either device
 
 
 def split(small: SmallSparse, folder: Path, hot: Mapping[int, float]) -> tuple[Path, float]:
-    """The model with an index that puts such a share of each block's neurons on the GPU, and a
-    budget in GiB that has room for them."""
+    """The model with an index that places these shares of each block's neurons on the GPU, and a
+    budget in GiB that fits them."""
     path, rng = small.write(folder / "small.gguf"), np.random.default_rng(2)
     places = [(rng.random(small.ffn) < hot[i]).astype(np.int32) for i in range(small.blocks)]
     gpu_index.write(gpu_index.path_of(path), gpu_index.GpuIndex(tuple(places), 0, {}))
@@ -297,7 +297,7 @@ def split(small: SmallSparse, folder: Path, hot: Mapping[int, float]) -> tuple[P
 )
 @pytest.mark.parametrize("union", [False, True], ids=["each its own", "union"])
 def test_neurons_apart(format, hot, union, tmp_path):
-    """Hot neurons on the GPU, cold ones on the CPU, each with its rows alone, are the formula's."""
+    """Hot neurons on the GPU and cold ones on the CPU give the formula's logits."""
     small = replace(SMALL_MODELS[format], runs=Neurons(0.0, union))
     text = prompt(small)
     path, budget = split(small, tmp_path, hot)
@@ -316,8 +316,8 @@ def test_neurons_apart(format, hot, union, tmp_path):
 
 
 def test_neurons_run_side_by_side(tmp_path):
-    """The GPU's neurons are launched before the CPU begins with its own, and nothing waits for
-    them until the sums are added."""
+    """The GPU's neurons are launched before the CPU starts its own, and nothing waits for them
+    until the sums are added."""
     small = SMALL_MODELS["F32"]
     path, budget = split(small, tmp_path, {0: 0.5, 1: 0.5})
     with on_gpu(path, vram_budget=budget) as model:
@@ -337,8 +337,8 @@ def test_neurons_run_side_by_side(tmp_path):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
-    """Text and log-probabilities are those of logits that came back, which only the prompt's of one
-    completion do."""
+    """Text and log-probabilities equal those computed from downloaded logits; logits stay on the
+    GPU except for a prompt's with a single completion."""
     path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
     device = Watched()
     with (
@@ -348,7 +348,7 @@ def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
         row = 4 * engine.model.config.vocab
         plain = SamplingParams(temperature=0, max_tokens=8, n=n)
         found = {}
-        for logprobs in (1, None):  # with others' the logits are wanted
+        for logprobs in (1, None):  # more log-probabilities would need the logits
             device.read_back.clear()
             device.asked.clear()
             found[logprobs] = list(engine.stream("the cat", replace(plain, logprobs=logprobs)))
@@ -358,7 +358,7 @@ def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
                 assert sum(sizes) >= 8 * row
             else:
                 assert len(device.asked) >= 8 - (n == 1)
-                assert max(device.asked) <= 256 + 4 * n  # log-probabilities, and tokens behind them
+                assert max(device.asked) <= 256 + 4 * n  # log-probabilities, then tokens
                 assert sizes == [row] * (2 - n)
         for here, there in zip(found[1], found[None], strict=True):
             assert (here.token, here.text, here.index) == (there.token, there.text, there.index)
@@ -366,8 +366,8 @@ def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
 
 
 def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
-    """Of greedy text: its token does not go over, and whatever ends the text drops the step that it
-    has no use for."""
+    """Greedy text: its token stays on the GPU, and the end of the text discards the step that was
+    launched ahead."""
     path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
     plain, context = SamplingParams(temperature=0, max_tokens=8), 20
     with Engine.load(path, threads=1, context=context) as engine:
@@ -381,8 +381,8 @@ def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
         cells = engine.model.cells
         device.written.clear()
         assert [piece.token for piece in engine.stream("the cat", plain)] == expected
-        sent = [size for size in device.written if size >= 256]  # more than a list of cells
-        assert sent == [max(sent)] * 2 + [min(sent)] * 6  # of the prompt and the first token all
+        sent = [size for size in device.written if size >= 256]  # not lists of cells
+        assert sent == [max(sent)] * 2 + [min(sent)] * 6  # prompt and first token: all
         assert min(sent) < max(sent)
         assert cells.lengths[0] == len(engine.text.held) == prompt + 7
 
@@ -399,7 +399,7 @@ def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
 
         stream = engine.stream("the cat", plain)
         assert [next(stream).token for _ in range(2)] == expected[:2]
-        assert np.isfinite(engine.logits("the mat")).all()  # which ends that one
+        assert np.isfinite(engine.logits("the mat")).all()  # which ends the pending step
         (*_, last) = engine.stream("the cat", replace(plain, max_tokens=99), context_shift=False)
         assert last.finish_reason in ("length", "stop")
         assert cells.lengths[0] == len(engine.text.held) <= context
@@ -407,8 +407,7 @@ def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
 
 @pytest.mark.parametrize("bad", [slice(5, 6), slice(0, 256), slice(None)], ids=str)
 def test_logits_that_are_no_numbers_choose_nothing(bad, tmp_path):
-    """Whether one, all that a block of threads looks at, or all; and the step's token is not
-    held."""
+    """One NaN, those of a thread block, or all raise an error; and the step's token is not held."""
     small = Small(seed=1, vocab=600)
     path = small.write(tmp_path / "small.gguf")
     (output,) = (t for t in gguf.GGUFReader(path).tensors if t.name == "output.weight")
@@ -424,7 +423,7 @@ def test_logits_that_are_no_numbers_choose_nothing(bad, tmp_path):
 
 
 def test_drafts_change_nothing(tmp_path):
-    """Several tokens verified in a step give the text of one after the other."""
+    """Verifying several tokens in a step gives the text of one after the other."""
     path = Spelling(format="Q4_0", seed=5).write(tmp_path / "spelling.gguf")
     prompt, params = "the cat the cat the cat", SamplingParams(temperature=0, max_tokens=14)
     found = []
@@ -438,7 +437,7 @@ def test_drafts_change_nothing(tmp_path):
 
 @pytest.mark.parametrize(("saver", "goer"), [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")])
 def test_sessions(saver, goer, tmp_path):
-    """What one device had in its cache another goes on with; on the same one, bit for bit."""
+    """A session continues on another device; on the same one, bit for bit."""
     path, text = MIXED.write(tmp_path / "small.gguf"), prompt(MIXED)
     file, last = tmp_path / "held.session", text[-1]
 
@@ -455,4 +454,4 @@ def test_sessions(saver, goer, tmp_path):
         assert np.array_equal(go_on(goer), expected)
     else:
         gap = Gap.between(go_on(goer)[None], expected[None])
-        assert gap.nmse <= 2.0**-22  # keys and values in F16 next to a step of it
+        assert gap.nmse <= 2.0**-22  # keys and values near a rounding boundary of F16

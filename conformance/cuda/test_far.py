@@ -1,6 +1,6 @@
-"""Rows that lie more than 4 GiB behind the first give the bits that they give at the begin.
+"""Rows more than 4 GiB into a buffer give the same bits as at its start (64-bit offsets).
 
-Of these buffers hardly a page is touched. Where blocks are dealt out by row, the last run alone.
+Hardly a page of these buffers is touched. If blocks are distributed by row, only the last ones run.
 """
 
 from dataclasses import dataclass, replace
@@ -25,16 +25,16 @@ from kernels.shapes import empty_outputs, sizes
 from reference.formats import FORMATS
 from reference.op import Arguments, Array
 
-FAR = 5 * 2**30  # bytes: more than an unsigned holds, and so does a plane of a packed weight
-TILE = 128  # rows: a multiple of those of every block
+FAR = 5 * 2**30  # bytes: beyond 32 bits, also for one plane of a packed weight
+TILE = 128  # rows: a multiple of every block's
 BY_NAME = {kernel.name: kernel for kernel in CUDA_KERNELS}
-Pieces = list[tuple[int, Array]]  # of a buffer, and at which byte each begins
+Pieces = list[tuple[int, Array]]  # (byte offset, array) of a buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What changes with the first row's number: the arrays whose rows are moved, the arrays of
-    their numbers, and the size that says how many there are."""
+    """What depends on the index of the first row: arrays whose rows move, arrays of row indices,
+    and the size that counts rows."""
 
     arrays: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -42,7 +42,7 @@ class Moved:
 
     @property
     def by_block(self) -> bool:
-        """Whether a row's number is that of a block."""
+        """Whether a row's index is that of a thread block."""
         return not self.numbers
 
 
@@ -79,7 +79,7 @@ CASES: tuple[tuple[str, dict[str, int]], ...] = (
 
 
 def planes(pack: Planes, weight: Array, first: int) -> Pieces:
-    """Of a packed weight whose rows before `first` are not there."""
+    """The planes of a packed weight, without the rows before `first`."""
     of_row = weight.shape[1] // FORMATS[pack.format].block_bytes
     blocks, before = len(weight) * of_row, first * of_row
     packed, near, far = pack(weight), pack.begins(blocks), pack.begins(before + blocks)
@@ -90,7 +90,7 @@ def planes(pack: Planes, weight: Array, first: int) -> Pieces:
 
 
 def last_blocks(kernel: CudaKernel, first: int, folder: Path) -> CudaKernel:
-    """The kernel whose blocks begin with that of row `first`, for a grid of TILE rows."""
+    """The kernel with block indices from row `first` on, for a grid of TILE rows."""
     begin = f"(blockIdx.x + {first // TILE}u * gridDim.x)"
     for path in kernel.launches[0].folder.rglob("*.cu*"):
         (folder / path.name).write_text(path.read_text().replace("blockIdx.x", begin))
@@ -98,7 +98,7 @@ def last_blocks(kernel: CudaKernel, first: int, folder: Path) -> CudaKernel:
 
 
 def upload(device: Emulator, pieces: Pieces) -> Buffer:
-    """A buffer with nothing else in it."""
+    """A buffer that holds only these pieces."""
     buffer = device.empty(max(at + piece.nbytes for at, piece in pieces))
     for at, piece in pieces:
         device.write(buffer.at(at, piece.nbytes), np.ascontiguousarray(piece))
@@ -106,13 +106,13 @@ def upload(device: Emulator, pieces: Pieces) -> Buffer:
 
 
 def usual(kernel: CudaKernel, shape: dict[str, int]) -> Arguments:
-    """Of one sequence, if it is attention."""
+    """The op's usual arguments; for attention, of one sequence."""
     few = {"sequences": 1, "kv_heads": 2, "heads": 4} if kernel.op == "attention" else {}
     return inputs_of(kernel, **few, **shape)
 
 
 def far_away(kernel: CudaKernel, inputs: Arguments, folder: Path) -> Array:
-    """The kernel's output, of rows behind others that nobody reads."""
+    """The kernel's output for rows after others that are never read."""
     op, moved, device = kernel.spec, MOVED[kernel.op], Emulator(2**40, filled=False)
     near = sizes(op, inputs, kernel.format)
     ((name, out),) = empty_outputs(op, near, kernel.format).items()
@@ -164,12 +164,11 @@ NARROW = [*edits(Path(__file__).with_name("narrow.toml"))]
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("bug", NARROW, ids=str)
 def test_narrow_arithmetic_is_found(bug, tmp_path):
-    """A kernel that counts bytes or elements in 32 bits does not get there: it overflows, or reads
-    something else."""
+    """A kernel that counts bytes or elements in 32 bits overflows, or reads other memory."""
     (tmp_path / "edited").mkdir()
     kernel = bug.kernel(tmp_path / "edited")
     inputs = usual(kernel, next(shape for name, shape in CASES if name == kernel.name))
-    expected = run(kernel, **inputs)  # near all is well
+    expected = run(kernel, **inputs)  # right for small offsets
     with pytest.raises((KernelError, AssertionError)):
         assert_array_equal(far_away(kernel, inputs, tmp_path), expected)
 
@@ -180,7 +179,7 @@ LINEAR = [kernel for kernel in CUDA_KERNELS if kernel.op == "linear"]
 
 @pytest.mark.parametrize("kernel", LINEAR, ids=[kernel.name for kernel in LINEAR])
 def test_sizes_of_large_weights_are_counts(kernel):
-    """Of weights above 2 GiB no size that a launch names is one of bytes."""
+    """For weights above 2 GiB no launch parameter is a size in bytes."""
     row_bytes = FORMATS[kernel.format or ""].row_bytes(LARGEST["hidden"])
     weight = (LARGEST["out"], row_bytes)
     if kernel.pack:

@@ -1,4 +1,4 @@
-"""Fused kernels: the bits of what they stand for, in trials and in the engine's steps."""
+"""Fused kernels give the bits of the kernels they replace, in trials and in the engine."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -51,7 +51,7 @@ def test_any_sizes(kernel, data):
 
 @EACH
 def test_all_that_members_write_is_written(kernel):
-    """Whoever reads a value that lies between finds it."""
+    """Intermediate values are stored too, for other readers."""
     written = {output.name for output in kernel.spec.outputs}
     outputs = (m.called(output.name) for m in kernel.members for output in m.kernel.spec.outputs)
     assert written >= set(outputs)
@@ -96,7 +96,7 @@ def rounding(x: str) -> GpuStep:
         ([add("a", "b", "c"), norm("c", "d"), rounding("d")], ["add_norm_round"]),
         ([add("a", "b", "c"), norm("c", "d"), add("c", "d", "e")], ["add_norm", ""]),
         ([norm("c", "d"), rounding("d"), add("a", "b", "c")], ["norm_round", ""]),
-        # of something else
+        # of another value
         ([add("a", "b", "c"), norm("a", "d"), rounding("d")], ["", "norm_round"]),
         ([add("a", "b", "c"), norm("c", "d"), rounding("c")], ["add_norm", ""]),
         ([norm("c", "d")], [""]),
@@ -111,7 +111,7 @@ def test_steps_in_a_row(steps, groups):
 
 
 def test_one_that_failed_is_not_used(tmp_path):
-    """The others are, notes say why; in strict mode that is an error."""
+    """Single kernels replace it, notes say why; in strict mode that is an error."""
     wrong, right = BY_NAME["add_norm/cuda/generic"], BY_NAME["norm_round/cuda/generic"]
     store = Store(tmp_path / "certificates.jsonl")
     failed = Certificate(
@@ -132,7 +132,7 @@ def test_one_that_failed_is_not_used(tmp_path):
 
 HALF = Small(format="F16", blocks=2, head_dim=32)
 OF_BLOCKS = replace(HALF, format="Q4_0")
-# of two blocks; the first's norm follows no sum, nor does the last
+# of two blocks; neither the first norm nor the last follows a sum
 ALIKE = {"embedding": 2, "rotation": 1, "rope_norm_write": 2, "attention_few": 2, "add": 1}
 ONE_TOKEN = {"linear_trio_1": 2, "linear_pair_1": 2, "linear_1": 5}
 ON_TENSOR_CORES = {"linear_tensor_trio_8": 2, "linear_tensor_pair_8": 2, "linear_tensor_8": 5}
@@ -157,8 +157,8 @@ STEPS = {
 
 @pytest.mark.parametrize("kind", STEPS)
 def test_launches_of_a_step_of_one_token(kind, tmp_path):
-    """Ten a block, where 18 kernels stand in a row, or 22; eleven in a K format, of which heads are
-    no whole superblocks."""
+    """Ten launches a block instead of 18 or 22 kernels; eleven in a K format, whose heads are not
+    whole superblocks."""
     small, expected = STEPS[kind]
     device = Watched()
     with taking_the_place(device), on_gpu(small.write(tmp_path / "small.gguf")) as model:
@@ -169,10 +169,10 @@ def test_launches_of_a_step_of_one_token(kind, tmp_path):
     assert device.launched == ALIKE | expected
 
 
-# The first block's values are in another format: only later ones have three matrices to join.
+# The first block's attn_v has another format: only later blocks can fuse three matrices.
 @pytest.mark.parametrize("small", [HALF, OF_BLOCKS], ids=["F16", "Q4_0"])
 def test_logits_are_those_of_single_kernels(small, tmp_path):
-    """Bit for bit, with few tokens and with many."""
+    """Bit for bit, for few and many tokens."""
     path, text = small.write(tmp_path / "small.gguf"), prompt(small)
     with on_gpu(path) as model:
         assert model.executable.partition.layout.fused()

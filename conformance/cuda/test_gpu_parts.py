@@ -1,4 +1,4 @@
-"""engine/gpu: who runs what, and what goes over."""
+"""engine/gpu: the partition between devices, and which values are copied."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -13,12 +13,12 @@ from engine.gpu.mirror import Inputs
 from engine.gpu.parts import assigned, split_at_devices
 from engine.graph import Graph, Node, Value
 
-# Parts
+# Partitions
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[Node], list[bool], Value]:
-    """Nodes that each read one or two values made before, each on one of two sides."""
+    """Nodes that each read one or two earlier values, each on one of two devices."""
     graph, values = Graph(), [Value("start", "input", "f32", ("tokens", 8))]
     for i in range(draw(st.integers(1, 12))):
         x, y = (values[draw(st.integers(0, len(values) - 1))] for _ in range(2))
@@ -29,7 +29,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Node], list[bool], Value]:
 
 @given(graphs())
 def test_every_value_is_there_when_it_is_read(drawn):
-    """Each side has what it made, and of the other's what was given and taken, in time."""
+    """Each device has its own values and, in time, those of the other one that were copied."""
     nodes, sides, result = drawn
     parts = split_at_devices(nodes, sides, result)
     assert [n.label for part in parts for n in part.nodes] == [n.label for n in nodes]
@@ -51,7 +51,7 @@ def test_every_value_is_there_when_it_is_read(drawn):
 
 @given(graphs())
 def test_what_the_cpu_does_not_wait_for_is_a_part_of_its_own(drawn):
-    """A part of the GPU that the CPU's next one reads of ends with what it reads."""
+    """A GPU part that the CPU's next one reads ends with the node that it reads."""
     parts = split_at_devices(*drawn)
     for own, after in pairwise(parts):
         if own.on_gpu and not after.on_gpu:
@@ -67,7 +67,7 @@ NODES = [Node("add", {}, None, label) for label in LABELS]
 
 
 def test_a_block_without_kernels_stays():
-    """A node that the GPU cannot run keeps its block with the CPU, and a note says which op."""
+    """A node without a CUDA kernel keeps its block on the CPU, and a note names the op."""
     nodes = [replace(n, op="silu", format="Q2_K") if n.label == "blk.1.ffn" else n for n in NODES]
     there, notes = assigned(nodes, BLOCKS, BLOCKS + 1, lambda node: node.op != "silu")
     assert [n.label for n, on in zip(nodes, there, strict=True) if not on] == LABELS[4:6]
@@ -85,7 +85,7 @@ SHAPES = {"tokens": (8,), "positions": (8,), "spans": (8, 3), "lists": (3, 50),
 
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 8))
 def test_the_device_has_the_inputs_of_a_step(seed, steps):
-    """Lists as far as a step's tokens see them, cells' positions and all that is new."""
+    """Lists as far as a step's tokens see them, cell positions and everything new."""
     rng, device = np.random.default_rng(seed), Watched()
     inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})
     for _ in range(steps):
@@ -103,7 +103,7 @@ def test_the_device_has_the_inputs_of_a_step(seed, steps):
 
 
 def test_only_what_changed_goes_over():
-    """A token more costs a step's small inputs, its place in a list and its cell's position."""
+    """One more token copies a step's small inputs, its list entry and its cell's position."""
     device = Watched()
     inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})
     inputs.send(1)

@@ -1,4 +1,4 @@
-"""engine/gpu: memory that is counted first, and what is refused in one line."""
+"""engine/gpu: memory estimates, and errors in one line."""
 
 import gc
 from collections.abc import Sequence
@@ -53,8 +53,8 @@ def partition_of(model: Model) -> Partition:
 @needs_compiler
 @pytest.mark.parametrize("layers", [-1, 1, 3])
 def test_memory_is_as_it_was_counted(layers, path):
-    """What a model takes is what was said to be wanted, less the room for kernels and what
-    rounding up to whole pieces adds; closed, it has given all back."""
+    """A model takes the estimated memory, minus the reserve for kernels and rounding to whole
+    pages; closing it frees everything."""
     device = Emulator()
     with taking_the_place(device):
         model = loaded(path, gpu_layers=layers)
@@ -69,7 +69,7 @@ def test_memory_is_as_it_was_counted(layers, path):
 
 @needs_compiler
 def test_blocks_with_keys_in_common_stay_together(tmp_path):
-    """Gemma 4's last blocks read the keys of an earlier one: no cut goes between them."""
+    """Gemma 4's last blocks read the keys of an earlier one: they are never split from it."""
     path = SmallGemma4().write(tmp_path / "small.gguf")
     with taking_the_place(Emulator()):
         for layers in (5, 7):
@@ -80,7 +80,7 @@ def test_blocks_with_keys_in_common_stay_together(tmp_path):
 
 @needs_compiler
 def test_too_little_memory_is_said_before_any_is_taken(path):
-    """With the amounts and the gpu_layers that fit, which then do; and nothing was put there."""
+    """With the amounts and the gpu_layers that fit, which then do; nothing was allocated."""
     with taking_the_place(Emulator()):
         model = loaded(path)
         needed = partition_of(model).needed.total
@@ -102,11 +102,11 @@ def test_too_little_memory_is_said_before_any_is_taken(path):
         loaded(path)
 
 
-# What is refused
+# Errors
 
 
 class Lost(Emulator):
-    """A GPU that is gone after so many launches."""
+    """A GPU that disappears after `launches` launches."""
 
     def __init__(self, launches: int) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Lost(Emulator):
 
 @needs_compiler
 def test_hidden_states_of_a_device(path):
-    """They are not kept there, as one line says before a step is run."""
+    """They are not available on a GPU, which one line says before a step is run."""
     with taking_the_place(Emulator()):
         model = loaded(path)
         with pytest.raises(ModelError, match="hidden states need the CPU: load without a GPU"):
@@ -132,8 +132,8 @@ def test_hidden_states_of_a_device(path):
 
 @needs_compiler
 def test_a_device_that_is_lost(path):
-    """The step ends with one error, its tokens are not held, and the CPU goes on."""
-    loaded(path).close()  # certified
+    """The step ends with one error, its tokens are not held, and the CPU continues."""
+    loaded(path).close()  # certifies the kernels
     device = Lost(1000)
     with taking_the_place(device):
         model = loaded(path)
@@ -149,7 +149,7 @@ def test_a_device_that_is_lost(path):
 
 
 def test_no_device_is_one_line(inside, path, monkeypatch):
-    """Without a driver, or with one that is too old, a line says so and the CPU still works."""
+    """Without a driver, or with one too old, the error is one line, and the CPU still works."""
     cupy = pytest.importorskip("cupy")
     monkeypatch.setattr(current, "_instead", [])
     monkeypatch.setattr(current, "_first_gpu", gpu.Gpu)
@@ -179,7 +179,7 @@ TOLD = "NVRM version: NVIDIA UNIX {}Kernel Module {} {}  Release Build\nGCC vers
     ],
 )
 def test_the_driver_of_a_certificate(told, version, tmp_path, monkeypatch):
-    """Its own version, where the system tells it: releases for one CUDA differ."""
+    """The driver's own version, if the system has it: releases for one CUDA version differ."""
     file = tmp_path / "version"
     if told is not None:
         file.write_text(told)
@@ -203,14 +203,14 @@ def test_the_driver_of_a_certificate(told, version, tmp_path, monkeypatch):
     ],
 )
 def test_wrong_options(options, message):
-    """What cannot be, or cannot be together, is named."""
+    """Impossible values and combinations are named."""
     with pytest.raises(ModelError, match=message):
         Options(**{"device": "cuda", **options})
 
 
 @needs_compiler
 def test_a_budget_too_small_for_attention(tmp_path):
-    """Neurons go to a GPU after attention, predictors and the cache, so these have to fit."""
+    """Neurons are placed after attention, predictors and the cache, so these have to fit."""
     path = SMALL_MODELS["F32"].write(tmp_path / "sparse.gguf")
     with pytest.raises(ModelError, match=r"a vram_budget of 1e-05 GiB is too small for attention"):
         loaded(path, vram_budget=1e-5, disable_gpu_index=True)
@@ -221,7 +221,7 @@ def test_a_budget_too_small_for_attention(tmp_path):
 
 @pytest.fixture(name="store")
 def _store(tmp_path, monkeypatch):
-    """Of certificates, empty."""
+    """An empty store of certificates."""
     store = Store(tmp_path / "certificates.jsonl")
     monkeypatch.setattr("engine.load.Store", lambda: store)
     return store
@@ -238,7 +238,7 @@ RMS_NORM, ADD = (next(k for k in CUDA_KERNELS if k.op == op) for op in ("rms_nor
 
 @needs_compiler
 def test_what_the_emulator_proves_is_its_own(store):
-    """It is tried in this process, kept at level emulated, and not found on another device."""
+    """Trials run in this process, at level emulated, and do not count for another device."""
     dispatcher, need = Dispatcher(store), KernelSpec("add")
     assert dispatcher.choose_on(Emulator(), [need]) == {need: ADD} | {
         KernelSpec(op): next(k for k in CUDA_KERNELS if k.op == op) for op in QUANTISING.values()
@@ -255,7 +255,7 @@ def test_what_the_emulator_proves_is_its_own(store):
 
 @needs_compiler
 def test_rounding_is_tried_at_its_width(store, monkeypatch):
-    """On a GPU, where sizes count."""
+    """On a GPU, where sizes matter."""
     asked = []
 
     def asks(requests, *_):
@@ -273,7 +273,7 @@ def test_rounding_is_tried_at_its_width(store, monkeypatch):
 
 @needs_compiler
 def test_a_kernel_that_failed_is_not_used(store, path):
-    """Blocks that need it stay on the CPU, and notes say why; in strict mode loading stops."""
+    """Blocks that need it stay on the CPU, and notes say why; in strict mode loading fails."""
     store.add(certificate(k, "wrong" if k is RMS_NORM else "") for k in CUDA_KERNELS)
     model = loaded(path)
     where = {step.node.label: step.kernel.target for step in model.steps}
@@ -290,7 +290,7 @@ def test_a_kernel_that_failed_is_not_used(store, path):
 
 
 def test_a_gpu_too_old_for_a_kernel():
-    """Kernels that want more than it is capable of are none of its candidates."""
+    """Kernels that need a higher compute capability are not candidates."""
 
     class Old(Emulator):
         capability = 75

@@ -1,5 +1,5 @@
-"""Activations as sums of parts on tensor cores: what instructions that cut may lose, and that no
-part is lost."""
+"""Activations as sums of parts on tensor cores: what truncation may lose, and that no part is
+omitted."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ def cut(x: Array, unit: Array) -> Array:
 
 
 def added(total: Array, products: Array) -> Array:
-    """As tensor cores add [..., n] products to a sum: lined up by the largest and cut there, and
-    the result cut to 24 bits."""
+    """Add [..., n] products to a sum as tensor cores do: aligned to the largest and truncated
+    there, and the result truncated to 24 bits."""
     every = np.append(products, total[..., None], axis=-1)
     largest = np.maximum(np.abs(every).max(axis=-1, keepdims=True), 2.0**-1000)
     lined = cut(every, 2.0 ** (np.floor(np.log2(largest)) - 23)).sum(axis=-1)
@@ -30,7 +30,7 @@ def added(total: Array, products: Array) -> Array:
 
 
 def in_parts(x: Array, format: str) -> tuple[list[Array], Array]:
-    """Of [tokens, elements] of a half: parts, the first one highest, and powers."""
+    """Split [tokens, elements] of a half into parts, the highest first, and powers of two."""
     power = np.ones((len(x), 1))
     if format == "F16":
         largest = np.maximum(np.abs(x).max(axis=1, keepdims=True), 2.0**-112)
@@ -43,7 +43,7 @@ def in_parts(x: Array, format: str) -> tuple[list[Array], Array]:
 
 
 def multiplied(x: Array, w: Array, format: str, together: int) -> Array:
-    """By instructions that add so many products at once."""
+    """The product by instructions that add this many products at once."""
     out = np.zeros((len(x), len(w)))
     for begin in range(0, x.shape[1], HALF):
         parts, power = in_parts(x[:, begin : begin + HALF], format)
@@ -60,7 +60,7 @@ def multiplied(x: Array, w: Array, format: str, together: int) -> Array:
 @pytest.mark.parametrize("format", PARTS)
 @pytest.mark.parametrize("values", ["normal", "cancelling", "huge"])
 def test_what_is_cut_stays_within_the_bound(format, values):
-    """Eight at a time and sixteen; of activations that are one float16 each it does not."""
+    """With eight and sixteen at a time; activations of a single float16 exceed it."""
     inputs = OP.make(OP.case(SHAPE, values, 3, format))
     expected = OP.expected(inputs)
     bound = OP.bounds[IN_PARTS[format]](inputs, expected)["out"]
@@ -77,7 +77,7 @@ def test_what_is_cut_stays_within_the_bound(format, values):
 @pytest.mark.parametrize("tokens", [3, 20])
 @pytest.mark.parametrize(("format", "lost"), [("BF16", 0.0), ("F16", 2.0**-22)])
 def test_no_part_is_lost(format, lost, tokens):
-    """Of weights that give the activations themselves."""
+    """With weights that reproduce the activations."""
     wanted = "linear", "tensor", format
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
     x = np.random.default_rng(5).standard_normal((tokens, 72), np.float32)
@@ -92,7 +92,7 @@ def test_no_part_is_lost(format, lost, tokens):
 @pytest.mark.parametrize("tokens", [3, 20])
 @pytest.mark.parametrize("format", PARTS)
 def test_an_infinite_weight_gives_infinities(format, tokens):
-    """Its products with an activation's parts, which have either sign, would add up to NaN."""
+    """Its products with an activation's parts, of either sign, would add up to NaN."""
     wanted = "linear", "tensor", format
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
     x = np.random.default_rng(6).standard_normal((tokens, 72), np.float32)

@@ -1,5 +1,5 @@
-"""What goes over to a GPU and comes back while the host goes on: CuPy's streams and events stood in
-for by ones that do nothing before somebody waits for it."""
+"""Asynchronous copies to and from a GPU: stand-ins for CuPy's streams and events that do nothing
+until they are waited for."""
 
 import ctypes
 from collections.abc import Callable
@@ -17,7 +17,7 @@ PIECE, PIECES = 64, 4
 
 
 class Stream:
-    """Copies that wait; `done` of them are over."""
+    """Pending copies, of which `done` have been made."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, int]] = []
@@ -64,19 +64,19 @@ def drawn(rng: np.random.Generator, size: int) -> Array:
 
 @pytest.mark.parametrize("size", [1, PIECE, PIECE + 1, 9 * PIECE + 5])
 def test_an_array_may_change_when_it_was_written(size, over):
-    """Whatever its size, and however late the copies are made; they are as few as can be."""
+    """For any size, and however late the copies are made; they are as few as possible."""
     stream, there = over
     array, target = drawn(np.random.default_rng(size), size), Memory(size)
     expected = array.copy()
     there.write(target.ptr, array)
     array[:] = 0
-    assert stream.done == max(0, len(stream.asked) - PIECES)  # a piece is waited for if it must be
+    assert stream.done == max(0, len(stream.asked) - PIECES)  # waits for a piece only if necessary
     stream.until(len(stream.asked))
     assert np.array_equal(target.own, expected)
 
 
 def test_who_asks_waits_for_what_was_before_alone(over):
-    """A step's answer is there while the copies of the next one are not made."""
+    """A step's answer is available while the next one's copies are pending."""
     stream, there = over
     rng, place = np.random.default_rng(1), Memory(16)
     first, second = drawn(rng, 16), drawn(rng, 16)

@@ -1,5 +1,5 @@
-"""Policies of the cache on a GPU, which the emulator takes the place of: what is kept and read is
-what the CPU keeps and reads, and the same bits however a prompt is cut and whoever is beside it."""
+"""Cache policies on an emulated GPU keep and read the same cells as on the CPU, with the same bits
+for any split of a prompt and any batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ PROMPT = np.random.default_rng(0).integers(3, 60, 30).tolist()
 OTHER = PROMPT[::-1]
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 KEPT = 12
-NEAR = 2.0**-20  # a key or value next to a step of float16 may be rounded to the other side of it
+NEAR = 2.0**-20  # a key or value near a rounding boundary of float16 may round either way
 EACH = {
     "keydiff": KeyDiff(KEPT),
     "snapkv": SnapKV(KEPT, window=4),
@@ -57,8 +57,8 @@ def loaded(path: Path, **options: Any) -> Iterator[Engine]:
 def each_way(
     path: Path, given: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Engine]]:
-    """An engine for each way, all of whose nodes are on the side that it says; where it cuts
-    prompts, another text has begun beside."""
+    """An engine for each configuration, with all nodes on the device that it names; in those that
+    split prompts, another text is in the batch."""
     for way in ways:
         with loaded(path, **given, **way) as engine:
             targets = {step.kernel.target for step in engine.model.steps}
@@ -72,9 +72,9 @@ def each_way(
 
 @pytest.mark.parametrize("name", EACH)
 def test_what_is_kept_and_read(path, name):
-    """Every node is the GPU's, and each head keeps the slots that it does on the CPU; so it is
-    where the first block is the CPU's. However the prompt is cut, and whatever text is beside it,
-    the answer has the same bits."""
+    """Every node runs on the GPU, and each head keeps the same slots as on the CPU, also with the
+    first block on the CPU. For any split of the prompt and any other text in the batch, the answer
+    has the same bits."""
     given, kept, answers = {"kv_policy": EACH[name]}, [], []
     ways = ({"device": "cpu"}, {}, {"batch": 7}, {"gpu_layers": 2})
     for _, engine in each_way(path, given, ways):
@@ -84,13 +84,13 @@ def test_what_is_kept_and_read(path, name):
     assert kept.count(kept[0]) == len(ways)
     assert answers[1] == answers[2]
     theirs, ours = (np.frombuffer(b"".join(b for _, b in a), np.float32) for a in answers[:2])
-    seen = np.isfinite(theirs)  # but for tokens that end a text
+    seen = np.isfinite(theirs)  # except for end-of-text tokens
     assert Gap.between(ours[seen][None], theirs[seen][None]).nmse <= NEAR
 
 
 @pytest.mark.parametrize("name", ["snapkv", "pyramidkv", "quest"])
 def test_sessions_go_on(path, tmp_path, name):
-    """As if never stopped."""
+    """As without an interruption."""
     with loaded(path, kv_policy=EACH[name]) as engine:
         engine.generate(PROMPT, GREEDY)
         save(engine, tmp_path / "held.session")
@@ -102,7 +102,7 @@ def test_sessions_go_on(path, tmp_path, name):
 
 
 def test_prompts_are_read_sparsely(path):
-    """By every node's kernel on the GPU, the same bits however a batch is cut; where all is seen
+    """Every node runs on the GPU, with the same bits for any split of a batch; with all cells seen
     they are those without a pattern."""
     prompt, found = PROMPT * 4, {}
     few = MInference(columns=5, diagonals=3, first=2, recent=2, observers=9, stretch=64)
@@ -116,7 +116,7 @@ def test_prompts_are_read_sparsely(path):
     assert found["few"] == found["cut"] != found["all"]
 
 
-PAGED = {  # a prompt and an answer of which some tokens come to be in pages
+PAGED = {  # lengths of a prompt and an answer, some of whose tokens are packed into pages
     "kivi2": ({"context": 90, "kv_format": "KIVI2", "kv_residual": 4}, PROMPT * 2 + OTHER[:9]),
     "minicache": ({"context": 300, "kv_policy": MiniCache(recent=4)}, PROMPT * 9),
 }
@@ -124,9 +124,9 @@ PAGED = {  # a prompt and an answer of which some tokens come to be in pages
 
 @pytest.mark.parametrize("name", ["kivi2", pytest.param("minicache", marks=pytest.mark.exhaustive)])
 def test_pages_are_packed_and_read(path, tmp_path, name):
-    """Every node is the GPU's, and as many bytes are held as on the CPU, whose answer it is; where
-    the first block is the CPU's, too. However a prompt is cut, whatever is beside it, and gone on
-    with from a session the answer has the same bits."""
+    """Every node runs on the GPU, with as many bytes held and the same answer as on the CPU, also
+    with the first block on the CPU. For any split of the prompt, any other text in the batch, and
+    after a session is restored the answer has the same bits."""
     given, prompt = PAGED[name]
     ways = ({"device": "cpu"}, {}, {"batch": 37}, {"gpu_layers": 3})
     answers, held = [], []

@@ -1,5 +1,5 @@
-"""Products by a device's library: which of them the judge takes, what the emulator finds wrong, and
-who asks for one."""
+"""Products by a device's library: what the judge accepts, what the emulator detects, and which
+kernels use them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +34,7 @@ Sums = Callable[[Array, Array], Array]
 
 
 class Otherwise(Emulator):
-    """Multiplies in some other way."""
+    """An emulator that multiplies in some other way."""
 
     def __init__(self, sums: Sums) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Otherwise(Emulator):
 
 
 def verdicts(device: Emulator, kernel: CudaKernel = KERNEL) -> list[Verdict]:
-    """On the op's quick cases of many tokens, until one fails."""
+    """Verdicts on the op's quick cases of many tokens, until one fails."""
     found = []
     with taking_the_place(device):
         for case in sampled(kernel, 0):
@@ -111,14 +111,14 @@ def test_a_product_left_out_is_rejected(name, when, record_property):
 
 
 def cut(values: Array, largest: Array) -> Array:
-    """To 24 bits of what is the largest."""
+    """Truncate to 24 bits of the largest."""
     unit = np.exp2(np.frexp(largest)[1] - 24.0)
     return np.trunc(values / unit) * unit
 
 
 def tensor_cores(together: int, *, backwards: bool = False, parts: int = 1) -> Sums:
-    """So many products and what was there are added at once, all cut to the bits of the largest,
-    and so is the sum; the hidden size is cut into parts, which are added at the end."""
+    """Add this many products and the sum so far at once, all truncated to the precision of the
+    largest, and so is the sum; the hidden size is split into parts, which are added at the end."""
 
     def added(*addends: Array) -> Array:
         every = np.stack(np.broadcast_arrays(*addends))
@@ -145,8 +145,7 @@ def tensor_cores(together: int, *, backwards: bool = False, parts: int = 1) -> S
     tensor_cores(8, backwards=True), tensor_cores(8, parts=3), tensor_cores(1, parts=7),
 ], ids=["4", "8", "16", "one", "all", "backwards", "three-parts", "seven-parts"])  # fmt: skip
 def test_whatever_tensor_cores_do_is_right(sums, record_property):
-    """They cut where others round, many at once and in an order that nobody tells: the bound allows
-    for it."""
+    """The bound allows for truncation and any order of addition."""
     found = verdicts(Otherwise(sums))
     assert all(verdict.passed for verdict in found), found[-1].failure
     record_property("worst", max(verdict.worst for verdict in found))
@@ -184,7 +183,7 @@ def result(device: Emulator, out: Buffer) -> Array:
     ],
 )
 def test_what_lies_outside_of_buffers_is_found(change, words):
-    """Before anything is read or written: sizes that are too large, addresses that are off."""
+    """Before any access: sizes that are too large, addresses out of range."""
     device = Emulator()
     factors, out = matrices(device, 11, 3, 7)
     moved = {n: getattr(factors, n) + c if n in ("x", "out") else c for n, c in change.items()}
@@ -208,7 +207,7 @@ def test_what_begins_between_elements_or_over_others_is_found():
 
 
 def test_no_product_is_recorded():
-    """As on a GPU, where CuPy has nobody call cuBLAS while a stream is captured."""
+    """As on a GPU, where CuPy forbids cuBLAS during stream capture."""
     device = Emulator()
     factors, out = matrices(device, 9, 5, 6)
     with pytest.raises(KernelError, match="no product is recorded"), device.capture():
@@ -230,7 +229,7 @@ def test_no_product_is_recorded():
     ],
 )
 def test_a_signature_says_what_is_multiplied(signature):
-    """Other layouts and types are not ours to ask for."""
+    """Other layouts and types are not supported."""
     with pytest.raises(AssertionError, match="x: "):
         Product(signature, linear.many)
 
@@ -241,7 +240,7 @@ def test_sizes_and_addresses_come_by_their_names():
     assert product.factors(addresses, {"n": 5, "k": 6, "m": 7}) == Factors(1, 2, 3, 5, 6, 7)
 
 
-# Weights that are rounded at upload
+# Weights rounded at upload
 
 
 @given(
@@ -251,7 +250,7 @@ def test_sizes_and_addresses_come_by_their_names():
     seed=st.integers(0, 2**32 - 1),
 )
 def test_weights_are_rounded_as_the_reference_does(rows, hidden, format, seed):
-    """However they are cut into pieces; bytes are counted as they become."""
+    """For any split into pieces; bytes are counted after rounding."""
     rows = min(rows, 3 * 2**16 // hidden)
     x = np.random.default_rng(seed).standard_normal((rows, hidden), np.float32)
     weight = FORMATS[format].quantise(x)
@@ -273,7 +272,7 @@ class Without(Emulator):
 
 
 def test_another_library_is_another_certificate():
-    """Of a kernel that multiplies by it, and of no other."""
+    """For kernels that multiply by it, and no other."""
     plain = next(k for k in CUDA_KERNELS if (k.op, k.format) == ("linear", "Q4_0"))
     keys = []
     for device in (Emulator(), Other()):
@@ -284,7 +283,7 @@ def test_another_library_is_another_certificate():
 
 
 def test_without_a_library_others_serve():
-    """And nobody asks for one unless it would serve: that takes memory of a GPU."""
+    """And the library is only loaded if a kernel uses it, since it takes GPU memory."""
     need = KernelSpec("linear", "F16", (("hidden", 64), ("out", 64)))
     assert need.candidates_on(Other(), numerics="fast")[0].variant == "bf16"
     assert "bf16" not in {k.variant for k in need.candidates_on(Without(), numerics="fast")}

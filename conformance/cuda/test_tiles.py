@@ -1,4 +1,4 @@
-"""Tiles of linear on the emulator: however many tokens come, one has the bits that it has alone."""
+"""Tiles of linear on the emulator: a token has the same bits in any batch."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from kernels.cuda.runtime.current import taking_the_place
 from kernels.cuda.table import CUDA_KERNELS
 from reference.op import Array
 
-AT_ONCE = {"Q4_0", "F16"}  # of the quick gate
+AT_ONCE = {"Q4_0", "F16"}  # in quick runs
 HIDDEN, OUT = 1280, 40  # 40 blocks, so that some chains have two; rows beyond a warp's 32
 FORMATS = [
     pytest.param(f, marks=[] if f in AT_ONCE else pytest.mark.exhaustive) for f in (*PACKS, *PARTS)
@@ -20,7 +20,7 @@ FORMATS = [
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_token_has_the_bits_that_it_has_alone(format):
-    """In tiles of 64 and of 128, the first, the last and one in between."""
+    """In tiles of 64 and 128, for the first, the last and a token between."""
     wanted = "linear", "tensor" if format in PARTS else "generic", format
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
     tokens = LEAST_OF_128 + 2

@@ -1,4 +1,4 @@
-"""The families: logits against formulas, the same bits every way, files that are refused."""
+"""The model families: logits against formulas, bit identity, and files that are refused."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ from reference.quantise_activations import dequantise_activations, quantise_acti
 
 @each_subject
 def test_logits_are_the_formulas(small, tmp_path):
-    """Float weights give what the formula gives, but for float32's roundings."""
+    """Float weights give the formula's logits within float32's rounding."""
     tokens = prompt(small)
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
     demand_near(ours, exact(small, tokens), EXACT)
@@ -77,8 +77,8 @@ def test_logits_are_the_formulas(small, tmp_path):
     ids=str,
 )
 def test_quantised_weights(small, tmp_path):
-    """Activations are quantised to int8 as the formula does it, ties apart, but those that a router
-    in F32 meets."""
+    """Activations are quantised to int8 as in the formula, except ties and those for a router in
+    F32."""
     tokens = prompt(small)
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
     theirs = exact(small, tokens, linear=linear_of_either).astype(np.float32)
@@ -86,9 +86,9 @@ def test_quantised_weights(small, tmp_path):
 
 
 def test_what_quantised_mixtures_differ_by(tmp_path):
-    """Where logits of a mixture are not the formula's to the last digits, no token has another
-    expert: an activation lies so near to the half between two codes of int8 that a rounding of
-    float32 decides. With the other code the formula has the engine's logits."""
+    """If a mixture's logits differ from the formula's in more than the last digits, no token has
+    another expert: an activation lies so near to the midpoint of two int8 codes that float32
+    rounding decides. With the other code the formula gives the engine's logits."""
     small = SmallMixture(architecture="qwen2moe", width=64, shared=64, format="Q8_0", seed=7)
     tokens = prompt(small)
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
@@ -121,7 +121,7 @@ def test_what_quantised_mixtures_differ_by(tmp_path):
     ids=lambda it: getattr(it, "architecture", None),
 )
 def test_the_file_names_its_activation(small, name, activation, tmp_path):
-    """hidden_activation says which one it is."""
+    """By the key hidden_activation."""
     tokens = prompt(small)
     path = small.write(tmp_path / "small.gguf", hidden_activation=name)
     theirs = exact(small, tokens, activation=activation).astype(np.float32)
@@ -129,7 +129,7 @@ def test_the_file_names_its_activation(small, name, activation, tmp_path):
 
 
 def test_granite_without_rope(tmp_path):
-    """The key rope.scaling.finetuned is its switch."""
+    """The key rope.scaling.finetuned switches RoPE off."""
     small, tokens = SUBJECTS["Granite"], prompt(SUBJECTS["Granite"])
     path = small.write(tmp_path / "small.gguf", rope__scaling__finetuned=False)
     shape = replace(small.shape(), no_rope=1)
@@ -138,8 +138,8 @@ def test_granite_without_rope(tmp_path):
 
 
 def test_long_rope_is_that_of_the_context(tmp_path):
-    """Cells beyond the context that a model was first trained for bring the other divisors; the
-    key attn_factor is the magnitude of both."""
+    """A context beyond the model's original one uses the long divisors; the key attn_factor is the
+    magnitude of both."""
     small = SmallPhi(long=True)
     tokens = np.array(prompt(small), np.int32)
     path = small.write(tmp_path / "small.gguf", rope__scaling__attn_factor=1.25)
@@ -152,7 +152,7 @@ def test_long_rope_is_that_of_the_context(tmp_path):
 
 
 def test_sessions_keep_to_their_long_rope(tmp_path):
-    """Keys that were turned for a short context serve no long one."""
+    """Keys rotated for a short context cannot be used in a long one."""
     path, session = SmallPhi(long=True).write(tmp_path / "small.gguf"), tmp_path / "session"
     with Engine.load(path, threads=1, context=64) as engine:
         for _ in engine.stream("3", SamplingParams(max_tokens=3)):
@@ -220,8 +220,8 @@ STREAMED = (SmallGemma4(format="Q4_0", window_dim=24), *(SUBJECTS[name] for name
 
 @pytest.mark.parametrize("small", STREAMED, ids=str)
 def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
-    """Rows of embeddings that every block has of its own stay on disk, and of experts those that no
-    router named; bits are the same."""
+    """Per-layer embeddings stay on disk, and so do experts that no router has chosen; bits are the
+    same."""
     path = small.write(tmp_path / "small.gguf")
     with budgeted(path, 0) as model:
         plain = bits(model)
@@ -232,7 +232,7 @@ def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
 
 @pytest.mark.parametrize("small", [SmallGemma4(blocks=3, shared=0, experts=5), MIXTURE], ids=str)
 def test_gates_and_ups_of_experts_may_be_one_tensor(small, tmp_path):
-    """Bits are those of two, in memory and under every budget; what the tensor meets is observed
+    """Bits are those of two tensors, in memory and under every budget; its activations are observed
     under its name."""
     with budgeted(small.write(tmp_path / "two.gguf"), 0) as model:
         plain = bits(model)
@@ -255,7 +255,7 @@ def test_a_gemma_4_that_says_nothing_of_a_cap_has_llama_cpps(tmp_path):
 
 def test_positions_end_where_their_table_does(tmp_path):
     """A context of more cells than the model has positions is for several sequences; the position
-    after the last is refused, and the model goes on."""
+    after the last is refused, and the model continues."""
     small = SmallOPT(context=6)
     with loaded(small.write(tmp_path / "small.gguf"), context=20) as model:
         assert model.config.context == 6
@@ -266,7 +266,8 @@ def test_positions_end_where_their_table_does(tmp_path):
 
 
 def test_squares_are_of_the_files_tensors(tmp_path):
-    """What attn_qkv meets is observed under its own name, though three products read it."""
+    """The activations of attn_qkv are observed under its own name, though three products read
+    it."""
     path = SmallFalcon(two_norms=True).write(tmp_path / "small.gguf")
     with loaded(path, passes=(observe,)) as model:
         rows(model, [3, 4, 5])
@@ -296,7 +297,7 @@ def test_squares_are_of_the_files_tensors(tmp_path):
     ids=lambda small: small.architecture,
 )
 def test_quantised_files_run(small, tmp_path):
-    """Matrices become Q8_0, learned positions stay; the engine's logits move by what that costs."""
+    """Matrices become Q8_0, learned positions stay; the logits change by the quantisation error."""
     path, out, tokens = small.write(tmp_path / "small.gguf"), tmp_path / "q.gguf", prompt(small)
     with GGUFFile(path) as file:
         quantise(file, out, Recipe("Q8_0"), threads=1)
@@ -320,13 +321,13 @@ def test_quantised_files_run(small, tmp_path):
     ],
 )
 def test_which_blocks_have_a_window(more, windowed):
-    """By the family, by every so many, or each by itself."""
+    """By the family, by an interval, or by a list."""
     config = config_of(metadata_of("gemma3", 7) | gemma3(more), 70)
     assert (config.windowed, config.window) == (windowed, 32 if windowed else 0)
 
 
 def test_a_pattern_of_other_blocks_is_refused():
-    """And so are more blocks than anything has, before each is asked for its window."""
+    """And so is an absurd number of blocks, before each one's window is looked up."""
     with pytest.raises(ModelError, match="block_count is 2147483647: at most"):
         config_of(metadata_of("gemma3", 2**31 - 1), 70)
     more = gemma3({"attention.sliding_window_pattern": [True]})
@@ -518,8 +519,8 @@ SMALLER = {"block_count": 4, "embedding_length": 64, "feed_forward_length": 64,
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", random_model.OTHERS)
 def test_random_models_of_real_shapes_run(name, tmp_path, monkeypatch):
-    """The file has all that the engine asks for, at heads, states and experts of the real shape; of
-    its tokens' logits no two rows are alike, and all are numbers."""
+    """The file has all tensors of the engine, at the real shape's heads, states and experts; all
+    logits are finite, and differ between tokens."""
     whole = random_model.OTHERS[name]
     sizes = whole | {key: min(whole[key], SMALLER[key]) for key in SMALLER.keys() & whole.keys()}
     monkeypatch.setitem(random_model.OTHERS, name, sizes)

@@ -1,4 +1,4 @@
-"""The families against transformers and llama.cpp, asked live; skipped where they are missing."""
+"""The families compared live with transformers and llama.cpp; skipped without them."""
 
 import json
 from dataclasses import replace
@@ -78,7 +78,7 @@ def _saved(hugging_face):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_folders_are_read_alike(saved, hugging_face, name, tmp_path):
-    """What transformers saves and computes is what `assay convert` reads and the engine gives."""
+    """Folders saved by transformers are read by `assay convert`, and give transformers' logits."""
     folder, path = saved(name, tmp_path / "model"), tmp_path / "model.gguf"
     notes = convert(folder, path, "F32").notes
     assert [note.split(":")[0] for note in notes] == [
@@ -102,8 +102,8 @@ def test_folders_are_read_alike(saved, hugging_face, name, tmp_path):
 
 
 def test_mxfp4_stays_what_it_is(hugging_face, tmp_path):
-    """Blocks and scales of a checkpoint of gpt-oss give the numbers that transformers takes them
-    for, and the file has them in MXFP4, whatever the rest is in."""
+    """Blocks and scales of a gpt-oss checkpoint give transformers' numbers, and stay MXFP4 in the
+    file, whatever the other tensors' format."""
     import torch
     from safetensors.torch import load_file, save_file
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -139,9 +139,9 @@ def test_mxfp4_stays_what_it_is(hugging_face, tmp_path):
 
 
 def test_the_text_of_a_model_that_sees(saved, tmp_path):
-    """Qwen 3.5 is published with what sees images: the text's part has its fields and tensors
-    under names of their own, gates and ups of all experts are one tensor, and an MTP layer
-    is there. The file is that of the text alone."""
+    """Qwen 3.5 is published with a vision model: the text model's fields and tensors have other
+    names, gates and ups of all experts are one tensor, and an MTP layer is there. The file is the
+    text model's alone."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -186,9 +186,9 @@ FORETELLING = {
 
 @pytest.mark.parametrize("name", FORETELLING)
 def test_layers_of_mtp_are_taken(saved, name, tmp_path):
-    """Two stand behind the others, which transformers has alone: logits are those of the others,
-    and drafts leave the text as it is. Where config.json tells of such a layer and the checkpoint
-    has none the file is that of the others, bit for bit."""
+    """Two MTP layers follow the others, which only transformers has: logits are those without them,
+    and drafts do not change the text. If config.json lists such a layer but the checkpoint has
+    none, the file is the one without, bit for bit."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -231,7 +231,7 @@ def test_layers_of_mtp_are_taken(saved, name, tmp_path):
 
 @pytest.mark.parametrize("name", ON_FOLDERS)
 def test_llama_cpp_agrees_on_folders(llama_cpp, saved, name, tmp_path):
-    """llama.cpp opens what `assay convert` made of a folder of transformers'."""
+    """llama.cpp opens files that `assay convert` made of transformers' folders."""
     folder, path = saved(name, tmp_path / "model"), tmp_path / "model.gguf"
     convert(folder, path, "F32")
     theirs = llama_cpp.logits(path, tokens())
@@ -249,14 +249,14 @@ def test_llama_cpp_agrees_on_folders_with_gelu(llama_cpp, saved, name, tmp_path)
 
 @pytest.mark.parametrize("small", MIXTURES, ids=lambda small: small.architecture)
 def test_llama_cpp_agrees_on_mixtures(llama_cpp, small, tmp_path):
-    """llama.cpp opens the same file and gives tokens to the same experts."""
+    """llama.cpp opens the same file and routes tokens to the same experts."""
     path = small.write(tmp_path / "small.gguf")
     demand_near(engine_logits(path, tokens()), llama_cpp.logits(path, tokens()), EXACT)
 
 
 def test_llama_cpp_agrees_on_experts_with_gelu(llama_cpp, tmp_path):
-    """Its table of GELU stands in each block's network and in the experts beside it, so twice; F16
-    rounds what matrices meet, too."""
+    """Its table of GELU is used in each block's network and in the experts besides, so twice; F16
+    also rounds the inputs of matrices."""
     small = SmallGemma4(blocks=3, shared=0, experts=6, per_layer=0)
     limits = ((small, 2 * TABLE), (joined_experts(small), 2 * TABLE),
               (replace(small, format="F16"), LIMITS["llama.cpp"]["F16"]))  # fmt: skip
@@ -266,9 +266,10 @@ def test_llama_cpp_agrees_on_experts_with_gelu(llama_cpp, tmp_path):
 
 
 def test_where_f16_decides_between_experts(llama_cpp, tmp_path):
-    """The first router gives two of this model's experts logits 2.5e-5 apart for one token; what
-    llama.cpp rounds to F16 before moves them by 4e-5, so it takes the other. It is near the formula
-    with such roundings, the engine the plain one, and the two formulas are as far apart as they."""
+    """For one token the first router gives two of this model's experts logits 2.5e-5 apart;
+    llama.cpp's earlier rounding to F16 moves them by 4e-5, so it chooses the other one. It is near
+    the formula with these roundings, the engine near the plain one, and both formulas are as far
+    apart."""
     small = SmallGemma4(blocks=3, shared=0, experts=6, format="F16", seed=3)
     path = small.write(tmp_path / "small.gguf", hidden_activation="gelu_pytorch_tanh")
     plain, rounded = exact(small, tokens()), exact(small, tokens(), linear=as_llama_cpp)
@@ -288,16 +289,16 @@ def test_llama_cpp_agrees(llama_cpp, small, tmp_path):
 
 
 def gelu_of_a_table(x: Array) -> Array:
-    """What llama.cpp has of GELU's tanh form: a float16 for every float16."""
+    """llama.cpp's GELU, tanh form: a float16 for every float16."""
     return gelu(x.astype(np.float16).astype(np.float64)).astype(np.float16).astype(np.float64)
 
 
 @pytest.mark.parametrize("form", ["F16", "Q8_0"])
 @pytest.mark.parametrize("small", ROUNDED, ids=lambda small: small.architecture)
 def test_what_llama_cpp_differs_by(llama_cpp, small, form, tmp_path):
-    """The formula with its roundings of activations gives its logits, also where a mixture takes
-    other experts than the engine; until an activation lies so near to the half between two codes
-    that float32 decides, which later tokens see."""
+    """The formula with llama.cpp's roundings of activations gives its logits, also where a mixture
+    chooses other experts than the engine; except where an activation lies so near to the midpoint
+    of two codes that float32 decides, which affects later tokens."""
     small, tanh = replace(small, format=form), small.architecture in TANH
     path = small.write(tmp_path / "small.gguf")
     theirs = llama_cpp.logits(path, tokens())

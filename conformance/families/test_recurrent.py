@@ -1,5 +1,5 @@
-"""Families with recurrent state: logits against formulas and llama.cpp, the same bits every way,
-drafts, sessions."""
+"""Families with recurrent state: logits against formulas and llama.cpp, bit identity, drafts,
+sessions."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ TEXT = [1, 5, 8, 13, 21, 34, 55]
 
 @each
 def test_logits_are_the_formulas(small, tmp_path):
-    """Float weights give what the formula gives, but for float32's roundings."""
+    """Float weights give the formula's logits within float32's rounding."""
     tokens = prompt(small)
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
     demand_near(ours, exact(small, tokens), EXACT / 10)
@@ -69,8 +69,8 @@ def test_logits_are_the_formulas(small, tmp_path):
 
 @each
 def test_quantised_weights(small, tmp_path):
-    """Activations are quantised to int8 as the formula does it, ties apart, but those that a router
-    in F32 meets."""
+    """Activations are quantised to int8 as in the formula, except ties and those for a router in
+    F32."""
     small = replace(small, format="Q8_0", hidden=64)
     tokens = prompt(small)
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
@@ -80,8 +80,8 @@ def test_quantised_weights(small, tmp_path):
 
 @pytest.mark.parametrize("name", ["Mamba, untied, F16", "Mamba 2, one group, F16"])
 def test_llama_cpp_rounds_what_f16_meets(llama_cpp, name, tmp_path):
-    """Activations to F16, and nothing else: with these in the formula its logits are llama.cpp's,
-    but where the two round otherwise what float32 has computed otherwise."""
+    """It rounds activations to F16, and nothing else: the formula with this rounding gives
+    llama.cpp's logits, except where float32 errors change a rounding."""
     path, tokens = RECURRENT[name].write(tmp_path / "small.gguf"), prompt(RECURRENT[name])
     theirs, plain = llama_cpp.logits(path, tokens), exact(RECURRENT[name], tokens)
     assert nmse(theirs, plain) > 10 * nmse(
@@ -100,8 +100,8 @@ def test_llama_cpp_agrees(llama_cpp, small, tmp_path):
 
 @each
 def test_quantised_files_run(small, tmp_path):
-    """Matrices become Q8_0; what a scan and a convolution read stays. The engine gives what the
-    formula gives for the file's weights."""
+    """Matrices become Q8_0; inputs of scans and convolutions stay. The engine gives the formula's
+    logits for the file's weights."""
     small = replace(small, format="F32")
     path, out = small.write(tmp_path / "small.gguf"), tmp_path / "q.gguf"
     with GGUFFile(path) as file:
@@ -131,8 +131,8 @@ def test_quantised_files_run(small, tmp_path):
     ],
 )
 def test_mixes_count_blocks_that_attend(attending, mix, formats, tmp_path):
-    """As llama.cpp answered, asked for the same file: more bits for values go by the number among
-    those that there are, and heads that share one are counted in the first block."""
+    """As llama.cpp chose for the same file: the extra bits of attn_v go by the index among
+    attention blocks, and shared KV heads are determined by the first block."""
     small = SmallLfm2(
         blocks=attending[-1] + 1, attending=attending, hidden=256, heads=8, head_dim=32, ffn=512
     )
@@ -142,7 +142,7 @@ def test_mixes_count_blocks_that_attend(attending, mix, formats, tmp_path):
 
 
 def test_mixes_count_delta_nets_among_blocks_that_attend(tmp_path):
-    """What queries, keys and values come out of has values' formats, by the number of the block."""
+    """The fused projection has the formats of values, by the index of the block."""
     small = SmallQwen3Next(
         architecture="qwen35", experts=0, blocks=12, interval=4, hidden=256, heads=8, head_dim=32,
         ffn=512,
@@ -165,8 +165,8 @@ def test_mixes_count_delta_nets_among_blocks_that_attend(tmp_path):
     ids=lambda small: small.architecture,
 )
 def test_blocks_of_mtp_are_left_out(small, tmp_path):
-    """A file may have a block behind the others, with a head of its own, from which llama.cpp
-    drafts: logits are those of the others, and a note says so."""
+    """A file may have an MTP block, with a head of its own, from which llama.cpp drafts: logits are
+    those without it, and a note says so."""
     head = {f"blk.3.nextn.{name}.weight": np.ones(64, np.float32) for name in ("enorm", "hnorm")}
     path, tokens = tmp_path / "small.gguf", prompt(small)
     tampered(small, head).write(path, nextn_predict_layers=1)
@@ -201,7 +201,7 @@ def path(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def subject(path):
-    """With room for the states behind all tokens of a text."""
+    """A model with room for the states after all tokens of a text."""
     found = subject_of(path, {**ROOM, "states": 32})
     yield found
     found.model.close()
@@ -219,7 +219,7 @@ def engine(path):
 )
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 0.9, "seed": 7}], ids=str)
 def test_drafts_change_nothing(engine, guesses, sampled):
-    """What was drafted and dropped leaves no trace in the states."""
+    """Rejected drafts leave no trace in the states."""
     vocab = engine.model.config.vocab
     asked = {**sampled, "max_tokens": 40, "ignore_eos": True, "logprobs": 3, "detokenize": False}
     plain = pieces(engine, TEXT, asked)
@@ -233,7 +233,7 @@ def test_drafts_change_nothing(engine, guesses, sampled):
 
 
 def test_drafts_are_no_longer_than_states_are_kept(path):
-    """With room for three states two tokens are drafted at most."""
+    """With room for three states at most two tokens are drafted."""
     with Engine.load(path, threads=1, context=CONTEXT, **ROOM_FOR_DRAFTS, states=3) as engine:
         asked = {"max_tokens": 20, "ignore_eos": True, "detokenize": False}
         plain = pieces(engine, TEXT, asked)
@@ -244,7 +244,7 @@ def test_drafts_are_no_longer_than_states_are_kept(path):
 
 
 def test_many_at_once(path):
-    """Texts that begin alike, given together, go on as alone."""
+    """Texts with a common beginning, submitted together, continue as alone."""
     asked = SamplingParams(temperature=0.9, seed=5, max_tokens=9, ignore_eos=True, logprobs=2, n=2)
     prompts = [TEXT, TEXT[:4], [*TEXT, 3, 4], [*TEXT[:5], 9], [7], TEXT]
     with Engine.load(path, threads=1, context=150, batch=5, sequences=6) as engine:
@@ -257,7 +257,7 @@ def test_many_at_once(path):
 
 
 def test_sessions_go_on(path, tmp_path):
-    """States are in the file: restored by an engine of another size, a text goes on with the same
+    """States are in the file: restored by an engine of another size, a text continues with the same
     tokens, and nothing is evaluated twice; saved again it is the same file."""
     asked = SamplingParams(temperature=1.1, seed=3, max_tokens=6, ignore_eos=True)
     talk, again = tmp_path / "talk.session", tmp_path / "again.session"
@@ -275,7 +275,7 @@ def test_sessions_go_on(path, tmp_path):
 
 
 def test_sessions_where_few_states_are_kept(path, tmp_path):
-    """An engine with fewer slots than the file has states goes on from the last ones."""
+    """An engine with fewer slots than the file has states continues from the last ones."""
     asked = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     talk = tmp_path / "talk.session"
     with Engine.load(path, threads=1, context=64, states=16) as engine:
@@ -302,8 +302,7 @@ def test_sessions_of_other_sizes_are_refused(path, tmp_path):
 
 @pytest.mark.parametrize("variant", [None, "scalar"])
 def test_where_memory_is_scarce(path, variant):
-    """Weights that are read from disk for every step give the same bits, whether kernels pack them
-    or take them as they are."""
+    """Weights read from disk for every step give the same bits, packed by kernels or not."""
     with budgeted(path, 0, variant=variant) as model:
         whole = bits(model)
     with budgeted(path, wanted(path, variant=variant).least, variant=variant) as model:
@@ -311,8 +310,8 @@ def test_where_memory_is_scarce(path, variant):
 
 
 def test_states_are_bounded(path):
-    """However long a text gets, there are so many; a prompt that parts from it somewhere is
-    evaluated anew."""
+    """The number of states does not grow with the text; a prompt that diverges from it is evaluated
+    anew from the last common state."""
     with Engine.load(path, threads=1, context=200, states=4, sequences=2) as engine:
         asked = SamplingParams(temperature=0, max_tokens=120, ignore_eos=True, detokenize=False)
         text = TEXT + ids(list(engine.stream(TEXT, asked)))
@@ -327,7 +326,7 @@ def test_states_are_bounded(path):
 
 
 def test_where_no_state_is_kept(path):
-    """Going on from there is refused, and what is held stays as it is."""
+    """Continuing from there is refused, and the held text is unchanged."""
     with loaded(path, context=64, states=2, sequences=2) as model:
         alone = rows(model, TEXT * 2)[-1:].copy()
         model.cells.copy(0, 1, end=5)
@@ -340,7 +339,7 @@ def test_where_no_state_is_kept(path):
 
 
 def test_tokens_between_are_refused(path):
-    """A state has read all tokens before it: none can be put among them, or taken out."""
+    """A state depends on all earlier tokens: none can be inserted or removed."""
     with loaded(path, context=64, sequences=2) as model:
         rows(model, TEXT, 3)
         with pytest.raises(ValueError, match="position 1 of sequence 0 comes after later ones"):

@@ -1,4 +1,4 @@
-"""Falcon and OPT as PowerInfer keeps them: ReLU, down transposed, predictors in each block."""
+"""Falcon and OPT in PowerInfer's format: ReLU, transposed down, predictors in each block."""
 
 from dataclasses import replace
 
@@ -17,7 +17,8 @@ each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
 
 @each_subject
 def test_all_neurons_are_the_dense_model(small, tmp_path):
-    """With every neuron active the bits are those of the dense run, and the formula's with ReLU."""
+    """With every neuron active the bits are those of the dense run, and the logits those of the
+    formula with ReLU."""
     path, tokens = sparse(small, tmp_path / "small.gguf"), prompt(small)
     every = logits(path, tokens, sparse="on", threshold=-1e30)
     assert np.array_equal(every, logits(path, tokens, sparse="off"))
@@ -26,7 +27,7 @@ def test_all_neurons_are_the_dense_model(small, tmp_path):
 
 @each_subject
 def test_no_neuron_leaves_the_bias(small, tmp_path):
-    """With none active a feed-forward network adds its last bias, where it has one."""
+    """Without active neurons a feed-forward network adds its last bias, if it has one."""
     path, tokens = sparse(small, tmp_path / "small.gguf"), prompt(small)
     downs = {name: weight for name, weight in small.tensors()[0].items() if "ffn_down" in name}
     zeros = {name: replace(w, data=np.zeros_like(w.data)) for name, w in downs.items()}
@@ -35,7 +36,7 @@ def test_no_neuron_leaves_the_bias(small, tmp_path):
 
 
 def test_falcons_predictor_reads_the_blocks_input(tmp_path):
-    """As in PowerInfer: of the first block that is the token's embedding, not the norm of it."""
+    """As in PowerInfer: in the first block that is the token's embedding, before the norm."""
     with loaded(sparse(SUBJECTS["Falcon"], tmp_path / "small.gguf"), sparse="on") as model:
         (fc1,) = [s.node for s in model.plan.steps if s.node.label == "blk.0.fc1"]
         assert getattr(fc1.arguments["x"], "name", "") == "token_embd"

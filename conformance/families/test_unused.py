@@ -1,5 +1,5 @@
-"""What a file says beyond what a family's graph computes is refused by name, unless it is known to
-change nothing."""
+"""Tensors and keys of a file that a family's graph does not use are refused by name, unless known
+to be harmless."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ VOCABS = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
 
 
 def of_one_block(small: Small) -> Small:
-    """The model with the first of its blocks alone, which is dense."""
+    """The model with only its first block, which is dense."""
     own = {"leading": 1, "attending": (), "shared": 0}
     return replace(small, blocks=1, **{k: v for k, v in own.items() if hasattr(small, k)})
 
@@ -90,14 +90,14 @@ def written(small: Small, path: Path, more: dict[str, Any] | None = None, /, **k
 
 
 def refused(path: Path) -> str:
-    """The one line that refuses a file, without the file that it begins with."""
+    """The error line for a file, without the path that it begins with."""
     with GGUFFile(path) as file:
         return refusal(ModelError, path, model_info, file, Options())
 
 
 @each_subject
 def test_tensors_that_no_node_reads(small, tmp_path):
-    """Whatever it is called, and wherever it belongs to, it is named."""
+    """Unknown tensors are named, wherever they belong."""
     for name, values in STRANGERS.items():
         line = refused(written(small, tmp_path / "more.gguf", {name: values}))
         assert line.startswith(f"it has tensor {name!r}, which {small.architecture} of 1 blocks")
@@ -107,8 +107,8 @@ def test_tensors_that_no_node_reads(small, tmp_path):
 
 @each_subject
 def test_every_known_tensor_is_read(small, tmp_path):
-    """What a family lists is what its graph computes with: each tensor is some node's, or its rows
-    are, or, as divisors of rope, a constant's."""
+    """Every tensor that a family lists is used: by a node, by its rows, or, as RoPE divisors, by a
+    constant."""
     everything = {}
     with GGUFFile(written(small, tmp_path / "small.gguf")) as file:
         found = model_info(file, Options())
@@ -129,7 +129,8 @@ def test_every_known_tensor_is_read(small, tmp_path):
 
 
 def test_keys_that_another_block_has(tmp_path):
-    """Gemma 4's last blocks read those of an earlier one; a file may have theirs all the same."""
+    """Gemma 4's last blocks use the keys of an earlier one; a file may have keys for them all the
+    same."""
     more = {"blk.5.attn_k.weight": np.ones((24, 64), np.float32),
             "blk.5.attn_k_norm.weight": np.ones(24, np.float32)}  # fmt: skip
     with GGUFFile(written(SmallGemma4(), tmp_path / "more.gguf", more)) as file:
@@ -141,7 +142,7 @@ def test_keys_that_another_block_has(tmp_path):
 
 @each_subject
 def test_harmless_tensors(small, tmp_path):
-    """Buffers of old checkpoints are computed here, and what names neurons may stay unused."""
+    """Buffers of old checkpoints are recomputed, and predictors may be unused."""
     more = {"blk.0.attn_rot_embd.weight": VECTOR}
     if not isinstance(small, SmallSparse):
         more |= {"blk.0.fc1.weight": np.ones((32, 64), np.float32),
@@ -152,8 +153,8 @@ def test_harmless_tensors(small, tmp_path):
 
 @each_subject
 def test_keys_that_ask_for_more(small, tmp_path):
-    """A key that would change the answers is named with its value and what it asks for; with a
-    value that asks for nothing it is harmless."""
+    """A key that would change results is named with its value and meaning; with a neutral value it
+    is harmless."""
     path = tmp_path / "more.gguf"
     more = {key: it for key, it in ASKED.items() if key not in RUN.get(small.architecture, ())}
     for key, (asked, nothing) in more.items():
@@ -173,7 +174,7 @@ def test_keys_that_ask_for_more(small, tmp_path):
 @pytest.mark.parametrize("key", ["use_qk_norm", "rope.scaling.yarn_gamma", "wkv.head_size", ""])
 @each_subject
 def test_keys_that_nobody_knows(small, key, tmp_path):
-    """Under the architecture's name even a zero is refused, and the way to drop it is told."""
+    """Under the architecture's name even a zero is refused, with the command that removes it."""
     path = written(small, tmp_path / "more.gguf", **{key.replace(".", "__"): 0})
     line = refused(path)
     assert line.startswith(f"key '{small.architecture}.{key}' is not known here")
@@ -192,7 +193,7 @@ PLAIN: dict[str, Any] = {
 
 
 def test_lists_of_values():
-    """One value a block: harmless while each of them is."""
+    """One value a block: harmless if each of them is."""
     key = "llama.swiglu_clamp_exp"
     config_of(PLAIN | {key: [0.0, 0.0]}, 70)
     with pytest.raises(ModelError, match=r"swiglu_clamp_exp is \[0\.0, 7\.0\]"):
@@ -204,13 +205,13 @@ def test_lists_of_values():
 
 @pytest.mark.parametrize("value", [np.nan, "", "30", True, -1])
 def test_odd_values(value):
-    """What is no zero is no zero, whatever it is."""
+    """Only zero counts as zero."""
     with pytest.raises(ModelError, match="attn_logit_softcapping"):
         config_of(PLAIN | {"llama.attn_logit_softcapping": value}, 70)
 
 
 def test_keys_under_other_names():
-    """A vendor's own keys change nothing; those of another kind of model are refused."""
+    """A vendor's own keys are ignored; those of another kind of model are refused."""
     vendors = {"mradermacher.quantize_version": "2", "quantize.imatrix.entries_count": 224,
                "quantize.imatrix.file": "x.dat", "general.sampling.top_k": 40,
                "general.tags": ["a"], "split.no": 0, "split.count": 0, "unsloth.fixed": True,
@@ -224,7 +225,7 @@ def test_keys_under_other_names():
 
 
 def test_a_window_of_attention(tmp_path):
-    """Logits are the same up to its end, and beyond it others."""
+    """Logits are the same up to its end, and different beyond it."""
     small = SUBJECTS["llama"]
     tokens, found = prompt(small), {}
     for window in (0, 9, 4096):
@@ -237,14 +238,14 @@ def test_a_window_of_attention(tmp_path):
 
 @pytest.mark.parametrize("name", sorted(set(embedded_models())))
 def test_embedded_models(name):
-    """What comes with Assay says nothing that it does not use."""
+    """Assay's own models have no unused tensors or keys."""
     with GGUFFile(embedded_models()[name]) as file:
         model_info(file, Options())
 
 
 @pytest.mark.parametrize("name", ["llama-bpe", "llama-spm", "phi-3", "qwen2"])
 def test_keys_of_real_converters(name):
-    """The keys that llama.cpp's converter writes are all known, whichever family it writes of."""
+    """All keys that llama.cpp's converter writes are known, for any family."""
     path = VOCABS / f"ggml-vocab-{name}.gguf"
     if not path.exists():
         pytest.skip(f"{path} is not here")

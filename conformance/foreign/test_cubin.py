@@ -1,4 +1,4 @@
-"""Cubins, which run on a GPU alone: read, described and launched, with the emulator for a GPU."""
+"""Cubins, which need a GPU: read, described and launched, with the emulator as the GPU."""
 
 import ctypes
 import shutil
@@ -59,7 +59,7 @@ MANIFEST = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With kernels.cu, and what NVRTC makes of it for three GPUs."""
+    """A folder with kernels.cu, and NVRTC's output for three GPUs."""
     found = tmp_path_factory.mktemp("cubins")
     (found / "kernels.cu").write_text(SOURCE)
     for capability in (80, 90, 120):
@@ -78,7 +78,7 @@ def judged(folder: Path, name: str = "right", **said: object) -> Report:
 
 
 def test_what_a_kernel_takes_is_what_the_compiler_said(folder: Path):
-    """Registers and shared memory, by ptxas; its parameters, by the source."""
+    """Registers and shared memory equal ptxas's report; parameters equal the source's."""
     for capability in (80, 90, 120):
         compiled = made(folder, capability)
         kernel = read_kernel(folder / f"sm_{capability}.cubin", "right")
@@ -88,7 +88,7 @@ def test_what_a_kernel_takes_is_what_the_compiler_said(folder: Path):
 
 
 def test_a_file_that_is_none_is_one_line(folder: Path, tmp_path: Path):
-    """Other files, cut ones and spoilt ones: a line that says what it is, and never a traceback."""
+    """Other files, truncated and corrupted ones: a line with the error, never a traceback."""
     whole = (folder / "sm_90.cubin").read_bytes()
     others = {
         b"": "no ELF file",
@@ -130,7 +130,7 @@ def test_a_file_that_is_none_is_one_line(folder: Path, tmp_path: Path):
     ],
 )
 def test_what_does_not_fit_is_said_without_a_gpu(folder: Path, said: dict, reason: str):
-    """A symbol that is not there, parameters described otherwise, launches that no GPU does."""
+    """A missing symbol, parameters of another description, launches beyond a GPU's limits."""
     try:
         report = judged(folder, said.pop("name", "right"), **said)
         assert report.verdict == "refused"
@@ -142,14 +142,14 @@ def test_what_does_not_fit_is_said_without_a_gpu(folder: Path, said: dict, reaso
 
 
 def test_what_is_not_said_of_a_launch_is_one():
-    """Blocks and threads in y and z; threads in x are 256."""
+    """Blocks and threads in y and z default to 1; threads in x to 256."""
     assert Manifest().launch({}) == [1, 1, 1, 256, 1, 1, 0]
     said = Manifest(blocks=("n", 2), threads=("n // 2", 4), shared="4 * n")
     assert said.launch({"n": 6}) == [6, 2, 1, 3, 4, 1, 24]
 
 
 def test_without_a_gpu_it_says_what_it_needs(folder: Path):
-    """After all that can be known without one."""
+    """After all checks that need none."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -166,7 +166,7 @@ def test_without_a_gpu_it_says_what_it_needs(folder: Path):
 
 @pytest.fixture(scope="module")
 def driven(folder: Path) -> Path:
-    """The folder, with a driver whose GPU is the emulator."""
+    """The folder, with a CUDA driver whose GPU is the emulator."""
     compiler = shutil.which("cc")
     if not compiler or not shutil.which("g++"):
         pytest.skip("no compiler for the emulator")
@@ -192,7 +192,7 @@ def driven(folder: Path) -> Path:
 def test_a_cubin_is_judged_on_a_gpu(
     driven: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
 ):
-    """Each call of CUDA's driver is made as for a GPU: right and wrong kernels are told apart."""
+    """Every call of CUDA's driver is made as for a GPU, and wrong kernels are rejected."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driven))
     report = judged(driven, name)
     assert report.passed == (name == "right"), report.reason
@@ -202,7 +202,7 @@ def test_a_cubin_is_judged_on_a_gpu(
 
 
 def test_a_template_describes_a_launch(tmp_path: Path):
-    """Beside what its template for CUDA compiles to; and a manifest may lie elsewhere."""
+    """Next to the output of its CUDA template; a manifest may also be elsewhere."""
     for kind, name in (("cuda", "mine.cu"), ("cubin", "mine.toml")):
         (tmp_path / name).write_text(template(OPS["linear"], kind))
     launch = Launch("mine.cu", "linear", "x: f32[n] -> out: f32[n]", items(), folder=tmp_path)

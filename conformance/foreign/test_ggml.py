@@ -1,5 +1,5 @@
-"""Products that round activations as ggml does: ggml's own pass, and so does whoever computes the
-same; who rounds in another way does not."""
+"""Products that round activations as ggml does: ggml's own passes, and so does an equal one; other
+roundings fail."""
 
 import os
 from pathlib import Path
@@ -56,7 +56,7 @@ void linear(const float *x, const uint8_t *weight, float *out, int64_t tokens, i
     ids=["right", "float32 scales", "cut", "a product less", "another step"],
 )
 def test_a_product_of_that_kind_is_told_from_others(tmp_path: Path, right: str, wrong: str):
-    """By numbers, under the name for it."""
+    """By its numbers, under the name for that rounding."""
     (tmp_path / "mine.c").write_text(OWN.replace(right, wrong))
     candidate = Candidate.of(tmp_path / "mine.c")
     report = judge(candidate, "linear", numerics="ggml", secret=3, shrink=False)
@@ -68,6 +68,6 @@ def test_a_product_of_that_kind_is_told_from_others(tmp_path: Path, right: str, 
 @pytest.mark.skipif(LIBRARIES not in os.environ, reason=f"{LIBRARIES} says where libggml lies")
 @pytest.mark.parametrize("format", OPS["linear"].formats)
 def test_ggml_s_own_products_pass(format: str):
-    """In every format, within the bound for what they round to."""
+    """In every format, within the bound for its rounding."""
     report = judge(Candidate.of(PRODUCT), "linear", format, secret=5, shrink=False)
     assert report.passed, report.reason

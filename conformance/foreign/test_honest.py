@@ -1,4 +1,4 @@
-"""Nobody is accused falsely: honest functions pass, or fail by numbers alone that are told."""
+"""No false accusations: honest functions pass, or fail only by numbers, which are reported."""
 
 import os
 import re
@@ -37,14 +37,14 @@ GGML = re.findall(C, (SOLUTIONS / "ggml_ops.c").read_text(), re.MULTILINE)
 
 
 def demand_numbers(report: Report):
-    """A verdict by numbers."""
+    """Assert that a verdict is about numbers."""
     assert report.passed or (report.verdict == "wrong" and NUMBERS.match(report.reason)), (
         f"{report.verdict}: {report.reason}"
     )
 
 
 def test_there_are_many():
-    """Of every library that people have."""
+    """From every common library."""
     assert len(FUNCTIONS) + len(GGML) >= 30
     assert {path.stem for path, _ in FUNCTIONS} >= {"numpy_ops", "scipy_ops", "torch_ops"}
 
@@ -53,7 +53,7 @@ def test_there_are_many():
     ("path", "name"), FUNCTIONS, ids=[f"{path.stem}-{name}" for path, name in FUNCTIONS]
 )
 def test_an_honest_function_is_judged_by_its_numbers(path: Path, name: str):
-    """It passes, but for those whose error is known to be larger."""
+    """It passes, unless its error is known to be larger."""
     if package := PACKAGES.get(path.stem):
         pytest.importorskip(package, reason=f"{package} is not installed: make test-transformers")
     report = judge(Candidate.of(f"{path}:{name}"), name, secret=5, shrink=False)
@@ -64,7 +64,7 @@ def test_an_honest_function_is_judged_by_its_numbers(path: Path, name: str):
 @pytest.mark.skipif(LIBRARIES not in os.environ, reason=f"{LIBRARIES} says where libggml lies")
 @pytest.mark.parametrize("name", GGML)
 def test_ggml_is_judged_by_its_numbers(name: str):
-    """What llama.cpp computes with, through its shared libraries."""
+    """llama.cpp's own compute functions, through its shared libraries."""
     path = SOLUTIONS / "ggml_ops.c"
     report = judge(Candidate.of(f"{path}:{name}"), name, secret=5, shrink=False)
     demand_numbers(report)
@@ -73,6 +73,6 @@ def test_ggml_is_judged_by_its_numbers(name: str):
 
 @pytest.mark.skipif(LIBRARIES not in os.environ, reason=f"{LIBRARIES} says where libggml lies")
 def test_ggml_s_attention_is_judged_by_its_numbers():
-    """Its masks are float16, which holds no distance times a slope."""
+    """Its masks are float16, which cannot hold every distance times a slope."""
     path = SOLUTIONS / "ggml_attention.c"
     demand_numbers(judge(Candidate.of(path), "attention", "F32", secret=5, shrink=False))

@@ -1,4 +1,4 @@
-"""Laws of a candidate: told, with an example, and no verdict of themselves."""
+"""Laws of a candidate are reported with an example, but are no verdict."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ void rms_norm(const float *x, const float *weight, double eps, float *out, long 
 
 
 def test_a_broken_law_is_told_and_no_failure(tmp_path: Path):
-    """A kernel with another order of sums for one token has other bits, within the bound."""
+    """A kernel that sums in another order for one token has other bits, within the bound."""
     (tmp_path / "mine.c").write_text(
         BATCHES.replace("FACTOR", "factor * (tokens == 1 ? 1 + 0x1p-23f : 1) *")
     )
@@ -46,7 +46,7 @@ def test_a_broken_law_is_told_and_no_failure(tmp_path: Path):
 
 
 def test_chance_is_told(tmp_path: Path):
-    """Other bits in another call of the same inputs are seen at the first level."""
+    """Nondeterminism, other bits for the same inputs, is detected at the first level."""
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n\nCALLS = [0]\n\n\n"
         "def rms_norm(x, weight, eps):\n    CALLS[0] += 1\n    wide = x.astype(np.float64)\n"
@@ -62,7 +62,7 @@ def test_chance_is_told(tmp_path: Path):
 
 
 def test_going_on_after_its_end_is_seen(tmp_path: Path):
-    """A child that somebody has woken is told from one that stands still."""
+    """A child that was woken is distinguished from one that is stopped."""
     (tmp_path / "mine.c").write_text(BATCHES.replace("FACTOR", "factor *"))
     op = OPS["rms_norm"]
     judging = Judge(Candidate.of(tmp_path / "mine.c"), op, None, "quick", None, "", 1)

@@ -1,4 +1,4 @@
-"""Files to begin with: each loads, fails, and says where to fill in."""
+"""Templates for candidates: each loads, fails, and shows where to insert code."""
 
 import shutil
 from itertools import product
@@ -20,7 +20,7 @@ BEGUN = ("rms_norm", "linear", "attention", "rope_norm", "softmax", "greedy")
     ("kind", "name"), [*product(("c", "numba", "python"), BEGUN), ("cuda", "rms_norm")]
 )
 def test_a_template_fails_where_it_says(tmp_path: Path, kind: str, name: str):
-    """It compiles, is called, and has written nothing."""
+    """It compiles, is called, and writes nothing."""
     if kind == "cuda" and not shutil.which("g++"):
         kind = "c"
     text = template(OPS[name], kind)
@@ -35,7 +35,7 @@ def test_a_template_fails_where_it_says(tmp_path: Path, kind: str, name: str):
 
 
 def test_the_command_writes_one(tmp_path: Path):
-    """And none over a file that is there."""
+    """It never overwrites a file."""
     path = tmp_path / "mine.c"
     asked = ("judge", "--template", "rms_norm", "--for", "c", path)
     code, stdout, stderr = program(*asked)

@@ -1,4 +1,4 @@
-"""Triton kernels: by Triton's interpreter where there is no GPU."""
+"""Triton kernels, by Triton's interpreter without a GPU."""
 
 import json
 from importlib.util import find_spec
@@ -60,8 +60,8 @@ SHORT = LINEAR.replace("sums, mask=(t < tokens)", "sums, mask=(t < tokens - 1)")
 
 
 def filled(text: str = FILLED) -> str:
-    """The template with a kernel in it, for few tokens: the interpreter takes a millisecond for
-    each program of a grid."""
+    """The template with a kernel, for few tokens: the interpreter takes a millisecond for each
+    program of a grid."""
     said, _, rest = template(OPS["rms_norm"], "triton").partition("    pass\n")
     return f'# assay: takes = "tokens <= 8"\n{said}{text}{rest}'
 
@@ -81,7 +81,7 @@ def filled(text: str = FILLED) -> str:
     ids=["template", "right", "no eps", "one element more", "no launch"],
 )
 def test_a_filled_in_template_is_judged(tmp_path: Path, text: str, reason: str):
-    """It passes if it is right; a wrong formula, a mask and a kernel without a grid are told."""
+    """A right one passes; a wrong formula, a wrong mask and a missing grid are reported."""
     path = tmp_path / "mine.py"
     path.write_text(text)
     report = judge(Candidate.of(path), "rms_norm", secret=7, shrink=False)

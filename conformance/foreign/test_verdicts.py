@@ -1,4 +1,4 @@
-"""What `assay judge` says of kernels that are right, wrong, slow, greedy or broken."""
+"""Verdicts of `assay judge` about kernels that are right, wrong, slow, greedy or broken."""
 
 import json
 import os
@@ -86,7 +86,7 @@ PLAIN = "def rms_norm(x, weight, eps, out):\n    "
 
 
 def judged(folder: Path, text: str, suffix: str = ".py", **asked: object) -> Report:
-    """The report of a file with this text; it is no matter of which data, so they are the same."""
+    """The report on a file with this text; the data do not matter, so they are always the same."""
     path = folder / f"mine{suffix}"
     path.write_text(text)
     return judge(Candidate.of(path), "rms_norm", secret=7, **asked)  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def judged(folder: Path, text: str, suffix: str = ".py", **asked: object) -> Rep
 def test_right_and_wrong_are_told_apart(
     tmp_path: Path, text: str, suffix: str, right: str, wrong: str
 ):
-    """The right one passes; one edit, and an element, what was expected and the bound are named."""
+    """The right one passes; an edited one fails, with the element, its value and the bound."""
     report = judged(tmp_path, text, suffix)
     assert report.passed, report.reason
     assert 0 < report.worst < 1
@@ -119,7 +119,7 @@ def test_right_and_wrong_are_told_apart(
 
 
 def test_whole_numbers_are_not_cut_off(tmp_path: Path):
-    """One that does not fit what it is returned for is another number."""
+    """An integer that overflows its output's type is a wrong number."""
     (tmp_path / "mine.py").write_text(
         "import numpy\n"
         "def right(logits): return numpy.array([numpy.argmax(logits)])\n"
@@ -130,7 +130,7 @@ def test_whole_numbers_are_not_cut_off(tmp_path: Path):
 
 
 def test_a_timed_call_does_not_wait_for_pages(tmp_path: Path):
-    """They are there before it begins, whoever is timed."""
+    """Page faults happen before timing, for every contender."""
     (tmp_path / "mine.py").write_text(
         "import numpy, resource\n"
         "def add(x, y, out):\n"
@@ -145,7 +145,7 @@ def test_a_timed_call_does_not_wait_for_pages(tmp_path: Path):
 
 
 def test_a_quantised_product_is_judged(tmp_path: Path):
-    """A product of one's own on Q4_0's bytes keeps all laws; with a wrong zero it fails."""
+    """A product on Q4_0's bytes satisfies all laws; with a wrong zero it fails."""
     (tmp_path / "mine.c").write_text(Q4_0)
     report = judge(Candidate.of(tmp_path / "mine.c"), "linear", level="full")
     assert report.passed, report.reason
@@ -174,7 +174,7 @@ def test_a_quantised_product_is_judged(tmp_path: Path):
     ],
 )
 def test_whatever_it_does_is_a_verdict(tmp_path: Path, body: str, verdict: str, reason: str):
-    """Hanging, raising, crashing, taking memory and files: each is found, and said in one line."""
+    """Hanging, raising, crashing, taking memory and files: each is reported in one line."""
     limits = Limits(seconds=0.5, memory=2**30)
     report = judged(tmp_path, PLAIN + body, limits=limits, shrink=False)
     assert report.verdict == verdict or (not verdict and not report.passed)
@@ -184,7 +184,7 @@ def test_whatever_it_does_is_a_verdict(tmp_path: Path, body: str, verdict: str, 
 
 
 def test_there_is_no_network(tmp_path: Path):
-    """A server of this machine is out of reach."""
+    """A server on this machine cannot be reached."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         body = f"import socket; socket.create_connection(('127.0.0.1', {port}), 1)"
@@ -194,21 +194,21 @@ def test_there_is_no_network(tmp_path: Path):
 
 
 def test_what_held_of_the_sandbox_is_told(tmp_path: Path):
-    """Each measure by name, and why it did not hold if it did not."""
+    """Each measure by name, and why it could not be applied."""
     told = dict(judged(tmp_path, C, ".c").sandbox)
     assert {"no new privileges", "system calls (seccomp)", "no network (namespace)"} <= told.keys()
     assert told["no new privileges"] == ""
 
 
 def test_a_program_that_does_not_compile_is_refused(tmp_path: Path):
-    """With the compiler's first complaint and the line."""
+    """With the compiler's first error and its line."""
     report = judged(tmp_path, C.replace("double sum", "dooble sum"), ".c")
     assert report.verdict == "refused"
     assert "mine.c:6" in report.reason
 
 
 def test_the_file_is_what_runs(tmp_path: Path):
-    """Not bytecode beside it, of which Python only asks for the same size and second."""
+    """Not its bytecode file, which Python accepts by size and date."""
     path, wrong = tmp_path / "mine.py", NUMBA.replace("+ eps", "- eps")
     path.write_text(NUMBA)
     py_compile.compile(str(path))
@@ -230,7 +230,7 @@ def test_the_file_is_what_runs(tmp_path: Path):
     ],
 )
 def test_what_cannot_be_called_is_refused(tmp_path: Path, text: str, suffix: str, reason: str):
-    """A parameter of no known name or another type, no such function, no Python at all."""
+    """A parameter of unknown name or other type, a missing function, a file that is not Python."""
     report = judged(tmp_path, text, suffix)
     assert report.verdict == "refused"
     assert reason in report.reason
@@ -251,8 +251,8 @@ def test_no_such_file_and_no_known_kind(tmp_path: Path):
 @NEEDS_TORCH
 @pytest.mark.parametrize(("also", "reason"), [("pass", ""), ("x.zero_()", "wrote to its input x")])
 def test_tensors_of_a_gpu_are_copies(tmp_path: Path, monkeypatch, also: str, reason: str):
-    """Outputs come back from there, and inputs that were written to are found: here a copy on this
-    CPU is the GPU's."""
+    """Outputs are copied back, and modified inputs are detected: here a copy on the CPU stands for
+    the GPU's."""
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     (tmp_path / "mine.py").write_text(
         "import torch\n"
@@ -269,7 +269,7 @@ def test_tensors_of_a_gpu_are_copies(tmp_path: Path, monkeypatch, also: str, rea
 
 @NEEDS_TORCH
 def test_a_kernel_with_a_tolerance_says_so(tmp_path: Path):
-    """bfloat16 is beyond float32's bound and within its own."""
+    """bfloat16 exceeds float32's bound but not its own."""
     text = TORCH.replace("weight, eps)\n", "weight, eps).bfloat16()\n")
     assert judged(tmp_path, text).verdict == "wrong"
     report = judged(tmp_path, text, numerics="bf16")
@@ -279,7 +279,7 @@ def test_a_kernel_with_a_tolerance_says_so(tmp_path: Path):
 
 
 def test_sizes_that_it_does_not_take_are_left_out(tmp_path: Path):
-    """A manifest says which, and it is tried with such alone."""
+    """A manifest lists the supported sizes, and only these are tried."""
     only = "\n    assert x.shape[1] % 64 == 0, x.shape"
     text = NUMBA.replace("eps, out):", "eps, out):" + only.replace(", x.shape", ""), 1)
     assert judged(tmp_path, text, shrink=False).verdict == "raised"
@@ -289,7 +289,7 @@ def test_sizes_that_it_does_not_take_are_left_out(tmp_path: Path):
 
 
 def test_a_failure_is_shrunk_and_replayed(tmp_path: Path):
-    """A bug of wide rows is shown at the smallest width that has it, by a command that works."""
+    """A bug of wide rows is shown at the smallest such width, by a command that works."""
     text = C.replace("i < hidden; i++) sum", "i < (hidden < 5 ? hidden : 5); i++) sum")
     report = judged(tmp_path, text, ".c")
     assert report.shrunk is not None
@@ -315,8 +315,8 @@ def test_the_report_is_json(tmp_path: Path):
 
 
 def test_arrays_are_dlpack_arrays(tmp_path: Path):
-    """A function without a signature may say what it takes; what is returned is any DLPack array,
-    whatever else it is."""
+    """A function without a signature may declare its parameters; results may be any DLPack
+    array."""
     text = (
         "import functools, numpy\n"
         "class Only:\n"
@@ -336,7 +336,7 @@ def test_arrays_are_dlpack_arrays(tmp_path: Path):
 
 
 def test_a_library_says_as_what_it_is_called(tmp_path: Path):
-    """It has no types: a note has those that were taken, and a manifest others."""
+    """A library has no types: a note lists the assumed ones, and a manifest may set others."""
     (tmp_path / "mine.c").write_text(C)
     library = tmp_path / "mine.so"
     shutil.copy(compiled(tmp_path / "mine.c", ("-O2",)), library)

@@ -1,4 +1,4 @@
-"""GGUF files: what good ones say, how bad ones are refused, and that no file can do harm."""
+"""Reading GGUF files: contents of good ones, errors for bad ones, and no harm by any."""
 
 import math
 import os
@@ -83,12 +83,12 @@ def build(
 
 
 def of_key(kind: int, value: bytes, name: str = "k") -> bytes:
-    """A file of one key."""
+    """A file with one key."""
     return build((key(name, kind, value),))
 
 
 def of_tensor(*given: Any, **more: Any) -> bytes:
-    """A file of one tensor."""
+    """A file with one tensor."""
     return build(tensors=(tensor(*given, **more),))
 
 
@@ -104,7 +104,7 @@ def _write(tmp_path):
 
 
 def refused(path: Path) -> str:
-    """The one line with which a file is refused, without the path that it begins with."""
+    """The error line for a file, without the path that it begins with."""
     return refusal(GGUFError, path, GGUFFile, path)
 
 
@@ -151,7 +151,7 @@ def assert_same_as_package(file: GGUFFile) -> None:
 
 
 def test_says_what_the_gguf_package_says(tmp_path):
-    """Every value type and tensor reads as it does with the package that defines the format."""
+    """Every value type and tensor reads as with the package that defines the format."""
     path = tmp_path / "model.gguf"
     write_with_package(path)
     with GGUFFile(path) as file:
@@ -162,7 +162,7 @@ def test_says_what_the_gguf_package_says(tmp_path):
 
 @pytest.mark.parametrize("name", ["llama-spm", "phi-3"])
 def test_says_what_the_gguf_package_says_of_real_files(name):
-    """A real vocabulary reads as it does with the `gguf` package."""
+    """A real vocabulary reads as with the `gguf` package."""
     with GGUFFile(real_vocabulary(name)) as file:
         assert_same_as_package(file)
 
@@ -181,7 +181,7 @@ def test_both_versions_and_magics_are_read(write, version, magic):
 
 @given(st.binary(max_size=30))
 def test_bytes_that_are_no_text_survive(tmp_path_factory, raw):
-    """A token of any bytes comes back as exactly these bytes."""
+    """A token of any bytes is returned unchanged."""
     path = tmp_path_factory.getbasetemp() / "token.gguf"
     path.write_bytes(build((key("tokens", Type.ARRAY, array(Type.STRING, 2, text(raw) * 2)),)))
     with GGUFFile(path) as file:
@@ -189,7 +189,7 @@ def test_bytes_that_are_no_text_survive(tmp_path_factory, raw):
 
 
 def test_empty_tensors_and_arrays_are_read(write):
-    """Nothing at all is a legal amount of elements, rows and file contents."""
+    """Zero elements, rows and bytes are legal."""
     keys = tuple(key(f"a{kind}", Type.ARRAY, array(kind, 0)) for kind in VALUES)
     tensors = (tensor(ne=(32, 0), kind=TensorType.Q4_0), tensor("v", (0, 3)))
     with GGUFFile(write(build(keys, tensors, b""))) as file:
@@ -324,7 +324,7 @@ def test_every_fault_is_refused_in_one_line(write, fault):
 
 
 def test_every_truncation_is_refused(tmp_path, write):
-    """A file cut at any byte before the end of its last tensor is refused, in one line."""
+    """A file truncated at any byte before the end of its last tensor is refused, in one line."""
     write_with_package(tmp_path / "whole.gguf")
     whole = (tmp_path / "whole.gguf").read_bytes()
     with GGUFFile(tmp_path / "whole.gguf") as file:
@@ -389,7 +389,7 @@ def seeds_of_mutants() -> list[bytes]:
 
 
 def mutant(number: int, seeds: list[bytes]) -> bytes:
-    """The same bytes for the same number, always."""
+    """The same bytes for the same number."""
     rng = random.Random(number)
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -417,13 +417,13 @@ def mutant(number: int, seeds: list[bytes]) -> bytes:
 
 
 def extreme(rng: random.Random, bits: int) -> int:
-    """A number of so many bits: any, small, a power of two, or next to one."""
+    """A number of this many bits: random, small, a power of two, or adjacent to one."""
     near = (1 << rng.randrange(bits)) + rng.randrange(-1, 2)
     return rng.choice((rng.getrandbits(bits), rng.randrange(70), near)) % (1 << bits)
 
 
 def touch(path: Path) -> str | None:
-    """Read a file to the last byte of its tensors: the line that refuses it, or None."""
+    """Read a file to the last byte of its tensors; returns the error line, or None."""
     try:
         with GGUFFile(path) as file:
             views = [file.tensor(name) for name in file.tensors]
@@ -444,7 +444,7 @@ def _traced():
 
 @pytest.mark.usefixtures("traced")
 def test_spoilt_files_do_no_harm(write):
-    """A spoilt file is refused in one line or read, soon, and in memory in line with its size."""
+    """A corrupted file is read or refused in one line, fast, and in memory like its size."""
     seeds = seeds_of_mutants()
     read = 0
     for number in range(MUTANTS):

@@ -1,4 +1,4 @@
-"""GGUF files that we write: what the readers find in them, and what becomes of them on errors."""
+"""Writing GGUF files: readers find the contents, and errors leave no file."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ TENSORS = (
 
 
 def pieces(size: int) -> Iterator[gw.Bytes]:
-    """Each tensor's bytes, so many at a time."""
+    """Each tensor's bytes in pieces of this size."""
     rng = np.random.default_rng(1)
     for tensor in TENSORS:
         data = rng.integers(0, 256, tensor.n_bytes, np.uint8)
@@ -34,7 +34,7 @@ def pieces(size: int) -> Iterator[gw.Bytes]:
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Among them what bytes that are no UTF-8 become."""
+    """Texts, including those decoded from invalid UTF-8."""
     return st.binary(max_size=9).map(lambda data: data.decode("utf-8", "surrogateescape"))
 
 
@@ -105,7 +105,7 @@ def test_pieces_must_be_the_tensors(tmp_path, count):
 
 
 def test_inspect_describes(inside):
-    """As JSON all there is; as tables the same in words."""
+    """Everything as JSON; the same as tables."""
     said = json.loads(inside("inspect", "story", "--json")[1])
     with GGUFFile(resolve("story")) as file:
         assert said["metadata"] == file.metadata

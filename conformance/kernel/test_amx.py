@@ -1,4 +1,4 @@
-"""AMX tiles: the emulation against NumPy, the hardware against the emulation where there is any."""
+"""AMX tiles: the emulation compared with NumPy, and the hardware, if any, with the emulation."""
 
 import itertools
 import sys
@@ -42,7 +42,7 @@ X86 = llvm.get_process_triple().startswith("x86_64")
 
 
 def bf16_product(a: Array, b: Array, c: Array) -> Array:
-    """What the manual says of TDPBF16PS: two chains of fused steps, their sum added to c."""
+    """TDPBF16PS by the manual: two chains of fused steps, whose sum is added to c."""
     x, y = (flush((v.astype(np.uint32) << 16).view(np.float32)).astype(np.float64) for v in (a, b))
     chains = np.zeros((2, *c.shape), np.float32)
     with np.errstate(all="ignore"):
@@ -56,7 +56,7 @@ def bf16_product(a: Array, b: Array, c: Array) -> Array:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(("kind", "operation"), [("i8", tile_dot_i8), ("u8", tile_dot_u8_i8)])
 def test_emulated_products_of_bytes_are_exact(kind, operation, size, seed):
-    """Modulo 2^32, for random and for the largest products, and nothing beside c is written."""
+    """Modulo 2^32, for random and for the largest products, and nothing around c is written."""
     a, b, c = operands(kind, *size, seed)
     want = (c + a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
     assert_array_equal(by_tiles(EMULATED, operation, a, b, c), want)
@@ -65,7 +65,7 @@ def test_emulated_products_of_bytes_are_exact(kind, operation, size, seed):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_emulated_products_of_bfloat16_round_as_the_manual_says(size, seed):
-    """Bit for bit, among infinities, NaN and subnormal numbers too (from seed 1 on)."""
+    """Bit for bit, also with infinities, NaN and subnormal numbers (from seed 1 on)."""
     a, b, c = operands("bf16", *size, seed)
     same_numbers(by_tiles(EMULATED, tile_dot_bf16, a, b, c), bf16_product(a, b, c))
 
@@ -84,7 +84,7 @@ LEAST = 2.0**-126  # the smallest normal number
     ],
 )
 def test_every_step_of_a_bfloat16_product_flushes(products, c, want):
-    """A subnormal number met on the way counts as zero, wherever that is."""
+    """A subnormal intermediate result counts as zero at every step."""
     half = np.float32(2.0**-63)
     a, b = np.float32([products]) * (1 / half), np.full((4, 1), half)
     a, b = ((x.view(np.uint32) >> 16).astype(np.uint16) for x in (a, b))
@@ -94,7 +94,7 @@ def test_every_step_of_a_bfloat16_product_flushes(products, c, want):
 
 @njit
 def turn(source, target):
-    """Eight tiles at once: each keeps its own, and what is cleared is zero."""
+    """Eight tiles at once: each keeps its contents, and cleared ones are zero."""
     state = tile_state(EMULATED)
     configure(EMULATED, state, FULL)
     tile_load(EMULATED, state, 0, source, 0 * 256, 64)
@@ -134,7 +134,7 @@ def config_with(position: int, value: int) -> Array:
 
 @njit
 def multiply_all(config, early, late, out):
-    """Zeros to `out` by way of a product, with something amiss where it is asked for."""
+    """Store zeros to `out` by a product, with a fault if requested."""
     state = tile_state(EMULATED)
     if not early:
         configure(EMULATED, state, config)
@@ -167,7 +167,7 @@ def multiply_all(config, early, late, out):
     ],
 )
 def test_where_the_hardware_would_fault_nothing_is_stored(config, early, late):
-    """So an emulated kernel that would crash leaves its output as it was, and is seen."""
+    """So an emulated kernel that would crash leaves its output unwritten, and is detected."""
     out = np.full((16, 16), 77, np.int32)
     multiply_all(FULL, False, False, out)
     assert_array_equal(out, 0)
@@ -177,7 +177,7 @@ def test_where_the_hardware_would_fault_nothing_is_stored(config, early, late):
 
 
 def test_tiles_are_different_literals():
-    """A tile that is not one of eight, or twice in a product, is an error when compiled."""
+    """A tile that is not one of eight, or twice in a product, is a compile error."""
 
     def with_tiles(c: int, a: int, b: int) -> Callable[..., None]:
         @njit
@@ -209,7 +209,7 @@ def test_wrong_shapes_are_refused():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has to be asked")
 def test_permission_is_what_linux_says(monkeypatch):
-    """Asked where the CPU is said to have tiles, it agrees with the flags it lists."""
+    """On a CPU with tiles, permission agrees with the flags that Linux lists."""
     flags = Path("/proc/cpuinfo").read_text()
     monkeypatch.setattr(amx, "cpu_features", lambda: frozenset({"amx-tile"}))
     assert request.__wrapped__() == ("amx_tile" in flags)
@@ -227,7 +227,7 @@ def test_permission_is_what_linux_says(monkeypatch):
     ],
 )
 def test_permission_is_for_tiles(machine, features, asks, granted, monkeypatch):
-    """Linux is asked for them where a CPU has any, whatever they multiply, and nowhere else."""
+    """Linux is asked on CPUs with any kind of tiles, and only there."""
     calls: list[list[int]] = []
 
     def syscall(*words: Any) -> int:
@@ -249,7 +249,7 @@ def test_permission_is_for_tiles(machine, features, asks, granted, monkeypatch):
     ids=["i8", "u8", "bf16"],
 )
 def test_the_hardware_does_what_the_emulation_does(kind, operation):
-    """Bit for bit, but for a NaN's payload."""
+    """Bit for bit, except for a NaN's payload."""
     for size, seed in itertools.product(SIZES, range(4)):
         a, b, c = operands(kind, *size, seed)
         hardware, emulated = (by_tiles(tag, operation, a, b, c) for tag in (AMX, EMULATED))
@@ -271,7 +271,7 @@ for operation in (tile_dot_i8, tile_dot_u8_i8, tile_dot_bf16):
 
 @pytest.mark.skipif(not X86, reason="this is no x86-64")
 def test_the_hardware_form_is_the_instructions():
-    """For a CPU with AMX, whatever this one has: each operation is its instruction, in order."""
+    """Compiled for a CPU with AMX on any CPU: each operation is its instruction, in order."""
     text = python_for("sapphirerapids", amx.FEATURES, ASSEMBLY)
     wanted = ["tileloadd", "tilestored", "tdp", "ldtilecfg", "tilerelease"]
     lines = [line.split("#")[0].split() for line in text.splitlines()]

@@ -1,9 +1,8 @@
-"""Assay on aarch64, emulated (conformance/arm.sh): what that machine finds, and whether it computes
-the bits that this one does. `make test-arm` tries all of it; elsewhere a sample is tried where the
-root is there already.
+"""Assay on aarch64, emulated (conformance/arm.sh): its results, and whether its bits equal this
+machine's. `make test-arm` runs all of it; elsewhere a sample runs if the root file system exists.
 
-Kernels are compiled here and loaded there, since a compiler under emulation takes minutes; that
-they are what the other machine would compile is tried first.
+Kernels are compiled here and loaded there, since a compiler under emulation takes minutes; the
+first test shows that they equal what the other machine compiles.
 """
 
 import json
@@ -34,14 +33,14 @@ SAMPLE = ["rms_norm/cpu/generic", "linear/cpu/neon_i8mm/Q8_0"]
 
 
 class Arm:
-    """The emulated machine: programs there, and kernels compiled here for it."""
+    """The emulated machine: its programs, and kernels compiled here for it."""
 
     def __init__(self, cache: Path) -> None:
         self.cache = cache
         self.told = self.program("-m", "conformance.support.for_aarch64").strip()
 
     def program(self, *arguments: str, cache: Path | None = None, **variables: str) -> str:
-        """What its Python prints."""
+        """The output of its Python."""
         environment = {
             **os.environ, "ASSAY_ARM_CACHE": str(cache or self.cache), "PYTHONPATH": str(ROOT),
             **variables,
@@ -53,7 +52,7 @@ class Arm:
         return done.stdout
 
     def compiled(self, *kernels: str) -> dict[str, str]:
-        """The digests of the machine code of all that runs of them."""
+        """Digests of all machine code that it runs."""
         program = (
             "import runpy; runpy.run_module('conformance.support.for_aarch64', None, '__main__')"
         )
@@ -85,7 +84,7 @@ for variant in ("avx2", "neon_dotprod", "neon_i8mm"):
     ],
 )
 def test_features_are_those_of_the_cpu(arm, cpu, dots, matrices):
-    """Not those of the model that /proc/cpuinfo tells of; and no variant of x86 is one's."""
+    """Not those of the model in /proc/cpuinfo; and no x86 variant is chosen."""
     found = arm.program("-c", FEATURES, ARM_CPU=cpu).splitlines()
     assert found == ["aarch64/neoverse-v2", "avx2 f16c fma", dots, matrices]
 
@@ -99,13 +98,13 @@ print(*(share.code.digest for share in shares_of(find("relu/cpu/generic"))))
 
 @whole
 def test_what_is_compiled_here_is_what_it_compiles(arm, tmp_path):
-    """Byte for byte, so that what is tried here and there is the same machine code."""
+    """Byte for byte, so that tests run the same machine code on both."""
     own = arm.program("-c", OWN, cache=tmp_path).split()
     assert set(own) <= set(arm.compiled("relu/cpu/generic").values())
 
 
 def demand_same_bits(arm, names: list[str], file: Path) -> None:
-    """Of NEON's kernels it is our portable one that gives the same."""
+    """Assert equal bits; NEON kernels are compared with our portable ones."""
     arm.compiled(*names)
     bits.write(file, names)
     different = []
@@ -124,7 +123,7 @@ def test_bits_of_a_sample_are_those_of_this_machine(arm, tmp_path):
 
 @whole
 def test_bits_are_those_of_this_machine(arm, tmp_path):
-    """Of every op by its portable kernel, and of NEON's linear in every kind of format."""
+    """For every op by its portable kernel, and NEON's linear in every kind of format."""
     demand_same_bits(arm, [*PORTABLE, *NEON], tmp_path / "inputs")
 
 
@@ -157,5 +156,5 @@ with Engine.load(sys.argv[1], threads=2) as engine:
 @whole
 @pytest.mark.parametrize("model", ["story", "story-q8_0"])
 def test_the_engine_tells_the_same_story(arm, model):
-    """The same logits, of a prompt and of single tokens, and so the same text."""
+    """The same logits, for a prompt and for single tokens, and so the same text."""
     assert arm.program("-c", ENGINE, model) == output_of(ENGINE, model, cwd=ROOT, timeout=PATIENCE)

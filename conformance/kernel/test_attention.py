@@ -1,4 +1,4 @@
-"""Where attention's kernels cut a token's cells into chunks, and how they are called."""
+"""How attention kernels divide a token's cells into chunks, and how they are called."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ HEAD_DIM = 64
 
 
 def inputs_over(kernel: Kernel, cells: int, tokens: int) -> Arguments:
-    """Tokens of two heads that share a KV head, over so many cells."""
+    """Tokens of two heads that share a KV head, over this many cells."""
     return scene(OP.case({"head_dim": HEAD_DIM}, format=kernel.format), cells, tokens, kv_heads=1)
 
 
@@ -28,7 +28,7 @@ def inputs_over(kernel: Kernel, cells: int, tokens: int) -> Arguments:
 @pytest.mark.parametrize("tokens", [1, FEW + 2], ids=["few", "many"])
 @pytest.mark.parametrize("cells", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, LONG])
 def test_chunks_merge_within_the_bound(kernel, cells, tokens):
-    """At and around every end of a chunk the result is the reference's, within its bound."""
+    """At and around every chunk boundary the result is within the reference's bound."""
     inputs = inputs_over(kernel, LONG, tokens)
     inputs["spans"][:, 1:] = [[max(0, cells - t) // 3 * (t % 2), cells - t] for t in range(tokens)]
     verdict = compare(kernel, Case({}), inputs, {"out": run(kernel, **inputs)})
@@ -38,7 +38,7 @@ def test_chunks_merge_within_the_bound(kernel, cells, tokens):
 @each("attention")
 @pytest.mark.parametrize("tokens", [1, FEW + 1], ids=["few", "many"])
 def test_many_chunks_merge_within_the_bound(kernel, tokens):
-    """Beyond 32 chunks, where a merge that goes by warps begins anew, as before them."""
+    """Also beyond 32 chunks, where a merge by warps starts a second round."""
     cells = 33 * cuda.CHUNK + 5
     inputs = inputs_over(kernel, cells, tokens)
     inputs["spans"][:, 1:] = [0, cells]
@@ -51,7 +51,7 @@ def test_many_chunks_merge_within_the_bound(kernel, tokens):
 
 @each("attention", formats=("F16", "Q8_0"), target="cpu")
 def test_chunks_dealt_to_any_threads_give_the_same_bits(kernel):
-    """Threads that have whole chunks, some items of those that are left, or none."""
+    """For threads with whole chunks, with some items of the remaining ones, or with none."""
     case = OP.case({"head_dim": HEAD_DIM}, format=kernel.format)
     inputs = scene(case, 9 * CHUNK - 3, 3, kv_heads=2)
     inputs["spans"] = np.array([[0, 0, 2100], [1, 3, 1700], [1, 3, 640]], np.int32)
@@ -67,8 +67,8 @@ def test_chunks_dealt_to_any_threads_give_the_same_bits(kernel):
 
 @each("attention", formats=("F16", "F32"), target="cuda")
 def test_chunks_taken_by_turns_are_those_of_their_own_blocks(kernel, monkeypatch):
-    """However few blocks take the chunks of two sequences on a GPU, and whatever comes next while
-    one is used, the bits are those of a block for each."""
+    """For any number of GPU blocks that share the chunks of two sequences, in any order of
+    prefetching, the bits are those of one block for each chunk."""
     for head_dim in (64, 128) if kernel.variant == "tensor" else (64, 256):
         case = OP.case({"head_dim": head_dim}, format=kernel.format)
         inputs = scene(case, 6 * cuda.CHUNK + 5, 3, kv_heads=1)
@@ -82,8 +82,8 @@ def test_chunks_taken_by_turns_are_those_of_their_own_blocks(kernel, monkeypatch
 
 
 def test_the_bound_allows_these_chunks():
-    """Chunks are no smaller than what the reference's bound was derived for, and those of a GPU
-    end wherever the CPU's do, where these tests look; laws look beyond all of them."""
+    """Chunks are no smaller than the reference's bound assumes, and GPU chunks end where the CPU's
+    do, at the sizes of these tests; laws go beyond all of them."""
     assert min(CHUNK, cuda.CHUNK) >= MERGED
     assert CHUNK % cuda.CHUNK == 0
     assert cuda.FEW == FEW < MANY
@@ -92,7 +92,7 @@ def test_the_bound_allows_these_chunks():
 
 @each("attention")
 def test_the_plain_call_knows_its_own_format(kernel):
-    """`call` needs no word of the format that the kernel's name says, and refuses another."""
+    """`call` takes the format from the kernel's name, and refuses another."""
     inputs = inputs_of(kernel, tokens=2, heads=4, kv_heads=2, head_dim=HEAD_DIM)
     given = {name: value for name, value in inputs.items() if name != "format"}
     assert_array_equal(call(kernel, given)["out"], run(kernel, **inputs))

@@ -1,4 +1,4 @@
-"""Compiled closures on disk: found again by every process, and never taken for one another."""
+"""Compiled closures on disk: loaded by every process, and never confused with one another."""
 
 import numpy as np
 import pytest
@@ -29,8 +29,8 @@ PAIRS = (  # closures of functions, of tags and of overloads
 
 
 def test_what_processes_compiled_apart_works_together(tmp_path):
-    """Of each pair of closures of one function either is compiled in a process of its own, and all
-    are tried in a third one: they come from disk, and each is still what it was."""
+    """Two closures of each function are compiled in separate processes, and tried together in a
+    third: they are loaded from disk, and compute what they should."""
     copy = Copy(tmp_path)
     for names in zip(*PAIRS, strict=True):
         copy.python(COMPILE, *names)
@@ -47,7 +47,7 @@ def made(factor, inner=None):
 
 
 def test_identity_tells_closures_apart():
-    """By their numbers and by the functions they close over, however deep; not by their address."""
+    """By their numbers and the functions in their closures, at any depth; not by address."""
     names = [identity(made(f, made(g)).py_func) for f in (2, 3) for g in (2, 3)]
     assert len(set(names)) == 4
     assert names[0] == identity(made(2, made(2)).py_func)

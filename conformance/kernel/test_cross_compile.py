@@ -1,8 +1,5 @@
-"""Kernels that ask nothing of the CPU, compiled for aarch64: what would run there.
-
-Not all of them: where a model spends its time, in the formats that are hardest to convert, since
-all would take a minute of a processor.
-"""
+"""Portable kernels, compiled for aarch64 and inspected. Only those in which a model spends its
+time, in the formats that are hardest to convert, since all would take a minute."""
 
 import json
 
@@ -53,10 +50,10 @@ def code(tmp_path_factory):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_for_every_cpu_compile_for_aarch64(code, name):
-    """None calls an instruction of x86 or a conversion routine; linear multiplies in NEON.
+    """None calls an x86 instruction or a conversion routine; linear multiplies in NEON.
 
-    A compiler's own routines begin with two underscores, e.g. __extendhfsf2 for float16; libm's
-    and Numba's do not.
+    A compiler's own routines begin with two underscores, e.g. __extendhfsf2 for float16; libm's and
+    Numba's do not.
     """
     assert code[name]
     for share in code[name]:
@@ -70,7 +67,7 @@ def test_kernels_for_every_cpu_compile_for_aarch64(code, name):
 
 
 def widening(kind: str) -> str:
-    """IR of float16 made wider."""
+    """IR that widens float16."""
     return f"""
 define <8 x {kind}> @widen(<8 x half> %v) {{
   %r = fpext <8 x half> %v to <8 x {kind}>
@@ -80,7 +77,7 @@ define <8 x {kind}> @widen(<8 x half> %v) {{
 
 
 def test_a_missing_conversion_would_be_seen():
-    """Where a machine calls a routine for float16, its name is what the test above looks for."""
+    """Where a machine calls a routine for float16, its name is one that the test above finds."""
     assert "__extendhfsf2" in called(assembly(widening("float"), *X86_64))
     assert "__extendhftf2" in called(assembly(widening("fp128"), *AARCH64))
     assert not called(assembly(widening("float"), *AARCH64))

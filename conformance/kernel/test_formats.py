@@ -1,4 +1,4 @@
-"""Weight formats: laws, and agreement with the `gguf` package bit for bit."""
+"""Weight formats: laws, and bit-exact agreement with the `gguf` package."""
 
 import gguf
 import numpy as np
@@ -19,7 +19,7 @@ every_format = pytest.mark.parametrize("name", NAMES)
 
 
 def rows(values: str, seed: int = 0) -> np.ndarray:
-    """float32 [64, 256] of a kind."""
+    """float32 [64, 256] of a kind of values."""
     return VALUES[values](np.random.default_rng(seed), (64, 256))
 
 
@@ -73,10 +73,10 @@ def test_grids_are_those_of_the_gguf_package(name):
 @pytest.mark.parametrize("name", READ)
 @pytest.mark.parametrize("values", sorted(FINITE))
 def test_blocks_of_a_format_that_is_only_read_are_as_large_as_asked(name, values):
-    """Their largest magnitudes are those of the values, as far as a float16 scale goes."""
+    """Their largest magnitudes are those of the values, within a float16 scale's rounding."""
     kind, x = FORMATS[name], rows(values).clip(-65504, 65504)  # beyond, no scale need be found
-    drawn = kind.dequantise(kind.like(x, np.random.default_rng(1)))
-    assert_array_equal(drawn, kind.dequantise(kind.like(x, np.random.default_rng(1))))
+    drawn = kind.dequantise(kind.random_like(x, np.random.default_rng(1)))
+    assert_array_equal(drawn, kind.dequantise(kind.random_like(x, np.random.default_rng(1))))
     largest = np.abs(x).max(axis=1)
     # half a step of d: relative, or the least float16 times the largest scale, 31 * 124 / 8
     np.testing.assert_allclose(np.abs(drawn).max(axis=1), largest, 2.0**-11, 2.0**-25 * 481)
@@ -84,17 +84,17 @@ def test_blocks_of_a_format_that_is_only_read_are_as_large_as_asked(name, values
 
 @pytest.mark.parametrize("name", [n for n in NAMES if FORMATS[n].scaled])
 def test_drawn_rows_reach_the_ends_of_their_scales(name):
-    """Among rows as a file may hold them are subnormal scales, the largest, zeros and negative
-    ones, none that is not finite; spoilt ones have such."""
+    """Random rows include subnormal scales, the largest, zeros and negative ones, all finite;
+    corrupted ones do not."""
     kind, rng = FORMATS[name], np.random.default_rng(0)
-    drawn = kind.drawn(VALUES["normal"](rng, (5000, 256)), rng)
+    drawn = kind.random_rows(VALUES["normal"](rng, (5000, 256)), rng)
     assert np.isfinite(kind.dequantise(drawn)).all()
     blocks = drawn.reshape(-1, kind.block_bytes)
     for scale in (0, 2.0**-24, -(2.0**-24), 65504, -65504):
         same = kind.scaled(blocks, np.full((len(blocks), 2), scale, np.float32)) == blocks
         assert same.all(axis=1).any(), scale
     for scale in (np.inf, np.nan):
-        spoilt = kind.dequantise(kind.spoilt(drawn, scale, rng))
+        spoilt = kind.dequantise(kind.with_scale(drawn, scale, rng))
         strange = ~np.isfinite(spoilt).all(axis=1)
         assert 0.05 < strange.mean() < 0.3
         assert np.isfinite(spoilt[~strange]).all()
@@ -102,7 +102,7 @@ def test_drawn_rows_reach_the_ends_of_their_scales(name):
 
 @pytest.mark.parametrize("name", READ)
 def test_a_format_that_is_only_read_says_so(name):
-    """Quantising to it is an error that names it, and the op does not offer it."""
+    """Quantising to it is an error that names it, and the op does not list it."""
     with pytest.raises(ValueError, match=f"{name} cannot be quantised to"):
         FORMATS[name].quantise(np.zeros((1, 256), np.float32))
     assert name not in OPS["quantise"].formats
@@ -132,6 +132,6 @@ def test_a_nan_is_written_as_the_reference_writes_it(kernel):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if FORMATS[n].block > 1])
 def test_partial_blocks_are_refused(name):
-    """A row that is no whole number of blocks is an error that says what fits."""
+    """A row that is not a whole number of blocks is an error that says what fits."""
     with pytest.raises(ValueError, match=f"{name} rows hold multiples of {FORMATS[name].block}"):
         FORMATS[name].quantise(np.zeros((1, 33), np.float32))

@@ -1,4 +1,4 @@
-"""Golden vectors: what the references gave when they were last looked at."""
+"""Golden vectors: outputs of the references, stored once."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS.keys())
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> np.ndarray:
-    """|got - want|, nothing between equal infinities."""
+    """|got - want|, zero between equal infinities."""
     with np.errstate(invalid="ignore"):
         return np.where(got == want, 0, np.abs(got.astype(float) - want.astype(float)))
 

@@ -1,4 +1,4 @@
-"""Every kernel that this machine can run, before the judge, on cases that Hypothesis looks for."""
+"""Every kernel that runs on this machine, judged on cases that Hypothesis searches."""
 
 import secrets
 import time
@@ -41,7 +41,7 @@ def first_format(op: Op) -> str | None:
 
 @every_kernel
 def test_hypothesis_finds_no_case_beyond_the_bound(kernel, record_property):
-    """No case of its op takes a kernel beyond the derived bound, or out of its memory."""
+    """No case of its op exceeds the derived bound, or accesses memory out of bounds."""
     request, secret = Request(kernel.name), secrets.randbits(31)
     started, attempts = time.perf_counter(), list(attempt(kernel, request, secret))
 
@@ -76,7 +76,7 @@ LAWS = [(kernel, law) for kernel in HERE for law in laws_of(kernel)]
 
 @pytest.mark.parametrize(("kernel", "law"), LAWS, ids=[f"{k.name}:{w.name}" for k, w in LAWS])
 def test_every_law_holds(kernel, law):
-    """Each law of its op, at small sizes; at random ones where tests look deep."""
+    """Each law of its op, at small sizes; in deep runs at random ones."""
     for seed in range(20 if DEEP else 1):
         for case in law_cases(kernel, seed):
             verdict = held(kernel, law, case)

@@ -1,4 +1,4 @@
-"""Formulas on vectors of floats: every operator, lane by lane, against NumPy."""
+"""Vector formulas: every operator compared with NumPy, lane by lane."""
 
 import operator
 from typing import Any
@@ -17,7 +17,7 @@ EDGES = np.float32([2**22 + 0.5, 2**23 - 0.5, 2**23 + 1, 2**31, -(2**31), 0.4999
 
 
 def pairs(seed: int) -> tuple[Array, Array]:
-    """Numbers of every size beside each other, among them all pairs of special ones."""
+    """Pairs of numbers of every magnitude, including all pairs of special ones."""
     a, b = numbers(seed), numbers(seed + 1)
     one, other = (v.ravel() for v in np.meshgrid(SPECIAL, SPECIAL))
     count = (len(a) + len(one)) // 16 * 16
@@ -31,7 +31,7 @@ COMPARISONS = [operator.lt, operator.gt, operator.eq]
 
 @pytest.mark.parametrize("symbol", ARITHMETIC)
 def test_operators(symbol):
-    """Of two vectors, and of a vector and a number on either side: one rounding each."""
+    """Between two vectors, and between a vector and a number on either side: one rounding each."""
     a, b = pairs(1)
     right, left = (njit(lambda v: symbol(v, SCALAR)), njit(lambda v: symbol(SCALAR, v)))
     with np.errstate(all="ignore"):
@@ -41,7 +41,7 @@ def test_operators(symbol):
 
 
 def test_nothing_is_contracted():
-    """a * b + c rounds twice, where one rounding would tell."""
+    """a * b + c rounds twice: no fused multiply-add."""
     a, b = (np.random.default_rng(s).random(1600, np.float32) for s in (1, 2))
     found = swept(njit(lambda v, w: v * w + v), a, b)
     assert_array_equal(found, a * b + a)
@@ -51,7 +51,7 @@ def test_nothing_is_contracted():
 
 @pytest.mark.parametrize("symbol", COMPARISONS)
 def test_comparisons_choose(symbol):
-    """`where` takes the first where it holds, and the second elsewhere: beside NaN, too."""
+    """`where` takes the first where the condition holds, otherwise the second, also with NaN."""
     a, b = pairs(3)
 
     def choose(v: Any, w: Any) -> Any:
@@ -78,7 +78,7 @@ def test_both_conditions():
     ("operation", "meaning"), [(round_even, np.rint), (fabs, np.abs), (root, np.sqrt)]
 )
 def test_functions(operation, meaning):
-    """round_even takes the even one of two as near; the root is rounded once."""
+    """round_even breaks ties to even; the root is rounded once."""
     values = np.concatenate([numbers(7), SPECIAL, HALVES, EDGES])
     values = np.resize(values, -(-len(values) // 16) * 16).astype(np.float32)
     with np.errstate(invalid="ignore"):
@@ -86,7 +86,7 @@ def test_functions(operation, meaning):
 
 
 def test_within():
-    """The nearest of a range, its ends among it; a NaN becomes the lower end."""
+    """Clamp to a range, ends included; NaN becomes the lower end."""
     a, _ = pairs(9)
     low, high = np.float32(-2), np.float32(7)
     found = swept(njit(lambda v: within(v, low, high)), a)

@@ -1,5 +1,5 @@
-"""linear by several kernels: variants agree bit for bit, and how few tokens fare where a library
-multiplies many."""
+"""linear across kernels: variants agree bit for bit, and few tokens next to a library's products of
+many."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def each_of(kernels: list[AnyKernel]) -> pytest.MarkDecorator:
 @each_of(APART)
 @pytest.mark.parametrize("tokens", [2, 4, 8])
 def test_few_tokens_are_of_one_order(kernel, tokens):
-    """Where a library multiplies many, at least few are what they are one by one."""
+    """If a library multiplies many tokens, few tokens have the bits that they have one by one."""
     inputs = inputs_of(kernel, tokens=tokens, hidden=HIDDEN, out=OUT)
     together = run(kernel, **inputs)
     for t in range(tokens):
@@ -43,8 +43,8 @@ def test_few_tokens_are_of_one_order(kernel, tokens):
 
 
 def agree(format: str, inputs: dict[str, Any], of: list[AnyKernel]) -> None:
-    """Those variants for CPUs in the default numerics give the first one's bits. A GPU adds in an
-    order of its own: a row has a chain for each lane of a warp."""
+    """CPU variants in the default numerics give the first one's bits. A GPU sums in its own order:
+    a row has a chain for each lane of a warp."""
     exact = format, "exact", "cpu"
     variants = [k for k in of if (k.format, k.numerics, k.target) == exact]
     assert len(variants) > 1 or not variants[0].requires
@@ -57,7 +57,7 @@ def agree(format: str, inputs: dict[str, Any], of: list[AnyKernel]) -> None:
 @pytest.mark.parametrize("tokens", [1, 3, 8, 33])
 @every_variant
 def test_variants_agree_bit_for_bit(format, tokens, of):
-    """In the default numerics it does not matter which variant serves."""
+    """In the default numerics any variant gives the same bits."""
     shape = {"tokens": tokens, "hidden": HIDDEN, "out": OUT}
     agree(format, OPS["linear"].make(OPS["linear"].case(shape, "normal", 0, format)), of)
 
@@ -65,8 +65,8 @@ def test_variants_agree_bit_for_bit(format, tokens, of):
 @pytest.mark.parametrize("format", sorted({k.format for k in HERE if k.variant[:3] == "lut"}))
 @every_variant
 def test_the_largest_looked_up_sums_are_exact(format, of):
-    """Activations of one sign and the largest magnitude, and codes with every bit set: sums of four
-    reach their ends, and so do the bytes in which they are added up."""
+    """Activations of one sign and the largest magnitude, and codes with all bits set: table lookups
+    of four reach their limits, and so do the bytes that accumulate them."""
     x = np.repeat(np.float32([[1.0], [-1.0]]), HIDDEN, axis=1)
     own = np.arange(HIDDEN) % 32 == np.arange(OUT)[:, None] % 32  # an element of each block
     w = np.concatenate([np.where(own, -1.0, 1.0), np.where(own, 1.0, 0.0)]).astype(np.float32)
@@ -74,7 +74,7 @@ def test_the_largest_looked_up_sums_are_exact(format, of):
 
 
 def test_experts_have_linears_code():
-    """linear_experts calls what is linear's own: no format is compiled twice."""
+    """linear_experts calls linear's own code: no format is compiled twice."""
     own = [k.share for k in KERNELS if k.op == "linear_experts"]
     assert {share.calls for share in own} <= {k.share for k in KERNELS if k.op == "linear"}
     assert len({share.key for share in own}) == 3  # for floats, for codes, for rows as they are
@@ -82,8 +82,8 @@ def test_experts_have_linears_code():
 
 @each_of([k for k in ONE_ORDER if k.target == "cpu" and HALVES in k.knobs])
 def test_dots_of_seventeen_bits(kernel):
-    """Activations and weights that are nearly all the largest there are, so that a part's dots do
-    not fit into half a word, beside tokens whose dots do: as eight tokens at a time have them."""
+    """Activations and weights near the maximum, so that a part's dot product exceeds 16 bits, next
+    to tokens whose dots fit: as in tiles of eight tokens."""
     rng = np.random.default_rng(0)
     signs = rng.choice([-1, 1], (96 + OUT, 1)) * np.ones((96 + OUT, HIDDEN), np.float32)
     x, rows = np.float32(signs[:96]), signs[96:]

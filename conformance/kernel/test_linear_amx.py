@@ -1,4 +1,4 @@
-"""linear on AMX tiles: the same kernels on emulated tiles, before the judge and beside vectors."""
+"""linear on emulated AMX tiles: the kernels judged, and compared with vector kernels."""
 
 import itertools
 import re
@@ -33,7 +33,7 @@ LIKES = {"Q4_K"} if TILES_HERE else {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
 
 
 def emulated(variant: str, shares: dict[str, Share], formats: set[str]) -> list[Kernel]:
-    """The kernels of a variant in these formats, on emulated tiles."""
+    """A variant's kernels in these formats, on emulated tiles."""
     return [
         replace(find(f"{variant}/{kind}"), share=share, requires=frozenset())
         for kind, share in shares.items()
@@ -55,7 +55,7 @@ each_kernel = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("kernel", [*INT8, *BF16, *ATTENTION], ids=lambda k: k.name)
 def test_no_case_is_beyond_the_bound(kernel):
-    """All that certifies a kernel holds on emulated tiles: bounds, threads, memory."""
+    """Everything that certifies a kernel holds on emulated tiles: bounds, threads, memory."""
     op = kernel.spec
     costs = [(case, op.cost(case.shape, case.format)) for case in op.quick_cases(kernel.format)]
     for case, cost in costs:
@@ -78,7 +78,7 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.format)
 def test_bits_are_those_of_vectors(kernel, shape):
-    """With the best variant of vectors that this machine has."""
+    """Compared with the best vector variant on this machine."""
     alike = ("linear", kernel.format, kernel.activations)
     vectors = next(
         k for k in HERE if (k.op, k.format, k.activations) == alike and k.variant != "amx"
@@ -91,7 +91,7 @@ def test_bits_are_those_of_vectors(kernel, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @each_kernel
 def test_a_batch_is_its_tokens_one_by_one(kernel, shape):
-    """Wherever the panel is cut, each token gets the same bits."""
+    """At every panel boundary, each token has the same bits."""
     inputs = inputs_of(kernel, **shape)
     together = run(kernel, **inputs)
     picked = {0, ALONE, 15, 16, 31, 32, TOKENS - 1, TOKENS, shape["tokens"] - 1}
@@ -102,7 +102,7 @@ def test_a_batch_is_its_tokens_one_by_one(kernel, shape):
 
 @pytest.mark.parametrize("kernel", ATTENTION, ids=lambda k: k.format)
 def test_attention_on_tiles_keeps_its_laws(kernel):
-    """A token's and a head's bits are the same in any company, wherever cells lie."""
+    """A token's and a head's bits do not depend on others, nor on where cells are."""
     for law in laws_of(kernel):
         verdict = held(kernel, law, kernel.spec.case({"head_dim": 64}, format=kernel.format))
         assert verdict.passed, verdict.failure
@@ -110,8 +110,8 @@ def test_attention_on_tiles_keeps_its_laws(kernel):
 
 @pytest.mark.parametrize("what", [np.inf, -np.inf, np.nan])
 def test_values_that_are_not_finite_reach_who_sees_them(what):
-    """Of a prompt the tokens from a cell's on give what is not finite; to the others a weight of
-    zero hides it."""
+    """In a prompt, tokens from the cell on give non-finite outputs; for the others a weight of zero
+    hides it."""
     (kernel,) = (k for k in ATTENTION if k.format == "F16")
     inputs = inputs_of(kernel, tokens=40, heads=2, kv_heads=1, head_dim=32, capacity=40)
     inputs |= {"spans": np.array([[0, 0, t + 1] for t in range(40)], np.int32)}
@@ -125,7 +125,7 @@ def test_values_that_are_not_finite_reach_who_sees_them(what):
 @pytest.mark.parametrize("hidden", [1, 31, 32, 33, 65])
 @pytest.mark.parametrize("kernel", FLOATS, ids=lambda k: k.format)
 def test_elements_beyond_hidden_are_nothing(kernel, hidden):
-    """A row that ends inside a tile is as good as one with zeros up to its end."""
+    """A row that ends inside a tile equals one padded with zeros."""
     layout, inputs = FORMATS[kernel.format], inputs_of(kernel, tokens=5, hidden=hidden, out=17)
     wide = -hidden % 32
     x = np.pad(inputs["x"], [(0, 0), (0, wide)])
@@ -135,7 +135,7 @@ def test_elements_beyond_hidden_are_nothing(kernel, hidden):
 
 @each_kernel
 def test_nothing_beyond_the_packed_weight_is_read(kernel):
-    """Its last byte may be the last there is."""
+    """Its last byte may be the last of mapped memory."""
     for tokens, out in itertools.product((1, ALONE + 1), (1, 16, 17)):
         inputs = inputs_of(kernel, tokens=tokens, hidden=96, out=out)  # a multiple of its block
         hidden = inputs["x"].shape[1]
@@ -153,7 +153,7 @@ def test_nothing_beyond_the_packed_weight_is_read(kernel):
 
 
 def test_a_process_without_permission_lacks_amx(monkeypatch):
-    """A kernel may run where its features are, and where the system lets tiles be used."""
+    """A kernel can run if the CPU has its features and the system permits tiles."""
     kernel = Kernel("linear", "amx", linear_amx.SHARES["Q8_0"], "Q8_0", requires=AMX_INT8)
     monkeypatch.setattr("kernels.kernel.cpu_features", lambda: AMX_INT8 - {"amx-tile"})
     assert kernel.missing() == ["amx-tile"]
@@ -172,8 +172,8 @@ for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32"
 
 
 def stretches(text: str) -> Iterator[tuple[str, list[str], str]]:
-    """Each stretch of instructions without a branch or a label inside: the label before it, the
-    instructions' names, and where the last of them jumps to."""
+    """Basic blocks of instructions: the label before each, the instructions' names, and the target
+    of its final jump."""
     label, names = "", list[str]()
     for line in text.splitlines():
         if found := re.match(r"(\.?\w+):", line):
@@ -188,7 +188,7 @@ def stretches(text: str) -> Iterator[tuple[str, list[str], str]]:
 
 
 def straight(text: str, word: str, *, loops: bool = False) -> list[list[str]]:
-    """The instructions of the stretches, or of those that are loops, that have `word`."""
+    """The instructions of the basic blocks, or only of loops, that contain `word`."""
     return [
         names
         for label, names, target in stretches(text)
@@ -198,12 +198,10 @@ def straight(text: str, word: str, *, loops: bool = False) -> list[list[str]]:
 
 @pytest.mark.skipif(not X86, reason="this is no x86-64")
 def test_inner_loops_are_tiles(tmp_path):
-    """For a CPU with AMX, whatever this one has.
-
-    Four blocks of bytes take three vector instructions for each of sixteen tokens, and fewer moves
-    than there are dots. Pairs take a tile load for each product where there are two tiles of
-    tokens, and no vectors but what lowers blocks: 32 products with scales for a tile.
-    """
+    """Compiled for a CPU with AMX on any CPU. Four blocks of bytes take three vector instructions
+    for each of sixteen tokens, and fewer moves than dot products. Pairs take a tile load for each
+    product with two tiles of tokens, and no vector instructions except those that dequantise
+    blocks: 32 products with scales for a tile."""
     features = AMX_INT8 | AMX_BF16 | {"f16c"}
     text = python_for("sapphirerapids", features, ASSEMBLY, ASSAY_CACHE=str(tmp_path))
     assert not [f for f in called(text) if f.startswith("__")]

@@ -1,4 +1,4 @@
-"""linear in NEON on any machine: the machine code of its inner loops, and who is to run it."""
+"""linear in NEON, cross-compiled on any machine: its inner loops, and which CPUs run it."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def compiled(tmp_path_factory):
 
 @pytest.mark.parametrize("word", LOOPS)
 def test_a_tile_is_dots_and_little_else(compiled, word):
-    """All dots of a tile are in one loop, by elements of registers of activations."""
+    """All dot products of a tile are in one loop, by lanes of activation registers."""
     name, dots, others = LOOPS[word]
     loop = compiled[word]
     assert loop.count(name) == dots
@@ -35,14 +35,14 @@ def test_a_tile_is_dots_and_little_else(compiled, word):
 
 
 def test_the_busiest_loop_is_found():
-    """Of several blocks the one with most dots; loads count for no vector unit."""
+    """Of several blocks the one with most dot products; loads do not use vector units."""
     text = "\tsdot v0.4s, v1.16b, v2.4b[0]\n.L1:\n\tldp q0, q1, [x0]\n" + 2 * "\tsdot\tv0.4s\n"
     loop = loop_of(text + "\tadd\tx0, x0, #1\n.L2:\n\tstr\tq0, [x1]\n", "sdot")
     assert (loop.count("sdot"), loop.vectors) == (2, 2)
 
 
 def test_linux_bits_have_llvms_names():
-    """Of the words of a Neoverse N1, and of a CPU with matrices but no SVE."""
+    """For the hwcap words of a Neoverse N1, and of a CPU with matrix instructions but no SVE."""
     n1 = hwcap.features({hwcap.AT_HWCAP: 0x0010_FFFF, hwcap.AT_HWCAP2: 0})
     assert {name for name, has in n1.items() if has} == {
         "neon", "crc", "lse", "fullfp16", "rdm", "rcpc", "dotprod",
@@ -62,6 +62,6 @@ def test_linux_bits_have_llvms_names():
     ],
 )
 def test_a_cpu_is_told_what_it_lacks(monkeypatch, has, variant, missing):
-    """Variants of other CPUs are refused by the features that are missing."""
+    """Variants of other CPUs are refused with the missing features."""
     monkeypatch.setattr("kernels.kernel.cpu_features", lambda: frozenset(has))
     assert find(f"linear/cpu/{variant}/Q8_0").missing() == missing

@@ -1,4 +1,4 @@
-"""What takes attention's own kernel beside the one over chosen cells."""
+"""Block-sparse attention compared with attention's own kernel."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from reference.op import Case
 
 @pytest.mark.parametrize("format", FORMATS_OF_CACHE)
 def test_all_that_is_seen_is_attention(format):
-    """Where blocks see every cell, each token has attention's bits, be there few tokens or many."""
+    """With a full mask each token has attention's bits, for few and many tokens."""
     for tokens, head_dim in ((3, 64), (90, 64), (70, 96)):
         case = Case({"head_dim": head_dim}, format=format)
         given = {**scene(case, LONG, tokens), "sinks": no_sinks(4), "slopes": np.zeros(4, "f4")}

@@ -1,6 +1,5 @@
-"""Frequencies and slopes against what is published of them: at the ends of each scaling, and where
-there are numbers to compare with. Models that have each beside transformers are in
-llama/test_peer_goldens.py."""
+"""RoPE frequencies and ALiBi slopes compared with published values, at the ends of each scaling.
+Models with each of them are compared with transformers in llama/test_peer_goldens.py."""
 
 import math
 
@@ -16,15 +15,15 @@ DIMS = 128
 
 @pytest.mark.parametrize("base", [1e4, 5e5, 1e6])
 def test_plain_frequencies(base):
-    """Pair i turns by base^(-2i / dims) a position."""
+    """Pair i rotates by base^(-2i / dims) a position."""
     expected = [1.0 / base ** (i / DIMS) for i in range(0, DIMS, 2)]
     assert_allclose(rope_frequencies.plain(DIMS, base), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
 def test_llama3(factor):
-    """Llama 3.1 leaves the fast quarter of wavelengths alone, divides those beyond the old context
-    by the factor, and rises smoothly between."""
+    """Llama 3.1 keeps short wavelengths, up to a quarter of the original context, divides those
+    beyond the context by the factor, and interpolates smoothly between."""
     frequencies = rope_frequencies.plain(DIMS, 5e5)
     divisors = rope_frequencies.llama3_divisors(frequencies, factor, 1.0, 4.0, 8192)
     wavelengths = 2 * math.pi / frequencies
@@ -38,8 +37,8 @@ def test_llama3(factor):
 
 @pytest.mark.parametrize(("base", "factor", "original"), [(1e4, 16.0, 4096), (1e6, 4.0, 32768)])
 def test_yarn(base, factor, original):
-    """Pairs that turn more than 32 times in the original context are kept, those that turn less
-    than once are interpolated, and the part of either rises evenly between."""
+    """Pairs with more than 32 rotations in the original context are kept, those with less than one
+    are interpolated, with a linear ramp between."""
     frequencies = rope_frequencies.plain(DIMS, base)
     parts = (1 - rope_frequencies.yarn(frequencies, base, factor, original) / frequencies) / (
         1 - 1 / factor
@@ -50,21 +49,21 @@ def test_yarn(base, factor, original):
 
 
 def test_yarn_magnitude():
-    """A factor of 16 scales cosines and sines by 1.277; one that does not stretch leaves them
-    alone."""
+    """A factor of 16 scales cosines and sines by 1.277; a factor of 1 or less leaves them
+    unchanged."""
     assert rope_frequencies.yarn_magnitude(1.0) == rope_frequencies.yarn_magnitude(0.5) == 1
     assert rope_frequencies.yarn_magnitude(16.0) == pytest.approx(0.1 * math.log(16) + 1.0)
     assert rope_frequencies.yarn_magnitude(16.0, 2.0) == pytest.approx(0.2 * math.log(16) + 1.0)
 
 
 def test_linear_scaling_is_division_of_positions():
-    """Interpolated by 4, position 4 turns as position 1 did."""
+    """Interpolated by 4, position 4 rotates as position 1 did."""
     frequencies = rope_frequencies.plain(DIMS, 1e4)
     assert_array_equal(4 * rope_frequencies.interpolated(frequencies, 4.0), frequencies)
 
 
 def test_ntk_keeps_the_fastest_pair_and_stretches_the_slowest_by_alpha():
-    """The NTK-aware base divides the slowest frequency by alpha and leaves the first alone."""
+    """The NTK-aware base divides the lowest frequency by alpha and keeps the highest."""
     base = rope_frequencies.ntk_base(1e4, 8.0, DIMS)
     before, after = rope_frequencies.plain(DIMS, 1e4), rope_frequencies.plain(DIMS, base)
     assert after[0] == before[0]
@@ -72,8 +71,8 @@ def test_ntk_keeps_the_fastest_pair_and_stretches_the_slowest_by_alpha():
 
 
 def test_alibi_slopes_of_the_paper():
-    """8 heads have 1/2 to 1/256; 12 have those and every other one of 16 heads' slopes. MPT may
-    name the exponent of the least slope."""
+    """8 heads have 1/2 to 1/256; 12 have those and every other one of 16 heads' slopes. MPT's file
+    may set the exponent of the smallest slope."""
     eight = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
     assert_array_equal(alibi_slopes(8), eight)
     assert_allclose(alibi_slopes(12), [*eight, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5], rtol=1e-15)

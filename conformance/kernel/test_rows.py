@@ -1,4 +1,4 @@
-"""What is wrong with an op's row is said of the row: no kernel is blamed for it."""
+"""Errors in an op's row are reported for the row, not blamed on a kernel."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Rounding decides seldom; what is true of each sampler is in reference/laws/samplers.py."""
+"""Rounding rarely decides; properties of each sampler are in reference/laws/samplers.py."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from reference.table import OPS
 
 @pytest.mark.parametrize("op", ["top_p", "typical", "xtc", "mirostat_v2", "draw"])
 def test_doubt_is_rare(op):
-    """In the op's cases, decisions that rounding may turn are less than one in a hundred."""
+    """In the op's cases, less than one in a hundred decisions could change by rounding."""
     doubtful = decisions = 0
     for case in OPS[op].quick_cases():
         inputs = OPS[op].make(case)

@@ -1,5 +1,5 @@
-"""The machine code of CUDA kernels, which needs no GPU: bytes that a load brings, what waits for
-them, room for warps, what a product of tensor cores costs."""
+"""Machine code of CUDA kernels (SASS), which needs no GPU: load widths, waits for memory,
+occupancy, instructions for each tensor core product."""
 
 from collections import Counter
 from dataclasses import replace
@@ -35,20 +35,20 @@ HEADER = "\t.headerflags\n.text.add:\n"
 
 
 def sampled(cases: list[tuple]) -> list:
-    """Those of the quick gate, and the others for the whole one."""
+    """Kernels of quick runs, and the others for exhaustive ones."""
     deep = pytest.mark.exhaustive
     return [pytest.param(*c, marks=() if c in SAMPLE else deep) for c in cases]
 
 
 def waits(code: sass.MachineCode) -> float:
-    """For memory, of a warp in one turn of the loop that goes through the weight."""
+    """Waits for memory of a warp in one iteration of the main loop over the weight."""
     loop = code.stream
     far, none = (loop.cycles(9, d, 0, WEIGHT) - loop.cycles(8, d, 0, WEIGHT) for d in (FAR, 0))
     return (far - none) / FAR
 
 
 def edited(tmp_path, launch: Launch, name: str, *changes: tuple[str, str]) -> Launch:
-    """The same launch of sources among which one has been changed."""
+    """The same launch with one of its sources edited."""
     text = ours()[name].read_text()
     for before, after in changes:
         assert before in text
@@ -62,8 +62,8 @@ def edited(tmp_path, launch: Launch, name: str, *changes: tuple[str, str]) -> La
 @NOT_HERE
 @pytest.mark.parametrize(("format", "capability"), sampled(FEW))
 def test_weights_of_few_tokens_stream(format, capability):
-    """One wait for memory a turn, no copy of what has just been asked for, loads as wide as they
-    are meant, room for so many warps."""
+    """One wait for memory an iteration, no register copy of loaded data, loads of the intended
+    width, and occupancy of as many warps."""
     tiled = linear.PACKS.keys() & {format}
     for launch in LAUNCHES[format][: 1 if tiled else 4]:
         code = sass.read(launch, capability)
@@ -89,8 +89,8 @@ UNDER_A_CONDITION = """if (item < items) use(item, next[d]);
 
 @NOT_HERE
 def test_a_pipeline_that_is_none_is_seen(tmp_path):
-    """What was there before, an item put aside before the next is asked for; and what looks mended
-    since nothing is copied, a turn with conditions."""
+    """Earlier versions are detected: an item copied before the next load, and an iteration with
+    branches."""
     launch, name = LAUNCHES["Q4_0"][0], "linear.cuh"
     text = ours()[name].read_text()
     begin, end = (text.index(word) for word in ("  int first = lane;", "// The sums of all lanes"))
@@ -116,7 +116,7 @@ def test_a_pipeline_that_is_none_is_seen(tmp_path):
 
 @NOT_HERE
 def test_narrow_loads_are_seen(tmp_path):
-    """Words one by one instead of four at once."""
+    """Single words instead of vectors of four."""
     launch = LAUNCHES["Q4_0"][0]
     wide = "const uint4 v = *reinterpret_cast<const uint4*>(from);"
     narrow = edited(
@@ -138,14 +138,14 @@ LLAMA = {"tokens": 1, "heads": 32, "kv_heads": 32, "head_dim": 128, "capacity": 
 
 
 def under_way(code: sass.MachineCode | sass.Loop) -> list[int]:
-    """Groups of copies to shared memory that may be behind each wait for others."""
+    """Groups of asynchronous copies to shared memory still pending after each wait."""
     return [int(x.operands[1], 16) for x in code.instructions if x.opcode == "DEPBAR.LE"]
 
 
 @NOT_HERE
 @pytest.mark.parametrize("name", PIECES)
 def test_keys_and_values_are_on_their_way(name):
-    """Sixteen bytes at a time, and never is all waited for before something is computed."""
+    """Copies of sixteen bytes, and never a wait for all of them before computing."""
     launch, ahead, blocks = PIECES[name]
     code = sass.read(launch, 90)
     used, grid = code.compiled, launch.grid(LLAMA)
@@ -159,7 +159,7 @@ def test_keys_and_values_are_on_their_way(name):
 
 @NOT_HERE
 def test_pieces_that_are_waited_for_at_once_are_seen(tmp_path):
-    """As it was: all that had been asked for was waited for."""
+    """An earlier version that waited for all copies is detected."""
     launch, _, _ = PIECES["attention_tensor_few_128"]
     changes = ("await_copies<1>();\n      __syncthreads();\n      float", "await_copies<0>();float")
     code = sass.read(edited(tmp_path, launch, launch.source, changes), 90)
@@ -168,7 +168,7 @@ def test_pieces_that_are_waited_for_at_once_are_seen(tmp_path):
 
 @NOT_HERE
 def test_sums_of_chunks_are_asked_for_together():
-    """32 of them, and the next highest scores, before the first is waited for."""
+    """32 of them, and the next maxima, are loaded before the first is waited for."""
     loop = sass.read(attention.MERGE, 90).stream
     assert sum(load.is_of(["scratch"]) for load in loop.loads) == 32 + 2
     far, none = (loop.cycles(9, d, 0, ["scratch"]) - loop.cycles(8, d, 0, ["scratch"])
@@ -201,7 +201,7 @@ def multiplying(name: str) -> list[Launch]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_tensor_cores_get_to_work(name):
-    """So many instructions stand beside each of their products, and no more."""
+    """The number of instructions for each tensor core product is bounded."""
     for launch in multiplying(name):
         loop = sass.read(launch, 90).multiplying
         assert len(loop.instructions) / loop.products <= PRODUCTS[name], launch.name
@@ -210,8 +210,8 @@ def test_tensor_cores_get_to_work(name):
 @NOT_HERE
 @pytest.mark.parametrize(("format", "capability"), sampled(list(product(TILED, (80, 90)))))
 def test_tiles_are_copied_ahead(format, capability):
-    """In sixteens, while others are multiplied; tensor cores' operands come as matrices; nothing
-    is spilled, and there is room for the blocks that are meant to be there at once."""
+    """Copies of sixteen bytes overlap products; operands are loaded by ldmatrix; nothing is
+    spilled, and the intended number of blocks fits a multiprocessor."""
     copying = [x for x in TILED[format] if x.function not in ("linear_1", "split_tokens")]
     several = (4, 3, 1) if format in linear.PARTS else (2, 3, 1)
     for launch, tokens, least in zip(copying, (8, 64, LEAST_OF_128), several, strict=True):
@@ -244,7 +244,7 @@ OF_CACHES = {"attention_received": 3, "stripe_sums": 4, "pattern_attention": 2, 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("op", OF_CACHES)
 def test_caches_are_read_in_sixteens(op):
-    """The launch that ends each op has loads of 16 bytes, spills nothing and leaves room."""
+    """The last launch of each op loads 16 bytes at once, spills nothing and fits."""
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.format) == (op, "F16"))
     launch = kernel.launches[-1]
     code, threads = sass.read(launch, 90), 256 if op in ("page_scores", "kv_keep") else 128
@@ -255,7 +255,7 @@ def test_caches_are_read_in_sixteens(op):
 
 
 def line(address: int, text: str, control: int) -> str:
-    """As nvdisasm prints an instruction; `control` are its bits from the 105th on."""
+    """An instruction in nvdisasm's format; `control` are its bits from the 105th on."""
     return (
         f"        /*{address:04x}*/  {text} ;  /* 0x{0:016x} */\n  /* 0x{control << 41:016x} */\n"
     )
@@ -281,9 +281,9 @@ CODE = HEADER + "".join((
 
 
 def test_what_is_printed_is_read():
-    """Opcodes, registers, widths, scoreboards, loops and copies, worked out by hand; a warp's turn
-    in cycles: the loads are issued at 0 and 1, the copy waits until 100, the product one cycle less
-    than until 1 + 100, and all that is issued takes 4 + 1 + 1 + 5 more."""
+    """Opcodes, registers, widths, scoreboards, loops and copies, worked out by hand; an iteration
+    of a warp in cycles: loads are issued at 0 and 1, the copy waits until 100, the product one
+    cycle less than until 1 + 100, and all issues take 4 + 1 + 1 + 5 more."""
     compiled = sass.Compiled(b"", 16, 0, 0)
     launch = Launch("add.cu", "add", "x: f32[n] -> out: f32[n]", lambda shape: None)
     code = sass.MachineCode(launch, 90, compiled, *sass.parsed(CODE)["add"])
@@ -311,5 +311,5 @@ def test_what_is_printed_is_read():
     ],
 )
 def test_room_for_blocks(capability, threads, registers, shared, blocks):
-    """Worked out by hand from the programming guide's tables."""
+    """Occupancy, worked out by hand from the programming guide's tables."""
     assert blocks_at_once(capability, threads, registers, shared) == blocks

@@ -1,4 +1,4 @@
-"""Formats whose scales are fitted: errors beside llama.cpp's, and laws of importance."""
+"""Formats with searched scales: errors compared with llama.cpp's, and laws of importance."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from conformance.llama.peers import goldens
 from conformance.llama.peers.rows import FITTED, PLAIN, error, importance, sets
 from reference.formats import FORMATS
-from reference.formats.scale_search import weighed
+from reference.formats.scale_search import importance_weights
 from reference.op import Array
 
 THEIRS = goldens.read_json("errors")
@@ -34,7 +34,7 @@ def test_errors_are_kept_of_these_formats_and_sets():
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_errors_are_no_larger_than_those_of_llama_cpp(name):
-    """By the squares of elements, which a fit that knows no better takes for what matters."""
+    """Weighted by squares of elements, the default without an importance matrix."""
     for key, x in SETS.items():
         ours = error(name, FORMATS[name].quantise(x), x, x.astype(np.float64) ** 2)
         assert ours <= LITTLE * THEIRS[name]["plain"][key], key
@@ -42,7 +42,7 @@ def test_errors_are_no_larger_than_those_of_llama_cpp(name):
 
 @pytest.mark.parametrize("name", FITTED)
 def test_weighed_errors_are_no_larger_than_those_of_llama_cpp(name):
-    """By the importance of columns that both were given."""
+    """Weighted by the column importance that both were given."""
     for key, x in SETS.items():
         data = FORMATS[name].quantise_weighted(x, importance(x))
         ours = error(name, data, x, importance(x))
@@ -52,20 +52,20 @@ def test_weighed_errors_are_no_larger_than_those_of_llama_cpp(name):
 @pytest.mark.parametrize("name", FITTED)
 @pytest.mark.parametrize("key", SETS)
 def test_importance_pays(name, key):
-    """Under the weights that importance gives, the error is less than without, in sum."""
+    """Under the importance weights the total error is smaller than without."""
     x = SETS[key]
     columns = importance(x)
     form = FORMATS[name]
     each = parts(name, x), parts(name, np.broadcast_to(columns, x.shape))
-    weights = weighed(*each).reshape(x.shape)
+    weights = importance_weights(*each).reshape(x.shape)
     found, plain = form.quantise_weighted(x, columns), form.quantise(x)
     assert error(name, found, x, weights) < error(name, plain, x, weights)
 
 
 @pytest.mark.parametrize("name", FITTED)
 def test_what_matters_nothing_moves_nothing(name):
-    """A column of no importance counts by its size alone, and where it widens the range: within
-    that, turned about, it leaves every other element where it was."""
+    """A column of zero importance counts only by its magnitude, and where it extends the range:
+    within it, negating the column leaves every other element unchanged."""
     rng = np.random.default_rng(3)
     for x in SETS.values():
         columns = importance(x)
@@ -81,7 +81,7 @@ def test_what_matters_nothing_moves_nothing(name):
 
 @pytest.mark.parametrize("name", FITTED)
 def test_no_importance_at_all(name):
-    """Where no column of a part matters, its elements are still numbers."""
+    """If no column of a part has importance, its elements are still finite."""
     for x in SETS.values():
         columns = importance(x)
         columns[: len(columns) // 2] = 0

@@ -1,4 +1,4 @@
-"""Laws of integers in groups and of floats of eight bits."""
+"""Laws of integer and FP8 quantisation in groups."""
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +38,7 @@ def restored(op: str, found: dict[str, np.ndarray]) -> np.ndarray:
 
 @st.composite
 def groups(draw: st.DrawFn) -> np.ndarray:
-    """float32 [groups, size]: what Hypothesis finds awkward, and what models hold."""
+    """float32 [groups, size]: Hypothesis's awkward values, and typical ones."""
     shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 40)))
     made = arrays.arrays(np.float32, shape, elements=FINITE)
     kind, seed = st.sampled_from([VALUES[kind] for kind in KINDS]), st.integers(0, 99)
@@ -49,7 +49,7 @@ def groups(draw: st.DrawFn) -> np.ndarray:
 @pytest.mark.parametrize("op", INTEGERS)
 @given(groups(), st.integers(2, 7))
 def test_a_bit_more_halves_the_step(op, x, bits):
-    """So it halves the bound on the error, at least, of whatever values."""
+    """So it at least halves the error bound, for any values."""
     wide, fine = (quantised(op, x, b)["scale"].astype(np.float64) for b in (bits, bits + 1))
     assert (fine <= wide / 2 * (1 + 2.0**-21)).all()
 
@@ -57,7 +57,7 @@ def test_a_bit_more_halves_the_step(op, x, bits):
 @pytest.mark.parametrize("op", QUANTISERS)
 @given(groups(), BITS)
 def test_groups_never_do_worse_than_tensors(op, x, bits):
-    """No group's step is larger than the tensor's, nor a token's than that of its groups' whole."""
+    """No group's step is larger than the tensor's, nor than its token's."""
     by_tensor, by_token = quantised(op, x.reshape(1, -1), bits), quantised(op, x, bits)
     by_element = quantised(op, x.reshape(-1, 1), bits)
     assert (by_token["scale"] <= by_tensor["scale"]).all()
@@ -67,7 +67,7 @@ def test_groups_never_do_worse_than_tensors(op, x, bits):
 
 @given(st.data(), BITS, st.integers(-20, 20))
 def test_symmetric_is_asymmetric_with_zero_point_zero(data, bits, exponent):
-    """Where the range makes the asymmetric zero point 0, both have one scale and one q."""
+    """If the asymmetric zero point is 0, both schemes have the same scale and q."""
     top, step = 2 ** (bits - 1) - 1, np.float32(2.0**exponent)
     inner = st.floats(-top, top, width=32)
     x = data.draw(arrays.arrays(np.float32, st.integers(2, 40), elements=inner))[None] * step
@@ -88,7 +88,7 @@ def test_symmetric_is_asymmetric_with_zero_point_zero(data, bits, exponent):
 @pytest.mark.parametrize("op", ["quantise_symmetric", "quantise_e4m3", "quantise_e5m2"])
 @given(groups(), BITS)
 def test_quantising_again_changes_no_code(op, x, bits):
-    """What was restored is quantised to the codes it came of."""
+    """Dequantised values are quantised to the same codes."""
     found = quantised(op, x, bits)
     again = quantised(op, restored(op, found), bits)
     kept = again["scale"] > 0  # a scale just above the smallest may round below it
@@ -97,9 +97,8 @@ def test_quantising_again_changes_no_code(op, x, bits):
 
 @every_float
 def test_casts_are_those_of_ml_dtypes(kind):
-    """The reference's of every float16, every bfloat16 and random float32s, NaN and what is too
-    large included; the kernel's, with a scale of 1, of those up to the largest number; and all 256
-    codes of both."""
+    """The reference's for every float16, every bfloat16 and random float32s, NaN and overflow
+    included; the kernel's, at scale 1, up to the largest number; and all 256 codes of both."""
     float8, other = FLOATS[kind]
     halves = np.arange(2**16, dtype=np.uint16)
     drawn = np.random.default_rng(0).integers(0, 2**32, 2**18, dtype=np.uint32)
@@ -126,7 +125,7 @@ def test_bits_that_no_scheme_has_are_refused(kernel, bits):
 
 
 def test_zero_points_are_int8():
-    """One that is not would make integers that no scheme has."""
+    """Others are refused: no scheme has such integers."""
     q, ones = np.zeros((1, 4), np.int8), np.ones(1, np.float32)
     with pytest.raises(ShapeError, match="zero holds 128, not in -128 to 127"):
         restored("quantise_asymmetric", {"q": q, "scale": ones, "zero": np.array([128], np.int32)})

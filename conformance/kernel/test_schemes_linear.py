@@ -1,4 +1,4 @@
-"""Linear layers on int8 and on floats of eight bits: variants agree, refusals, exact products."""
+"""Linear layers on int8 and FP8: variants agree, refusals, exact products."""
 
 import ml_dtypes
 import numpy as np
@@ -32,7 +32,7 @@ def test_zero_points_are_int8(kernel):
 @pytest.mark.parametrize("tokens", [1, 2, 12, 17])
 @pytest.mark.parametrize(("groups", "size"), [(1, 320), (5, 64), (3, 2080)])
 def test_variants_agree_bit_for_bit(tokens, groups, size):
-    """In whichever instructions the sums are, they are the same, and added in the same order."""
+    """Any instructions give the same sums, added in the same order."""
     shape = {"tokens": tokens, "groups": groups, "size": size, "out": 33}
     inputs = inputs_of(W8A8[0], **shape, values="spiky")
     expected = run(find("linear_w8a8/cpu/generic"), **inputs)
@@ -42,7 +42,7 @@ def test_variants_agree_bit_for_bit(tokens, groups, size):
 
 @each(*FLOATS)
 def test_a_product_that_float32_holds_is_exact(kernel):
-    """Of small whole numbers, with scales that are powers of two, whatever the tokens."""
+    """For small integers and scales of powers of two, for any number of tokens."""
     other, rng = FLOATS[kernel.op], np.random.default_rng(0)
     for tokens in (1, 7, 50):
         x, w = rng.integers(-4, 5, (tokens, 1100)), rng.integers(-4, 5, (33, 1100))

@@ -1,5 +1,5 @@
-"""The vectors that kernels are written in, against NumPy, where no kernel's trial would tell: how
-they round, what is special, and what other machines do."""
+"""SIMD vectors compared with NumPy where no kernel's trial would tell: rounding, special values,
+and other machines' behaviour."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def converted(source: Vector, target: Vector, values: Array, dtype: type) -> Arr
 
 
 def test_the_maximum_of_a_nan_is_its_second_argument():
-    """Elsewhere it is the larger; what else there is of two vectors test_lanes.py tries."""
+    """Otherwise it is the larger; test_lanes.py covers other operations of two vectors."""
     a, b = numbers(1), numbers(2)
     found = swept(njit(lambda v, w: maximum(v, w)), a, b)
     with np.errstate(invalid="ignore"):
@@ -64,7 +64,7 @@ def test_fma_rounds_once_where_the_machine_can():
 
 
 def test_every_float16_widens_exactly_by_integer_arithmetic():
-    """So they do on machines that have no instruction for it."""
+    """As on machines without an instruction for it."""
 
     @intrinsic
     def widen(typing, v):
@@ -142,7 +142,7 @@ def test_exp_of_special_arguments():
 
 
 def test_exp_of_what_is_not_above_zero_is_exp():
-    """To the bit, beyond the smallest normal result as well; NaN with any payload stays NaN."""
+    """To the bit, also below the smallest normal result; NaN with any payload stays NaN."""
     bits = np.arange(0x80000000, 0xFF800000 + 1, 1009, np.uint32)
     odd = np.resize(np.uint32([0xFF800000, 0x7FC00001, 0xFFC12345, 0x7FFFFFFF, 0]), 16)
     x = np.append(bits[: len(bits) // 16 * 16], odd).view(np.float32)

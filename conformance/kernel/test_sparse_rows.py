@@ -1,4 +1,4 @@
-"""Linear layers over active neurons: beside linear, their rows anywhere in memory, sums in other
+"""Linear layers over active neurons: compared with linear, with rows anywhere in memory, in other
 orders, and refusals."""
 
 import numpy as np
@@ -33,14 +33,14 @@ FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @FEWER
 def test_rows_may_lie_anywhere(kernel, data, seed):
-    """In any order, each neuron's row of gate, up and down side by side: the same bits."""
+    """In any order, with each neuron's rows of gate, up and down adjacent: the same bits."""
     demand_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
 
 
 @each("sparse_linear", "sparse_axpy")
 @pytest.mark.parametrize("slot", [-1, 40])
 def test_a_row_that_is_not_there_is_refused(kernel, slot):
-    """The slot of an active neuron is told before it is read."""
+    """An active neuron's invalid slot is reported before it is read."""
     inputs = inputs_of(kernel, **SIZES)
     inputs["slots"][inputs["rows"][7]] = slot
     with pytest.raises(ShapeError, match=rf"\A{kernel.op}: slots holds {slot}, not in 0 to 39"):
@@ -51,13 +51,13 @@ def test_a_row_that_is_not_there_is_refused(kernel, slot):
 
 
 def masked(inputs: Arguments, mask: Array) -> Arguments:
-    """The same with another mask, and the rows that follow from it."""
+    """The same with another mask, and its rows."""
     rows, count = active_rows(mask)
     return {**inputs, "mask": np.ascontiguousarray(mask), "rows": rows, "count": count}
 
 
 def dense(kernel: AnyKernel, inputs: Arguments) -> Array:
-    """What linear's kernel of the same variant and format gives; every neuron has a row."""
+    """The output of linear's kernel of the same variant and format; every neuron has a row."""
     linear = find_any(kernel.name.replace("sparse_linear", "linear"))
     assert linear.activations == kernel.activations
     return run(linear, x=inputs["x"], weight=inputs["weight"])[:, inputs["slots"]]
@@ -67,9 +67,9 @@ def dense(kernel: AnyKernel, inputs: Arguments) -> Array:
 @given(data=st.data())
 @FEWER
 def test_an_active_neuron_has_linears_bits(kernel, data):
-    """Whichever others are active for whichever tokens, and all else is zero: so every neuron of a
-    full mask, none of an empty one, and a token's own with everybody's. Where there are fewer rows,
-    neurons share them."""
+    """For any mask of other neurons and tokens, and all else is zero: so every neuron of a full
+    mask, none of an empty one, and a token's own with all tokens'. With fewer rows neurons share
+    them."""
     inputs = resident(data.draw(arguments(kernel)))
     mask, product = inputs["mask"], dense(kernel, inputs)
     for other in (mask, union_mask(mask), np.ones_like(mask), np.zeros_like(mask)):
@@ -79,7 +79,7 @@ def test_an_active_neuron_has_linears_bits(kernel, data):
 
 @each("sparse_linear")
 def test_rows_that_are_not_the_masks_are_refused(kernel):
-    """A count or a row that the mask does not give is told before it is read."""
+    """A count or a row that is not the mask's is reported before it is read."""
     inputs = inputs_of(kernel, **SIZES)
     shifted = inputs["rows"].copy()
     shifted[0] += 1
@@ -92,7 +92,7 @@ def test_rows_that_are_not_the_masks_are_refused(kernel):
 
 
 def with_rows(inputs: Arguments, active: Array) -> Arguments:
-    """The same over these neurons."""
+    """The same for these neurons."""
     rows = np.zeros_like(inputs["rows"])
     rows[: len(active)] = active
     return {**inputs, "rows": rows, "count": np.array([len(active)], np.int32)}
@@ -120,16 +120,16 @@ def test_all_rows_are_linear(kernel, data):
 @each("sparse_axpy", formats=("F32",))
 @pytest.mark.parametrize("rows", [[3, 1], [1, 1], [-1, 1], [1, 65]], ids=str)
 def test_rows_of_nothing_are_refused(kernel, rows):
-    """Rows out of order, twice or outside the weight are told before they are read."""
+    """Unsorted, repeated or out-of-range rows are reported before they are read."""
     inputs = with_rows(inputs_of(kernel, **SIZES), np.array(rows))
-    with pytest.raises(ShapeError, match=r"\Asparse_axpy: rows are not neurons in order"):
+    with pytest.raises(ShapeError, match=r"\Asparse_axpy: rows are not ascending neurons"):
         call(kernel, inputs)
 
 
 @each("sparse_axpy", formats=("F32",))
 @pytest.mark.parametrize("count", [-1, 66])
 def test_a_count_beyond_the_rows_is_refused(kernel, count):
-    """No more neurons than there are, and no fewer than none."""
+    """At most the number of neurons, and not negative."""
     inputs = {**inputs_of(kernel, **SIZES), "count": np.array([count], np.int32)}
     with pytest.raises(ShapeError, match=rf"\Asparse_axpy: count is {count}, not 0 to 65"):
         call(kernel, inputs)

@@ -1,5 +1,5 @@
-"""Knobs: whatever they are set to, a kernel gives the same bits; what is measured is kept and
-found again, as long as it is of the kernel as it is."""
+"""Knobs: any setting gives the same bits; measured settings are stored and reused as long as the
+kernel is unchanged."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ QUICK_FORMATS = ("F16", "Q4_0", "Q6_K")
 
 
 def here() -> list[Kernel]:
-    """Kernels with knobs that run on this machine; tiles that it has not are emulated."""
+    """Kernels with knobs on this machine; missing AMX tiles are emulated."""
     found = [k for k in HAVE_KNOBS if not k.missing() and (DEEP or k.format in QUICK_FORMATS)]
     if not request():
         for name, share in linear_amx.EMULATED_SHARES.items():
@@ -48,7 +48,7 @@ def here() -> list[Kernel]:
 
 
 def out_of(kernel: Kernel, sizes: dict[str, int], values: dict[str, int]) -> bytes:
-    """What it makes of a case, by two threads, with these values of its knobs."""
+    """A case's output, with two threads and these values of its knobs."""
     spec = kernel.spec
     case = spec.case({a: n for a, n in sizes.items() if a in spec.axes}, format=kernel.format)
     outputs = empty_outputs(spec, case.shape, kernel.format)
@@ -62,7 +62,7 @@ def out_of(kernel: Kernel, sizes: dict[str, int], values: dict[str, int]) -> byt
 @pytest.mark.parametrize("kernel", here(), ids=lambda kernel: kernel.name)
 @given(data=st.data())
 def test_any_tuning_gives_the_same_bits(kernel, data):
-    """The law of knobs, over the whole space of them."""
+    """The law of knobs, over all of their values."""
     values = {knob.name: data.draw(st.sampled_from(knob.values)) for knob in kernel.knobs}
     sizes = {axis: data.draw(st.sampled_from(sizes)) for axis, sizes in SHAPES.items()}
     assert out_of(kernel, sizes, values) == out_of(kernel, sizes, {})
@@ -75,8 +75,8 @@ CROSSOVERS = dict.fromkeys(
 
 @pytest.mark.parametrize("knob", CROSSOVERS, ids=lambda knob: knob.name)
 def test_steps_tell_values_of_a_crossover_apart(knob):
-    """A step of so many tokens is served in one way or the other, and what is measured in all of
-    them tells any two values apart."""
+    """A step of n tokens runs one way or the other, and the measured steps distinguish any two
+    values."""
     for tokens in knob.tokens:
         assert sorted(chain(*knob.alike(tokens))) == sorted(knob.values)
         assert all(len({0 < v <= tokens for v in same}) == 1 for same in knob.alike(tokens))
@@ -86,7 +86,7 @@ def test_steps_tell_values_of_a_crossover_apart(knob):
 
 @pytest.mark.parametrize("kernel", HAVE_KNOBS, ids=lambda kernel: kernel.name)
 def test_starting_values_are_among_those_that_are_tried(kernel):
-    """Of every family of CPUs; and no knob's default is another value."""
+    """For every family of CPUs; and so is each knob's default."""
     for features in ([], *(family["features"] for family in FAMILIES)):
         values = starting(kernel, frozenset(features))
         assert list(values) == [knob.name for knob in kernel.knobs]
@@ -95,7 +95,7 @@ def test_starting_values_are_among_those_that_are_tried(kernel):
 
 
 def test_the_table_of_starting_values_names_what_there_is():
-    """Every row is of kernels and knobs that exist, and of features by LLVM's names."""
+    """Every row names kernels and knobs that exist, and features by LLVM's names."""
     names = {part for k in KERNELS for part in (k.name, k.name.rpartition("/")[0], f"{k.op}/cpu")}
     knobs = {knob.name for kernel in KERNELS for knob in kernel.knobs}
     for family in FAMILIES:
@@ -105,8 +105,8 @@ def test_the_table_of_starting_values_names_what_there_is():
 
 
 def test_the_longest_part_of_a_name_counts(monkeypatch):
-    """And the first family whose features the CPU has; without any, and for a value that no trial
-    draws, the defaults."""
+    """And the first family whose features the CPU has; without one, and for a value that no trial
+    tries, the defaults."""
     rows = [
         {"features": ["a", "b"], "values": {"linear/cpu": {"near": 0}}},
         {
@@ -146,7 +146,7 @@ def own_cache(monkeypatch, tmp_path):
 
 
 def test_what_was_measured_is_kept(own_cache):
-    """The last of a key counts; lines that are none are nothing."""
+    """The last line of a key counts; malformed lines are ignored."""
     first, last = a_tuning(own_cache, gain=1.1), a_tuning(own_cache, gain=1.5)
     keep([first])
     keep([last])
@@ -168,13 +168,13 @@ def test_what_was_measured_of_something_else_is_not_used(own_cache, changes):
 
 
 def test_values_that_no_knob_has_are_not_used(own_cache):
-    """Nobody tried them."""
+    """They were never tried."""
     keep([a_tuning(own_cache, values={"ahead": 3, "near": 0, "unknown": 1})])
     assert chosen(own_cache, SHAPE, 2, load()) == starting(own_cache) | {"near": 0}
 
 
 def test_what_is_kept_of_kernels_as_they_are_is_listed(monkeypatch):
-    """In the order of names; not what is of other machine code."""
+    """By name; not those of other machine code."""
     kernels = [find("linear/cpu/generic/F32"), find("linear/cpu/generic/F16")]
     for kernel in kernels:
         code_of(kernel)

@@ -1,5 +1,5 @@
-"""Rows of neurons that nobody needs are not read: in memory that may not be touched, they are not
-missed. (The emulated GPU finds reads of rows that are not there: cases have slots which say so.)"""
+"""Rows of inactive neurons are never read: protecting their memory changes nothing. (The emulated
+GPU detects reads of missing rows by slots in the cases.)"""
 
 import ctypes
 import faulthandler
@@ -22,7 +22,7 @@ NEURONS, CLOSED = 96, slice(16, 80)  # of which the whole pages are closed
 
 
 def memory_of(packed: Array) -> Array:
-    """A copy without the pages that hold nothing but closed rows."""
+    """A copy without access to the pages that hold only closed rows."""
     page, row = mmap.PAGESIZE, packed.nbytes // NEURONS
     memory = mmap.mmap(-1, packed.nbytes)
     copy = np.frombuffer(memory, np.uint8)
@@ -35,7 +35,7 @@ def memory_of(packed: Array) -> Array:
 
 
 def killed_by(kernel: Kernel, inputs: Arguments) -> int:
-    """The signal that a child dies of which runs the kernel on such memory; 0 if it does not."""
+    """The signal that kills a child which runs the kernel on such memory; 0 if none does."""
     assert kernel.pack
     outputs = empty_outputs(kernel.spec, sizes(kernel.spec, inputs, kernel.format), kernel.format)
     packed = memory_of(kernel.pack(inputs["weight"]))
@@ -54,8 +54,8 @@ def killed_by(kernel: Kernel, inputs: Arguments) -> int:
 @each("sparse_linear", "sparse_axpy", formats=("F32", "Q4_0"), target="cpu")
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_rows_that_nobody_needs_may_be_closed(kernel, tokens):
-    """The kernel runs through where the rows of closed pages are of no active neuron, and dies of a
-    closed page where one is: so it would have of reading there."""
+    """The kernel succeeds if closed pages hold only inactive neurons' rows, and dies if one holds
+    an active one's: so it would have died of reading others."""
     sizes = {"tokens": tokens, "hidden": 1024, "neurons": NEURONS, "active": 0, "held": NEURONS}
     inputs = inputs_of(kernel, **sizes) | {"slots": np.arange(NEURONS, dtype=np.int32)}
     mask = np.ones((tokens, NEURONS), np.uint8)

@@ -1,4 +1,4 @@
-"""A completion: when it ends, and what is shown of it."""
+"""A completion: when it ends, and which text it returns."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from engine.chat import ChatError
 
 
 def test_end_of_text(engine):
-    """EOS ends a completion unseen; ignore_eos never draws it; min_tokens puts it off."""
+    """EOS ends a completion and is not shown; ignore_eos never samples it; min_tokens delays it."""
     likely = {"logit_bias": {EOS: 1000.0}, "max_tokens": 6}
     (piece,) = generate(engine, **likely)
     assert (piece.token, piece.text, piece.finish_reason) == (EOS, "", "stop")
@@ -35,7 +35,7 @@ def test_end_of_text(engine):
 
 
 def test_stop_tokens(engine):
-    """A stop token ends a completion, once it has min_tokens, and is shown if stop strings are."""
+    """A stop token ends a completion after min_tokens, and is shown if stop strings are."""
     ids = letters("abc")
     for include, shown in ((False, "ab"), (True, "abc")):
         pieces = say(engine, letters("abcd"), stop_token_ids=ids[2:],
@@ -72,8 +72,8 @@ ROOM = 64  # cells of the engine
 
 
 def test_context_full(engine):
-    """When the cells are used up a completion ends with "length", having used them all; its last
-    token, too, has one piece."""
+    """When the cells are used up a completion ends with "length", having used all of them; its last
+    token has one piece like the others."""
     prompt = engine.encode(TEXT)
     pieces = generate(engine, prompt, max_tokens=None, ignore_eos=True)
     assert len(prompt) + len(pieces) == ROOM + 1
@@ -84,7 +84,7 @@ def test_context_full(engine):
 
 
 def test_context_full_of_several(engine):
-    """Completions share the cells in turns: each ends as it does alone, where it has used all."""
+    """Completions share the cells: each ends as it does alone, where it has used its share."""
     asked = {"max_tokens": None, "ignore_eos": True, "temperature": 1}
     pieces = generate(engine, prompt := engine.encode(TEXT), n=3, seed=1, **asked)
     for i in range(3):
@@ -94,7 +94,7 @@ def test_context_full_of_several(engine):
 
 
 def test_several_leave_no_sampler(engine):
-    """Of several texts none is the one that `resume` may go on with, nor that of before."""
+    """After several completions none of their samplers can be resumed, nor an earlier one."""
     generate(engine, temperature=1, seed=5, max_tokens=2)
     assert engine.sampler_state
     generate(engine, temperature=1, seed=5, max_tokens=2, n=2)
@@ -111,8 +111,8 @@ HELD = {
 @pytest.mark.parametrize("reason", ["length", "cancelled"])
 @pytest.mark.parametrize(("data", "params", "shown", "held"), HELD.values(), ids=HELD)
 def test_what_was_held_back(engine, data, params, shown, held, reason):
-    """It is said once: at a full context with the last token, at a cancel by a piece that has no
-    token, for that of each token was said."""
+    """It is returned once: with the last token at a full context, or after cancel in a piece
+    without a token, since all tokens have had theirs."""
     room = ROOM if reason == "cancelled" else len(data) - 1  # cells behind the prompt
     asked = SamplingParams(
         temperature=0, logits_processors=saying(spelled(data)), max_tokens=None, **params
@@ -132,7 +132,7 @@ def test_what_was_held_back(engine, data, params, shown, held, reason):
 
 
 def test_no_half_characters(engine):
-    """Text comes in whole characters, however their bytes fall into tokens."""
+    """Text arrives in whole characters, however their bytes are split into tokens."""
     data = "é€😀 ü".encode()
     pieces = say(engine, spelled(data))
     assert text(pieces) == data.decode()
@@ -141,13 +141,13 @@ def test_no_half_characters(engine):
 
 
 def test_broken_characters_are_marked(engine):
-    """Bytes that never become a character show as U+FFFD, at the end if that is when it shows."""
+    """Invalid UTF-8 is shown as U+FFFD, at the end if it is only known then."""
     assert text(say(engine, spelled("😀".encode()[:3]))) == "\ufffd"
     assert text(say(engine, [*spelled(b"\xe2\x82"), *letters("a")])) == "\ufffda"
 
 
 def test_without_text(engine):
-    """detokenize off makes tokens only."""
+    """detokenize=False returns only tokens."""
     pieces = generate(engine, detokenize=False)
     assert text(pieces) == ""
     assert tokens(pieces) == tokens(generate(engine))

@@ -1,4 +1,4 @@
-"""The metadata of a model: what may be left out, what is refused, and the line that says so."""
+"""A model's metadata: defaults, and errors in one line."""
 
 import math
 from itertools import product
@@ -28,14 +28,14 @@ VOCAB = 70
 
 
 def config(changes: dict[str, Any] | None = None, architecture: Any = "llama") -> ModelConfig:
-    """The configuration with some of the architecture's keys changed, or dropped by None."""
+    """The configuration with some of the architecture's keys changed, or removed by None."""
     own = {k: v for k, v in (PLAIN | (changes or {})).items() if v is not None}
     metadata = {f"{architecture}.{key}": value for key, value in own.items()}
     return config_of({"general.architecture": architecture, **metadata}, VOCAB)
 
 
 def complaint(changes: dict[str, Any], architecture: Any = "llama") -> str:
-    """The one line with which the same is refused."""
+    """The error line for such a configuration."""
     with pytest.raises(ModelError) as caught:
         config(changes, architecture)
     line = str(caught.value)
@@ -45,12 +45,12 @@ def complaint(changes: dict[str, Any], architecture: Any = "llama") -> str:
 
 
 def scaling(keys: dict[str, Any]) -> dict[str, Any]:
-    """Keys of rope's scaling, by their full names."""
+    """Keys of RoPE scaling, by their full names."""
     return {f"rope.scaling.{key}": value for key, value in keys.items()}
 
 
 def test_defaults():
-    """Keys that a file may leave out have the values that llama.cpp gives them."""
+    """Optional keys have llama.cpp's defaults."""
     found = config()
     assert (found.architecture, found.name, found.vocab) == ("llama", "", VOCAB)
     assert (found.heads, found.kv_heads, found.head_dim, found.rope_dims) == (4, 4, 16, 16)
@@ -60,7 +60,7 @@ def test_defaults():
 
 
 def test_given_values():
-    """Keys that are there win over defaults; one value a block is fine while all agree."""
+    """Existing keys override defaults; per-block values must all agree."""
     sizes = {"key_length": 24, "value_length": 24, "head_count_kv": [2, 2]}
     keys = {f"attention.{key}": value for key, value in sizes.items()}
     rope = {"rope.dimension_count": 10, "rope.freq_base": 5e5}
@@ -71,7 +71,7 @@ def test_given_values():
 
 @pytest.mark.parametrize("key", PLAIN)
 def test_missing_keys(key):
-    """A key without a default is named when it is missing."""
+    """A required key is named when it is missing."""
     assert complaint({key: None}) == f"llama.{key} is missing from the metadata"
 
 
@@ -96,14 +96,14 @@ WRONG = [
 
 @pytest.mark.parametrize(("key", "value"), WRONG)
 def test_wrong_values(key, value):
-    """What is no positive whole number, or no finite one, is refused by name, be the key one that a
-    file may leave out or not; so is what differs between blocks."""
+    """Values that are not positive integers, or not finite, are refused by name, in optional keys
+    too; so are values that differ between blocks."""
     assert complaint({key: value}).startswith(f"llama.{key}")
 
 
 @pytest.mark.parametrize("architecture", [None, "", "gpt3", "LLAMA", 3, ["llama"]])
 def test_unknown_architectures(architecture):
-    """Only architectures that the engine runs are taken; the line names them."""
+    """Only architectures that the engine supports are accepted; the line names them."""
     line = complaint({}, architecture)
     assert line.startswith(f"general.architecture is {architecture!r}, not one of llama, ")
 
@@ -112,7 +112,7 @@ def test_unknown_architectures(architecture):
     ("architecture", "op"), [("rwkv7", "RWKV 7's time mixing"), ("qwen", FAMILY)]
 )
 def test_architectures_whose_op_is_missing(architecture, op):
-    """Of every architecture that the gguf package names and no family runs it is known which."""
+    """For every unsupported architecture of the gguf package the missing op is known."""
     line = complaint({}, architecture)
     assert line == f"general.architecture is '{architecture}', which is missing {op}"
     assert {*MODEL_ARCH_NAMES.values()} <= MISSING.keys() | ARCHITECTURES.keys()
@@ -167,18 +167,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
 def test_models_that_do_not_run(changes, message):
-    """What is well formed but fits nothing that runs here is refused with the reason."""
+    """A well-formed model that the engine cannot run is refused with the reason."""
     assert message in complaint(changes)
 
 
 def test_families_without_experts_have_none():
-    """An expert_count in a family whose mixtures nobody knows is refused."""
+    """An expert_count in a family without mixtures is refused."""
     line = complaint({"expert_count": 8}, "qwen3")
     assert "qwen3.expert_count: mixtures of experts" in line
 
 
 def test_a_temperature_is_of_whole_heads():
-    """It is a part of what turns queries."""
+    """It is part of the rotation of queries."""
     keys = {"attention.temperature_scale": 0.1, "rope.dimension_count": 10}
     assert "rope.dimension_count is 10, and only what turns" in complaint(keys, "mistral3")
     assert config(keys | {"rope.dimension_count": 16}, "mistral3").temperature == 0.1
@@ -196,7 +196,7 @@ SCALED: dict[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize(("changes", "factor"), SCALED.values(), ids=SCALED.keys())
 def test_linear_scaling(changes, factor):
-    """Frequencies are divided by the factor, whichever key it stands in."""
+    """Frequencies are divided by the factor, from either key."""
     frequencies, magnitude = config(changes).rope(None)
     np.testing.assert_allclose(frequencies, rope_frequencies.plain(16, 10000.0) / factor)
     assert magnitude == 1
@@ -235,8 +235,8 @@ YARNS: dict[str, tuple[dict[str, Any], list[float], float]] = {
 
 @pytest.mark.parametrize(("keys", "frequencies", "magnitude"), YARNS.values(), ids=YARNS)
 def test_yarn_scaling(keys, frequencies, magnitude):
-    """Each key means what transformers and llama.cpp mean by it: attn_factor multiplies what YaRN
-    has by itself, yarn_attn_factor is in its place."""
+    """Each key has its meaning in transformers and llama.cpp: attn_factor multiplies YaRN's own
+    magnitude, yarn_attn_factor replaces it."""
     ours, own = config(scaling(YARN | keys)).rope(None)
     np.testing.assert_allclose(ours, frequencies, rtol=1e-6)
     assert own == pytest.approx(magnitude, rel=1e-6)
@@ -261,8 +261,8 @@ FIELDS: dict[str, tuple[dict[str, Any], list[float], float]] = {
 @pytest.mark.parametrize("outside", [False, True])
 @pytest.mark.parametrize(("fields", "frequencies", "magnitude"), FIELDS.values(), ids=FIELDS)
 def test_yarn_of_a_checkpoint(fields, frequencies, magnitude, outside):
-    """The keys that the converter writes give what transformers computes of the fields; the
-    original context outside of them goes first."""
+    """The converter's keys give what transformers computes from the fields; the original context
+    outside of them has precedence."""
     values = {"max_position_embeddings": 2048, "rope_scaling": {"type": "yarn"} | fields}
     if outside:
         name = "original_max_position_embeddings"
@@ -283,14 +283,15 @@ def test_yarn_of_a_checkpoint(fields, frequencies, magnitude, outside):
     ],
 )
 def test_yarn_that_no_key_says(fields, words):
-    """What GGUF cannot say, or transformers and YaRN's first code take differently, is refused."""
+    """Settings without a GGUF key, or on which transformers and YaRN's first code differ, are
+    refused."""
     scaling = LONGER | {"type": "yarn"} | fields
     with pytest.raises(CheckpointError, match=words):
         rope_scaling.keys(Fields({"rope_scaling": scaling}, "config.json"))
 
 
 def test_what_llama_cpp_computes_otherwise():
-    """Betas of its own are told, since llama.cpp does not read them of these families."""
+    """Non-default betas have a note, since llama.cpp does not read them for these families."""
     for betas, notes in (({}, 0), ({"beta_fast": 32}, 0), ({"beta_fast": 16}, 1)):
         fields = Fields({"rope_scaling": LONGER | {"type": "yarn"} | betas}, "config.json")
         found = rope_scaling.notes(fields, "llama")
@@ -298,7 +299,7 @@ def test_what_llama_cpp_computes_otherwise():
 
 
 def test_yarns_context_is_the_models_own():
-    """Where none is told."""
+    """If the key is absent."""
     own = config(scaling(YARN | {"original_context_length": None}) | {"context_length": 256})
     told = config(scaling(YARN))
     np.testing.assert_array_equal(own.rope(None)[0], told.rope(None)[0])
@@ -306,7 +307,7 @@ def test_yarns_context_is_the_models_own():
 
 @pytest.mark.parametrize("kind", ["none", "linear"])
 def test_factors_without_yarn(kind):
-    """attn_factor multiplies cosines and sines whatever the kind is; YaRN's keys are YaRN's."""
+    """attn_factor multiplies cosines and sines for any kind; YaRN's keys apply to YaRN only."""
     keys = {"type": kind, "factor": 8.0, "attn_factor": 0.75}
     yarns = {"yarn_attn_factor": 0.9, "yarn_log_multiplier": 1.0, "yarn_beta_fast": 1.0}
     assert config(scaling(keys | yarns)).rope(None)[1] == 0.75

@@ -1,4 +1,5 @@
-"""Hidden states and embeddings: their logits are the step's, and no bit depends on the way."""
+"""Hidden states and embeddings: consistent with logits, and independent of batch, threads and
+chunks."""
 
 import json
 
@@ -21,8 +22,8 @@ POOLINGS = ("mean", "last", "cls")
     "small", [Small(), Small(tied=True), Small(format="F16"), Small(format="Q8_0")], ids=str
 )
 def test_logits_are_computed_from_hidden_states(small, tmp_path):
-    """Multiplied with the output matrix they are the logits, which test_step.py has for the
-    formula's, within the op's own bound."""
+    """Times the output matrix they give the logits, which test_step.py compares with the formula's,
+    within the op's own bound."""
     tokens = np.random.default_rng(0).integers(0, small.vocab, 19).tolist()
     matrices, _ = small.tensors()
     output = matrices["token_embd.weight" if small.tied else "output.weight"]
@@ -42,7 +43,7 @@ def test_logits_are_computed_from_hidden_states(small, tmp_path):
 
 
 def test_pooling(story):
-    """The mean, the last and the first of what "none" gives, of length 1 where that is wanted."""
+    """The mean, the last and the first of the states of "none", normalised if requested."""
     for text in TEXTS:
         rows = story.embed(text, "none", normalize=False)
         assert len(rows) == len(story.encode(text))
@@ -62,7 +63,7 @@ def test_pooling(story):
     "room", [{"batch": 5, "outputs": 2}, {"threads": 2, "outputs": 256}, {"sequences": 1}], ids=str
 )
 def test_company_threads_and_chunks_change_no_bit(story, pooling, room):
-    """Of many texts each has the vector that it has alone, however it is cut."""
+    """Each of many texts has the vector that it has alone, for any split."""
     alone = [story.embed(text, pooling) for text in TEXTS]
     with Engine.load("story", **{"threads": 1, **room}) as other:
         for order in (TEXTS, TEXTS[::-1]):
@@ -72,7 +73,7 @@ def test_company_threads_and_chunks_change_no_bit(story, pooling, room):
 
 
 def test_what_a_budget_streams_has_the_same_hidden_states(tmp_path):
-    """Weights that are read from disk leave them as they are."""
+    """Weights read from disk do not change them."""
     path = Small(format="Q8_0", seed=3).write(tmp_path / "small.gguf")
     step = TEXT, range(len(TEXT)), [(0,)] * len(TEXT), range(len(TEXT))
     with budgeted(path, 0) as model:

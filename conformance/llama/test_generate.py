@@ -1,4 +1,4 @@
-"""Generation: what is drawn, how it goes on, and what is left behind."""
+"""Generation: sampled tokens, resuming, and the state it leaves."""
 
 import gc
 import threading
@@ -40,7 +40,8 @@ REPEATABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("params", REPEATABLE.values(), ids=REPEATABLE.keys())
 def test_same_parameters_same_tokens(engine, spelling, params):
-    """Greedy or seeded, a generation repeats: warm, from an empty cache, on other threads."""
+    """Greedy or seeded, a generation is reproducible: with a warm or an empty cache, on other
+    threads."""
     first = generate(engine, **params)
     assert generate(engine, **params) == first
     engine.reset()
@@ -51,7 +52,7 @@ def test_same_parameters_same_tokens(engine, spelling, params):
 
 
 def test_prompt_logprobs_are_those_of_the_logits(engine):
-    """The first piece alone has each prompt token's log-probability after those before it."""
+    """Only the first piece has them, each prompt token's given those before it."""
     prompt = engine.encode(TEXT * 4)
     pieces = generate(engine, prompt, prompt_logprobs=0)
     rows = engine.logits(prompt)
@@ -67,7 +68,7 @@ def test_prompt_logprobs_are_those_of_the_logits(engine):
 
 
 def test_processors_see_history_and_decide(engine):
-    """A processor is given all tokens so far and the raw logits, and its result is sampled."""
+    """A processor gets all tokens so far and the raw logits, and its result is sampled from."""
     prompt = engine.encode(TEXT)
     seen: list[tuple[list[int], bytes]] = []
 
@@ -88,7 +89,8 @@ def test_processors_see_history_and_decide(engine):
 
 @pytest.mark.parametrize("keep", [0, 3])
 def test_context_shift_is_a_fresh_start(engine, spelling, keep):
-    """After a shift the logits are, bit for bit, those of an engine that read only what is kept."""
+    """After a shift the logits are, bit for bit, those of an engine that read only the kept
+    tokens."""
     seen: list[bytes] = []
 
     def note(_: list[int], logits: Array) -> Array:
@@ -128,7 +130,7 @@ def test_cancelled_from_another_thread(engine):
 
 
 def test_abandoned_generation(engine):
-    """A generation that is closed early, or fails, leaves an engine that works as before."""
+    """A generation that is closed early, or fails, leaves a working engine."""
     expected = generate(engine)
     for n in (1, 3):
         running = engine.stream(TEXT, SamplingParams(n=n, seed=1))
@@ -162,7 +164,7 @@ def test_abandoned_generation(engine):
     ],
 )
 def test_wrong_requests(engine, prompt, params, options, message):
-    """What cannot be done is said in one line, and nothing is changed by asking."""
+    """Each has a one-line error, and changes nothing."""
     expected = generate(engine)
     with pytest.raises(ValueError, match=message) as caught:
         list(engine.stream(prompt, SamplingParams(**params), **options))
@@ -171,8 +173,8 @@ def test_wrong_requests(engine, prompt, params, options, message):
 
 
 def test_timings(engine):
-    """Every token is counted once, where it was spent; a prompt held in the cache costs its last
-    token only."""
+    """Every token is counted once, where its time was spent; a cached prompt costs only its last
+    token."""
     prompt = engine.encode(TEXT)
     for evaluated in (len(prompt), 1):
         generate(engine, prompt, max_tokens=5)
@@ -183,7 +185,7 @@ def test_timings(engine):
 
 
 def test_two_engines(engine, spelling):
-    """Engines side by side, token by token, do not notice each other."""
+    """Two engines, interleaved token by token, do not affect each other."""
     params = SamplingParams(seed=1)
     alone = list(engine.stream(TEXT, params))
     with Engine.load(spelling, threads=3) as other:

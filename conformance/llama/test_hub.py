@@ -1,4 +1,4 @@
-"""Models of the hub, from one on the loopback: fetched once, gone on with, and what is missing."""
+"""Models from a hub on the loopback interface: downloaded once, resumed, and errors."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Has one file; the first answers to GET break off after so many bytes."""
+    """A server with one file; the first GET responses break off after this many bytes."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -98,8 +98,7 @@ NAME = "hf:we/small:sub/small.gguf"
 
 
 def test_a_model_of_the_hub(hub, spelling):
-    """The text is that of the file here; a second load asks for no byte, nor does one without the
-    hub."""
+    """The text is that of the local file; a second load downloads nothing, nor needs the hub."""
     params = SamplingParams(max_tokens=8, temperature=0)
     with Engine.load(spelling, threads=1, context=64) as engine:
         expected = engine.generate(TEXT, params).text
@@ -114,7 +113,7 @@ def test_a_model_of_the_hub(hub, spelling):
 
 
 def test_an_interrupted_download_goes_on(hub, monkeypatch):
-    """Behind what was written, which is by blocks, here of 10,000 bytes."""
+    """From the end of the written blocks, here of 10,000 bytes."""
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
     hub.cuts = [60_000, 20_000]
     assert len(hub.data) > 100_000
@@ -145,7 +144,7 @@ def test_what_cannot_be_had(hub, name, message):
 
 
 def test_on_the_command_line(hub, inside):
-    """Every command takes such a name; without the hub, one line and 1."""
+    """Every command accepts a hub name; without the hub, one line and exit status 1."""
     stdout = printed(inside("tokenize", NAME, "a b", "--json"))
     assert json.loads(stdout)["ids"]
     said = fault(inside("run", "hf:we/small:no.gguf", "-p", "a"))
@@ -153,7 +152,7 @@ def test_on_the_command_line(hub, inside):
 
 
 def test_without_the_hub(hub, inside):
-    """One line at once, where the package alone would try for half a minute."""
+    """One line at once, where the package alone would retry for half a minute."""
     hub.shutdown()
     hub.server_close()
     with pytest.raises(HubError, match="the hub cannot be reached, and the file is not in"):

@@ -1,4 +1,4 @@
-"""Loading: no weight is in memory twice, and packed weights on disk are used only if right."""
+"""Loading: no weight is in memory twice, and packed weights on disk are used only if they match."""
 
 import json
 import os
@@ -69,7 +69,7 @@ print(json.dumps([model.evaluate([1, 5, 9, 2, 33], 0).tobytes().hex(), notes]))
 
 
 class Zeros(Small):
-    """The same tensors with nothing in them, which takes no time to make."""
+    """The same tensors filled with zeros, which are quick to create."""
 
     def tensors(self) -> Tensors:
         row_bytes = FORMATS[self.format].row_bytes
@@ -164,7 +164,7 @@ def folder(path):
 
 
 class Loaded:
-    """What came of a load: logits, whether weights were packed, and the notes."""
+    """The result of a load: logits, whether weights were packed, and the notes."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         steps: list[tuple[int, int]] = []
@@ -222,7 +222,7 @@ def test_damaged_file_is_replaced(spoiler, path, folder):
 
 
 def test_changed_model_is_packed_anew(path, folder):
-    """Even one of the same size, in the same place, that claims to be as old."""
+    """Even one of the same size at the same path, with the same date."""
     old = Loaded(path, keep_packed=True)
     dates = path.stat()
     other = Small(format="Q8_0", seed=1).write(path.with_name("other.gguf")).read_bytes()
@@ -267,7 +267,7 @@ def test_other_layouts_are_not_taken(format, packings, tmp_path, folder):
 
 
 def test_what_a_kernel_packs_has_a_name_of_its_layout():
-    """So that two kernels of a model never take each other's."""
+    """So that two kernels of a model never read each other's."""
     kernels = [find(f"linear/cpu/{variant}/Q4_0") for variant in ("avx2", "lut_avx2", "lut_avx512")]
     assert len({packed_name("output.weight", kernel) for kernel in kernels}) == 3
 
@@ -294,7 +294,7 @@ def test_folder_that_cannot_be_written_is_a_note(path, folder):
 
 
 def test_full_disk_is_a_note(path, folder, monkeypatch):
-    """Files may have 64 KB, less than the weights: what was written of them is removed."""
+    """Files are limited to 64 KB, less than the weights: the partial file is removed."""
     save = Kept.save
 
     def limited(*arguments: Any) -> str:

@@ -1,4 +1,4 @@
-"""`numerics="fast"`: floats rounded to bfloat16, only where that is asked for."""
+"""`numerics="fast"`: floats are rounded to bfloat16, only if requested."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_fast_numerics_stay_near_the_exact_ones():
 
 
 def test_exact_numerics_take_no_fast_kernel():
-    """Nobody gets rounded weights who did not ask for them."""
+    """Rounded weights are only used on request."""
     for name in ("story-f16", "story-q8_0"):
         with Engine.load(name) as exact:
             assert not kernels_of(exact) & set(FAST)
@@ -44,8 +44,8 @@ def numerics_of(engine, tokens):
 
 @pytest.mark.skipif(not OF_BLOCKS, reason="this CPU has no fast form of weights in blocks")
 def test_only_prompts_run_blocks_in_bfloat16():
-    """A step of few tokens has the bits of exact numerics, one of many stays near them, and what
-    follows a prompt reads the cache that it wrote."""
+    """A step of few tokens has the bits of exact numerics, a larger one is close, and later steps
+    read the cache that the prompt wrote."""
     with Engine.load("story-q8_0") as exact, Engine.load("story-q8_0", numerics="fast") as fast:
         assert numerics_of(fast, PROMPT - 1) == {"exact"}
         assert "fast" in numerics_of(fast, PROMPT)

@@ -1,4 +1,4 @@
-"""The step against the reference transformer: random small LLaMAs of every kind."""
+"""The step compared with the reference transformer: random small LLaMAs of every kind."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,15 +31,15 @@ from reference.quantise_activations import dequantise_activations, quantise_acti
 @each_model
 @pytest.mark.parametrize("kv_format", ["F32", "F16"])
 def test_step_is_the_reference(small, kv_format, tmp_path):
-    """The step's logits are the reference's, up to what the ops' own bounds explain."""
+    """The step's logits are the reference's within the ops' own bounds."""
     tokens = prompt(small)
     got = logits_of(small, tmp_path, tokens, kv_format=kv_format)
     demand_explained(got, small, tokens, kv_format)
 
 
 def unflipped(small: Small, tokens: list[int]) -> float:
-    """The furthest logit of trials in which every activation rounds to the exact model's int8; the
-    blocks' scales are the trials' own."""
+    """The furthest logit of trials in which every activation rounds to the exact model's int8 code,
+    with the trials' own block scales."""
     seen: list[Array] = []
 
     def note(x: Array, weight: Array, format: str) -> Array:
@@ -64,8 +64,8 @@ def unflipped(small: Small, tokens: list[int]) -> float:
 
 @pytest.mark.parametrize("format", ["Q8_0", "Q4_0"])
 def test_int8_step_is_float_tight_but_for_flips(format, tmp_path):
-    """Unless an activation rounds to its other neighbour, which is rare, a token's logits are as
-    near to the reference as float kernels bring them: true of most tokens."""
+    """Unless an activation rounds to another code, which is rare, a token's logits are as close to
+    the reference as float kernels': true of most tokens."""
     small = Small(format=format, seed=1)
     tokens = prompt(small)
     error = np.abs(logits_of(small, tmp_path, tokens, kv_format="F32") - exact(small, tokens))
@@ -119,7 +119,7 @@ def one_weight_off(linear: Callable[..., Array]) -> Callable[..., Array]:
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
 def test_bound_rejects_wrong_models(spoil):
-    """The bound is tight enough to see a slightly different model."""
+    """The bound is tight enough to detect a slightly different model."""
     small = Small()
     tokens = prompt(small)
     worst, nmse = distances(spoil(small), exact(small, tokens))
@@ -130,7 +130,7 @@ def test_bound_rejects_wrong_models(spoil):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_a_step_that_fails_leaves_no_cells(error, tmp_path):
-    """What was not computed to its end is not held, and the same step can be run again."""
+    """A failed step holds no tokens, and can be run again."""
     small = Small()
     tokens = prompt(small)
     with loaded(small.write(tmp_path / "small.gguf"), context=32) as model:

@@ -1,4 +1,4 @@
-"""Knobs measured on a loaded model: what is chosen is kept and used, and no bit depends on it."""
+"""Knobs measured on a loaded model: settings are stored and used, and no bit depends on them."""
 
 import json
 from contextlib import closing
@@ -25,7 +25,7 @@ PROMPT = [1, 5, 9, 300]
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Weights of any size are measured, however busy the machine is; nothing is known."""
+    """Weights of any size are measured, however busy the machine is; nothing is stored yet."""
     monkeypatch.setattr(tune, "LEAST", 0)
     monkeypatch.setattr(tune, "BUSY", 1e9)
     kept: list[bytes] = []
@@ -43,7 +43,7 @@ def knobs(model: Model) -> dict[str, list[int]]:
 
 
 def test_what_was_chosen_is_kept_and_changes_no_bit(measured):
-    """The first load measures each kernel and size once, the second takes what it found."""
+    """The first load measures each kernel and size once, the second uses the results."""
     with story(tune=False) as plain:
         expected = plain.evaluate(PROMPT, 0).copy()
     with story() as first:
@@ -61,7 +61,7 @@ def test_what_was_chosen_is_kept_and_changes_no_bit(measured):
 
 
 def test_of_a_small_model_nothing_is_measured(monkeypatch):
-    """Its weights lie in a cache."""
+    """Its weights fit into a cache."""
 
     def never(*_):
         raise AssertionError("it was measured")
@@ -72,7 +72,7 @@ def test_of_a_small_model_nothing_is_measured(monkeypatch):
 
 
 def test_who_reads_what_a_step_found_is_not_run_by_itself(measured):
-    """Kernels over lists of neurons have knobs, which the table of starting values sets."""
+    """Kernels over lists of neurons have knobs, which only the table of starting values sets."""
     with closing(
         Model(resolve("story-relu"), Options(threads=2, context=64, sparse="on"))
     ) as model:
@@ -83,8 +83,8 @@ def test_who_reads_what_a_step_found_is_not_run_by_itself(measured):
 
 
 def test_experts_are_not_run_by_themselves(measured, tmp_path):
-    """How many tokens an expert has is what a node before it found: memory that holds anything else
-    would send its kernel far beyond its arrays."""
+    """Expert token counts come from an earlier node: with arbitrary memory instead the kernel would
+    access out of bounds."""
     path = SmallMixture(format="Q4_0").write(tmp_path / "small.gguf")
     with closing(Model(path, Options(threads=2, context=64))) as model:
         having = {s.node.op for s in model.plan.steps if s.kernel.knobs}
@@ -94,7 +94,7 @@ def test_experts_are_not_run_by_themselves(measured, tmp_path):
 
 
 def tuned(monkeypatch, seconds, budget=1e9):
-    """What is chosen where passes take the made-up seconds, and the values before."""
+    """The chosen values if passes take these synthetic times, and the previous ones."""
     monkeypatch.setattr(Tuner, "_pass", lambda self, groups, tokens: seconds(groups, tokens))
     with story(tune=False) as model:
         before = [group.now() for group in groups_of(model.plan, {}, 2)]
@@ -102,7 +102,7 @@ def tuned(monkeypatch, seconds, budget=1e9):
 
 
 def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
-    """If the same takes too different times, all stays as it was and nothing is kept."""
+    """If repeated times differ too much, settings stay and nothing is stored."""
     monkeypatch.setattr(tune, "BUSY", 0)
     with story(tune=False) as model:
         before = knobs(model)
@@ -112,13 +112,14 @@ def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
 
 
 def ahead_takes(seconds: float, groups: list[Group], tokens: int) -> list[float]:
-    """So long where 8 KiB are asked for ahead, else 1, whatever tokens there are."""
+    """This time with a prefetch distance of 8 KiB, otherwise 1, for any number of tokens."""
     return [seconds if group.now()["ahead"] == 8192 else 1.0 for group in groups]
 
 
 @pytest.mark.usefixtures("measured")
 def test_the_faster_value_is_chosen_and_no_other(monkeypatch):
-    """By times that are made up: asking 8 KiB ahead is faster by half, near makes no difference."""
+    """With synthetic times: a prefetch distance of 8 KiB is faster by half, a near one makes no
+    difference."""
     found, before = tuned(monkeypatch, partial(ahead_takes, 0.5))
     assert [one.values for one in found] == [values | {"ahead": 8192} for values in before]
     assert all((one.gain, one.spread) == (2.0, (2.0, 2.0)) for one in found)
@@ -126,8 +127,8 @@ def test_the_faster_value_is_chosen_and_no_other(monkeypatch):
 
 @pytest.mark.usefixtures("measured")
 def test_knobs_for_which_there_is_no_time_stay_as_they_were(monkeypatch):
-    """Several tokens take a second, a single one next to nothing: what shows in those alone is left
-    out, whatever it would gain."""
+    """Several tokens take a second, a single one almost nothing: knobs that affect only several
+    tokens are skipped, whatever they would gain."""
 
     def seconds(groups: list[Group], tokens: int) -> list[float]:
         wanted = "ahead" if tokens == 1 else "ahead_many"
@@ -141,8 +142,8 @@ def test_knobs_for_which_there_is_no_time_stay_as_they_were(monkeypatch):
 
 @pytest.mark.parametrize("best", PAIRS_FROM.values)
 def test_a_crossover_is_found_where_one_way_becomes_the_faster(monkeypatch, best):
-    """By times that are made up: pairs are twice as fast from so many tokens on, and half as fast
-    in steps of fewer. Each step is measured in two ways, however many values there are."""
+    """With synthetic times: pairs are twice as fast from some number of tokens on, and half as fast
+    below. Each step is measured both ways, however many values there are."""
     asked: list[int] = []
 
     def seconds(self, groups, tokens):
@@ -160,8 +161,7 @@ def test_a_crossover_is_found_where_one_way_becomes_the_faster(monkeypatch, best
 
 
 def test_what_no_step_tells_apart_stays(monkeypatch):
-    """A plan of at most 31 tokens, in which pairs are slow: whether they serve from 32 or from 64
-    on does not show."""
+    """In a plan of at most 31 tokens, with slow pairs, crossovers at 32 and 64 are the same."""
 
     def seconds(_, groups, tokens):
         return [2.0 if 0 < groups[0].now()["pairs_from"] <= tokens else 1.0]
@@ -177,7 +177,7 @@ def test_what_no_step_tells_apart_stays(monkeypatch):
 
 @pytest.mark.usefixtures("measured")
 def test_what_is_slower_in_the_end_is_taken_back(monkeypatch):
-    """8 KiB ahead seemed faster until all that was chosen was compared with all that was before."""
+    """8 KiB seemed faster until all new settings together were compared with all previous ones."""
     calls = 0
 
     def seconds(groups: list[Group], tokens: int) -> list[float]:

@@ -1,1 +1,1 @@
-"""Small changes of the kernels' sources that their trials must notice."""
+"""Mutation tests: small changes of the kernels' sources that their trials must detect."""

@@ -1,4 +1,4 @@
-"""`python -m conformance.mutants`: how many small changes of the kernels their trials notice."""
+"""`python -m conformance.mutants`: the share of mutants of the kernels that their trials kill."""
 
 import argparse
 import json
@@ -66,7 +66,7 @@ def _sum_up(outcomes: list[Outcome]) -> None:
 
 
 def _why_the_same(outcome: Outcome) -> str:
-    """Why no trial can notice a survivor; "" if that is not known."""
+    """Why no trial can kill a survivor; "" if that is not known."""
     return "every kernel runs as before" if outcome.same else reason_of(outcome.mutant)
 
 

@@ -1,8 +1,8 @@
-"""Mutants before the trials of kernels that they change, each in a process of its own.
+"""Run the trials of the kernels that a mutant changes, each mutant in a child process.
 
-Run as a program it reads lines of JSON from standard input and answers each with one: it imports
-what all need, and forks for each mutant a process that imports the kernels from the folder that
-holds it. A mutant's patience is counted in its own time, so that a busy machine kills nothing.
+As a program it reads lines of JSON from standard input and answers each with one: it imports what
+all need, and forks for each mutant a process that imports the kernels from the folder with the
+mutant. A mutant's timeout is in CPU time, so that a busy machine kills nothing.
 """
 
 import importlib
@@ -37,7 +37,7 @@ SECRET = 77  # what no kernel knows: always the same, so that a hunt can be repe
 
 
 def parts(names: Sequence[str] = ()) -> dict[str, tuple[str, int, list[str]]]:
-    """What kernels of this machine are made of, by name: a digest, the size, and the modules."""
+    """What kernels of this machine consist of, by name: a digest, the size, and the modules."""
     from conformance.mutants.reach import modules_of, parts_of
     from kernels.table import KERNELS
 
@@ -46,9 +46,9 @@ def parts(names: Sequence[str] = ()) -> dict[str, tuple[str, int, list[str]]]:
 
 
 def picked(kernels: "Sequence[Kernel]", sizes: dict[str, int]) -> "list[Kernel]":
-    """These in such an order that the first of them are as unlike one another as can be: of each
-    variant of an op, in each format. The first, which stops most mutants, has the least code, and
-    is soonest compiled."""
+    """These in an order in which the first are as different as possible: each variant of an op, in
+    each format. The very first, which kills most mutants, has the least code, and compiles
+    fastest."""
     waiting, variants, formats = list(kernels), Counter[str](), Counter[str]()
     found: list[Kernel] = []
 
@@ -67,9 +67,9 @@ def picked(kernels: "Sequence[Kernel]", sizes: dict[str, int]) -> "list[Kernel]"
 
 
 def first_failure(asked: dict[str, Any]) -> dict[str, Any]:
-    """What stops the kernels first that are made of something else than `before`, how those run
-    that were not stopped, and how many were not looked at. Kernels that have `passed`, or run as
-    the `original` does, are not tried."""
+    """The first failure of kernels that consist of something else than `before`, the digests of the
+    survivors' machine code, and the number not tried. Kernels that have `passed`, or have the code
+    of the `original`, are not tried."""
     from conformance.mutants.reach import runs_as
     from kernels.certificates import shares_of
     from kernels.table import find
@@ -111,7 +111,7 @@ def first_failure(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def originals(names: Sequence[str]) -> dict[str, str]:
-    """How kernels run that nobody has changed."""
+    """Digests of unchanged kernels' machine code."""
     from conformance.mutants.reach import runs_as
     from kernels.table import find
 
@@ -124,15 +124,15 @@ def _be_patient(seconds: float) -> None:
 
 
 def sizes_beyond(largest: int) -> tuple[int, int]:
-    """An odd one, and one that is a whole number of blocks."""
+    """An odd size, and a whole number of blocks."""
     size = largest + largest // 8
     return size | 33, (size // 256 + 1) * 256
 
 
 def nodes_beyond(kernel: "Kernel", axis: str, largest: int) -> "tuple[Shape, ...]":
-    """Shapes of nodes that have one size beyond what cases have, and of the others what cases have
-    most of each, in turn, and some drawn; with the least that cases have of one, too, since many
-    were too much work."""
+    """Shapes of nodes with one size beyond those of cases, and the largest of each other axis in
+    cases, in turn, and some random; also with the smallest size of one, since many were too much
+    work."""
     from kernels.trial import sampled, work_of
 
     op = kernel.spec
@@ -158,7 +158,7 @@ def nodes_beyond(kernel: "Kernel", axis: str, largest: int) -> "tuple[Shape, ...
 
 
 def told(**what: Any) -> None:
-    """A line for the process that forked this one."""
+    """Write a line to the process that forked this one."""
     os.write(MOUTH, json.dumps(what).encode() + b"\n")
 
 
@@ -166,8 +166,8 @@ MOUTH = -1
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a child says of the rooms in a folder: what kernels are made of, or what stops the first
-    of those that are another than before."""
+    """A child's report on the rooms in a folder: what kernels consist of, or what rejects the first
+    that differs."""
     global MOUTH
     ear, MOUTH = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Mutants that compute the same, or what no kernel of this machine reaches, by the reason."""
+"""Equivalent mutants, and those that no kernel of this machine reaches, by reason."""
 
 import tomllib
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from kernels.provenance import cpu_features
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The end of a file's path, how a line of it begins, what was changed there ("" for anything),
-    and beyond whose sizes in cases, if not everywhere, that is the same."""
+    """The suffix of a file's path, the prefix of a line in it, the change ("" for any), and the
+    axes beyond whose sizes in cases, if not everywhere, it is equivalent."""
 
     file: str
     begins: str
@@ -20,7 +20,7 @@ class Place:
     axis: str = ""
 
     def has(self, mutant: Mutant) -> bool:
-        """Whether this is a mutant of this place."""
+        """Whether this mutant is at this place."""
         return (
             mutant.file.endswith(f"/{self.file}")
             and mutant.text.startswith(self.begins)
@@ -30,7 +30,7 @@ class Place:
 
 
 def _read(table: str) -> dict[str, tuple[Place, ...]]:
-    """Places by the reason, of equivalent.toml."""
+    """Places by reason, from equivalent.toml."""
     reasons = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())[table]
     return {
         reason: tuple(Place(file, *row) for file, rows in files.items() for row in rows)
@@ -47,7 +47,7 @@ UNREACHED = {
 
 
 def unseen(mutant: Mutant) -> str:
-    """Why no trial notices one that is wrong; "" if that is not known."""
+    """Why no trial kills a mutant that is wrong; "" if that is not known."""
     return _reason(mutant, UNSEEN)
 
 
@@ -57,7 +57,7 @@ def _reason(mutant: Mutant, table: Mapping[str, tuple[Place, ...]]) -> str:
 
 
 def reason_of(mutant: Mutant) -> str:
-    """Why no trial can notice it; "" of one that a trial should notice."""
+    """Why no trial can kill it; "" for one that a trial should kill."""
     file = mutant.file.rpartition("/")[2]
     for (unreached, word), (feature, why) in UNREACHED.items():
         if file == unreached and word in mutant.text and feature in cpu_features():

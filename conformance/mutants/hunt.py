@@ -1,4 +1,4 @@
-"""Try mutants: each in a copy of the rooms, before the trials of kernels that it changes."""
+"""Try mutants: each in a copy of the rooms, with the trials of kernels that it changes."""
 
 import ast
 import json
@@ -38,9 +38,9 @@ COMPILERS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a mutant ended: the kernel that was stopped, at which stage, by what, and how soon; or,
-    of one that passed, how many kernels were tried, which run otherwise than before, and how many
-    were not looked at."""
+    """How a mutant ended: the kernel that was rejected, at which stage, by what, and when; or, for
+    a survivor, how many kernels were tried, which have other machine code, and how many were not
+    tried."""
 
     mutant: Mutant
     kernel: str
@@ -56,15 +56,15 @@ class Outcome:
 
     @property
     def same(self) -> bool:
-        """Whether every kernel that it could change runs as before, instruction by instruction."""
+        """Whether every kernel that it could change has unchanged machine code."""
         return not (self.stage or self.passed or self.missed)
 
 
 @cache
 def largest_sizes(file: str) -> dict[str, int]:
-    """The largest size that quick cases have of each axis, of the ops whose shares stand in a file;
-    what functions elsewhere call their sizes is not what ops do. Axes of which no kernel there
-    takes more are left out."""
+    """The largest size of each axis in quick cases, for the ops whose shares are in a file;
+    functions elsewhere use other names. Axes whose sizes are larger in another kernel of the file
+    are omitted."""
     found: dict[str, int] = {}
     module = file.removesuffix(".py").replace("/", ".")
     own = [k for k in ON_CPU if any(s.function.__module__ == module for s in k.shares)]
@@ -88,8 +88,8 @@ def all_mutants(origin: Path = ROOT, kernels: Iterable[Kernel] = ON_CPU) -> list
 
 
 def chosen(count: int, seed: int, origin: Path = ROOT, words: Sequence[str] = ()) -> list[Mutant]:
-    """A seeded choice, of which one in BEYOND holds only beyond the sizes of cases, if enough can;
-    of the files whose names hold one of these words, if there are any."""
+    """A seeded sample, of which one in BEYOND applies only beyond the sizes of cases, if there are
+    enough; from files whose names contain one of these words, if any are given."""
     rng, everything = random.Random(seed), all_mutants(origin)
     everything = [m for m in everything if not words or any(word in m.file for word in words)]
     rng.shuffle(everything)
@@ -107,7 +107,8 @@ def chosen(count: int, seed: int, origin: Path = ROOT, words: Sequence[str] = ()
 
 
 class Server:
-    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own beside them."""
+    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own next to
+    them."""
 
     def __init__(self, origin: Path) -> None:
         self._child: Any = opened(
@@ -135,13 +136,13 @@ class Server:
 
 
 def copied(folder: Path, origin: Path) -> None:
-    """The kernels in another folder; what is true, and compiled modules, stay where they are."""
+    """Copy the kernels to another folder; the reference and compiled modules stay in place."""
     shutil.copytree(origin / "kernels", folder / "kernels")
 
 
 def hunt(count: int, seed: int, workers: int = 2, words: Sequence[str] = ()) -> Iterator[Outcome]:
-    """The outcomes of a seeded choice of mutants as they come, all of the sources as they are
-    now; what is not done when nobody asks for more is given up."""
+    """The outcomes of a seeded sample of mutants as they finish, all of the present sources; the
+    rest is cancelled when the caller stops."""
     with tempfile.TemporaryDirectory() as folder:
         origin = Path(folder) / "origin"
         for room in ROOMS:
@@ -174,7 +175,7 @@ def _outcomes(waiting: Sequence[Mutant], origin: Path, workers: int) -> Iterator
 
 
 class _Originals:
-    """How kernels run that nobody has changed, asked for when it has to be known."""
+    """Digests of unchanged kernels' machine code, computed on demand."""
 
     def __init__(self, origin: Path) -> None:
         self._origin, self.known = origin, dict[str, str]()

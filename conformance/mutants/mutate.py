@@ -1,7 +1,7 @@
 """Mutants of a source: one small change each, made on its syntax tree.
 
-Annotations, decorators, docstrings, classes, error messages and what only asks the cache for bytes
-are left alone: what remains is what the machine computes.
+Annotations, decorators, docstrings, classes, error messages and prefetches are skipped: what
+remains is what the machine computes.
 """
 
 import ast
@@ -38,7 +38,7 @@ ORDERED = {"sub", "div", "fma", "part", "insert", "select"}  # their operands' o
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """Change number `choice` of the tree's node number `node` (in the order of ast.walk); with an
-    `axis`, only where that size is beyond the `largest` that cases have."""
+    `axis`, only where that size exceeds the `largest` of cases."""
 
     file: str
     line: int
@@ -78,8 +78,8 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
 
 
 def beyond(mutant: Mutant, tree: ast.Module, largest: Mapping[str, int]) -> Iterator[Mutant]:
-    """The same change where a size is beyond what cases have: of an expression, by each size that
-    its function has named before."""
+    """The same change where a size exceeds those of cases: of an expression, by each size that its
+    function has named before."""
     node = list(ast.walk(tree))[mutant.node]
     if not isinstance(node, ast.expr) or isinstance(getattr(node, "ctx", None), ast.Store):
         return
@@ -91,7 +91,8 @@ def beyond(mutant: Mutant, tree: ast.Module, largest: Mapping[str, int]) -> Iter
 
 
 def _sizes(function: ast.FunctionDef, line: int) -> list[str]:
-    """What a function calls the sizes of its arrays above this line: `tokens, hidden = x.shape`."""
+    """A function's names for the sizes of its arrays above this line: `tokens, hidden =
+    x.shape`."""
     return [
         name.id
         for node in ast.walk(function)
@@ -113,7 +114,7 @@ class _Replaced(ast.NodeTransformer):
 
 
 def _spared(tree: ast.Module) -> Iterator[int]:
-    """Nodes that say nothing about the computation, by identity."""
+    """Nodes without influence on the computation, by identity."""
     for node in ast.walk(tree):
         roots: list[ast.AST | None] = []
         match node:
@@ -130,7 +131,7 @@ def _spared(tree: ast.Module) -> Iterator[int]:
 
 
 def _only_asks(node: ast.stmt) -> bool:
-    """Whether a statement does no more than to ask for what comes later."""
+    """Whether a statement only prefetches."""
     match node:
         case ast.FunctionDef(name=name):
             return name.startswith(ASKING)
@@ -144,7 +145,7 @@ def _only_asks(node: ast.stmt) -> bool:
 
 
 def _changes(node: ast.AST) -> list[Change]:
-    """What may be done to one node: (description, how to do it in place)."""
+    """The possible changes of one node: (description, how to make it in place)."""
     match node:
         case ast.BinOp():
             return [*_operator(node), *_swapped_sides(node)]

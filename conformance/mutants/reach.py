@@ -1,7 +1,7 @@
-"""What each kernel is made of: its functions' bytecode, and all that these close over or name.
+"""What each kernel consists of: its functions' bytecode, and all that these close over or name.
 
-A mutant can only break kernels of which this is another than before, and of those only the ones
-that it gives other machine code, or another row: of the rest it is shown to be equivalent.
+A mutant can only break kernels for which this changes, and of those only the ones whose machine
+code or row changes: for the others it is proved equivalent.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def modules_of(kernel: Kernel) -> set[str]:
 
 @cache
 def _overloads() -> dict[Any, list[FunctionType]]:
-    """The functions of our rooms that give compiled code a meaning for others, by those."""
+    """Our functions that define the meaning of others in compiled code, by those."""
     found: dict[Any, list[FunctionType]] = {}
     for symbol, kind in builtin_registry.globals:
         for template in getattr(kind, "templates", ()):
@@ -49,8 +49,8 @@ def _ours(module: str | None) -> bool:
 
 
 class Parts:
-    """A walk over a kernel's objects, with or without what is compiled of them; tables by format
-    are looked into for its own format only."""
+    """A walk over a kernel's objects, with or without compiled ones; in tables by format only the
+    kernel's own format."""
 
     def __init__(self, kernel: Kernel, compiled: bool = True) -> None:
         self.digest, self.size, self._compiled = hashlib.sha256(), 0, compiled
@@ -146,12 +146,12 @@ def _state(value: Any) -> Iterator[Any]:
 
 
 def parts_of(kernel: Kernel) -> tuple[str, int]:
-    """A digest of all a kernel is made of, and how much bytecode that is."""
+    """A digest of all that a kernel consists of, and the size of that bytecode."""
     found = Parts(kernel)
     return found.digest.hexdigest(), found.size
 
 
 def runs_as(kernel: Kernel) -> str:
-    """A digest of its machine code and of what its row computes in Python: where it is the same as
-    before, no result can be another."""
+    """A digest of its machine code and of what its row computes in Python: if it is unchanged, so
+    is every result."""
     return f"{code_of(kernel)} {Parts(kernel, compiled=False).digest.hexdigest()}"

@@ -1,4 +1,4 @@
-"""The kernels' trials notice small changes of the kernels."""
+"""The kernels' trials detect small changes of the kernels."""
 
 import ast
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def work(x, n=3):
 
 
 def test_a_mutant_is_one_change_that_still_parses():
-    """Each mutant differs from the source, from every other, and is a program."""
+    """Each mutant differs from the source and from every other, and is a valid program."""
     original = ast.unparse(ast.parse(SOURCE))
     changed = [m.source(SOURCE) for m in mutants("work.py", SOURCE)]
     assert len(changed) == len(set(changed)) > 15
@@ -51,7 +51,7 @@ def test_the_expected_changes_are_among_them(wanted):
 
 
 def test_a_mutant_may_hold_beyond_a_size_alone():
-    """Of each size that its function names before the change, and of expressions only."""
+    """For each size that its function names before the change, and for expressions only."""
     source = "def work(x):\n    tokens, hidden = x.shape\n    return x[0] * 2\n"
     tree = ast.parse(source)
     found = [b for m in mutants("work.py", source) for b in beyond(m, tree, {"hidden": 4096})]
@@ -69,7 +69,7 @@ def test_a_choice_has_both_kinds_and_is_the_same_again():
 
 
 def test_equivalent_mutants_are_mutants():
-    """What the table names is in the sources still."""
+    """The entries of the table still exist in the sources."""
     known = all_mutants(kernels=KERNELS)
     tables = EQUIVALENT.values(), UNSEEN.values()
     for place in chain.from_iterable(chain(*tables)):
@@ -86,7 +86,7 @@ WIDE = "arithmetic", "activations", "gated_activations", "experts"  # what count
 
 
 def in_lanes() -> set[str]:
-    """Ops of kernels on vectors; which makes all kernels."""
+    """Ops of vector kernels, and how to list all kernels."""
     modules = {f"kernels.cpu.{name}" for name in WIDE}
     wide = {kernel.op for kernel in KERNELS if kernel.share.function.__module__ in modules}
     return WRITERS | {"dequantise"} | wide
@@ -117,7 +117,7 @@ CHANGES: dict[str, tuple[tuple[str, str, str], Ops, set[str], set[str]]] = {
 
 @pytest.fixture(scope="module")
 def parts_of():
-    """What kernels are made of, by name, in the rooms of a folder."""
+    """What kernels consist of, by name, in the rooms of a folder."""
     with Server(ROOT) as server:
         yield lambda folder: server.ask(folder=str(folder))["parts"]
 
@@ -146,7 +146,8 @@ def test_a_change_is_seen_in_the_kernels_it_reaches(
 
 @pytest.mark.exhaustive
 def test_what_a_kernel_runs_is_told_apart(tmp_path):
-    """By its machine code, and by what its row computes; not by what is compiled to the same."""
+    """By its machine code, and by what its row computes; not by changes that compile to the
+    same."""
     names = "softmax/cpu/generic", "linear_w8a8/cpu/scalar"
     copy = Copy(tmp_path)
     with Server(copy.folder) as server:
@@ -167,8 +168,10 @@ def test_what_a_kernel_runs_is_told_apart(tmp_path):
 
 @pytest.mark.exhaustive
 def test_most_of_a_sample_is_killed(record_property):
-    """A seeded sample of mutants dies about as often as the long runs say it should. A hunt that
-    has found enough is stopped, and its processes with it."""
+    """A seeded sample of mutants is killed about as often as in the long runs.
+
+    A hunt that has found enough is stopped, and its processes with it.
+    """
     trials = hunt(SAMPLE, seed=0)
     outcomes: list[Outcome] = []
     while sum(outcome.killed for outcome in outcomes) < FLOOR and (found := next(trials, None)):

@@ -1,4 +1,4 @@
-"""Bundles of neurons: where their bytes are, that they come back, and files whose bundles lie."""
+"""Neuron bundles: their layout, the way back, and files with wrong bundles."""
 
 import json
 import tracemalloc
@@ -50,8 +50,8 @@ def sources_of(file: GGUFFile, block: int) -> dict[str, Array]:
 @pytest.mark.parametrize("piece", [1, 5000, bundling.PIECE])
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_are_side_by_side_and_come_back(name, piece, tmp_path, monkeypatch):
-    """Whatever the formats and the pieces, a row is gate, up and down_t of its neuron, then zeros;
-    all else is as it was, and undone the whole is."""
+    """For any formats and pieces, a row is gate, up and down_t of its neuron, then zeros; all else
+    is unchanged, and unbundling restores the file."""
     monkeypatch.setattr(bundling, "PIECE", piece)
     source = MODELS[name](tmp_path / "source.gguf")
     out = made(bundle, source, tmp_path / "bundled.gguf")
@@ -101,7 +101,7 @@ def assert_same(before: GGUFFile, undone: GGUFFile) -> None:
 
 @pytest.mark.parametrize("alignment", [1, 64, 1 << 16])
 def test_an_alignment_of_its_own_comes_back(alignment, source, tmp_path):
-    """One that is larger stays meanwhile."""
+    """A larger alignment of the file is kept and restored."""
     named = tmp_path / "named.gguf"
     with GGUFFile(source) as file:
         keys = keys_of(file) | {ALIGNMENT: u32(alignment)}
@@ -116,7 +116,7 @@ def test_an_alignment_of_its_own_comes_back(alignment, source, tmp_path):
 
 
 def test_only_blocks_with_predictors(source, tmp_path):
-    """The last of three blocks has none, and an empty text."""
+    """The last of three blocks has none, and is not bundled."""
     less = tmp_path / "less.gguf"
     with GGUFFile(source) as file:
         rest = [t for n, t in file.tensors.items() if not n.startswith("blk.2.fc")]
@@ -177,7 +177,7 @@ def left(folder: Path) -> list[str]:
 
 
 def test_there_and_back(inside, tmp_path):
-    """For people a line for each kind of bundle; the file that comes back is the first one."""
+    """A line for each kind of bundle is printed; the restored file equals the first one."""
     plain, out, back = (tmp_path / name for name in ("plain.gguf", "out.gguf", "back.gguf"))
     Sparse(hidden=256, ffn=40, rows=(("Q8_0", "Q8_0", "Q8_0"), ("Q4_K", "Q4_K", "Q6_K"))).write(
         plain
@@ -213,7 +213,8 @@ def test_for_programs(inside, tmp_path):
 
 
 def test_inspected(inside, sources):
-    """Parts stand below their bundle, and zeros are no weights; a note says what makes no sense."""
+    """Parts are listed below their bundle, and padding is not counted as weights; a note names
+    errors."""
     plain, out = sources.values()
     code, table, _ = inside("inspect", out)
     assert code == 0
@@ -253,7 +254,7 @@ def test_the_source_changes_while_it_is_read(write, change, message, sources, tm
 
 
 def test_memory(tmp_path):
-    """48 MB of neurons take a few pieces: the one that is written, and what it is made of."""
+    """48 MB of neurons need a few pieces: the one that is written, and its sources."""
     large = Sparse(blocks=1, hidden=1024, ffn=8192)
     with_bundles = either(large, tmp_path)
     for write, source in with_bundles.items():

@@ -1,4 +1,4 @@
-"""Models that have nothing to bundle, and files whose bundles make no sense: one plain line."""
+"""Models without anything to bundle, and files with invalid bundles: one plain line."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ def bundled(source, tmp_path):
 
 
 def refusal(write: Callable[[GGUFFile, Path], object], source: Path) -> str:
-    """The one line, which says of which file; nothing is left."""
+    """The error line, which names the file; no file is left."""
     line = refusals.refusal(BundleError, source, made, write, source, source.with_name("refused"))
     assert not list(source.parent.glob("refused*"))
     return line
@@ -62,7 +62,7 @@ def test_tensors_are_missing(without, message, tmp_path):
 
 
 def test_dense_models(tmp_path):
-    """They are told what makes predictors, and what transposes down."""
+    """The error says how to make predictors, and how to transpose down."""
     dense = tmp_path / "dense.gguf"
     dense.write_bytes(resolve("story").read_bytes())
     assert refusal(bundle, dense).endswith(
@@ -120,7 +120,7 @@ def test_once_and_undone_once(source, bundled):
 
 
 def test_what_wants_the_tensors(bundled):
-    """Quantising and placing say how to get them back."""
+    """Quantising and placing say how to restore them."""
     advice = "its neurons are bundled: `assay bundle --undo` gives back the tensors"
     with GGUFFile(bundled) as file:
         with pytest.raises(QuantiseError) as error:
@@ -138,7 +138,7 @@ Shapes = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def retold(path: Path, change: Callable[[Keys, Shapes], object]) -> None:
-    """The file with other keys and other tensors, whose bytes are zeros."""
+    """The file with other keys and tensors, whose bytes are zeros."""
     with GGUFFile(path) as file:
         keys: Keys = dict(keys_of(file))
         shapes: Shapes = {t.name: (t.type_name, t.dims) for t in file.tensors.values()}
@@ -223,7 +223,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_bundles_that_make_no_sense(lie, bundled):
-    """One line says what is wrong and where, whoever asks, and undoing writes nothing."""
+    """One line says what is wrong and where, from any command, and unbundling writes nothing."""
     change, message = LIES[lie]
     retold(bundled, change)
     assert refusal(unbundle, bundled).startswith(message)
@@ -243,7 +243,7 @@ TEXTS = st.lists(WORDS, max_size=12).map("".join) | st.text(max_size=20)
 
 @given(TEXTS | st.lists(PAIRS, min_size=2, max_size=3, unique_by=lambda p: p[0]).map(" ".join))
 def test_any_text(tmp_path_factory, said):
-    """Is refused, or says what is there."""
+    """Any text as the key is refused, or describes the file."""
     path = tmp_path_factory.getbasetemp() / "said.gguf"
     if not path.exists():
         made(bundle, MIXED.write(path.with_name("said-of.gguf")), path)

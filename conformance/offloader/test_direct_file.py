@@ -1,4 +1,4 @@
-"""Files past the page cache: what reads must be aligned to is found, what changes is told."""
+"""O_DIRECT files: alignments are detected, and changes of the file are reported."""
 
 import errno
 import os
@@ -23,8 +23,8 @@ def own(truth, tmp_path):
 
 @pytest.mark.parametrize("refused_at", ["open", "read"])
 def test_where_it_is_refused(own, monkeypatch, refused_at):
-    """File systems that know no O_DIRECT: through the cache, to be dropped from it, and noted.
-    (test_ram_budget_command.py runs a model so, and looks what is left there.)"""
+    """File systems without O_DIRECT: reads use the page cache and drop its pages, with a note.
+    (test_ram_budget_command.py runs a model so, and checks the page cache.)"""
     opened = os.open
 
     def refuse(*arguments):
@@ -40,7 +40,7 @@ def test_where_it_is_refused(own, monkeypatch, refused_at):
 
 @pytest.mark.parametrize("alignment", [512, 4096, None])
 def test_alignments_are_tried(own, monkeypatch, alignment):
-    """A disk refuses what is no whole sector, in the file or in memory; or refuses everything."""
+    """A disk refuses partial sectors, in the file or in memory; or refuses everything."""
     read = os.preadv
 
     def sectors(fd, buffers, offset):
@@ -71,7 +71,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changes_are_told(own, change):
-    """Whoever writes into the file makes check fail, for good."""
+    """After any write to the file check fails for good."""
     with DirectFile(own) as file:
         assert (file.file.alignment in (512, 4096), file.note) == (True, None)
         file.check()
@@ -83,7 +83,7 @@ def test_changes_are_told(own, change):
 
 
 def test_the_stamp_of_who_opened_it_before(own):
-    """Another file at the path since then is refused."""
+    """A file replaced since then is refused."""
     with own.open("rb") as source:
         stamp = stamp_of(source)
     with DirectFile(own, stamp) as file:
@@ -108,7 +108,7 @@ def descriptors():
 
 
 def test_descriptors_are_closed(own, monkeypatch):
-    """After use, after a refusal, and not handed to other programs."""
+    """After use, after a refusal, and in child programs."""
     before = descriptors()
     with DirectFile(own) as file:
         assert not os.get_inheritable(file.file.fd)

@@ -1,5 +1,5 @@
-"""Disks that fail while a model runs: a retry where that is right, else one clear error, and never
-a wrong token."""
+"""Disk errors while a model runs: retries where they make sense, otherwise one clear error, and
+never a wrong token."""
 
 import errno
 import os
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.usefixtures("in_time")
 
 
 class Subject:
-    """A model with the least memory on a disk of its own, and the resident one's bits."""
+    """A model with the minimum of memory on a disk of its own, and the resident model's bits."""
 
     def __init__(self, path: Path, disk: Disk, model: Model, truth: list[bytes]) -> None:
         self.path, self.disk, self.model, self.truth = path, disk, model, truth
 
     def goes_on(self) -> None:
-        """With the disk well again it gives the right tokens: nothing is stale."""
+        """After recovery of the disk it gives the right tokens: nothing is stale."""
         self.disk.answer = healthy
         assert bits(self.model) == self.truth
 
@@ -58,7 +58,7 @@ def subject(shared):
 
 
 def again_and_again(model: Model) -> None:
-    """Steps after three tokens, often enough for any fault to be met."""
+    """Steps after three tokens, repeated until any fault is hit."""
     for _ in range(50):
         model.step(TEXT[3:9], range(3, 9), [(0,)] * 6, [5])
         model.cells.remove(0, begin=3)
@@ -67,8 +67,8 @@ def again_and_again(model: Model) -> None:
 @pytest.mark.parametrize("calls", [0, 1, 30])
 @pytest.mark.parametrize(("answer", "message"), LASTING.values(), ids=LASTING)
 def test_an_error_that_stays(subject, answer, message, calls):
-    """One line that names the file and the byte, at every step until the disk is well; then right
-    tokens, and cells that were computed before are as they were."""
+    """One line names the file and the byte, at every step until the disk recovers; then right
+    tokens, and earlier cells are unchanged."""
     model, names = subject.model, {file.file.name for file in subject.model.offload._disk.files}
     model.cells.clear()
     before = model.step(TEXT[:3], range(3), [(0,)] * 3, range(3)).tobytes()
@@ -88,7 +88,7 @@ def test_an_error_that_stays(subject, answer, message, calls):
 
 @pytest.mark.parametrize("every", [0.002, 0.05])
 def test_signals_that_raise_nothing(subject, came, every):
-    """Many in a step, or one in many: right tokens, and steps come to an end."""
+    """Many in a step, or one in many: right tokens, and steps finish."""
     subject.disk.answer = slow(20e6)
     with sending(signal.SIGUSR1, every, again=True):
         while len(came) < 4:  # steps may all be over before the first
@@ -99,7 +99,8 @@ def test_signals_that_raise_nothing(subject, came, every):
 
 
 def test_ctrl_c(subject):
-    """A step that would wait for seconds ends in about the time of a read; the engine goes on."""
+    """A step that would wait for seconds ends in about the time of a read; the engine can
+    continue."""
     model, disk, prompt = subject.model, subject.disk, (TEXT[:13], range(13), [(0,)] * 13)
     for _ in range(2):
         subject.goes_on()
@@ -120,7 +121,7 @@ def test_ctrl_c(subject):
 
 
 def test_impatient_ctrl_c(subject):
-    """Interrupted again while the engine cleans up after the first: right tokens all the same."""
+    """A second interrupt while the engine cleans up after the first: right tokens all the same."""
     model = subject.model
     for where in (
         "engine.offload.stream.Stream.restart",
@@ -164,8 +165,8 @@ def first_failure(model: Model) -> Exception:
 @pytest.mark.parametrize("spoil", [overwritten, truncated, lengthened])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_others_change(kind, spoil, tmp_path):
-    """The packed one, and the model's own, of which rows of embeddings and bundles are read: the
-    very next step says so, and names it; a new load packs anew."""
+    """The packed one, or the model's own, from which embeddings and bundles are read: the next step
+    names it in an error; a new load packs anew."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
         truth = bits(model)
@@ -183,7 +184,7 @@ def test_a_file_that_others_change(kind, spoil, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_are_replaced(kind, tmp_path):
-    """By others of the same names, or by none: those that were opened are still there."""
+    """By others of the same names, or removed: the opened ones stay valid."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
         truth = bits(model)
@@ -197,7 +198,7 @@ def test_files_that_are_replaced(kind, tmp_path):
 
 
 def test_another_engine_packs_the_same_model_otherwise(tmp_path):
-    """It takes the packed file's name; the first goes on with what it has open."""
+    """It takes over the packed file's name; the first one keeps its open file."""
     path = SPARSE.write(tmp_path / "small.gguf")
     with on(Disk(healthy), path) as first:
         truth = bits(first)
@@ -207,7 +208,7 @@ def test_another_engine_packs_the_same_model_otherwise(tmp_path):
 
 
 def test_a_row_of_embeddings_that_cannot_be_read(tmp_path, monkeypatch):
-    """The model's file fails, not the packed one."""
+    """The error names the model's file, not the packed one."""
     path = DENSE.write(tmp_path / "small.gguf")
     with GGUFFile(path) as file:
         table = file.tensors["token_embd.weight"]

@@ -1,5 +1,5 @@
-"""The I/O pool: whatever the readers, the ring and the team, all bytes are right; of disks that
-fail, passing troubles change nothing, others are told, and forgotten on demand."""
+"""The I/O pool: for any readers, ring and team, all bytes are right; transient disk errors change
+nothing, others are reported, and cleared on reset."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ ROUNDS = 300 if DEEP else 10
 @pytest.mark.parametrize("capacity", [1, 2, 64])
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_a_step_gets_all_bytes(file, truth, n_readers, capacity, n_threads):
-    """Whatever the readers, the ring and the team: who passed a wait finds the file's bytes."""
+    """For any readers, ring and team: after a wait the file's bytes are there."""
     with (
         IOPool([file], n_readers, n_threads, n_counters=5, capacity=capacity) as readers,
         Team(n_threads) as team,
@@ -45,7 +45,7 @@ def test_a_step_gets_all_bytes(file, truth, n_readers, capacity, n_threads):
 
 
 def test_the_end_of_a_file_is_not_a_whole_sector(direct, truth):
-    """Room for whole sectors, bytes to the file's end: that is no fault, one byte more is."""
+    """A buffer of whole sectors may end beyond the file; one byte more is a fault."""
     memory, first = aligned(4096, 4096), len(truth) // 512 * 512
     with IOPool([direct]) as readers:
         assert readers.post(0, first, iovecs_of([memory]), len(truth) - first)
@@ -57,7 +57,7 @@ def test_the_end_of_a_file_is_not_a_whole_sector(direct, truth):
 
 
 def test_more_buffers_than_a_call_takes(file, truth):
-    """3000 buffers of 100 bytes: the system takes 1024 at a time."""
+    """3000 buffers of 100 bytes: preadv takes 1024 at a time."""
     buffers = list(np.zeros((3000, 100), np.uint8))
     with IOPool([file]) as readers:
         readers.read(0, 17, buffers)
@@ -66,7 +66,7 @@ def test_more_buffers_than_a_call_takes(file, truth):
 
 
 def test_several_files(truth, tmp_path):
-    """A request names its file by its place."""
+    """A request has its file's index."""
     paths = [tmp_path / f"{i}.bin" for i in range(3)]
     for i, path in enumerate(paths):
         np.full(100, i, np.uint8).tofile(path)
@@ -84,7 +84,7 @@ def test_several_files(truth, tmp_path):
 
 
 def test_counters_go_round(file, truth):
-    """After 2**31 requests and after 2**32 everything goes on as before."""
+    """Counters wrap around after 2**31 and 2**32 requests."""
     with IOPool([file], 4, capacity=2) as readers, Team(1) as team:
         for near in (2**31, 2**32):
             start = np.array(near - 50, np.int64).astype(np.int32)
@@ -105,7 +105,7 @@ def test_counters_go_round(file, truth):
 @pytest.mark.parametrize("n_readers", [1, 4])
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_no_wake_is_lost(file, n_readers, n_threads):
-    """Tens of thousands of waits that begin about when they could end: all end."""
+    """Tens of thousands of waits that start about when they could end: all end."""
     rounds = 5000 * ROUNDS
     with IOPool([file], n_readers, n_threads) as readers, Team(n_threads) as team:
         assert_array_equal(Pings(readers, n_threads, rounds).run(team), rounds)
@@ -129,7 +129,7 @@ PASSING = {
 
 @pytest.mark.parametrize("answers", PASSING.values(), ids=PASSING)
 def test_passing_troubles_change_nothing(direct, truth, answers):
-    """Reads in parts, signals, and errors that are gone at the next try: the bytes are right."""
+    """Short reads, signals, and transient errors: the bytes are right."""
     disk = Disk(in_turn(answers))
     counted = -errno.EIO in answers  # for each request: then one reader gets all the answers
     with (
@@ -151,8 +151,8 @@ FAULTS = LASTING | LESS
 def test_a_fault_ends_every_wait_until_reset(
     direct, truth, answer, message, healthy_calls, capacity
 ):
-    """No wait hangs or passes too early, the fault says where it was, and after a reset, with the
-    disk repaired, all is as before."""
+    """No wait hangs or succeeds too early, the fault names its place, and after a reset, with the
+    disk repaired, everything works as before."""
     disk = Disk(after(healthy_calls, answer))
     with (
         IOPool([direct], 8, 3, 4, capacity, preadv=disk.address) as readers,
@@ -179,7 +179,7 @@ def test_a_fault_ends_every_wait_until_reset(
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_no_fault_is_lost(n_threads):
-    """Waits that begin about when a fault is told end, tens of thousands of times."""
+    """Waits that start about when a fault is reported end, tens of thousands of times."""
     file = File("gone", -1)
     with IOPool([file], 2, n_threads) as readers, Team(n_threads) as team:
         pings = Pings(readers, n_threads, 1)
@@ -191,7 +191,7 @@ def test_no_fault_is_lost(n_threads):
 
 @pytest.mark.parametrize(("code", "tries"), [(errno.EIO, 3), (errno.ENXIO, 1), (errno.EBADF, 1)])
 def test_how_often_is_tried(file, code, tries):
-    """EIO may pass, and three of them in a row are a fault; any other error will not."""
+    """EIO is retried, and three in a row are a fault; any other error is one at once."""
     disk = Disk(in_turn([-code] * tries))
     with IOPool([file], 1, preadv=disk.address) as readers:
         reason = os.strerror(code).lower()
@@ -201,7 +201,7 @@ def test_how_often_is_tried(file, code, tries):
 
 
 def test_a_file_cut_short_by_others(truth, tmp_path):
-    """os.truncate between two reads: what is left is read, what is gone is told."""
+    """os.truncate between two reads: the rest is read, and the missing part is reported."""
     path = tmp_path / "cut.bin"
     truth.tofile(path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
@@ -219,7 +219,7 @@ def test_a_file_cut_short_by_others(truth, tmp_path):
 
 
 def test_places_that_are_not_aligned(direct):
-    """What the system refuses has its reason."""
+    """The system's refusal is reported with its reason."""
     with (
         IOPool([direct]) as readers,
         pytest.raises(OSError, match=r"weights.bin: cannot be read at byte 5: invalid argument"),
@@ -234,7 +234,7 @@ COUNTERS = 3
 
 
 class Use(RuleBasedStateMachine):
-    """What was posted since the last reset, and whether the disk may have failed since."""
+    """Requests posted since the last reset, and whether the disk may have failed since."""
 
     path, truth = "", np.zeros(0, np.uint8)
 
@@ -319,8 +319,8 @@ class Use(RuleBasedStateMachine):
 
 
 def test_any_order_of_use(path, truth, monkeypatch):
-    """Whatever happened before: bytes are right, faults are told where the disk failed and nowhere
-    else, nothing hangs, and a reset makes all as new."""
+    """After any sequence of operations: bytes are right, faults are reported exactly where the disk
+    failed, nothing hangs, and a reset restores everything."""
     monkeypatch.setattr(Use, "path", path)
     monkeypatch.setattr(Use, "truth", truth)
     steps = settings(max_examples=1000 if DEEP else 40, stateful_step_count=40)

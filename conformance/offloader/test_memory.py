@@ -1,7 +1,7 @@
-"""A budget of memory is kept: by what the system counts, and with the system watching.
+"""Memory budgets are kept, by the system's accounting and enforced by the system.
 
-Also while kernels are compiled, since another process does that and this one loads what was made:
-the least that a refusal names will do, whatever has to be compiled then.
+Also while kernels are compiled, since another process compiles them and this one loads the result:
+the minimum named in an error suffices, whatever has to be compiled.
 """
 
 import json
@@ -96,7 +96,7 @@ def answer(*arguments: Any, **options: Any) -> dict[str, Any]:
 
 
 def least_of(model: Path | str, **options: Any) -> int:
-    """What a refusal names, in bytes."""
+    """The minimum in bytes that an error names."""
     done = child(model, 1, **options)
     found = re.search(r"needs at least (\d+) MiB \(", done.stderr)
     assert found, done.stderr
@@ -122,15 +122,15 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def least(path):
-    """Nothing was packed for a refusal."""
+    """Nothing was packed for the error."""
     found = least_of(path)
     assert not packed_of(path, cache_folder()).exists()
     return found
 
 
 def test_no_budget_is_exceeded(path, least):
-    """Loading, packing for the first time, a prompt and tokens, from the least on; the tokens are
-    those of all in memory, and the page cache is no second copy."""
+    """Loading, packing for the first time, a prompt and tokens, from the minimum on; the tokens are
+    those of the resident model, and the page cache holds no second copy."""
     tokens = []
     for budget in (least, least + SIZE // 2, least + 2 * SIZE):
         told = answer(path, budget)
@@ -144,7 +144,7 @@ def test_no_budget_is_exceeded(path, least):
 
 @contextmanager
 def memory_group(limit: int) -> Iterator[Path]:
-    """What takes the processes of a memory cgroup with so many bytes."""
+    """A memory cgroup with a limit of this many bytes."""
     first = CGROUPS / "memory" if (CGROUPS / "memory").is_dir() else CGROUPS
     group = first / f"assay-{os.getpid()}"
     names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), ("memory.max",)
@@ -164,7 +164,7 @@ def memory_group(limit: int) -> Iterator[Path]:
 
 
 def test_with_the_system_watching(path, least):
-    """In a group that is killed beyond the budget and a margin; without a budget it is killed."""
+    """In a cgroup that is killed beyond the budget and a margin; without a budget it is killed."""
     budget = least + 40 * MIB
     with memory_group(budget + MARGIN) as group:
         assert answer(path, budget, group)["peak"] <= budget + MARGIN
@@ -173,8 +173,8 @@ def test_with_the_system_watching(path, least):
 
 @pytest.fixture
 def cold(tmp_path):
-    """A cache that has all but the code of what runs beside kernels, and the tokens of a model that
-    is in memory."""
+    """A cache with everything but the code that runs besides kernels, and the resident model's
+    tokens."""
     tokens = answer("story-f16", 2**30)["tokens"]  # and whatever it wants is certified by now
     folder = tmp_path / "cache"
     ignored = shutil.ignore_patterns("packed", *(f"{share.key[:32]}.share" for share in SERVICES))
@@ -183,7 +183,7 @@ def cold(tmp_path):
 
 
 def test_nothing_is_compiled_within_a_budget(cold):
-    """Not even with code to be made; so the least that was named when it was there will do."""
+    """Even if code has to be made; so the minimum named when it existed suffices."""
     budget = least_of("story-f16")
     cache, tokens = cold
     told = answer("story-f16", budget, cache=cache)
@@ -196,7 +196,8 @@ def test_nothing_is_compiled_within_a_budget(cold):
     ("model", "draft"), [("story-relu", None), ("story-f16", "story-draft-q8_0")]
 )
 def test_the_least_of_others(model, draft):
-    """Neurons, and a draft model, which is loaded first and counts: the least named will do."""
+    """For neurons, and with a draft model, which is loaded first and counts: the minimum named
+    suffices."""
     budget = least_of(model, draft=draft)
     told = answer(model, budget, draft=draft)
     assert told["compiled"] == []
@@ -205,7 +206,7 @@ def test_the_least_of_others(model, draft):
 
 
 def test_the_least_of_a_mixture(tmp_path):
-    """Experts that do not all fit: the least named will do."""
+    """For experts that do not all fit: the minimum named suffices."""
     small = SmallMixture(hidden=256, width=256, experts=32, blocks=4, format="F16")
     path = small.write(tmp_path / "small.gguf")
     budget = least_of(path)
@@ -217,7 +218,7 @@ def test_the_least_of_a_mixture(tmp_path):
 
 
 def test_what_is_kept_needs_no_child(monkeypatch):
-    """Nor does a child that cannot be started stop anything."""
+    """Nor does a child that cannot be started prevent anything."""
     kernel = find("rms_norm/cpu/generic")
     compile_apart([kernel])
     assert all(share.is_kept for share in (*SERVICES, *kernel.shares))

@@ -1,4 +1,4 @@
-"""Which neurons are in memory, against the plainest model there is: an OrderedDict a block."""
+"""The neuron window compared with the simplest model: an OrderedDict a block."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ TestNeuronWindow.settings = settings(stateful_step_count=30)
 
 
 def wanted(window: NeuronWindow, block: int, rows: Any, step: int) -> list[int]:
-    """Those of the neurons that must be read."""
+    """The neurons that must be read."""
     loads = np.zeros((window.neurons[block], 2), np.int32)
     rows = np.asarray(rows, np.int32)
     found = want(window.address, block, rows, len(rows), step, loads)
@@ -29,9 +29,9 @@ def in_memory(window: NeuronWindow, block: int) -> list[int]:
 
 @pytest.mark.parametrize("quota", [0, 1, 5, 14, 15, 60])
 def test_blocks_in_turn_read_no_more_than_they_must(quota):
-    """Blocks that want the same neurons again lack what has no slot. Who reads it takes the slots
-    of the block before, which is the last to be wanted again: blocks - 1 wants later. One list for
-    all would find nothing, and quotas alone not more than themselves."""
+    """Blocks that request the same neurons again miss only those without a slot. Misses take slots
+    of the previous block, which is needed last: blocks - 1 requests later. A single LRU list would
+    never hit, and quotas alone hit no more than their size."""
     blocks, active = 4, np.arange(0, 180, 3)
     capacity = quota * blocks + 180
     window = NeuronWindow([180] * blocks, [quota] * blocks, capacity)
@@ -49,8 +49,8 @@ def test_blocks_in_turn_read_no_more_than_they_must(quota):
 
 @pytest.mark.parametrize("neurons", [[7], [5, 5], [4, 9, 2]])
 def test_the_least_capacity_is_just_enough(neurons):
-    """With it, blocks that want all of their neurons in turn leave the others their quotas, and one
-    of them no slot more; a smaller pool is refused."""
+    """With it, blocks that request all of their neurons in turn leave the others their quotas, and
+    one of them no slot more; a smaller pool is refused."""
     quota, pinned = [n // 2 for n in neurons], [n // 4 for n in neurons]
     needed = slots_needed(neurons, quota, pinned)
     window, beyond = NeuronWindow(neurons, quota, needed), []
@@ -71,7 +71,7 @@ def test_the_least_capacity_is_just_enough(neurons):
 
 
 def test_pinning_too_much_changes_nothing():
-    """Neurons that do not fit, do not exist or are pinned are refused with one line."""
+    """Neurons that do not fit, do not exist or are pinned already are refused with one line."""
     window = NeuronWindow([6, 4], [1, 1], 8)
     assert window.pin(0, [4, 2])[:, 0].tolist() == [4, 2]
     before = [np.copy(array) for array in window.state]
@@ -87,7 +87,7 @@ def test_pinning_too_much_changes_nothing():
 
 
 def test_kernels_see_a_blocks_slots_as_they_change():
-    """A block's slots are one array for good, so a share's arguments may hold its address."""
+    """A block's slots stay one array, so a share's arguments may hold its address."""
     window = NeuronWindow([3, 5], [3, 5], 8)
     slots = window.slots_of(1)
     assert slots.dtype == np.int32
@@ -105,8 +105,8 @@ def want_in_turn(window, rows, loads):
 
 
 def test_a_want_allocates_nothing():
-    """A hundred of them, of which most take another block's slots, ask Numba's runtime for no more
-    memory than one."""
+    """A hundred requests, most of which take another block's slots, allocate no more from Numba's
+    runtime than one."""
     _nrt_python.memsys_enable_stats()
     rows = np.sort(
         np.random.default_rng(0).permuted(np.tile(np.arange(64), (100, 1)), axis=1)[:, :9]

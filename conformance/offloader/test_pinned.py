@@ -1,4 +1,4 @@
-"""Neurons that stay in memory for good: which ones, and what stands in their way."""
+"""Pinned neurons: which ones, and errors."""
 
 import errno
 import json
@@ -44,8 +44,9 @@ counted = st.lists(
 
 @given(counts=counted, spare=st.integers(0, 30))
 def test_those_that_beat_a_slot_of_the_window(counts, spare):
-    """One after the other, the most active first: each is more active than the rest of the slots
-    can be worth on average, and the rest can hold any one block; the next one is or cannot be."""
+    """Greedily, the most active first: each is more active than the average benefit of the
+    remaining slots, which can hold any one block; the next one is not, or would not leave that
+    room."""
     sizes = [len(block) for block in counts]
     capacity = max(sizes) + spare
     expected: list[list[int]] = [[] for _ in counts]
@@ -65,8 +66,8 @@ def test_those_that_beat_a_slot_of_the_window(counts, spare):
 
 
 def test_after_a_fault_they_are_there_still(tmp_path):
-    """What a failed read has left is let go; pinned neurons were read before, and nothing is read
-    to where they are."""
+    """Remains of a failed read are dropped; pinned neurons were read before, and are never
+    overwritten."""
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
     truth = truth_of(path, sparse="on")
@@ -83,7 +84,7 @@ def test_after_a_fault_they_are_there_still(tmp_path):
 
 
 def test_a_fault_while_they_are_read(tmp_path):
-    """At load, behind all other reads: one line."""
+    """At load, after all other reads: one line."""
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
     room, disk = wanted(path).all, Disk(healthy)

@@ -1,5 +1,5 @@
-"""An I/O pool's threads: asleep when there is nothing to do, gone when let go; an interrupt ends
-what waits, and no signal loses anything."""
+"""An I/O pool's threads: asleep when idle, gone after close; interrupts end waits, and signals lose
+nothing."""
 
 import ctypes
 import errno
@@ -42,7 +42,7 @@ def test_idle_readers_take_no_time(file, truth):
 
 
 def test_statistics(file):
-    """Reads, bytes and the time with a read on its way, not the time between or twice over."""
+    """Reads, bytes and the time with reads in flight, without gaps and overlaps."""
     begun = threading.Event()
 
     def late(offset, n_bytes):
@@ -75,7 +75,7 @@ def readers_alive():
 
 
 def test_closing_with_reads_on_their_way(file):
-    """Reads on their way are finished, others are not begun; then all threads are gone."""
+    """Reads in flight are finished, others are not started; then all threads are gone."""
     begun, gate = threading.Event(), threading.Event()
 
     def late(offset, n_bytes):
@@ -104,7 +104,7 @@ def test_closing_with_reads_on_their_way(file):
 
 @pytest.mark.parametrize("capacity", [1, 256])  # who posts sleeps, or who waits
 def test_closing_ends_waits(file, truth, capacity):
-    """A step on another thread is over when readers are closed, and so is a read."""
+    """Closing readers ends a step on another thread, and a read."""
     disk = Disk(slow(100_000))
     with Team(3) as team:
         readers = IOPool([file], 2, 3, 2, capacity, preadv=disk.address)
@@ -123,7 +123,7 @@ def test_closing_ends_waits(file, truth, capacity):
 
 
 def test_readers_that_are_dropped_leave_no_threads(file, truth):
-    """Forgotten without a close, used or not."""
+    """Garbage-collected without a close, used or not."""
     for i in range(20):
         readers = IOPool([file], 8)
         if i % 2:
@@ -159,7 +159,8 @@ for i in range(10):
 
 
 def test_a_forked_child_is_told_to_load_again(path):
-    """A pool does not survive fork: a plain error and a clean exit there, and here all goes on."""
+    """A pool does not survive fork: a plain error and a clean exit in the child, while the parent
+    continues."""
     done = run(sys.executable, "-W", "ignore", "-c", FORKED, path)
     assert done.returncode == 0, done.stderr
 
@@ -171,7 +172,7 @@ def test_a_program_may_end_without_closing(path):
 
 
 def test_no_semaphores(file, monkeypatch):
-    """A system that has none is told of in a line."""
+    """A system without them gives a one-line error."""
     real = ctypes.CDLL(None)
 
     class Without:
@@ -197,7 +198,7 @@ def test_no_semaphores(file, monkeypatch):
     ],
 )
 def test_impossible_sizes_are_refused(file, wrong, message):
-    """With the number that was asked for."""
+    """With the requested number."""
     with pytest.raises(ValueError, match=message):
         IOPool([file], **wrong)
 
@@ -229,7 +230,7 @@ def test_ctrl_c_ends_a_step(file, truth, capacity, n_threads):
 
 
 def test_ctrl_c_ends_a_read(file, truth):
-    """Buffers are the caller's again when the interrupt is raised: nothing is on its way."""
+    """When the interrupt is raised buffers belong to the caller again: nothing is in flight."""
     disk = Disk(slow(10_000))
     with IOPool([file], 2, preadv=disk.address) as readers:
         with sending(signal.SIGINT, 0.1), pytest.raises(KeyboardInterrupt):
@@ -240,7 +241,7 @@ def test_ctrl_c_ends_a_read(file, truth):
 
 
 def test_signals_that_raise_nothing(file, truth, came):
-    """A read goes on after them, and so does a patient step; another says that it was
+    """A read continues after them, and so does a patient step; another says that it was
     interrupted."""
     disk = Disk(slow(10_000))
     with IOPool([file], 2, preadv=disk.address) as readers, Team(1) as team:

@@ -1,4 +1,4 @@
-"""Which weights stay in memory, and how the others take turns in a ring."""
+"""Which weights stay in memory, and how the others share a ring buffer."""
 
 from itertools import islice
 
@@ -16,8 +16,8 @@ SIZES = st.lists(st.integers(1, 40 * PAGE), min_size=1, max_size=24).map(
 
 
 def take_turns(found: Ring, sizes: dict[str, int], steps: int) -> None:
-    """Steps in which everything is read as early as it may be: no byte that is still needed is
-    overwritten, and everything comes in its turn."""
+    """Steps in which everything is read as early as possible: no byte that is still needed is
+    overwritten, and everything arrives in time."""
     count = len(found.names)
     pages = {
         name: range(at, at + sizes[name], PAGE)
@@ -77,7 +77,7 @@ def test_residents_are_spread_evenly_and_fill_the_room(count, share):
 
 
 def test_what_is_too_large_for_the_ring_stays_where_that_is_cheaper():
-    """A vocabulary's matrix among those of blocks: a ring for it would cost more than it."""
+    """A vocabulary's matrix among blocks' ones: a ring for it would be larger than itself."""
     sizes = {**{f"w{i}": 8 * PAGE for i in range(20)}, "output": 100 * PAGE}
     found = divide(sizes, 150 * PAGE)
     assert "output" in found.resident

@@ -1,7 +1,7 @@
-"""Weights and neurons that come from disk while a step runs give the bits of weights in memory.
+"""Weights and neurons streamed from disk give the bits of weights in memory.
 
-The laws of models' bits (support/bit_laws.py) hold for streamed ones, and the least memory, all of
-it and whatever lies between give the same; so do neurons that are pinned, however they lie on disk.
+The laws of bit identity (support/bit_laws.py) hold for streamed models, and the minimum of memory,
+all of it and any budget between give the same; so do pinned neurons, in any layout on disk.
 """
 
 import time
@@ -69,8 +69,8 @@ EVERY, NONE = -1e30, 1e30
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """How a model is written; `skips` neurons, the most active of which are pinned if it `pins`;
-    or `routes` tokens to experts."""
+    """How a model is written; whether it `skips` neurons, the most active of which are pinned with
+    `pins`; or `routes` tokens to experts."""
 
     write: Callable[[Path], Path]
     skips: bool = False
@@ -149,7 +149,7 @@ def each(*names: str) -> pytest.MarkDecorator:
     scope="module",
 )
 def subject(request, tmp_path_factory):
-    """With the least memory, or half of what all takes more."""
+    """With the minimum of memory, or half of what all weights take in addition."""
     name, share = request.param
     path = MODELS[name].write(tmp_path_factory.mktemp("streamed") / "small.gguf")
     with streamed_subject(path, share, sparse="on" if MODELS[name].skips else "auto") as found:
@@ -165,9 +165,8 @@ def misses(model: Model) -> int:
 
 @each(*MODELS)
 def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
-    """From the least that works to all in memory, with one, two and three threads; twice, for the
-    second time finds what the first one left. As many neurons as may be are pinned, and they stay
-    where they are."""
+    """From the minimum to all in memory, with one, two and three threads; twice, since the second
+    run finds the first one's window. As many neurons as possible are pinned, and stay in place."""
     path = small.write(tmp_path / "small.gguf")
     truth = truth_of(path, sparse="on" if small.skips else "auto")
     wants, options, held = wanted(path), small.options(path), []
@@ -201,7 +200,7 @@ def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
 
 @each(*(DENSE if DEEP else AS_THEY_ARE), "experts, Q4_0")
 def test_packed_or_not(small, tmp_path):
-    """Kernels that take the file's own rows, which are kept on disk as they are."""
+    """For kernels that read the file's own rows, which stay on disk unpacked."""
     path = small.write(tmp_path / "small.gguf")
     truth = truth_of(path, variant="scalar")
     wants = wanted(path, variant="scalar")
@@ -212,8 +211,8 @@ def test_packed_or_not(small, tmp_path):
 
 @each(*NEURONS)
 def test_however_neurons_lie_on_disk(small, tmp_path):
-    """Side by side, each matrix by itself, and bundled in the model's own file; what statistics
-    say of a model holds for its bundled file."""
+    """Adjacent, each matrix by itself, and bundled in the model's own file; a model's statistics
+    are valid for its bundled file."""
     path, bundled = small.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
     options = small.options(path)
     bundled_of(path, bundled)
@@ -232,7 +231,7 @@ def test_however_neurons_lie_on_disk(small, tmp_path):
 @pytest.mark.parametrize("window", [0, 1, 3, None])
 @each("neurons, F16", "neurons, Q4_K and Q6_K", "neurons, opt")
 def test_any_window(small, window, tmp_path):
-    """However long unused neurons stay, where none can and where all could."""
+    """However long unused neurons stay, with room for none and for all."""
     path = small.write(tmp_path / "small.gguf")
     truth, wants = truth_of(path, sparse="on"), wanted(path)
     read = []
@@ -246,7 +245,7 @@ def test_any_window(small, window, tmp_path):
 @each(*(f"neurons, {name}" for name in SKIPPING))
 @pytest.mark.parametrize("union", [False, True], ids=["", "union"])
 def test_all_none_and_some(small, union, tmp_path):
-    """Thresholds that name all neurons or none, and others between steps."""
+    """Thresholds that predict all neurons or none, and changes between steps."""
     path = small.write(tmp_path / "small.gguf")
     least = wanted(path).least
     for first, second in ((EVERY, NONE), (NONE, 0.5), (0.0, EVERY)):
@@ -258,7 +257,7 @@ def test_all_none_and_some(small, union, tmp_path):
 
 
 def test_a_model_that_skips_nothing(tmp_path):
-    """Its matrices stream as wholes, out of bundles too."""
+    """Its matrices are streamed whole, out of bundles too."""
     path, bundled = TWO.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
     bundled_of(path, bundled)
     truth = truth_of(path, sparse="off")
@@ -269,7 +268,7 @@ def test_a_model_that_skips_nothing(tmp_path):
 
 
 def one_dense(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
-    """Up of the first block in a format that no sparse kernel has."""
+    """Up of the first block in a format without a sparse kernel."""
     name = "blk.0.ffn_up.weight"
     values = FORMATS["Q4_K"].dequantise(weights[name].data)
     return {**weights, name: Weight(FORMATS["Q6_K"].quantise(values), "Q6_K")}, norms
@@ -277,7 +276,7 @@ def one_dense(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
 
 @pytest.mark.parametrize("bundled", [False, True], ids=["", "bundled"])
 def test_blocks_that_run_dense_alone(bundled, tmp_path, monkeypatch):
-    """Their matrices stream as wholes beside other blocks' neurons."""
+    """Their matrices are streamed whole next to other blocks' neurons."""
     monkeypatch.setattr("engine.load.dense_where_faster", lambda config, *_: (config, []))
     path = tampered(TWO, one_dense).write(tmp_path / "small.gguf")
     with budgeted(path, 0, sparse="auto") as model:
@@ -296,7 +295,7 @@ def test_blocks_that_run_dense_alone(bundled, tmp_path, monkeypatch):
 
 
 def test_a_second_load_reads_what_the_first_packed(tmp_path):
-    """One file for a model at whatever budget, not written again."""
+    """One file for a model at any budget, not written again."""
     path = K_QUANTS.write(tmp_path / "small.gguf")
     wants = wanted(path)
     first = packed_of(path).stat()
@@ -322,7 +321,7 @@ def model(request, path):
 
 
 def test_a_decode_step_allocates_nothing(model):
-    """As with weights in memory: no array, and of Python's heap only what one call takes."""
+    """As with weights in memory: no array, and only a call's own objects on Python's heap."""
     _nrt_python.memsys_enable_stats()
     for i in range(4):
         model.step([3 + i], [i], [(0,)], [0])

@@ -1,7 +1,5 @@
-"""Wrong windows are noticed: those a hand might write, and every small change of the source.
-
-Here the source runs as plain Python, so that each takes a moment and no compiler.
-"""
+"""Wrong neuron windows are detected: planted bugs, and every mutant of the source. Here the source
+runs as plain Python, so that each takes a moment and no compiler."""
 
 import signal
 import tomllib
@@ -26,8 +24,8 @@ PLANTED = tomllib.loads(Path(__file__).with_name("wrong_windows.toml").read_text
 
 
 def interpreted(source: str) -> SimpleNamespace:
-    """The module as plain Python: calls take the window itself instead of its address, and give up
-    in the end."""
+    """The module as plain Python: calls take the window itself instead of its address, and are
+    limited in time."""
     names: dict[str, Any] = {"__name__": "interpreted_window"}
     exec(compile(source, "interpreted_window", "exec"), names)
     names |= {name: f.py_func for name, f in names.items() if hasattr(f, "py_func")}
@@ -50,7 +48,7 @@ def patient(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def giving_up() -> Iterator[None]:
-    """SIGPROF is an error."""
+    """SIGPROF raises an error."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError("this window goes round in circles")
@@ -63,7 +61,7 @@ def giving_up() -> Iterator[None]:
 
 
 def failure(source: str) -> Exception | None:
-    """How the window of this source fails the machine that the real one passes."""
+    """How a window of this source fails the state machine that the real one passes."""
 
     class Interpreted(AgainstDicts):
         tried = interpreted(source)
@@ -89,7 +87,7 @@ def failure(source: str) -> Exception | None:
 
 
 def test_the_source_as_it_is_passes():
-    """What rejects the others is the change, not that it runs as Python."""
+    """So the changes are what is rejected, not running as Python."""
     assert failure(SOURCE) is None
 
 
@@ -107,7 +105,7 @@ def test_wrong_windows_are_rejected(edits, record_property):
 
 @pytest.mark.exhaustive
 def test_every_small_change_is_noticed():
-    """Of the mutants of this source none passes."""
+    """No mutant of this source passes."""
     changed = list(mutants("kernels/cpu/runtime/neuron_window.py", SOURCE))
     assert len(changed) > 100
     survivors = [str(m) for m in changed if failure(m.source(SOURCE)) is None]

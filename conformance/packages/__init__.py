@@ -1,1 +1,1 @@
-"""Kernels and ops of other packages, and what judges them from outside."""
+"""Kernels and ops of other packages, and judging them from outside."""

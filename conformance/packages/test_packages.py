@@ -1,4 +1,4 @@
-"""What installed packages bring: listed, certified, served where asked for; refused in one line."""
+"""Kernels and ops of installed packages: listed, certified, used on request; errors in one line."""
 
 import json
 import re
@@ -19,10 +19,10 @@ from conformance.support.installed import (
 
 OURS = """
 from kernels.table import VARIANTS, EVERY, complaints, of_packages
-from reference.table import OPS, brought
+from reference.table import OPS, package_ops
 print(*complaints(), sep="\\n")
 assert {k.name for k in of_packages()} <= {"rms_norm/cpu/good"}, of_packages()
-assert not brought()[0] and "own" not in OPS
+assert not package_ops()[0] and "own" not in OPS
 """
 ROW = """
 from kernels.cpu.rms_norm import scalar
@@ -62,7 +62,7 @@ def example(tmp_path_factory):
 
 
 def row(op="rms_norm", variant="", format=None):
-    """The source of a package's kernel, by a share of ours."""
+    """The source of a package's kernel, made from a share of ours."""
     return ROW.format(op=op, variant=variant, format=format)
 
 
@@ -75,14 +75,14 @@ def with_wrong_sums(example, folder):
 
 
 def brought(folder, name, source, group="assay.kernels", entry=None, value="KERNEL"):
-    """A package of one module with one entry point."""
+    """Install a package of one module with one entry point."""
     module = name.replace("-", "_")
     entries = {group: {entry or name: f"{module}:{value}"}}
     return place(folder, name, {f"{module}.py": source}, entries)
 
 
 def test_the_example_is_listed_with_its_package(example):
-    """`assay ops` has its kernels and its op, with the package's name."""
+    """`assay ops` lists its kernels and its op, with the package's name."""
     done = program("ops", "--json", folders=(example,))
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
@@ -105,8 +105,8 @@ def test_the_example_is_certified(example):
 
 
 def test_the_example_is_judged_from_outside(example, tmp_path):
-    """In its repository `pytest --assay` tries what it brings, without a list; and of a copy that
-    sums wrongly it says which case fails. A file in C is judged by the example's op."""
+    """In its repository `pytest --assay` tries its kernels without a list; for a copy that sums
+    wrongly it names the failing case. A file in C is judged by the example's op."""
     shutil.copy(EXAMPLE / "pyproject.toml", tmp_path)
     command = (sys.executable, "-m", "pytest", "-q", "--assay")
     assay = place_assay(tmp_path / "assay")
@@ -123,7 +123,7 @@ def test_the_example_is_judged_from_outside(example, tmp_path):
 
 
 def test_the_example_serves_where_it_is_asked_for(example):
-    """Nodes are its kernel's with --variant, none is without, and the text is a story's."""
+    """Nodes run its kernel with --variant, none without, and the text is a story's."""
     asked = program("plan", "story", "--variant", "example", folders=(example,))
     assert asked.returncode == 0, asked.stderr
     assert "rms_norm/cpu/example" in asked.stdout
@@ -135,7 +135,7 @@ def test_the_example_serves_where_it_is_asked_for(example):
 
 
 def test_a_wrong_copy_of_the_example_is_refused(example, tmp_path):
-    """An edit of what its kernels sum is another kernel, whose trial fails and which never runs."""
+    """An edit of its sums makes another kernel, whose trial fails and which never runs."""
     wrong = with_wrong_sums(example, tmp_path)
     done = program("run", "story", "-p", "Once", "-n", 2, "--variant", "example", folders=(wrong,))
     assert done.returncode == 1
@@ -160,7 +160,7 @@ def test_a_certificate_binds_all_of_a_package(example, tmp_path):
 
 
 def test_an_edit_after_the_import_is_noticed(example, tmp_path):
-    """A process that runs what a file no longer says gives nobody a certificate."""
+    """A process that runs code no longer in the file certifies nothing."""
     copy = shutil.copytree(example, tmp_path / "copy")
     edit = f"open({str(copy / 'assay_example/sums.py')!r}, 'a').write('# edited')\n"
     text = KEY.replace("print(", f"find(sys.argv[1])\n{edit}print(")
@@ -169,7 +169,7 @@ def test_an_edit_after_the_import_is_noticed(example, tmp_path):
 
 
 def test_each_package_that_cannot_be_used_is_told_in_a_line(tmp_path):
-    """It is named; one that is right is there all the same, and so is all of ours."""
+    """It is named; others still work, and so do all of ours."""
     wrong = {
         "no-import": ("import nowhere_at_all\n", "cannot be imported: ModuleNotFoundError"),
         "ends": ("raise SystemExit(3)\n", "cannot be imported: SystemExit: 3"),
@@ -196,7 +196,7 @@ def test_each_package_that_cannot_be_used_is_told_in_a_line(tmp_path):
 
 
 def test_a_broken_package_is_named_where_its_variant_is_asked_for(tmp_path):
-    """The one line that ends the program says why the variant is not there."""
+    """The error line says why the variant is missing."""
     brought(tmp_path, "broken", "import nowhere_at_all\n")
     ask = ("run", "story", "-p", "Once", "-n", 1)
     done = program(*ask, "--variant", "broken", folders=(tmp_path,))
@@ -208,7 +208,7 @@ def test_a_broken_package_is_named_where_its_variant_is_asked_for(tmp_path):
 
 
 def test_no_package_is_imported_before_it_is_asked_for(tmp_path):
-    """Neither by a program that runs a model nor for a variant of ours."""
+    """Neither by running a model nor for a variant of ours."""
     seen = tmp_path / "imported"
     brought(tmp_path, "shy", f"open({str(seen)!r}, 'w').close()\n" + row("rms_norm", "shy"))
     for words in (

@@ -1,4 +1,4 @@
-"""Assay's plugin for pytest, in a fresh repository that has packages called as our rooms are."""
+"""Assay's pytest plugin, in a fresh repository with packages named like our rooms."""
 
 import json
 import re
@@ -86,7 +86,7 @@ def test_the_fixture_judges_functions_and_files(repository):
 
 
 def test_what_is_listed_is_judged_when_asked(repository):
-    """A test for each, which -k chooses from, and none without --assay; `numerics` are theirs."""
+    """One test for each, selectable by -k, and none without --assay; each has its `numerics`."""
     repository.makepyfile(test_none="")
     repository.makepyprojecttoml(LISTED.format(second="right"))
     assert repository.runpytest_subprocess().ret == pytest.ExitCode.NO_TESTS_COLLECTED
@@ -111,7 +111,7 @@ def test_what_is_listed_is_judged_when_asked(repository):
     ],
 )
 def test_a_table_that_says_nothing_is_refused_in_a_line(repository, text, words):
-    """As pytest refuses what it does not understand."""
+    """As pytest refuses invalid settings."""
     (repository.path / "pytest.ini").write_text("[pytest]\n")
     if text is not None:
         repository.makepyprojecttoml(text)
@@ -132,7 +132,7 @@ def test_a_kernel_that_cannot_be_asked_for_fails_with_the_programs_line(reposito
 
 
 def test_whoever_does_not_ask_loads_nothing(repository):
-    """pytest imports the plugin in every repository: it brings neither NumPy nor our rooms."""
+    """pytest imports the plugin in every repository: it loads neither NumPy nor our rooms."""
     assert output_of(LOADED, cwd=repository.path).splitlines()[-1] == "True"
     text = "import sys, json, pytest, tomllib, subprocess; known = set(sys.modules)\n"
     text += "import assay_pytest; print(json.dumps(sorted(set(sys.modules) - known)))"

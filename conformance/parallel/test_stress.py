@@ -1,7 +1,7 @@
-"""As many meetings at the barrier as hours of decoding have, with threads late at random.
+"""As many barriers as in hours of decoding, with threads late at random.
 
-Decoding meets some ten thousand times a second: an hour is 3.6e7 meetings. By default a few
-minutes' worth, with ASSAY_DEEP=1 some hours' worth.
+Decoding passes some ten thousand barriers a second: an hour is 3.6e7. By default a few minutes'
+worth, with ASSAY_DEEP=1 some hours' worth.
 """
 
 import os
@@ -29,7 +29,7 @@ SCALE = 30 if DEEP else 1
 
 @pytest.mark.parametrize("n_threads", MEETINGS)
 def test_nobody_is_early_or_lost(n_threads):
-    """Every thread comes to every meeting, and never to one before all have left the last."""
+    """Every thread reaches every barrier, and never one before all have left the last."""
     meetings, runs = Meetings(n_threads, unrest=500), SCALE * MEETINGS[n_threads] // LENGTH
     with Team(n_threads) as team:
         for _ in range(runs):
@@ -39,7 +39,8 @@ def test_nobody_is_early_or_lost(n_threads):
 
 @pytest.mark.parametrize("n_threads", [2, 3, 8])
 def test_programs_come_at_any_moment(n_threads):
-    """Programs are run by all, whether workers spin, yield, are about to park or are parked."""
+    """All threads run each program, whether workers spin, yield, are about to park or are
+    parked."""
     meetings, rng, runs = Meetings(n_threads, unrest=10), random.Random(1), 2000 * SCALE
     with Team(n_threads) as team:
         for _ in range(runs):
@@ -52,7 +53,7 @@ def test_programs_come_at_any_moment(n_threads):
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no interval timers")
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_interrupts_at_any_moment(n_threads):
-    """An exception from a signal's handler, wherever it strikes, leaves no program half run."""
+    """An exception from a signal handler, at any moment, leaves no program half run."""
 
     def ring(number, frame):
         raise KeyboardInterrupt
@@ -96,7 +97,7 @@ while time.monotonic() < end:
 
 @contextmanager
 def busy_cores(busy: Sequence[int] = CORES) -> Iterator[None]:
-    """This process keeps to two cores; on these another program runs without a pause."""
+    """This process is pinned to two cores; on these another program runs without a pause."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, CORES)
     with ExitStack() as stack:
@@ -122,8 +123,8 @@ def runs_a_second(team: Team, seconds: float = 0.5) -> float:
 @pytest.mark.skipif(len(CORES) < 2, reason="there is one core")
 @pytest.mark.parametrize("busy", [1, 2])
 def test_two_threads_do_not_collapse_beside_other_programs(busy):
-    """With programs on one or both of two cores a program of many short entries takes at most 1.6
-    times as long as on one thread beside them: who has a core does the other's parts."""
+    """With other programs on one or both of two cores a program of many short entries takes at most
+    1.6 times as long as on one thread next to them: a thread with a core does the other's parts."""
     with busy_cores(CORES[-busy:]), Team(1) as one, Team(2) as two:
         found = [(runs_a_second(one), runs_a_second(two)) for _ in range(5)]
     alone, together = np.median(found, axis=0)
@@ -144,7 +145,7 @@ def test_nobody_is_early_or_lost_beside_other_programs(n_threads):
 
 @pytest.mark.parametrize("n_threads", [2, 3, 8])
 def test_sleepers_are_woken(n_threads):
-    """Where all who wait sleep, nobody is early or lost, or sleeps on for as long as it may."""
+    """If all waiting threads sleep, none is early or lost, or sleeps for the maximum time."""
     meetings, runs = Meetings(n_threads, unrest=10), 20_000 // n_threads
     with Team(n_threads) as team:
         team.run(meetings.one)

@@ -1,5 +1,5 @@
-"""The team of threads: every share once, in order, and gone when let go; pinned to cores, and as
-many threads as this process may use cores."""
+"""The thread team: every share runs once, in order; threads are gone after close, pinned to cores,
+and at most as many as this process has cores."""
 
 import gc
 import os
@@ -24,7 +24,7 @@ def workers() -> int:
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
 def test_every_thread_visits_every_entry_once_and_in_order(n_threads):
-    """No share is left out, done twice, or begun before all have finished the one before."""
+    """No share is omitted, repeated, or begun before all have finished the one before."""
     seen = Visits(n_threads)
     with Team(n_threads) as team:
         for _ in range(30):
@@ -33,7 +33,7 @@ def test_every_thread_visits_every_entry_once_and_in_order(n_threads):
 
 
 def test_idle_workers_sleep_and_wake():
-    """Workers left alone cost no time, and the next program finds them all."""
+    """Idle workers take no CPU time, and the next program wakes them all."""
     seen = Visits(3)
     with Team(3) as team:
         for runs in (1, 2):
@@ -48,7 +48,7 @@ def test_idle_workers_sleep_and_wake():
 
 
 def test_one_program_at_a_time():
-    """Who wants to run a program while another runs is told so, and nothing of it is run."""
+    """Running a program while another runs is an error, and runs nothing."""
     out, seen = np.zeros(2), Visits(2)
     busy = Program([(long, pack_words(LONG, {"turns": 10**8, "out": out}))])
     with Team(2) as team:
@@ -73,7 +73,7 @@ def test_an_empty_program_does_nothing():
 
 
 def test_closing_ends_the_threads():
-    """After close no worker is left, closing again is nothing, and running says what happened."""
+    """After close no worker is left, closing again does nothing, and running is an error."""
     before = workers()
     team, seen = Team(3), Visits(3)
     assert workers() == before + 2
@@ -86,7 +86,7 @@ def test_closing_ends_the_threads():
 
 
 def test_teams_that_are_dropped_leave_no_threads():
-    """Forty teams forgotten without a close, run or not, are all gone afterwards."""
+    """Forty teams garbage-collected without a close, run or not, leave none."""
     before, seen = workers(), Visits(3)
     for i in range(40):
         team = Team(3)
@@ -122,14 +122,14 @@ seen.check(2)
 
 
 def test_a_forked_child_is_told_to_load_again():
-    """Threads do not survive fork: the child gets a plain error and exits, the parent goes on."""
+    """Threads do not survive fork: the child gets a plain error and exits, the parent continues."""
     done = run(sys.executable, "-W", "ignore", "-c", FORKED)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("n_threads", [0, -1, 257])
 def test_impossible_sizes_are_refused(n_threads):
-    """A team has 1 to 256 threads, and the message has the number that was asked for."""
+    """A team has 1 to 256 threads, and the message has the requested number."""
     with pytest.raises(ValueError, match=f"want 1 to 256, got {n_threads}"):
         Team(n_threads)
 
@@ -144,7 +144,7 @@ CORES = allowed_cores()
 
 
 def test_each_thread_has_a_core_of_its_own():
-    """Workers always; the caller while its program runs, as another thread sees it."""
+    """Workers always; the caller while its program runs, as seen from another thread."""
     before = os.sched_getaffinity(0)
     known = set(threading.enumerate())
     program = Program([(long, pack_words(LONG, {"turns": 10**8, "out": np.zeros(len(CORES))}))])
@@ -187,7 +187,7 @@ def test_more_threads_than_cores_are_refused():
 
 
 def test_systems_that_cannot_pin_say_so(monkeypatch):
-    """Where the system has no such call, asking for it is one plain error."""
+    """Without the system call, requesting it is one plain error."""
     monkeypatch.delattr(os, "sched_setaffinity")
     with pytest.raises(OSError, match="cannot keep a thread to a core"):
         Team(1, pinned=True)
@@ -214,7 +214,7 @@ QUOTAS = {
 
 @pytest.mark.parametrize(("own", "files", "expected"), QUOTAS.values(), ids=QUOTAS)
 def test_a_quota_of_control_groups_is_found(monkeypatch, tmp_path, own, files, expected):
-    """Of every group around this process, in either version of them; the least one counts."""
+    """Among all cgroups of this process, in either version; the smallest counts."""
     (tmp_path / "own").write_text(own)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def test_a_quota_of_control_groups_is_found(monkeypatch, tmp_path, own, files, e
 
 @pytest.mark.parametrize(("quota", "threads"), [(0.2, 1), (1.0, 1), (1.5, 2), (2.0, 2), (9, 4)])
 def test_threads_are_no_more_than_the_quota(monkeypatch, quota, threads):
-    """A part of a core is one; four cores stay four where the quota is larger."""
+    """A fraction of a core counts as one; a larger quota does not limit four cores."""
     psutil = pytest.importorskip("psutil")
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 4)
     monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 3])
@@ -235,6 +235,6 @@ def test_threads_are_no_more_than_the_quota(monkeypatch, quota, threads):
 
 
 def test_a_process_that_keeps_to_one_core_has_one_thread(monkeypatch):
-    """What affinity takes away does not count."""
+    """CPU affinity limits the number of threads."""
     monkeypatch.setattr(cores, "allowed_cores", lambda: [3])
     assert cores.physical_cores() == 1

@@ -1,4 +1,4 @@
-"""What goes wrong in a share reaches the caller, and an interrupt waits for the program's end."""
+"""Errors in a share reach the caller, and an interrupt is delayed to the program's end."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ class Failing:
 
 @pytest.fixture(autouse=True)
 def unheard(monkeypatch):
-    """Exceptions that nobody got."""
+    """Exceptions that reached no caller."""
     found = []
     monkeypatch.setattr(sys, "unraisablehook", found.append)
     return found
@@ -41,7 +41,7 @@ def unheard(monkeypatch):
 
 @each_thread
 def test_the_caller_gets_what_a_share_raises(n_threads, who, unheard):
-    """On whichever thread, as what it is; the rest of the program runs, and the team goes on."""
+    """On any thread, with its type; the rest of the program runs, and the team remains usable."""
     failing, seen = Failing(n_threads, who), Visits(n_threads)
     with Team(n_threads) as team:
         for times in (1, 2, 3):
@@ -65,7 +65,7 @@ def test_one_of_several_is_raised():
 
 
 def test_each_team_has_its_own(unheard):
-    """Two teams at once: what a share of one raises is nothing to the other."""
+    """Two teams at once: an exception in one's share does not affect the other."""
     failing, seen = Failing(2, 1), Visits(2)
     with Team(2) as good, Team(2) as bad:
         worker = threading.Thread(target=lambda: [good.run(seen.program) for _ in range(200)])
@@ -79,7 +79,7 @@ def test_each_team_has_its_own(unheard):
 
 
 def test_others_are_left_to_the_hook_that_was_there(unheard):
-    """A callback that is no share, and an object that fails to die, go where they always went."""
+    """Exceptions of other callbacks, and of destructors, go to the previous hook."""
 
     def raises(args, thread, n_threads):
         raise ValueError("not of the team")
@@ -131,13 +131,13 @@ print("went on")
 
 
 def test_ctrl_c_waits_for_the_program_and_no_longer():
-    """An interrupt in the middle of a long program is raised at its end, all threads done, and the
-    team is as good as new."""
+    """An interrupt in a long program is raised at its end, when all threads are done, and the team
+    remains usable."""
     assert output_of(INTERRUPTED).splitlines() == ["interrupted True True True", "went on"]
 
 
 class Interrupting:
-    """A worker's gate that lets signals through, while the caller is about to open it."""
+    """A worker's gate that lets signals through while the caller is about to open it."""
 
     def __init__(self, gate, signals):
         self.gate, self.signals = gate, signals
@@ -157,8 +157,8 @@ class Interrupting:
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_an_interrupt_while_workers_are_woken(signals):
-    """A program that some have begun is run to its end by all, once, before the interrupt goes
-    on. A second interrupt before that lets go, and the next run ends it first."""
+    """A program that some threads have started is completed by all, once, before the interrupt is
+    raised. A second interrupt before that returns at once, and the next run completes it first."""
     seen, other = Visits(3), Visits(3)
     with Team(3) as team:
         team.run(seen.program)
@@ -175,7 +175,7 @@ def test_an_interrupt_while_workers_are_woken(signals):
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
 def test_ctrl_c_ends_a_loop_of_programs():
-    """A signal that a worker receives is handled by the caller's next Python."""
+    """A signal delivered to a worker is handled by the caller's next Python code."""
     seen, deadline = Visits(2), time.monotonic() + 20
     others = set(threading.enumerate())
     with Team(2) as team:
@@ -191,7 +191,7 @@ def test_ctrl_c_ends_a_loop_of_programs():
 
 @pytest.mark.skipif(os.name != "posix", reason="no signals to ignore")
 def test_tests_heed_ctrl_c_where_they_are_started_with_it_ignored():
-    """As cron, nohup and `make test &` start them."""
+    """As when started by cron, nohup and `make test &`."""
     test = f"{__file__}::{test_ctrl_c_ends_a_loop_of_programs.__name__}"
     program = [*DEAF, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     done = run(*program, cwd=ROOT)

@@ -1,1 +1,1 @@
-"""What texts cost."""
+"""Perplexity, scores and divergence of texts."""

@@ -1,4 +1,4 @@
-"""Assay as a model of lm-evaluation-harness, asked live; without that package these are skipped."""
+"""Assay as a model of lm-evaluation-harness, live; skipped without that package."""
 
 import importlib
 import runpy
@@ -32,7 +32,7 @@ def _harness(lm_eval, story):
 
 
 def test_without_the_package(monkeypatch):
-    """Whoever asks for it is told what to install."""
+    """The error says what to install."""
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
     monkeypatch.delitem(sys.modules, "engine.harness", raising=False)
@@ -47,7 +47,7 @@ def asked(*given):
 
 
 def test_borders_are_the_harness_own(harness, story):
-    """Pairs are tokenized as the package does, also where a token lies across the border."""
+    """Pairs are tokenized as by the package, also where a token crosses the border."""
     seen = []
     harness._loglikelihood_tokens = lambda pairs, **_: seen.extend(pairs)
     harness.loglikelihood(asked(*BORDERS), disable_tqdm=True)
@@ -63,7 +63,7 @@ def test_the_harness_hears_the_engines_scores(harness, story):
 
 @pytest.mark.usefixtures("lm_eval")
 def test_long_texts_roll(story):
-    """Each token of a text is foretold once, from as many before it as the context holds."""
+    """Each token of a text is predicted once, from as many before it as the context holds."""
     from engine.harness import AssayLM
 
     text = "The dog ran to the park. " * 5
@@ -80,7 +80,7 @@ def test_long_texts_roll(story):
 
 
 def test_answers_until(harness, story):
-    """Answers end before a text of `until`; they are those of the engine, in the order asked."""
+    """Answers end before a string of `until`; they are the engine's, in the order of requests."""
     given = [(PROMPT, {"until": ["."], "max_gen_toks": 12}), ("The dog", {"max_gen_toks": 5})]
     answers = harness.generate_until(asked(*given), disable_tqdm=True)
     first = story.generate(PROMPT, SamplingParams(max_tokens=12, temperature=0, stop="."))
@@ -92,8 +92,8 @@ def test_answers_until(harness, story):
 
 @pytest.mark.usefixtures("harness")
 def test_a_task_runs(lm_eval, tmp_path, monkeypatch):
-    """The package's own evaluator, on a task of local data, names the model from its registry and
-    finds the answer whose score is best."""
+    """The package's own evaluator, on a task of local data, gets the model from its registry and
+    finds the answers of the best scores."""
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     rows = tmp_path / "rows.jsonl"

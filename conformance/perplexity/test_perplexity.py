@@ -1,4 +1,5 @@
-"""Perplexity against a direct computation, bases and what they are compared by, and bad input."""
+"""Perplexity compared with a direct computation, base files and comparisons with them, and bad
+input."""
 
 import json
 import math
@@ -59,7 +60,7 @@ def tally(engine: Engine, text: Text, base: LogitsFile | None = None) -> Tally:
 
 
 def keep(engine: Engine, text: Text, path: Path) -> Tally:
-    """Read a text and write a base."""
+    """Read a text and write a base file."""
     scorer, found, vocab = Scorer(engine), Tally(), engine.model.config.vocab
     with writing(path, text, vocab) as writer:
         for passage in text.passages():
@@ -70,7 +71,8 @@ def keep(engine: Engine, text: Text, path: Path) -> Tally:
 
 
 def direct(engine: Engine, text: Text) -> tuple[list[float], float]:
-    """-ln p of every token that counts, by the logits in float64; and how far a kernel may be."""
+    """-ln p of every token that counts, from the logits in float64; and the bound on a kernel's
+    error."""
     nll, worst = [], 0.0
     for chunk in text.chunks.tolist():
         tokens = [engine.tokenizer.bos_id, *chunk[1:]]
@@ -86,7 +88,7 @@ def direct(engine: Engine, text: Text) -> tuple[list[float], float]:
 
 
 def test_perplexity_is_that_of_the_engine_s_logits(story, text):
-    """Each token of a chunk's second half costs what the logits before it say, in float64."""
+    """For each token of a chunk's second half, from the logits before it, in float64."""
     expected, error = direct(story, text)
     found = tally(story, text)
     assert found.nll == pytest.approx(expected, abs=error)
@@ -97,13 +99,13 @@ def test_perplexity_is_that_of_the_engine_s_logits(story, text):
 
 
 def test_steps_of_any_size_give_the_same_bits(story, text):
-    """However few tokens a step takes and gives logits for, no bit of the scores changes."""
+    """For any number of tokens and logits in a step."""
     with Engine.load("story", threads=1, context=CONTEXT, batch=23, outputs=5) as narrow:
         assert tally(narrow, text).nll.tobytes() == tally(story, text).nll.tobytes()
 
 
 def test_a_text_is_cut_as_llama_cpp_cuts_it():
-    """Chunks stand side by side, what is left over is dropped, BOS takes the place of a token."""
+    """Chunks do not overlap, the rest is dropped, and BOS replaces a chunk's first token."""
     text = cut(range(100, 126), 8, 1)
     assert text.chunks.tolist() == [list(range(b, b + 8)) for b in (100, 108, 116)]
     passages = list(text.passages())
@@ -113,7 +115,7 @@ def test_a_text_is_cut_as_llama_cpp_cuts_it():
 
 
 def test_passages_count_from_where_they_say(story):
-    """Of a passage that counts from its first token all but that token are scored."""
+    """If a passage counts from its first token, all but that token are scored."""
     tokens = [0, 639, 640, 286, 260]
     assert len(Scorer(story).read(Passage(tokens)).nll) == 4
     assert len(Scorer(story).read(Passage(tokens, 3)).nll) == 1
@@ -134,7 +136,7 @@ def test_the_standard_error_is_llama_cpp_s():
 
 
 def test_percentiles_lie_on_lines_between_samples():
-    """0 to 100 in steps of 10: a twentieth of the way down is 5."""
+    """0 to 100 in steps of 10: the 5th percentile is 5."""
     found = percentiles(np.arange(0.0, 101.0, 10.0), (0.99, 0.5, 0.05))
     assert found == {"maximum": 100, "99%": pytest.approx(99), "50%": 50, "5%": 5, "minimum": 0}
 
@@ -166,7 +168,7 @@ def test_a_ratio_s_error_is_that_of_pairs(story, text, tmp_path):
 
 
 def test_a_model_is_its_own_base(story, text, tmp_path):
-    """Against itself nothing is lost but the rounding to 16 bits."""
+    """The divergence from itself is that of rounding to 16 bits."""
     kept = keep(story, text, tmp_path / "base")
     with LogitsFile(tmp_path / "base") as base:
         found = tally(story, text, base)
@@ -226,7 +228,7 @@ def test_a_base_is_laid_out_as_llama_cpp_s(tmp_path, vocab):
 
 
 def test_what_was_not_finished_is_not_there(tmp_path):
-    """An error while a base is written leaves an older one, and nothing else."""
+    """An error while a base is written leaves the previous one, and no other file."""
     path = tmp_path / "base"
     path.write_bytes(b"older")
     with pytest.raises(RuntimeError), writing(path, cut(range(16), 8, None), 4):
@@ -292,7 +294,7 @@ def test_bad_bases(inside, text, tmp_path):
 
 
 def test_a_base_cannot_be_written_anywhere(inside, tmp_path):
-    """Where there is no place for it is said before any work is done."""
+    """A path that cannot be written is reported before any work."""
     nowhere = tmp_path / "none" / "base"
     line = fault(inside("perplexity", "story", HELD_OUT, "--save-logits", nowhere))
     assert "cannot be written" in line

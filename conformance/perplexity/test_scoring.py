@@ -1,4 +1,4 @@
-"""What continuations cost, against the formula on the engine's logits."""
+"""Scores of continuations, compared with the formula on the engine's logits."""
 
 import math
 
@@ -23,7 +23,7 @@ CONTINUATIONS = (" a little girl", " a", " dog", " three bears and a very long d
 
 
 def parted(story, prompt, continuation):
-    """The pair's tokens where no token lies across the border."""
+    """The pair's tokens if no token crosses the border."""
     own, whole = story.encode(prompt), story.encode(prompt + continuation)
     assert whole[: len(own)] == own
     return own, whole[len(own) :]
@@ -31,7 +31,7 @@ def parted(story, prompt, continuation):
 
 @pytest.mark.parametrize("continuation", CONTINUATIONS)
 def test_scores_are_the_logits_log_probabilities(story, continuation):
-    """Each token's is that of the formula on the engine's logits, within the op's bound."""
+    """Each token's is the formula's on the engine's logits, within the op's bound."""
     own, wanted = parted(story, PROMPT, continuation)
     rows = story.logits(own + wanted)[len(own) - 1 : -1]
     score = story.score(PROMPT, continuation)
@@ -45,7 +45,7 @@ def test_scores_are_the_logits_log_probabilities(story, continuation):
 
 @pytest.mark.parametrize(("prompt", "continuation"), BORDERS)
 def test_borders(story, prompt, continuation):
-    """Spaces at the border are the continuation's, and so is what tokens of the whole are behind as
+    """Spaces at the border belong to the continuation, which is the whole text's tokens after as
     many as the prompt has alone."""
     own, wanted = tokenize_pair(story.tokenizer, prompt, continuation)
     assert [story.tokenizer.piece(token) for token in wanted] == BORDERS[prompt, continuation]
@@ -54,8 +54,8 @@ def test_borders(story, prompt, continuation):
 
 
 def test_what_greedy_says_is_greedy(story):
-    """The text that the engine writes at temperature 0 is greedy, with the same log-probabilities
-    to the last bit; with another last token it is not."""
+    """Text generated at temperature 0 is reported as greedy, with the same bits of
+    log-probabilities; with another last token it is not."""
     tokens = story.encode(PROMPT)
     written = story.generate(tokens, SamplingParams(max_tokens=9, temperature=0, logprobs=0))
     said = list(written.outputs[0].token_ids)
@@ -66,7 +66,7 @@ def test_what_greedy_says_is_greedy(story):
 
 
 def test_company_order_and_chunks_change_no_bit(story):
-    """A list's scores are those of each alone, whatever the order, batch and outputs of a step."""
+    """A list's scores are those of each alone, for any order, batch and outputs of a step."""
     alone = [story.score(PROMPT, continuation) for continuation in CONTINUATIONS]
     assert story.score(PROMPT, CONTINUATIONS) == alone
     assert story.score([PROMPT] * 4, CONTINUATIONS[::-1]) == alone[::-1]
@@ -75,7 +75,7 @@ def test_company_order_and_chunks_change_no_bit(story):
 
 
 def test_what_continuations_share_is_evaluated_once(story):
-    """Of a prompt with many continuations its own tokens are read once."""
+    """A prompt with many continuations is evaluated once."""
     pairs = [parted(story, PROMPT, continuation) for continuation in CONTINUATIONS]
     story.reset()
     story.score(PROMPT, CONTINUATIONS)
@@ -101,7 +101,7 @@ def test_bad_pairs(story, prompt, continuation, wrong):
 
 
 def test_a_score_can_be_gone_on_from(story):
-    """What the cache holds afterwards is what a generation expects of it."""
+    """The cache is left in a state that a generation can use."""
     params = SamplingParams(max_tokens=8, temperature=0)
     expected = story.generate(PROMPT, params).text
     story.score(PROMPT, CONTINUATIONS)

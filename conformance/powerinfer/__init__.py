@@ -1,1 +1,1 @@
-"""Sparse models: statistics, placement, and what runs them."""
+"""Sparse models: statistics, neuron placement, and sparse execution."""

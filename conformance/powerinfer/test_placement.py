@@ -1,4 +1,4 @@
-"""Placing a model's neurons: what comes first, what is kept beside the model, what is refused."""
+"""Neuron placement: order, files next to the model, and errors."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def looked(model: Path, budget: int, activations: Activations | None, **options:
 
 
 def test_loading_order(model):
-    """By level, in a level by block: what upstream's queue would hold; cut at what does not fit."""
+    """By level, within a level by block: as in upstream's queue; cut off at the budget."""
     per_block = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")
     wanted = [f"blk.{i}.{name}.weight" for i in range(3) for name in per_block]
     wanted += [f"blk.{i}.{name}.weight" for i in range(3) for name in ("fc1", "fc2")]
@@ -102,7 +102,7 @@ def test_loading_order(model):
     ],
 )
 def test_bytes_of_a_neuron(tmp_path, sparse, neuron):
-    """A row of each matrix that is there, in its own format; tied embeddings are copied."""
+    """A row of each existing matrix, in its own format; tied embeddings are copied."""
     with GGUFFile(sparse.write(tmp_path / "m.gguf")) as file:
         sizes = parts(file)
     assert sizes.neuron == (neuron,) * 3
@@ -125,8 +125,8 @@ def test_a_budget_below_the_dense_part(model):
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-6, 1.0]), st.integers(0, 3))
 def test_placements_fit(tmp_path_factory, budget, synchronisation, seed):
-    """The budget holds all that is on the GPU; the neurons there are each block's most active; no
-    larger budget covers less where nothing else is paid."""
+    """The GPU's neurons fit the budget and are each block's most active; no larger budget gains
+    less if splitting costs nothing."""
     path = tmp_path_factory.getbasetemp() / "fits.gguf"
     mixed = (("F16", "F16", "F16"), ("Q8_0", "Q8_0", "F16"))
     sparse = replace(SPARSE, rows=mixed, seed=seed)
@@ -159,7 +159,7 @@ def saved(placement: Placement, activations: Activations) -> int:
 
 
 def test_everything_fits(model):
-    """Then no layer is on both sides and nothing is paid; a note says what was assumed."""
+    """Then no layer is split and there is no cost; a note says what was assumed."""
     unknown = replace(SPARSE.activations(), tokens=0)
     with GGUFFile(model) as file:
         placement = place(file, unknown, GIB, speeds=Speeds(synchronisation=9.0))
@@ -248,7 +248,7 @@ def test_shapes_and_numbers_refused(tmp_path, model):
     [("1000\n24000\n", 744 << 20), ("100\n", 0), ("[N/A]\n", None), ("", None), (None, None)],
 )
 def test_what_is_free(tmp_path, monkeypatch, said, wanted):
-    """The first GPU's free memory less 256 MiB; with none, a budget has to be named."""
+    """The first GPU's free memory minus 256 MiB; without one, a budget is required."""
     monkeypatch.setenv("PATH", f"{tmp_path}")
     if said is not None:
         program = tmp_path / "nvidia-smi"
@@ -269,7 +269,7 @@ def test_what_is_free(tmp_path, monkeypatch, said, wanted):
     st.integers(0, 2**63),
 )
 def test_index_read_back(tmp_path_factory, blocks, capacity):
-    """All of it, as PowerInfer's loader looks for it: pairs of tensors in the blocks' order."""
+    """Completely, and as PowerInfer's loader expects: pairs of tensors in the blocks' order."""
     path = tmp_path_factory.getbasetemp() / "m.gguf.generated.gpuidx"
     gpu_idx = tuple(np.array(block, np.int32) for block in blocks)
     gpu_index.write(path, GpuIndex(gpu_idx, capacity, {"model": "abc"}))
@@ -288,7 +288,7 @@ def test_index_read_back(tmp_path_factory, blocks, capacity):
 
 
 def by_upstream(path: Path, gpu_idx: list[np.ndarray], capacity: int) -> None:
-    """As PowerInfer's exporter writes it: by the gguf package, then another magic."""
+    """As PowerInfer's exporter writes it: by the gguf package, with another magic."""
     writer = gguf.GGUFWriter(path, "generic.gpu_index")
     for i, idx in enumerate(gpu_idx):
         writer.add_tensor(f"blk.{i}.gpu_idx", idx.astype(np.int32))
@@ -317,7 +317,7 @@ def test_kept_and_used_again(model):
 
 
 def test_disabled(model):
-    """No neuron on the GPU, whatever is kept, and nothing is read, written or wanted."""
+    """No neuron on the GPU, whatever is stored, and nothing is read, written or required."""
     path_of(model).write_bytes(b"nonsense")
     found = looked(model, GIB, None, disable=True)
     assert found.state == "ignored"
@@ -328,7 +328,7 @@ def test_disabled(model):
 
 @pytest.mark.parametrize("what", ["model", "statistics", "budget", "cache", "solver", "norms"])
 def test_made_anew_when_something_changed(model, what):
-    """A line says what."""
+    """A line says what changed."""
     budget, activations = dense_bytes(model) + 700 * NEURON, SPARSE.activations()
     looked(model, budget, activations)
     context, speeds = 0, FREE_SYNC
@@ -355,7 +355,7 @@ def test_made_anew_when_something_changed(model, what):
 
 
 def test_powerinfers_own_is_used_where_it_fits(model):
-    """By its shape, the bytes it was made for, and those that it really needs."""
+    """Checked by its shape, its budget, and its real memory."""
     path, rng = path_of(model), np.random.default_rng(0)
     gpu_idx = [rng.integers(0, 2, 600) for _ in range(2)] + [np.zeros(600, int)]
     many = sum(int(idx.sum()) for idx in gpu_idx)
@@ -464,7 +464,7 @@ def test_command_finds_powerinfers_folder(inside, model):
 
 
 def test_command_refuses(inside, tmp_path, model, monkeypatch):
-    """In a line what is missing, and what could not be kept."""
+    """One line says what is missing, or what could not be stored."""
     no_index = fault(inside("place", model, "--vram-budget", "1"))
     assert "there is no index; to make one, name statistics" in no_index
     monkeypatch.setattr(budgets, "QUERY", ("no such program",))

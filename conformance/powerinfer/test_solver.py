@@ -1,4 +1,4 @@
-"""Groups of neurons within a budget: no answer is worth more, and none takes more."""
+"""Groups of neurons within a budget: the solver's answers are optimal and fit."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from engine.placement.solver import GROUP, Layer, densest, grouped, searched, so
 
 @st.composite
 def layer(draw: st.DrawFn, neuron_bytes: tuple[int, ...], ragged: bool) -> Layer:
-    """Of 1 to 3 groups, the last perhaps not whole, counts up to 9 so that there are ties."""
+    """1 to 3 groups, the last possibly partial, with counts up to 9 so that there are ties."""
     whole = draw(st.integers(0, 2))
     rest = draw(st.sampled_from([1, 100, GROUP]) if ragged else st.just(GROUP))
     levels = draw(st.lists(st.integers(0, 9), min_size=whole + 1, max_size=whole + 1))
@@ -26,7 +26,7 @@ def layers(neuron_bytes: tuple[int, ...], ragged: bool) -> st.SearchStrategy[lis
 
 
 def worth(layers: Sequence[Layer], groups: Sequence[int], cost: float) -> float:
-    """Written out: what groups save, less the cost of each layer that is on both sides."""
+    """The objective, directly: what groups save, minus the cost of each split layer."""
     return sum(
         float(layer.saves[:many].sum()) - cost * (0 < many < len(layer.saves))
         for layer, many in zip(layers, groups, strict=True)
@@ -38,7 +38,7 @@ def taken(layers: Sequence[Layer], groups: Sequence[int]) -> int:
 
 
 def best(layers: Sequence[Layer], capacity: int, cost: float) -> float:
-    """Of all answers that fit."""
+    """The best answer that fits, by brute force."""
     every = itertools.product(*(range(len(layer.sizes) + 1) for layer in layers))
     return max(worth(layers, g, cost) for g in every if taken(layers, g) <= capacity)
 
@@ -67,7 +67,7 @@ def test_greedy_is_the_search_where_nothing_is_paid(layers, share):
 
 
 def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch):
-    """Its answer fits, and the best one is worth no more than it and the gap."""
+    """Its answer fits, and the best one is worth at most its value plus the gap."""
     rng = np.random.default_rng(5)
     hard = [
         grouped(rng.integers(0, 1000, 20 * GROUP + 7 * i), 1000 + 37 * i, 1.0) for i in range(12)

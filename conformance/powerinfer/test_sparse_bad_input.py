@@ -1,5 +1,5 @@
-"""Sparse files that are not what they should be, and wishes that a file cannot meet: one plain line
-each, and nothing half-loaded stays open."""
+"""Invalid sparse files, and options that a file cannot satisfy: one plain line each, and nothing
+half-loaded stays open."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def of(name: str, rows: int, elements: int, form: str = "F32") -> dict[str, Weig
 
 
 def refusal(path: Path, **options: Any) -> str:
-    """The one line, with what the file and the process hold open as it was before."""
+    """The error line; the file and the process have no more open than before."""
     held = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
     with pytest.raises((ModelError, GGUFError)) as caught:
         Engine.load(path, threads=1, context=32, **options)
@@ -70,7 +70,7 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("change", "words"), FILES.values(), ids=FILES.keys())
 def test_tampered_files(change, words, tmp_path):
-    """Whether neurons shall be skipped where it pays or in every block."""
+    """Whether neurons are skipped where it pays or in every block."""
     path = tampered(SMALL, change).write(tmp_path / "tampered.gguf")
     for mode in ("auto", "on"):
         assert refusal(path, sparse=mode) == words
@@ -78,7 +78,7 @@ def test_tampered_files(change, words, tmp_path):
 
 @pytest.mark.parametrize("magic", ["PWRI", "GGUF"])
 def test_no_predictors_at_all(magic, tmp_path):
-    """What promises them is refused; a plain file is refused where it shall be sparse."""
+    """A file with a sparse magic is refused; so is a plain file if sparsity is required."""
     path = replace(SMALL, ranks=(), magic=magic).write(tmp_path / "small.gguf")
     words = "tensor blk.0.fc1.weight (a predictor) is missing"
     assert refusal(path, sparse="on") == words
@@ -87,7 +87,7 @@ def test_no_predictors_at_all(magic, tmp_path):
 
 
 def test_a_rank_of_no_whole_blocks(tmp_path):
-    """48 elements are no row of Q4_0, whatever the header claims."""
+    """48 elements are not a row of Q4_0, whatever the header claims."""
     path = replace(SMALL, predictor="Q4_0", ranks=(64, 64)).write(tmp_path / "small.gguf")
     data = path.read_bytes()
     name = b"blk.0.fc2.weight"
@@ -100,7 +100,7 @@ def test_a_rank_of_no_whole_blocks(tmp_path):
 
 
 def test_formats_that_do_not_run_sparse(tmp_path):
-    """Those that do are named; left to itself the engine runs the block dense and says so."""
+    """They are named; in automatic mode the engine runs the block dense with a note."""
     change = of("blk.1.ffn_gate.weight", 96, 64, "Q5_0")
     path = tampered(SMALL, change).write(tmp_path / "small.gguf")
     line = refusal(path, sparse="on")
@@ -137,7 +137,7 @@ COMMANDS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_options_reach_the_engine(inside, command, tmp_path, monkeypatch):
-    """Of every command that runs a model; the threshold by PowerInfer's variable, too."""
+    """In every command that runs a model; the threshold also by PowerInfer's variable."""
     path = SMALL.write(tmp_path / "small.gguf")
     text = tmp_path / "text.txt"
     text.write_text(TEXT)

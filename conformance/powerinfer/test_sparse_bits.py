@@ -1,4 +1,4 @@
-"""The same answer every way, of sparse models: the tests of dense ones, masks of each token."""
+"""Bit identity of sparse models with each token's own masks: the tests of dense ones."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""Sparse feed-forward networks in the engine: their logits are the formula's, and all neurons
-active, none active and the choices of "auto" give what each has to give, bit for bit.
+"""Sparse feed-forward networks in the engine: logits equal the formula's, and all neurons active,
+none active and the choices of "auto" have exact results, bit for bit.
 
-The bound is test_step's: trials of the reference in which every op errs by all that its own bound
-allows. A trial's predictors err as well, and so do the neurons that they name.
+The bound is test_step's: trials of the reference with every op perturbed by its bound. A trial's
+predictors are perturbed as well, and so are the neurons that they predict.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ NONE = float("inf")
 
 @pytest.fixture(autouse=True)
 def no_overhead(monkeypatch):
-    """What is fixed of skipping neurons costs nothing, as beside networks larger than these."""
+    """Skipping neurons has no fixed cost, as next to larger networks."""
     monkeypatch.setattr(sparsity, "SKIP_OVERHEAD", 0)
 
 
@@ -96,7 +96,7 @@ def ops_of(model: Model, block: int) -> set[str]:
 @each_model
 @pytest.mark.parametrize("kind", ["each its own", "union", "dense"])
 def test_logits_are_the_formula_s(small, kind, tmp_path):
-    """By masks of each token and of them all, and with every neuron."""
+    """With masks of each token and with their union, and with every neuron."""
     runs = {"each its own": Neurons(0.0), "union": Neurons(0.0, True), "dense": Neurons(None)}[kind]
     small = replace(small, runs=runs)
     tokens = prompt(small)
@@ -108,7 +108,7 @@ def test_logits_are_the_formula_s(small, kind, tmp_path):
 
 
 def test_masks_are_worth_a_test():
-    """Of every model each block has neurons of all kinds: for some tokens, for none, for all."""
+    """In every model each block has neurons active for some tokens, for none, for all."""
     for small in SMALL_MODELS.values():
         for mask in masks_of(small, prompt(small))["masks"]:
             each = mask.mean(axis=0)
@@ -143,7 +143,7 @@ def test_bound_rejects_other_masks(spoilt):
     ],
 )
 def test_bound_rejects_other_formulas(name, wrong):
-    """A predictor without its relu, a gate without it, neurons that run though none named them."""
+    """A predictor without its ReLU, a gate without it, inactive neurons that run."""
     small, tokens = FLOATS, prompt(FLOATS)
     truth = exact(small, tokens)
     most, _ = furthest(small, tokens, "F32")
@@ -170,7 +170,7 @@ def test_every_neuron_active_is_dense(small, union, tmp_path):
 
 
 def without_down(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
-    """What comes out of the neurons is nothing."""
+    """The neurons' outputs are zero."""
     zeros = {
         name: replace(weight, data=np.zeros_like(weight.data))
         for name, weight in weights.items()
@@ -194,7 +194,7 @@ def test_no_neuron_active_adds_nothing(small, tmp_path):
 
 
 def test_threshold_of_the_file_and_another(tmp_path):
-    """A file without a threshold has 0; one that is asked for takes the place of the file's."""
+    """A file without a threshold has 0; an option overrides the file's."""
     tokens = prompt(FLOATS)
 
     def told(in_file: float | None, **options: Any) -> bytes:
@@ -210,7 +210,7 @@ def test_threshold_of_the_file_and_another(tmp_path):
 
 
 def test_threshold_moved_between_steps(tmp_path):
-    """Gives what a load with that threshold gives; without a sparse block there is none to move."""
+    """Gives what a load with that threshold gives; without a sparse block it is an error."""
     path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
     found = []
     for threshold in (0.5, 0.0, NONE):
@@ -228,7 +228,7 @@ def test_threshold_moved_between_steps(tmp_path):
 
 
 def test_without_predictors(tmp_path):
-    """A plain file with ffn_down_t alone is dense, its gate relu."""
+    """A plain file with only ffn_down_t is dense, with a ReLU gate."""
     small = replace(FLOATS, ranks=(), magic="GGUF", runs=Neurons(None))
     tokens = prompt(small)
     with loaded(FLOATS.write(tmp_path / "with.gguf"), sparse="off") as model:
@@ -259,8 +259,8 @@ BY_HAND = replace(FLOATS, shares=(1, 0.1))  # where all neurons of block 0 are n
 
 @pytest.mark.parametrize("format", ["F32", "Q8_0"])
 def test_auto_is_the_choice_by_hand(format, tmp_path):
-    """A block whose predictor names most neurons runs dense, the other one sparse; a note says it
-    once."""
+    """A block whose predictor predicts most neurons runs dense, the other one sparse; a note says
+    it once."""
     uneven, by_hand = (replace(s, format=format) for s in (UNEVEN, BY_HAND))
     tokens = prompt(uneven)
     with loaded(uneven.write(tmp_path / "uneven.gguf"), sparse="auto") as model:
@@ -280,7 +280,7 @@ def test_auto_is_the_choice_by_hand(format, tmp_path):
 
 @pytest.mark.parametrize(("threshold", "like"), [(EVERY, "off"), (NONE, "on")])
 def test_auto_of_all_blocks(threshold, like, tmp_path):
-    """All run dense and nothing of the predictors is left, or all run sparse without a note."""
+    """All run dense without any predictors in memory, or all run sparse without a note."""
     path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
     with loaded(path, sparse="auto", threshold=threshold) as model:
         assert (model.config.sparsity is None) == (like == "off")
@@ -294,7 +294,8 @@ def test_auto_of_all_blocks(threshold, like, tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_auto_does_not_depend_on_the_batch(batch, tmp_path):
-    """Blocks of which some tokens need more than pays and others less are judged by as many."""
+    """Blocks in which some tokens need more than pays and others less have the same choice in any
+    batch."""
     small = replace(FLOATS, shares=(0.42, 0.37))
     path = small.write(tmp_path / "small.gguf")
     chosen = []
@@ -306,7 +307,7 @@ def test_auto_does_not_depend_on_the_batch(batch, tmp_path):
 
 
 def test_small_networks_run_dense(tmp_path, monkeypatch):
-    """Where masks and barriers take longer than reading all there is."""
+    """If masks and barriers take longer than reading everything."""
     path = replace(FLOATS, shares=(0.1, 0.1)).write(tmp_path / "small.gguf")
     with loaded(path, sparse="auto") as model:
         assert model.notes == []
@@ -318,7 +319,7 @@ def test_small_networks_run_dense(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("threshold", [None, EVERY, NONE])
 def test_auto_packs_each_weight_once(threshold, tmp_path, monkeypatch):
-    """Rows are packed when it is known how."""
+    """Rows are packed after the choice."""
     packed: list[str] = []
 
     def noted(jobs: Jobs, *rest: Any) -> dict[str, Array]:
@@ -333,7 +334,7 @@ def test_auto_packs_each_weight_once(threshold, tmp_path, monkeypatch):
 
 
 def test_auto_keeps_packed_weights(tmp_path, monkeypatch):
-    """What a load kept and the next one maps gives the same logits."""
+    """Weights that a load stored and the next one maps give the same logits."""
     tokens = prompt(UNEVEN)
     path = replace(UNEVEN, format="Q8_0").write(tmp_path / "small.gguf")
     with loaded(path, sparse="auto") as model:
@@ -357,7 +358,7 @@ def test_auto_keeps_packed_weights(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["on", "auto"])
 def test_split_is_whole(mode, tmp_path):
-    """Whatever part of the neurons is a GPU's, not a bit differs, and they are counted alike."""
+    """For any share of neurons on the GPU no bit changes, and counts are the same."""
     path, tokens = UNEVEN.write(tmp_path / "small.gguf"), prompt(UNEVEN)
     rng, sizes = np.random.default_rng(0), [UNEVEN.ffn] * UNEVEN.blocks
     statistics = tmp_path / "counts.npz"
@@ -386,8 +387,8 @@ def test_split_is_whole(mode, tmp_path):
 
 
 def test_neurons_are_counted(tmp_path):
-    """Predicted, fired and both, over all steps, as NumPy counts them; not a bit of the logits
-    differs, and what was counted can be forgotten."""
+    """Predicted, active and both, over all steps, as NumPy counts them; no bit of the logits
+    changes, and counts can be reset."""
     tokens, path = prompt(FLOATS), FLOATS.write(tmp_path / "small.gguf")
     truth = masks_of(FLOATS, tokens)
     nearest = min(np.abs(x).min() for x in (*truth["logits"], *truth["gates"]))
@@ -416,7 +417,7 @@ def test_neurons_are_counted(tmp_path):
 
 
 def test_nothing_is_counted_of_dense_blocks(tmp_path):
-    """Nor by the trial that "auto" makes."""
+    """Nor in the measurement of "auto"."""
     path = UNEVEN.write(tmp_path / "small.gguf")
     with loaded(path, sparse="auto", passes=(count_neurons,)) as model:
         assert list(neuron_counts(model.memory)) == ["blk.1"]

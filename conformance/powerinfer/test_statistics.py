@@ -1,4 +1,4 @@
-"""Activation statistics: both kinds of files, and what is none."""
+"""Activation statistics: both kinds of files, and invalid ones."""
 
 import sys
 import zipfile
@@ -28,7 +28,7 @@ def same(a: Activations, b: Activations) -> bool:
 
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 2**40))
 def test_npz_read_back(tmp_path_factory, blocks, ffn, tokens):
-    """All of it, blocks in the order of their numbers ("10" after "2")."""
+    """Completely, with blocks in numeric order ("10" after "2")."""
     path = tmp_path_factory.getbasetemp() / "activations.npz"
     before = random(blocks, ffn, tokens)
     write(path, before)
@@ -40,7 +40,7 @@ def test_npz_read_back(tmp_path_factory, blocks, ffn, tokens):
 
 
 def test_folder_read_back(tmp_path):
-    """By torch, where it is: as integers or floats, and an older folder's files do not stay."""
+    """By torch, if installed: integers or floats; an older folder's files are removed."""
     torch = pytest.importorskip("torch")
     before, folder = random(), tmp_path / "activation"
     write(folder, random(14))
@@ -59,7 +59,7 @@ def test_folder_read_back(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32", "float16"])
 def test_folder_read_without_torch(tmp_path, dtype):
-    """In any type of numbers."""
+    """In any numeric type."""
     before = random(tokens=2000)
     for i, counts in enumerate(before.counts):
         torch_archive.save(counts.astype(dtype), tmp_path / f"activation_{i}.pt")
@@ -84,7 +84,7 @@ def test_folder_refused(tmp_path, thing, words):
 
 
 def test_without_torch(tmp_path, monkeypatch):
-    """One line of advice where a folder is to be written; .npz needs none."""
+    """Writing a folder gives one line of advice; .npz does not need torch."""
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(StatisticsError, match=r"need torch: install torch, or write a \.npz"):
         write(tmp_path / "new", random())
@@ -93,7 +93,7 @@ def test_without_torch(tmp_path, monkeypatch):
 
 
 def npz(**arrays: object) -> Callable[[Path], None]:
-    """Of one block of two neurons, but for these."""
+    """Statistics of one block of two neurons, with these changes."""
     have = {"blk.0.counts": np.array([1, 2]), "tokens": np.array(9), "model": np.array("")}
     have |= {name.replace("__", "."): np.array(value) for name, value in arrays.items()}
     return lambda path: np.savez(path, **{k: v for k, v in have.items() if v.dtype != object})
@@ -105,7 +105,7 @@ def cut(path: Path) -> None:
 
 
 def claims_much(path: Path) -> None:
-    """A header of 2^50 elements with none behind it."""
+    """A header of 2^50 elements without data."""
     npz()(path)
     with zipfile.ZipFile(path, "a") as archive:
         header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1125899906842624,), }\n"

@@ -1,1 +1,1 @@
-"""Weights in fewer bits, and what they matter."""
+"""Quantised weights and importance matrices."""

@@ -1,4 +1,4 @@
-"""`assay imatrix`: squares of what the reference's matrices meet, and both file formats."""
+"""`assay imatrix`: squared activations of the reference's matrices, and both file formats."""
 
 import json
 import struct
@@ -40,8 +40,8 @@ def met_by(path: Path, **options: Any) -> dict[str, Observed]:
 
 
 def by_reference(model: Small) -> dict[str, tuple[Array, Array]]:
-    """The same in float64, from the reference's activations, of each expert and head, with the
-    tokens that each has met."""
+    """The same in float64, from the reference's activations, for each expert and head, with token
+    counts."""
     weights, norms = model.tensors()
     found, places = dict[str, tuple[Array, Array]](), dict[int, tuple[str, int]]()
     for name, weight in weights.items():
@@ -71,9 +71,8 @@ OBSERVED = {
 
 @pytest.mark.parametrize("model", OBSERVED.values(), ids=OBSERVED)
 def test_sums_are_those_of_the_reference(tmp_path, model):
-    """Of every matrix but the output's, over all tokens of all chunks, those of an expert by
-    itself: activations are as near as float32 ones are, of which a norm's relative error is the
-    root of EXACT."""
+    """For every matrix but the output, over all tokens of all chunks, by expert: activations have
+    float32's error, for a norm the root of EXACT."""
     ours, theirs = met_by(model.write(tmp_path / "m.gguf"), threads=1), by_reference(model)
     absorbed = {n for n in ours if n.endswith(("attn_k_b.weight", "attn_v_b.weight"))}
     assert set(ours) == set(theirs) | absorbed  # which the formula multiplies into others
@@ -86,7 +85,7 @@ def test_sums_are_those_of_the_reference(tmp_path, model):
 
 
 def test_batches_and_threads_do_not_matter(tmp_path):
-    """Tokens are added in their order however they come: the same bits."""
+    """Tokens are added in order for any batch: the same bits."""
     path = SmallMixture(format="Q4_0").write(tmp_path / "m.gguf")
     want = met_by(path, threads=1)
     for options in ({"threads": 2}, {"threads": 2, "batch": 7}, {"threads": 1, "batch": 1}):
@@ -106,7 +105,7 @@ def sums_of(*names: str) -> dict[str, Observed]:
 
 
 def test_read_back(tmp_path):
-    """What was written is read, as means; the `gguf` package finds what llama.cpp looks for."""
+    """A written file is read as means; the `gguf` package finds llama.cpp's keys."""
     out, sums = tmp_path / "i.gguf", sums_of("blk.1.b.weight", "blk.0.a.weight")
     write(out, sums, 30, ("a.txt",), 3, 10)
     found = read(out)
@@ -142,7 +141,7 @@ ENTRIES = ("blk.0.a.weight", 4, [4.0, 8.0, 0.0]), ("blk.0.b.weight", 2, [1.0, 3.
 
 @pytest.mark.parametrize("tail", [None, (7, "café.txt"), (7, "")])
 def test_legacy_files(tmp_path, tail):
-    """Means are sums over calls; what the text was may be missing."""
+    """Means are sums divided by calls; the text's name may be missing."""
     path = tmp_path / "i.dat"
     path.write_bytes(legacy(*ENTRIES, tail=tail))
     found = read(path)
@@ -153,8 +152,8 @@ def test_legacy_files(tmp_path, tail):
 
 
 def test_how_much_columns_matter():
-    """Up to a power of two it is the mean of squares; none is nothing, and where nothing is known
-    all are alike. Each expert has its own."""
+    """Importance is the mean of squares up to a power of two; without data all columns are equal.
+    Each expert has its own."""
     means = np.float32([3, 0, 1e-20, 0.75])
     found = Importance({"a": means, "none": np.zeros(3, np.float32)}, "i")
     wanted = np.array([[0.75, LEAST, LEAST, 0.1875]], np.float32)
@@ -168,7 +167,7 @@ def test_how_much_columns_matter():
 
 
 def test_weights_that_met_no_token(tmp_path):
-    """A count of 0, as of an expert that no token chose, is no division by it."""
+    """A count of 0, as of an expert that no token chose, is not divided by."""
     path = tmp_path / "i.gguf"
     some = Observed(np.array([[4.0, 8], [0, 0], [3, 3]]), np.array([4, 0, 1]))
     write(path, {"none": Observed(np.zeros(4)), "some": some}, 0, (), 0, 0)
@@ -184,8 +183,8 @@ def test_weights_that_met_no_token(tmp_path):
 
 
 def test_cut_short(tmp_path):
-    """A file of either format that ends anywhere is refused in one line; what may follow a legacy
-    file's entries may be missing whole."""
+    """A truncated file of either format is refused in one line; optional data after a legacy file's
+    entries may be missing entirely."""
     old, new = tmp_path / "i.dat", tmp_path / "i.gguf"
     entries = len(legacy(*ENTRIES))
     whole = legacy(*ENTRIES, tail=(7, "a.txt"))
@@ -241,8 +240,8 @@ def test_what_is_no_importance_matrix(tmp_path, make, words):
 
 
 def test_command(inside, tmp_path):
-    """It reads a text, also from standard input over an old matrix, and writes what `quantize`
-    reads."""
+    """It reads a text, also from standard input and on top of an older matrix, and writes what
+    `quantize` reads."""
     out = tmp_path / "i.gguf"
     options = ["-c", "64", "--chunks", "2", "-t", "1", "-o", out]
     stdout = printed(inside("imatrix", "story-draft", HELD_OUT, *options))
@@ -264,7 +263,7 @@ def test_command(inside, tmp_path):
 
 
 def test_command_refuses(inside, tmp_path):
-    """Before a model is loaded: places that are no file's."""
+    """Before a model is loaded: paths that cannot be files."""
     model, copy = tmp_path / "m.gguf", tmp_path / "copy.txt"
     model.write_bytes(resolve("story-draft").read_bytes())
     copy.write_bytes(HELD_OUT.read_bytes())

@@ -1,5 +1,4 @@
-"""`assay quantize`: formats as llama.cpp chooses them, bytes as the formats define them, and what
-bad input gets."""
+"""`assay quantize`: formats as in llama.cpp, bytes as the formats define them, and bad input."""
 
 import json
 import os
@@ -54,7 +53,7 @@ def formats(path: Path, type_: str, **recipe: Any) -> dict[str, str]:
 
 
 def importance() -> Importance:
-    """Of the small model's matrices, but for the embedding and the output."""
+    """For the small model's matrices, except the embedding and the output."""
     rng = np.random.default_rng(5)
     columns = {
         name: rng.random(288 if "ffn_down" in name else 256, np.float32) ** 4
@@ -74,9 +73,9 @@ def small(tmp_path_factory):
 
 @pytest.mark.parametrize("name", SKELETONS)
 def test_mixes_are_those_of_llama_cpp(tmp_path, name):
-    """Every mix that both have gives every matrix the format that llama.cpp gave it: of models
-    deep and shallow, heads grouped or not, tied or not, of 4, 5 and 8 experts, and of rows that no
-    block divides."""
+    """Every mix that both support gives every matrix llama.cpp's format: for deep and shallow
+    models, with and without GQA, tied or not, with 4, 5 and 8 experts, and rows that no block
+    divides."""
     skeleton = SKELETONS[name]
     matters = Importance(skeleton.importance(), "all alike")
     with GGUFFile(skeleton.write(tmp_path / "in.gguf")) as file:
@@ -88,15 +87,14 @@ def test_mixes_are_those_of_llama_cpp(tmp_path, name):
 
 
 def test_embeddings_that_blocks_have_of_their_own(tmp_path):
-    """They have the embedding's format, and what makes them of the hidden state stays, as in
-    llama.cpp."""
+    """They have the embedding's format, and their projection stays, as in llama.cpp."""
     found = formats(SmallGemma4(per_layer=128).write(tmp_path / "in.gguf"), "Q4_K_M")
     assert (found["per_layer_token_embd.weight"], found["blk.0.proj.weight"]) == ("Q6_K", "Q5_0")
     assert found["per_layer_model_proj.weight"] == "F32"
 
 
 def test_experts_beside_a_network(tmp_path):
-    """Gemma 4's have the mix's formats as the network has; routers and factors stay."""
+    """Gemma 4's have the mix's formats, like the dense network; routers and scales stay."""
     small = joined_experts(SmallGemma4(hidden=256, ffn=256, width=256, experts=5, format="F16"))
     found = formats(small.write(tmp_path / "in.gguf"), "Q4_K_M")
     pairs = {"gate_up": ("up", "Q4_K"), "down": ("down", "Q6_K")}
@@ -108,7 +106,7 @@ def test_experts_beside_a_network(tmp_path):
 
 
 def test_goldens_know_every_mix():
-    """What llama.cpp was asked is what there is to ask it now, and it refused little."""
+    """All mixes were tried with llama.cpp, and it refused few."""
     assert set(ANSWERS) == set(SKELETONS), goldens.MAKE
     for name, answers in ANSWERS.items():
         assert set(answers) == set(SKELETONS[name].mixes), goldens.MAKE
@@ -117,8 +115,8 @@ def test_goldens_know_every_mix():
 
 
 def test_overrides(small):
-    """The first pattern that matches counts, anywhere in a name; then what is said of the output
-    and the embedding, then the mix; norms stay whatever is said."""
+    """The first matching pattern counts, anywhere in a name; then the options for the output and
+    the embedding, then the mix; norms never change."""
     found = formats(
         small, "Q4_K_M", overrides=[(r"blk\.0\..*_q", "F16"), (r"attn|norm", "Q8_0")],
         output="Q5_1", embedding="Q4_1",
@@ -132,7 +130,7 @@ def test_overrides(small):
 
 
 def test_pure(small):
-    """One format for all matrices whose rows it takes, but what is said otherwise."""
+    """One format for all matrices whose rows allow it, except for overrides."""
     found = formats(small, "Q4_K_M", pure=True, output="Q6_K")
     matrices = {name for name in found if not name.endswith("norm.weight")}
     others = {name: found[name] for name in matrices if found[name] != "Q4_K"}
@@ -147,13 +145,13 @@ def test_pure(small):
      ({"output": "Q8_0", "embedding": "Q4_0"}, "Q4_0"), ({"pure": True}, "Q4_K")],
 )  # fmt: skip
 def test_tied_embedding(tmp_path, recipe, format):
-    """An embedding that is the output, too, may be named as either; unnamed it is an output."""
+    """A tied embedding may be overridden under either name; otherwise it is an output."""
     path = SKELETONS["tied"].write(tmp_path / "tied.gguf")
     assert formats(path, "Q4_K_M", **recipe)["token_embd.weight"] == format
 
 
 def test_what_is_quantised_already_may_stay(tmp_path):
-    """A file of which nothing would change is written again without --allow-requantize."""
+    """A file in which nothing would change is copied without --allow-requantize."""
     path = Small(format="Q8_0").write(tmp_path / "small.gguf")
     assert set(formats(path, "Q8_0").values()) == {"Q8_0", "F32"}
     with pytest.raises(QuantiseError, match=r"token_embd.weight' is Q8_0 already: --allow-req"):
@@ -165,7 +163,7 @@ def test_what_is_quantised_already_may_stay(tmp_path):
 
 @pytest.mark.parametrize("source", ["F32", "F16", "BF16", "Q8_0"])
 def test_tensors_are_as_their_formats_say(tmp_path, source):
-    """Each is its format's quantisation of the source's numbers, and the rest is copied."""
+    """Each is its format's quantisation of the source's numbers, and others are copied."""
     path = Small(hidden=256, heads=4, head_dim=64, ffn=288, blocks=1, format=source).write(
         tmp_path / "in.gguf"
     )
@@ -181,7 +179,7 @@ def test_tensors_are_as_their_formats_say(tmp_path, source):
 
 
 def test_importance_decides(small, tmp_path):
-    """Matrices that it names are fitted by it; the others as without, and the user is told."""
+    """Matrices in the file are fitted by it; others are not, and the user is told."""
     matters = importance()
     new = made(small, tmp_path / "out.gguf", "Q4_K_M", importance=matters)
     with GGUFFile(small) as file:
@@ -206,8 +204,8 @@ def test_importance_decides(small, tmp_path):
 
 
 def test_keys(small, tmp_path):
-    """All keys stay as they were, in their order; what says the file's type and where its
-    importance came from is set. Tensors keep their order and shapes."""
+    """All keys stay, in order; the file type and the importance matrix's origin are set. Tensors
+    keep their order and shapes."""
     out = tmp_path / "out.gguf"
     made(small, out, "q4_k", importance=importance())
     with GGUFFile(small) as before, GGUFFile(out) as after:
@@ -228,7 +226,7 @@ def test_keys(small, tmp_path):
 
 @pytest.mark.parametrize("weighed", [None, importance()], ids=["plain", "weighed"])
 def test_threads_and_pieces_do_not_matter(small, tmp_path, monkeypatch, weighed):
-    """One thread or two, one piece a tensor or a row: the same file."""
+    """One thread or two, pieces of a tensor or a row: the same file."""
     files = []
     for threads, piece in ((1, PIECE), (2, PIECE), (2, 700)):
         monkeypatch.setattr(MODULE, "PIECE", piece)
@@ -238,8 +236,7 @@ def test_threads_and_pieces_do_not_matter(small, tmp_path, monkeypatch, weighed)
 
 
 def test_other_tensors_are_copied(tmp_path):
-    """What is no matrix of numbers, whatever its type, is carried over; a sparse model's file
-    keeps its magic."""
+    """Tensors that are not numeric matrices are copied; a sparse file keeps its magic."""
     path, names = tmp_path / "in.gguf", ("blk.0.gpu_idx", "router.ffn_gate_inp.weight")
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tensor(names[0], np.arange(10, dtype=np.int32).reshape(2, 5))
@@ -282,7 +279,7 @@ def test_command(inside, small, tmp_path):
 
 
 def spoiled(path: Path, name: str, row: int, column: int, value: float) -> Path:
-    """The small model with another element."""
+    """The small model with one element replaced."""
     SMALL.write(path)
     with GGUFFile(path) as file:
         tensor = file.tensors[name]
@@ -300,7 +297,7 @@ def spoiled(path: Path, name: str, row: int, column: int, value: float) -> Path:
      (-1e5, "Q4_0", "is -100000, which Q4_0"), (3.4e38, "BF16", "is 3.4e+38, which BF16")],
 )  # fmt: skip
 def test_numbers_that_a_format_cannot_hold(inside, tmp_path, monkeypatch, value, type_, words):
-    """The line says which element of which row of which tensor, in a later piece too."""
+    """The line names the element, row and tensor, in a later piece too."""
     name, row, column = "blk.1.attn_q.weight", 37, 9
     monkeypatch.setattr(MODULE, "PIECE", 4096)
     path = spoiled(tmp_path / "in.gguf", name, row, column, value)
@@ -343,7 +340,7 @@ def test_wrong_recipes(small, type_, recipe, message):
 
 @pytest.mark.parametrize("out", ["missing/out.gguf", ".", "small.gguf", "link.gguf"])
 def test_no_place_for_a_file(small, tmp_path, out):
-    """No such folder, a folder, and the very file that is read, under its name or another."""
+    """A missing folder, a folder, and the source file itself, under any name."""
     model = tmp_path / "small.gguf"
     model.write_bytes(small.read_bytes())
     (tmp_path / "link.gguf").hardlink_to(model)
@@ -354,7 +351,7 @@ def test_no_place_for_a_file(small, tmp_path, out):
 
 
 def test_full_disk(small, tmp_path):
-    """One line; what was there before stays, and nothing is beside it."""
+    """One line; the previous file stays, and no other is left."""
     out = tmp_path / "out.gguf"
     out.write_bytes(b"before")
     refused = pytest.raises(OutputError, match=r"out\.gguf: cannot be written: file too large")
@@ -402,7 +399,7 @@ print(most() - begun[0])
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A model file of zeros that take no place on the disk."""
+    """A sparse file of zeros as a model, which takes no disk space."""
     path = tmp_path_factory.mktemp("large") / "large.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tensor_info("token_embd.weight", (LARGE // 4096, 2048), np.dtype(np.float16), LARGE)
@@ -426,7 +423,7 @@ def test_memory(large, tmp_path):
 
 
 def test_interrupted(large, tmp_path):
-    """Ctrl-C in the midst is one line, and leaves nothing."""
+    """Ctrl-C during the work is one line, and leaves nothing."""
     out, began = tmp_path / "out.gguf", time.monotonic()
     part = out.with_name("out.gguf.part")
     with started(PROGRAM, "quantize", large, out, "Q8_0", "-t", 1) as program:

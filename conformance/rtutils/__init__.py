@@ -1,1 +1,1 @@
-"""What holds the rooms together: imports, tables, certificates."""
+"""Cross-cutting rules: imports, tables, certificates, the memory plan."""

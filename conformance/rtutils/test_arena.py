@@ -1,5 +1,4 @@
-"""First allocate, then compute: one arena in which no two live values meet, and a step that
-allocates nothing."""
+"""One arena, allocated at load, in which no two live values overlap; a step allocates nothing."""
 
 import tracemalloc
 from itertools import combinations
@@ -37,7 +36,7 @@ def model(small, request, tmp_path_factory):
 
 
 def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
-    """The first and the last stage that touches each activation; the logits outlive all."""
+    """The first and the last stage that accesses each activation; logits stay alive."""
     found: dict[str, tuple[int, int]] = {}
     for i, stage in enumerate(plan.stages):
         for value in (value for call in stage for value in call.values()):
@@ -50,7 +49,7 @@ def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def places(plan: Plan) -> dict[str, tuple[int, int]]:
-    """The bytes of the arena that each activation has when the step is at its largest."""
+    """Each activation's bytes in the arena for the largest step."""
     start = plan.arena.ctypes.data
     found = {}
     for step in plan.steps:
@@ -63,8 +62,8 @@ def places(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def test_live_values_never_overlap(model):
-    """Two values share bytes of the arena only if one is dead, and a barrier has followed, before
-    the other is born."""
+    """Two values share bytes of the arena only if one is dead, and a barrier has passed, before the
+    other is written."""
     lives, where = lifetimes(model.plan), places(model.plan)
     assert lives.keys() == where.keys() == model.plan.offsets.keys()
     for a, b in combinations(lives, 2):
@@ -74,7 +73,7 @@ def test_live_values_never_overlap(model):
 
 
 def test_values_lie_within_the_arena_on_cache_lines(model):
-    """Every value begins on a cache line, for no two threads to write to one, and fits."""
+    """Every value is aligned to a cache line, against false sharing, and fits."""
     assert model.plan.arena.ctypes.data % 64 == 0
     for begin, end in places(model.plan).values():
         assert begin % 64 == 0
@@ -82,13 +81,13 @@ def test_values_lie_within_the_arena_on_cache_lines(model):
 
 
 def test_arena_is_far_smaller_than_all_values(small, model):
-    """Dead values make room: the arena is a fraction of the values' sum."""
+    """Dead values' memory is reused: the arena is a fraction of the values' sum."""
     sizes = [end - begin for begin, end in places(model.plan).values()]
     assert model.plan.arena_bytes < 64 * len(sizes) + sum(sizes) / (2 if small.blocks > 1 else 1)
 
 
 def test_arena_does_not_grow_with_blocks(tmp_path):
-    """All blocks of a model use the same memory in turn, the second what the third does."""
+    """All blocks of a model use the same memory in turn, the third like the second."""
     sizes = set()
     for blocks in (2, 3, 6):
         path = Small(blocks=blocks, format="Q8_0").write(tmp_path / f"{blocks}.gguf")
@@ -98,7 +97,7 @@ def test_arena_does_not_grow_with_blocks(tmp_path):
 
 
 def test_what_the_arena_held_before_does_not_matter(model):
-    """A step reads nothing of an earlier step's activations: NaN there changes no bit."""
+    """A step reads none of an earlier step's activations: NaN there changes no bit."""
     found = []
     for byte in (0x00, 0xFF):
         model.cells.clear()
@@ -111,8 +110,8 @@ def test_what_the_arena_held_before_does_not_matter(model):
 
 
 def test_decode_step_allocates_nothing(model):
-    """Running a ready step makes no array: nothing from Numba's runtime, and from Python no more
-    than the few small objects of one call, whatever the model."""
+    """Running a prepared step creates no array: nothing from Numba's runtime, and from Python only
+    the few small objects of one call, for any model."""
     _nrt_python.memsys_enable_stats()
     model.cells.clear()
     model.step([3], [0], [(0,)], [0])
@@ -122,8 +121,8 @@ def test_decode_step_allocates_nothing(model):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_decoding_keeps_nothing(threads, tmp_path):
-    """However many steps have run no more memory is held, the list of free cells (8 bytes each)
-    aside, and a step's own lists are small."""
+    """No number of steps increases memory, except the list of free cells (8 bytes each), and a
+    step's own lists are small."""
     path = Small(format="Q4_0").write(tmp_path / "small.gguf")
     with loaded(path, threads=threads, context=512) as model:
         tracemalloc.start()

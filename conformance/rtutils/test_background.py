@@ -1,4 +1,5 @@
-"""While a model is loaded, the laws of its kernels are tried, and nothing stays running."""
+"""After a model is loaded, the laws of its kernels are tried in the background, and nothing stays
+running."""
 
 import os
 import sys
@@ -25,7 +26,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def test_a_load_is_quick_and_its_background_full(own_cache):
-    """What a load demanded is kept, and the laws are tried beside it."""
+    """Certificates of the load are stored, and the laws are tried in the background."""
     dispatcher = Dispatcher(Store(), limits={"tokens": 700})
     dispatcher.choose([KernelSpec("add", None, (("width", 5632),))])
     loaded = Store().get(find(ADD))
@@ -39,7 +40,7 @@ def test_a_load_is_quick_and_its_background_full(own_cache):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such priority")
 def test_it_runs_when_nothing_else_does(own_cache):
-    """It and what it starts have the lowest priority there is, and end with it."""
+    """It and its children have the lowest priority, and end with it."""
     with closing(Background([ADD])) as background:
         process = psutil.Process(background.pid)
         while not (children := process.children()):
@@ -59,7 +60,7 @@ os._exit(0)
 
 
 def test_it_ends_with_whoever_had_it(own_cache):
-    """Even if that had no time to close it."""
+    """Even if its parent had no time to close it."""
     said = output_of(ABANDONED, ADD, cwd=ROOT)
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(said)).wait(timeout=10)
@@ -67,7 +68,7 @@ def test_it_ends_with_whoever_had_it(own_cache):
 
 
 def test_a_model_has_one_and_lets_it_go():
-    """It names the kernels of the model."""
+    """It gets the model's kernels, and ends with the model."""
     before = set(psutil.Process().children())
     with Engine.load("story", background=True) as engine:
         (process,) = set(psutil.Process().children()) - before

@@ -1,4 +1,4 @@
-"""Certificates: refused when anything they bind has changed, and nothing runs without one."""
+"""Certificates become invalid when anything they bind changes, and nothing runs without one."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def told_code(monkeypatch):
-    """Nothing is compiled to be asked for its machine code."""
+    """Machine code digests are stubbed, so that nothing is compiled."""
     monkeypatch.setattr("kernels.certificates.code_of", lambda _: CODE)
 
 
@@ -70,7 +70,7 @@ import json, os, sys
 import kernels, reference
 from kernels.certificates import Key
 from kernels.table import find_any
-from reference.stamps import stamps_beside
+from reference.stamps import source_stamps
 names, files = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 for file in files:
     if os.fork() == 0:  # so that nothing is remembered of another edit
@@ -78,7 +78,7 @@ for file in files:
             with open(file, "a") as source:
                 source.write("# edited\\n")
         for room in (kernels, reference):  # as if it were imported now
-            room.STAMPS.update(stamps_beside(room.__file__))
+            room.STAMPS.update(source_stamps(room.__file__))
         keys = [Key.of(find_any(name), "emulated").digest for name in names]
         print(json.dumps([file, keys]), flush=True)
         if file != "nothing":
@@ -103,12 +103,13 @@ def changed(tmp_path_factory):
 
 @pytest.mark.parametrize(("file", "outdated"), EDITS.items(), ids=EDITS)
 def test_an_edit_outdates_what_it_can_change(changed, file, outdated):
-    """Editing a kernel, what it calls, its reference, its cases or the judge gives a new key."""
+    """Editing a kernel, code that it calls, its reference, its cases or the judge changes the
+    key."""
     assert changed[file] == [kernel.name for kernel in outdated]
 
 
 def test_a_key_binds_all_that_a_kernel_is_made_from(monkeypatch):
-    """Of every kernel for the CPU: digests of sources are told as the sources' names."""
+    """For every CPU kernel, with the sources' names in place of their digests."""
 
     def told(*modules: str, extra: tuple[str, ...] = ()) -> str:
         return " ".join((*modules, *extra, ""))
@@ -143,7 +144,7 @@ def test_a_certificate_holds_only_here_and_now(store, monkeypatch):
 
 
 def test_damaged_lines_are_no_certificates(store):
-    """Half a line, another file's line and an unknown level are passed over; the rest counts."""
+    """Partial lines, another file's and unknown levels are ignored; the rest counts."""
     good = json.dumps(asdict(certificate(SOFTMAX)))
     unknown = json.dumps(asdict(replace(certificate(SILU), level="perfect")))
     other = ["{", "[]", "null", "12", '{"kernel": 1}', "\x00\xff"]
@@ -154,7 +155,7 @@ def test_damaged_lines_are_no_certificates(store):
 
 @pytest.mark.usefixtures("told_code")
 def test_a_store_that_was_never_written_is_empty(store):
-    """No file means no certificates, and the first one makes its folder."""
+    """No file means no certificates; the first one creates its folder."""
     assert store.load() == {}
     nested = Store(store.path.parent / "a" / "b.jsonl")
     nested.add([certificate(SILU)])
@@ -162,7 +163,7 @@ def test_a_store_that_was_never_written_is_empty(store):
 
 
 def test_two_writers_do_not_mix_their_lines(store):
-    """Certificates appended from several threads at once are all there, each whole."""
+    """Certificates appended from several threads at once are all there, each complete."""
     others = [replace(certificate(SILU), key=f"{i:064}", failure="x" * 2000) for i in range(400)]
 
     def write(part: list[Certificate]) -> None:
@@ -179,8 +180,8 @@ def test_two_writers_do_not_mix_their_lines(store):
 
 @pytest.mark.usefixtures("told_code")
 def test_deep_outranks_quick(store):
-    """A quick pass hides neither a deep pass nor a deep failure, but a quick failure shows; of
-    other machine code nothing counts."""
+    """A quick pass hides neither a deep pass nor a deep failure, but a quick failure counts; those
+    of other machine code do not."""
     quick, deep = certificate(SOFTMAX), certificate(SOFTMAX, "deep")
     failed = certificate(SOFTMAX, "quick", "out[0] is wrong")
     deeply_failed = certificate(SOFTMAX, "deep", "out[0] is wrong")
@@ -207,7 +208,7 @@ def options() -> Iterator[Kernel]:
 
 @pytest.mark.usefixtures("told_code")
 def test_a_failed_kernel_gives_way_to_the_next(store):
-    """The engine gets the best variant that passed, and the notes say why not a better one."""
+    """The engine uses the best variant that passed, and the notes say why not a better one."""
     first, second, *_ = options()
     store.add([certificate(first, failure="out[3] is 7"), certificate(second)])
     dispatcher = Dispatcher(store)
@@ -234,13 +235,13 @@ def test_without_a_certified_kernel_nothing_runs(store):
 
 @pytest.mark.usefixtures("told_code")
 def test_a_variant_can_be_asked_for(store):
-    """Asked for by name, a variant serves although a better one passed."""
+    """A variant requested by name is used although a better one passed."""
     store.add([certificate(kernel) for kernel in options()])
     assert Dispatcher(store, variant="scalar").choose([NEED])[NEED].variant == "scalar"
 
 
 def test_what_has_no_certificate_is_tried_and_told(store):
-    """Missing certificates are made by child processes, kept, and reported one by one."""
+    """Missing certificates are made by child processes, stored, and reported one by one."""
     told: list[Trials] = []
     needs = [KernelSpec("relu"), KernelSpec("add")]
     chosen = Dispatcher(store).choose(needs, told.append)
@@ -264,7 +265,7 @@ time.sleep(100)
 
 
 def test_what_is_not_done_in_time_has_no_certificate(store, tmp_path, monkeypatch):
-    """Not even one that says it failed."""
+    """Not even a failed one."""
     (tmp_path / "slow_trial.py").write_text(SLOW)
     monkeypatch.syspath_prepend(str(tmp_path))
     told = json.dumps({"certificate": asdict(certificate(SOFTMAX))})
@@ -296,8 +297,8 @@ HANG = "while row[d] != -1.0:\n                    row[d] = x[t, h, d]"
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
-    """A kernel that writes to nowhere, one that never ends and one that does not compile each get
-    a failed certificate, and the kernel after them its good one."""
+    """Kernels with an invalid write, an endless loop or a compile error each get a failed
+    certificate, and the next kernel its good one."""
     copy = Copy(tmp_path)
     copy.edit("kernels/cpu/heads.py", "joined[d] = row[d]", "joined[d + (1 << 40)] = row[d]")
     copy.edit("kernels/cpu/heads.py", "row[d] = x[t, h, d]", HANG)
@@ -317,7 +318,7 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
     ids=["a NaN of another sign", "a number", "an infinity"],
 )
 def test_the_sign_of_a_nan_is_nobodys(other, differs):
-    """Runs give the same bits, but where two NaN are added it has that of either."""
+    """Runs give the same bits, except that the sum of two NaN has the sign of either."""
     one, two = (np.array([0.0, value], np.float32) for value in (np.nan, other))
     assert bool(differing({"out": one}, {"out": two})) == differs
     assert differing({"out": one[:1]}, {"out": -one[:1]}) == "out"

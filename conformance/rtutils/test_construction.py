@@ -1,4 +1,5 @@
-"""What no trial of finite length sees is refused by how it is made, and by name."""
+"""Kernels with forbidden constructs, which no finite trial detects, are refused with the
+construct's name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ Build = Callable[[Any], Any]  # of an IRBuilder: what is added to every element,
 
 
 def share_with(build: Build) -> Share:
-    """relu, and what this builds."""
+    """relu with this additional code."""
 
     @intrinsic
     def planted(typing):
@@ -54,7 +55,7 @@ def variable(builder: Any, name: str, kind: Any) -> Any:
 
 
 def counting(name: str, **properties: str) -> Build:
-    """A variable with these properties counts calls."""
+    """A global variable with these properties that counts calls."""
 
     def build(builder: Any) -> Any:
         calls = variable(builder, name, I64)
@@ -68,7 +69,7 @@ def counting(name: str, **properties: str) -> Build:
 
 
 def static_scratch(builder: Any) -> Any:
-    """An array for all threads."""
+    """A static array shared by all threads."""
     scores = variable(builder, "scores", ir.ArrayType(F64, 64))
     where = builder.and_(builder.ptrtoint(builder.alloca(I64), I64), I64(63))
     builder.store(F64(1), cgutils.gep_inbounds(builder, scores, 0, where))
@@ -76,7 +77,7 @@ def static_scratch(builder: Any) -> Any:
 
 
 def kept_by_pointer(builder: Any) -> Any:
-    """A factor that is computed anew only for another address."""
+    """A factor cached by its address."""
     last, factor = variable(builder, "last_weight", I64), variable(builder, "factor", F64)
     here = builder.ptrtoint(builder.alloca(I64), I64)
     with builder.if_then(builder.icmp_unsigned("!=", builder.load(last), here)):
@@ -109,7 +110,7 @@ def calling(name: str, result: Any = I64, *arguments: Any) -> Build:
 
 
 def rounding(builder: Any) -> Any:
-    """The floating-point control register, left at another mode."""
+    """The floating-point control register, left in another mode."""
     mode = cgutils.alloca_once_value(builder, I32(0x7F80))
     kind = ir.FunctionType(ir.VoidType(), [BYTES])
     load = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.ldmxcsr")
@@ -118,12 +119,12 @@ def rounding(builder: Any) -> Any:
 
 
 def address(builder: Any) -> Any:
-    """Memory that this process happened to have there."""
+    """A fixed address of this process's memory."""
     return builder.load(builder.inttoptr(I64(0x7FF000001000), F64.as_pointer()))
 
 
 def segment(builder: Any) -> Any:
-    """What the processor's register fs points at: the thread's own memory."""
+    """Thread-local memory, by the register fs."""
     return builder.uitofp(builder.load(builder.inttoptr(I64(0), ir.PointerType(I64, 257))), F64)
 
 
@@ -177,7 +178,7 @@ def test_what_lasts_or_looks_around_is_refused(build, complaint):
 
 
 def calls_an_address(args, thread, n_threads):
-    """Which could be anything's."""
+    """An indirect call, whose target could be anything."""
     call_share(np.uint64(thread), args, thread, n_threads)
 
 
@@ -186,7 +187,7 @@ def yields_the_core(args, thread, n_threads):
 
 
 def fails(args, thread, n_threads):
-    """Nothing is computed then, and what it tells is told by the function that Numba writes."""
+    """A kernel that raises, through Numba's own error function."""
     if thread > n_threads:
         raise ValueError("no such thread")
 
@@ -195,7 +196,7 @@ TABLE = np.arange(9.0)
 
 
 def reads_a_table(args, thread, n_threads):
-    """Constants are no memory."""
+    """Constants are allowed."""
     x, out = arguments(args, RELU)
     for i in range(len(x)):
         out[i] = TABLE[i % 9]
@@ -216,7 +217,7 @@ def test_what_is_for_others_than_kernels_and_what_is_for_all(kernel, complaint):
 
 
 def test_a_kernel_so_made_is_refused_without_being_run():
-    """By its trial, with one plain line: to run this one would end the process."""
+    """By its trial, with one plain line: running this one would end the process."""
     kernel = Kernel("relu", "planted", share_with(calling("abort", VOID)))
     certificate = demanded(kernel)
     assert certificate.cases == 0

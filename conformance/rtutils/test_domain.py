@@ -1,4 +1,4 @@
-"""A certificate answers for the sizes that were tried; a node beyond them is tried at its own."""
+"""A certificate is valid for the sizes that were tried; a node beyond them is tried at its own."""
 
 import json
 
@@ -34,13 +34,13 @@ AXES = {"tokens": (0, 513), "hidden": (1, 14336), "out": (1, 65600)}
     ids=["small", "many tokens", "large", "tried", "another", "tried, many tokens"],
 )
 def test_what_is_covered(shape, shapes, covered):
-    """Small sizes, and combinations that were tried; of tokens as many as were tried at once."""
+    """Small sizes, and combinations that were tried; up to as many tokens as were tried at once."""
     assert covers(LINEAR, AXES, shapes, shape) == covered
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS.keys())
 def test_cases_of_a_node_cover_it(op):
-    """Whatever the op: each has the sizes that a model fixes, and all reach what varies."""
+    """For any op: cases have the sizes that a model fixes, and reach the largest varying ones."""
     kind = op.formats[0] if op.formats else None
     cases = op.quick_cases(kind)
     twice = {axis: 2 * max(sizes) for axis, sizes in op.axes.items() if axis != "bits"}
@@ -52,7 +52,7 @@ def test_cases_of_a_node_cover_it(op):
 
 
 def test_a_large_weight_is_judged_by_some_rows():
-    """All others are zero and take no memory; first and last are among them."""
+    """All others are zero pages; the first and the last are included."""
     case = LINEAR.case({"tokens": 1, "hidden": 2048, "out": 65600}, format="F32")
     rows = case.sampled(65600, 2048)
     assert {0, 65599} <= set(rows.tolist())
@@ -63,7 +63,7 @@ def test_a_large_weight_is_judged_by_some_rows():
 
 
 def test_a_node_beyond_is_tried_once(tmp_path):
-    """The certificate grows by the node's shape, and does not have to grow again."""
+    """The certificate is extended by the node's shape, once."""
     store, needs = (
         Store(tmp_path / "certificates.jsonl"),
         [KernelSpec("add", None, (("width", 5632),))],
@@ -86,7 +86,7 @@ def test_a_node_beyond_is_tried_once(tmp_path):
 
 
 def test_rows_of_heads_are_tried_as_tokens(tmp_path):
-    """A node that has a row for each head of each token is tried with as many."""
+    """A node with a row for each head of each token is tried with as many."""
     store = Store(tmp_path / "certificates.jsonl")
     x = Value("x", "input", "f32", ("tokens*40", 96))
     weight = Value("weight", "weight", "f32", (96,))
@@ -97,7 +97,7 @@ def test_rows_of_heads_are_tried_as_tokens(tmp_path):
 
 
 def test_rows_that_are_quantised_are_tried_at_their_length():
-    """Those of a model's file are no node's, and as long."""
+    """Rows of a model's file belong to no node, but are as long."""
     with Team(1) as team:
         formats = Formats(team, [encoding("Q8_0", 4096), decoding("Q8_0", 4096)])
         assert formats.encoded(np.zeros((1, 4096), np.float32), "Q8_0").size == 4096 // 32 * 34
@@ -125,7 +125,7 @@ print(json.dumps([dispatcher.choose([need])[need].variant, dispatcher.notes]))
     ids=["from token 9 on", "at one model's size", "below an eps"],
 )
 def test_what_is_wrong_for_a_model_does_not_serve_it(tmp_path, edit, hidden, said):
-    """The next variant does, and the note says which case shows it."""
+    """The next variant is used, and the note has the failing case."""
     copy = Copy(tmp_path)
     row = "row, target = x[t], out[t]"
     copy.edit("kernels/cpu/rms_norm.py", row, row.replace("x[t]", edit))

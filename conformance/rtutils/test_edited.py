@@ -1,4 +1,5 @@
-"""Sources edited while a process lives: never certified, nor run, as what they are not."""
+"""Sources edited during a process's life: code is never certified, nor run, as that of another
+source."""
 
 import json
 import os
@@ -61,7 +62,7 @@ def copy(tmp_path):
 
 
 def anew(copy: Copy) -> tuple[str, str, str]:
-    """The kernel's key, failure and machine code, by a process that has just begun."""
+    """The kernel's key, failure and machine code, in a fresh process."""
     key, failure, code = json.loads(copy.python(ANEW))
     return key, failure, code
 
@@ -78,9 +79,9 @@ def test_an_edit_is_noticed_before_anything_is_compiled(copy):
 
 
 def test_old_code_is_never_certified_as_new(copy):
-    """A process that had asked for keys before the edit compiles what it imported, and keeps it as
-    that; the trial, in a process of its own, tries what the file says now. So the edit, which is
-    wrong, is refused whoever comes after, and the right source is what it was."""
+    """A process that computed keys before the edit compiles what it imported, and stores it as
+    that; the trial, in a process of its own, tries the present file. So the edit, which is wrong,
+    is rejected for every later process, and the right source stays certified."""
     right = anew(copy)
     living = Living(copy, "before")
     copy.edit(FILE, RIGHT, WRONG)
@@ -94,7 +95,7 @@ def test_old_code_is_never_certified_as_new(copy):
 
 
 def test_a_trial_of_other_sources_gives_no_certificate(copy):
-    """It asked for keys, and had no certificate when the file was edited."""
+    """It computed keys, and had no certificate when the file was edited."""
     living = Living(copy, "before")
     copy.edit(FILE, RIGHT, WRONG)
     assert living.answer() == (
@@ -104,7 +105,7 @@ def test_a_trial_of_other_sources_gives_no_certificate(copy):
 
 
 def test_an_edit_taken_back_is_noticed_too(copy):
-    """Something may have been imported in between; and dates that are set back do not help."""
+    """Something may have been imported in between; resetting dates does not help."""
     living = Living(copy)
     path = copy.folder / FILE
     text, dates = path.read_text(), path.stat()
@@ -118,7 +119,7 @@ FINGERPRINT = "from kernels.table import find; print(find('relu/cpu/generic').sh
 
 
 def test_bytecode_of_another_source_is_noticed(copy):
-    """Of the same size and date, so that Python takes it for this one's."""
+    """With the same size and date, so that Python takes it for this source's."""
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
     path = copy.folder / FILE
@@ -132,7 +133,7 @@ def test_bytecode_of_another_source_is_noticed(copy):
 
 
 def test_bytecode_of_an_earlier_edit_is_nobodys(copy):
-    """Python does not take it, and where it may not write it leaves it there."""
+    """Python does not use it, and where it cannot write it leaves it there."""
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
     output_of("import kernels.cpu.activations", cwd=copy.folder, env=environment)
@@ -171,7 +172,7 @@ print(mine.key, mine.code.kept, values["out"][0])
 
 
 def test_a_share_of_a_notebook_is_told_by_its_code(copy):
-    """By all that it computes with, though no file says so."""
+    """By all that it computes with, without a file."""
     words = [("2", "3"), ("5", "3"), ("2", "4"), ("2", "3")]
     said = [copy.python(HERE, *w).split() for w in words]
     assert [(kept, float(out)) for _, kept, out in said] == [
@@ -197,7 +198,7 @@ print(mine.key)
 
 @pytest.mark.parametrize("file", [FILE, "kernels/cpu/isa/simd.py"])
 def test_a_share_of_a_notebook_is_told_by_what_it_calls(copy, file):
-    """In our rooms, with all that this imports."""
+    """Code in our rooms, with all that it imports."""
     before = copy.python(CALLING)
     with (copy.folder / file).open("a") as source:
         source.write("# edited\n")

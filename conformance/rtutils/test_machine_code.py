@@ -1,4 +1,4 @@
-"""Machine code that is kept: what was tried is what runs, whatever happens to the cache folder."""
+"""Machine code on disk: only code that was tried runs, whatever happens to the cache folder."""
 
 import json
 import os
@@ -46,12 +46,12 @@ def multiplying(factor: float) -> Callable[..., None]:
 
 
 def share_of(factor: float) -> Share:
-    """Made anew each time: nothing of it is remembered."""
+    """A new share each time, without cached state."""
     return Share(lambda: multiplying(factor), SIGNATURE)
 
 
 def result(share: Share) -> float:
-    """What the share makes of 1."""
+    """The share's output for 1."""
     values = {"x": np.ones(1), "out": np.full(1, np.nan)}
     share(pack_words(SIGNATURE, values))
     return float(values["out"][0])
@@ -59,7 +59,7 @@ def result(share: Share) -> float:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A cache folder of the test's own, which nobody has looked at."""
+    """A cache folder of the test's own, not yet checked."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(cache.INSTEAD, raising=False)
     monkeypatch.setattr(cache, "_said", set())
@@ -142,7 +142,7 @@ def test_machine_code_does_not_tell_where_sources_lie(share, folder):
 
 
 class Planted:
-    """A pickle that makes a file when it is read."""
+    """A pickle that creates a file when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -165,7 +165,7 @@ SPOILT: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
 def test_damaged_code_is_compiled_anew(spoil, folder, capfd):
-    """With one line, and once: what was damaged is replaced."""
+    """With one line, and once: the damaged file is replaced."""
     digest = share_of(5).code.digest
     path = kept_in(folder)
     whole = path.read_bytes()
@@ -188,7 +188,7 @@ def test_pickles_are_not_read(folder, tmp_path):
 
 
 def test_code_of_another_share_is_not_taken(folder):
-    """Under the name of the first lies what was kept of the second: compiled anew."""
+    """The second share's code under the first one's name is compiled anew."""
     first, second = share_of(6), share_of(7)
     assert [result(first), result(second)] == [6, 7]
     paths = {json.loads(p.read_bytes().partition(b"\n")[0])["key"]: p
@@ -205,7 +205,7 @@ def certified(kernel: Kernel, code: str) -> Certificate:
 
 
 def test_other_code_than_was_tried_has_no_certificate(folder):
-    """Swapped by somebody who gave it a right header: it is whole, and it was not tried."""
+    """Replaced with a valid header: it is intact, but was not tried."""
     store = Store()
     tried = code_of(fresh(RELU))
     store.add([certified(RELU, tried)])
@@ -226,7 +226,7 @@ def test_other_code_than_was_tried_has_no_certificate(folder):
 
 
 def test_a_certificate_without_code_is_none(folder):
-    """Such as were written before there was a digest in them; a failure is one all the same."""
+    """As written before certificates had a digest; a failure still counts."""
     store = Store()
     store.add([certified(RELU, "")])
     assert store.get(RELU) is None
@@ -264,7 +264,7 @@ def test_a_folder_open_to_others_is_closed(folder, capfd):
 
 @posix
 def test_files_that_others_can_write_are_not_used(folder, capfd):
-    """Machine code is compiled anew, certificates begin anew."""
+    """Machine code is compiled anew, and the store of certificates starts empty."""
     store = Store()
     store.add([certified(RELU, "code")])
     share_of(3).compile()
@@ -325,8 +325,8 @@ print(os.environ[INSTEAD].partition(os.pathsep)[0])
 
 
 def test_without_a_folder_all_is_in_memory(tmp_path):
-    """Said before anything is tried, and nothing is left of it: the trial's own process finds the
-    machine code there."""
+    """Reported before anything is tried, without a trace: the trial's own process gets the machine
+    code from memory."""
     copy = Copy(tmp_path)
     (tmp_path / "file").write_text("")
     environment = copy.environment() | {"ASSAY_CACHE": str(tmp_path / "file" / "cache")}
@@ -354,7 +354,7 @@ def test_a_full_disk_is_said_and_worked_around(folder, monkeypatch, capfd):
 
 
 def test_a_complete_folder_may_be_read_only(folder, monkeypatch, capfd):
-    """Nothing has to be written, and nothing is said."""
+    """Nothing has to be written, and nothing is reported."""
     share_of(3).compile()
     monkeypatch.setattr(cache, "_write", None)
     monkeypatch.setattr(cache, "ready", None)

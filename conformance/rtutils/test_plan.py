@@ -1,4 +1,4 @@
-"""The plan: kernels chosen, argument buffers laid, sizes that change, memory taken first-fit."""
+"""The plan: chosen kernels, argument buffers, changing sizes, first-fit memory."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ def test_activations_are_quantised_once(model):
 
 
 def test_sizes_that_disagree_are_refused():
-    """A node whose arguments disagree names the op, the argument and both sizes."""
+    """The error names the op, the argument and both sizes."""
     graph = Graph()
     x = Value("x", "input", "f32", ("tokens", 32))
     y = Value("y", "input", "f32", ("tokens", 33))
@@ -65,8 +65,8 @@ def test_sizes_that_disagree_are_refused():
 
 
 def test_what_is_no_node_is_refused():
-    """An op that there is not, arguments that an op has not, and a name that is taken: whoever
-    writes a family reads which node it was."""
+    """An unknown op, unknown arguments, a name already used: authors of families learn which node
+    it is."""
     graph, x = Graph(), Value("x", "input", "f32", ("tokens", 8))
     graph("silu", "blk.0.active", x=x)
     for op, label, given, line in (
@@ -80,7 +80,7 @@ def test_what_is_no_node_is_refused():
 
 
 def test_plan_json_is_the_plan(folder):
-    """`assay plan --json` prints the very nodes, kernels and places that would run."""
+    """`assay plan --json` prints exactly the nodes, kernels and addresses that would run."""
     path = Small(format="Q8_0").write(folder / "printed.gguf")
     done = CliRunner().invoke(app, ["plan", str(path), "--batch", "16", "--json"])
     assert done.exit_code == 0

@@ -1,4 +1,4 @@
-"""docs/promises.md names tests that there are."""
+"""Every test named in docs/promises.md exists."""
 
 import re
 
@@ -10,7 +10,7 @@ ROW = re.compile(r"\| (.+) \| (.+) \|")
 
 
 def named() -> list[tuple[str, str]]:
-    """Each test that the page names, with its file: one named alone is in the file before it."""
+    """Each test that the page names, with its file: one without a file is in the previous one."""
     found, file = [], ""
     for line in (ROOT / "docs/promises.md").read_text().splitlines():
         row = ROW.fullmatch(line)
@@ -21,12 +21,12 @@ def named() -> list[tuple[str, str]]:
 
 
 def test_the_page_has_promises():
-    """What reads it finds its rows."""
+    """The parser finds the rows."""
     assert len(named()) > 80
 
 
 @pytest.mark.parametrize(("file", "name"), named(), ids=lambda x: x.rpartition("/")[2])
 def test_a_promise_is_held(file, name):
-    """The test is where the page says, or is a law that the file has of its own subject."""
+    """The test is in the named file, or is a law that the file imports for its own subject."""
     text = (ROOT / file).read_text()
     assert f"\ndef test_{name}(" in text or f"\n    test_{name},\n" in text

@@ -1,4 +1,4 @@
-"""What README and the pages of docs/ show does what they say."""
+"""The commands, programs and edits in README and docs work."""
 
 import re
 
@@ -14,7 +14,7 @@ WHOLE_PROGRAMS = [block for block in blocks(README) if block.is_program]
 
 
 def shows(block: Block) -> bool:
-    """Whether there is something to do."""
+    """Whether a page has anything to run."""
     return bool(block.title or block.is_program or block.commands())
 
 
@@ -23,13 +23,13 @@ SHOWING = [path for path in PAGES if any(map(shows, blocks(path)))]
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
-    """Where what the commands write does not disturb anyone."""
+    """A folder for the files that commands write."""
     return Place(tmp_path_factory.mktemp("readme"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_assay_command_of_the_readme_succeeds(command, elsewhere):
-    """Each line that starts with assay, in turn, exits 0 and prints something."""
+    """Each line that starts with assay, in order, exits with 0 and prints something."""
     elsewhere.run(command)
 
 
@@ -42,7 +42,8 @@ def test_every_python_block_of_the_readme_runs(block, elsewhere):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
 def test_what_a_page_shows_works(page, tmp_path):
-    """Files, edits, commands and programs of a page, in turn; where it edits rooms, in a copy."""
+    """Files, edits, commands and programs of a page, in order; pages with edits of rooms run in a
+    copy."""
     shown, place = list(blocks(page)), Place(tmp_path)
     if any(block.is_of_a_room for block in shown):
         place = place.copied()
@@ -51,7 +52,7 @@ def test_what_a_page_shows_works(page, tmp_path):
 
 
 def test_the_readme_is_short_and_has_commands():
-    """A reader sees all of it; the tests above have something to test."""
+    """It fits one view; and the tests above have something to test."""
     assert len(README.read_text().splitlines()) <= 150
     assert len(COMMANDS) >= 4
     assert {"tutorial", "adding-an-op", "adding-a-family", "shell", "python"} <= {
@@ -68,7 +69,7 @@ def test_make_targets_exist(page):
 
 
 def test_an_edit_that_a_page_shows_is_made_once():
-    """Lines are replaced where they stand once; elsewhere the page is wrong."""
+    """Lines that occur once are replaced; otherwise the page is wrong."""
     diff = " a\n-b\n+c\n"
     assert edited("a\nb\na\n", diff) == "a\nc\na\n"
     for text in ("a\n", "a\nb\na\nb\n"):
@@ -83,7 +84,7 @@ GLOSSARY = re.findall(
 
 @pytest.mark.parametrize(("words", "file"), GLOSSARY, ids=lambda value: value.replace("`", ""))
 def test_the_glossary_knows_where_a_word_is(words, file):
-    """The file is there, and has each name that the row calls code."""
+    """The file exists, and contains each name that the row marks as code."""
     text = (ROOT / file).read_text()
     for name in re.findall(r"`(\w+)`", words):
         assert re.search(rf"\b{name}\b", text), name

@@ -1,4 +1,5 @@
-"""Whatever lies in the working folder, the program, its children and the package find our rooms."""
+"""With any files in the working folder, the program, its children and the package import our
+rooms."""
 
 import os
 import shlex
@@ -57,7 +58,7 @@ for name, level in (("nope", "quick"), ("relu/cpu/generic", "deep")):
 
 
 def spoil(folder: Path, *more: str) -> Path:
-    """Put files of our rooms' names there, which end a program that imports them."""
+    """Put files there, named like our rooms, that end a program that imports them."""
     for name in (*OURS, *more):
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -70,7 +71,7 @@ def spoil(folder: Path, *more: str) -> Path:
     ("face", "commands"), CASES, ids=lambda x: x if isinstance(x, str) else x[0].split()[0]
 )
 def test_files_of_our_names_do_no_harm(face, commands, tmp_path):
-    """Every command does what it does elsewhere, and so do the children it starts."""
+    """Every command does what it does elsewhere, and so do its children."""
     program, path, more = FACES[face]
     own = {"ASSAY_RESULTS": str(tmp_path / "results"), "PYTHONPATH": path}
     for command in commands:
@@ -81,7 +82,7 @@ def test_files_of_our_names_do_no_harm(face, commands, tmp_path):
 
 
 def test_the_names_are_those_that_editors_see(tmp_path):
-    """Each is imported when first asked for, from where a type checker is told that it is."""
+    """Each is imported lazily, from where a type checker is told that it is."""
     done = python(NAMES, cwd=spoil(tmp_path))
     assert done.returncode == 0, done.stderr
 
@@ -94,7 +95,7 @@ def test_the_package_beside_modules_of_our_names(tmp_path):
 
 
 def test_judging_a_kernel(tmp_path):
-    """A child tries it, whatever lies there; what cannot be tried is refused in one line."""
+    """A child tries it, with such files there; errors are one line."""
     done = python(JUDGE, cwd=spoil(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
@@ -104,7 +105,7 @@ def test_judging_a_kernel(tmp_path):
 
 @pytest.mark.parametrize("name", ["engine.py", "bench/__init__.py", "kernels/own.py"])
 def test_a_module_imported_before_is_named(name, tmp_path):
-    """A user's module that has one of our names by then is told by its file, in one line."""
+    """A user's module with one of our names is reported by its file, in one line."""
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.touch()

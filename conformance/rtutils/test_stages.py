@@ -1,4 +1,4 @@
-"""Stages: a barrier wherever a thread needs what another has done, and nowhere else."""
+"""Stages: a barrier wherever a thread needs another one's results, and nowhere else."""
 
 import random
 from itertools import pairwise
@@ -33,7 +33,7 @@ def model(request, tmp_path_factory):
 
 
 def labels(graph: Graph) -> list[list[str]]:
-    """The nodes of each stage, by label, with the kernels that come first in the table."""
+    """The labels of each stage's nodes, with the first kernels of the table."""
     steps = with_kernels(graph, {spec_of(n): variants(n.op, n.format)[0] for n in graph.nodes})
     calls = calls_of([with_own(step, {"tokens": 16}) for step in steps])
     return [[steps[call.step].node.label for call in stage] for stage in stages(calls)]
@@ -48,8 +48,8 @@ def weight(name: str, rows: int, width: int) -> Value:
 
 
 def run_without_waiting(plan: Plan, rng: random.Random) -> None:
-    """Every stage with its threads as far apart as they can be: each does all of its calls before
-    another does any, or they go on at random."""
+    """Run each stage with its threads as far apart as possible: each finishes before the next one
+    starts, or in random order."""
     ready = iter(plan.entries)
     for stage in plan.stages:
         entries = [next(ready) for _ in stage]
@@ -67,7 +67,7 @@ def run_without_waiting(plan: Plan, rng: random.Random) -> None:
 
 @pytest.mark.parametrize(("tokens", "outputs"), [(1, 1), (7, 3), (16, 4)])
 def test_threads_need_not_wait_within_a_stage(model, tokens, outputs):
-    """However far a thread runs ahead of the others, up to the stage's end, no bit changes."""
+    """However far a thread is ahead within a stage, no bit changes."""
     model.cells.clear()
     rows = range(outputs)
     expected = model.step(range(tokens), range(tokens), [(0,)] * tokens, rows).copy()
@@ -78,8 +78,8 @@ def test_threads_need_not_wait_within_a_stage(model, tokens, outputs):
 
 
 def test_a_block_has_eleven_barriers_or_fewer(model):
-    """Projections share a stage, and so does what is done to each token by itself; attention has
-    two, its parts and what joins them."""
+    """Projections share a stage, and so do operations on single tokens; attention has two, chunks
+    and their merge."""
     named = [[model.plan.steps[c.step].node.label for c in stage] for stage in model.plan.stages]
     of_block = [stage for stage in named if any(label.startswith("blk.1.") for label in stage)]
     assert len(of_block) <= 12  # the first of them belongs to the block before, too
@@ -105,7 +105,7 @@ def test_independent_calls_share_a_stage():
 
 
 def test_what_is_read_may_not_be_overwritten():
-    """A call that writes to what another thread may still read waits for it."""
+    """A call that overwrites what another thread may still read waits for it."""
     graph = Graph()
     x = activation("x", "tokens", 32)
     graph("linear", "a", x=x, weight=weight("w", 32, 32))
@@ -115,7 +115,7 @@ def test_what_is_read_may_not_be_overwritten():
 
 
 def test_own_tokens_follow_without_a_barrier():
-    """A chain of calls that are split by tokens is one stage."""
+    """A chain of calls that are divided by tokens is one stage."""
     graph = Graph()
     h = graph("add", "a", x=X, y=X)
     h = graph("rms_norm", "b", x=h, weight=Value("w", "weight", "f32", (32,)), eps=1e-5)
@@ -124,8 +124,8 @@ def test_own_tokens_follow_without_a_barrier():
 
 
 def test_other_tokens_are_waited_for():
-    """Rows that are picked may be another thread's, though all is split by tokens: even where as
-    many are picked as there are tokens."""
+    """Gathered rows may be another thread's, even with a division by tokens and as many rows as
+    tokens."""
     for size in ("outputs", "tokens"):
         graph = Graph()
         h = graph("silu", "a", x=X)
@@ -136,7 +136,7 @@ def test_other_tokens_are_waited_for():
 
 
 def test_tokens_under_other_dimensions_are_waited_for():
-    """Where two calls divide a value by different sizes, a thread's part is not the same."""
+    """If two calls divide a value by different sizes, a thread's parts differ."""
     graph = Graph()
     h = graph("silu", "a", x=X)
     graph("silu", "b", x=h.view("halves", 16))
@@ -145,7 +145,7 @@ def test_tokens_under_other_dimensions_are_waited_for():
 
 @share(TWO_PASSES)
 def sums(args, thread, n_threads):
-    """scratch = x + y, shared out from the end."""
+    """scratch = x + y, divided among threads in reverse."""
     x, y, scratch, _ = arguments(args, TWO_PASSES)
     first, last = part(x.size, n_threads - 1 - thread, n_threads)
     for i in range(first, last):
@@ -154,7 +154,7 @@ def sums(args, thread, n_threads):
 
 @share(TWO_PASSES)
 def copy(args, thread, n_threads):
-    """out = scratch, of which another thread has written this thread's part."""
+    """out = scratch, where another thread has written this thread's part."""
     x, _, scratch, out = arguments(args, TWO_PASSES)
     first, last = part(x.size, thread, n_threads)
     for i in range(first, last):
@@ -166,7 +166,7 @@ def elements(shape: Shape) -> int:
 
 
 def two_pass_plan(team: Team, splits: str) -> tuple[Plan, dict[str, Array]]:
-    """silu(x) + x in two passes, and a silu of that."""
+    """silu(x) + x in two passes, then silu of it."""
     graph = Graph()
     x = Value("x", "input", "f32", ("tokens", 40))
     h = graph("silu", "h", x=x)
@@ -181,8 +181,7 @@ def two_pass_plan(team: Team, splits: str) -> tuple[Plan, dict[str, Array]]:
 
 @pytest.mark.parametrize("splits", ["", "tokens"])
 def test_second_shares_wait_for_the_first(splits):
-    """A kernel of two shares has a barrier between, and its own memory, which no one else has
-    meanwhile."""
+    """A kernel of two shares has a barrier between, and exclusive scratch memory for both."""
     with Team(THREADS) as team:
         plan, arrays = two_pass_plan(team, splits)
         steps = [[call.step for call in stage] for stage in plan.stages]
@@ -210,7 +209,7 @@ def run_one(kernel: Kernel, x: Array, out: Array) -> None:
 
 
 def test_scratch_is_asked_for_with_every_size(model):
-    """Sizes that are only factors of a product are there, as they are at the limits."""
+    """Sizes that occur only in products of axes are passed, as for the limits."""
     (step, *_) = (s for s in model.plan.steps if s.node.op == "attention")
     shape, config = shape_of(step.node, model.limits), model.config
     sizes = {"heads": config.heads, "kv_heads": config.kv_heads, "head_dim": config.head_dim}

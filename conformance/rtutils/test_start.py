@@ -1,4 +1,4 @@
-"""What a start does without: modules that nobody asked for, and system calls for frames."""
+"""A start loads no unused modules, and needs no system calls for Python frames."""
 
 import json
 
@@ -44,6 +44,6 @@ def test_a_warm_start_imports_what_it_needs():
 
 
 def test_frames_have_room():
-    """Where a chunk of frames ends, each call would ask the system for another."""
+    """At the end of a chunk of frames, each call would allocate another one."""
     without, with_room = map(int, output_of(DEEP).split())
     assert with_room < 100 < 500 <= without

@@ -1,4 +1,4 @@
-"""The walks of docs/walks.md: their files and names are right, and a token takes no other way."""
+"""The walks of docs/walks.md: their files and names are right, and complete for a token's path."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ TOKEN, WEIGHT = (ROW.findall(part) for part in PAGE.split("\n## ")[1:])
 
 @pytest.mark.parametrize("walk", [TOKEN, WEIGHT], ids=["token", "weight"])
 def test_a_walk_passes_at_most_eight_files(walk: list[tuple[str, str]]) -> None:
-    """Each of which has the function or class that the page names."""
+    """Each file has the function or class that the page names."""
     assert 5 < len(walk) <= 8
     for file, told in walk:
         source = (ROOT / file).read_text()
@@ -28,7 +28,7 @@ def test_a_walk_passes_at_most_eight_files(walk: list[tuple[str, str]]) -> None:
 
 
 def test_a_token_takes_no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever calls the threads is on the page."""
+    """All callers of the threads are on the page."""
     callers: set[str] = set()
     run = Team.run
 

@@ -1,1 +1,1 @@
-"""From logits to a token."""
+"""Sampling: from logits to a token."""

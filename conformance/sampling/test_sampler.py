@@ -1,4 +1,4 @@
-"""The sampler: its chain against an oracle of references, its state, its bans, its refusals."""
+"""The sampler: its chain compared with the references', its state, bans and errors."""
 
 import json
 import math
@@ -68,12 +68,12 @@ TOP = int(logits_at(0).argmax())
     ],
 )
 def test_whoever_wants_more_than_the_likeliest_token_gets_logits(params):
-    """Whatever may choose another token, or say more of them than one."""
+    """Every parameter that may choose another token, or returns more than its log-probability."""
     assert not Sampler(params, VOCAB, EOG).takes_argmax
 
 
 def test_the_likeliest_token_is_the_one_that_is_sampled():
-    """With its log-probability; where too few tokens kept the text from ending, once they came."""
+    """With its log-probability; once min_tokens no longer bans the end."""
     logits = logits_at(0)
     exact = logits.astype(np.float64)
     found = Argmax(TOP, float(logits[TOP] - np.log(np.exp(exact).sum())))
@@ -87,7 +87,7 @@ def test_the_likeliest_token_is_the_one_that_is_sampled():
 
 
 def text_of(sampler: Sampler, count: int, seed: int = 0, start: int = 0) -> list[int]:
-    """What the sampler makes of a fixed sequence of logits."""
+    """The sampler's tokens for a fixed sequence of logits."""
     tokens = []
     for step in range(start, start + count):
         tokens.append(sampler.sample(logits_at(step, seed)).token)
@@ -96,7 +96,7 @@ def text_of(sampler: Sampler, count: int, seed: int = 0, start: int = 0) -> list
 
 
 def from_reference(op: str) -> Callable[[Arguments, Mapping[str, Array]], Run]:
-    """The op's reference in a kernel's place."""
+    """The op's reference in place of a kernel."""
 
     def bind(inputs: Arguments, outputs: Mapping[str, Array]) -> Run:
         def run(n_threads: int = 1, order: Sequence[int] = (0,)) -> None:
@@ -140,7 +140,7 @@ def oracle(params: SamplingParams, prompt: list[int], steps: int) -> list[int]:
 
 @pytest.mark.parametrize("params", [EVERYTHING, MOSTLY_FILTERS, MOSTLY_EDITS])
 def test_the_chain_is_that_of_llama_cpp(params):
-    """With everything on, the sampler gives what the formulas give in llama.cpp's order."""
+    """With all stages on, the sampler equals the formulas in llama.cpp's order."""
     prompt = [4, 5, 6, 4, 5]
     text = text_of(Sampler(params, VOCAB, EOG, prompt=prompt), 80)
     assert text == oracle(params, prompt, 80)
@@ -169,7 +169,7 @@ def test_the_chain_is_that_of_llama_cpp(params):
     ],
 )
 def test_stages_that_are_off_do_not_run(options, ops):
-    """Defaults draw from the plain distribution; each setting adds its own stage and no other."""
+    """Defaults sample from the plain distribution; each setting adds its own stage and no other."""
     assert chain(SamplingParams(**options)) == ops
 
 
@@ -194,7 +194,7 @@ def test_a_seed_decides_the_text(options):
 
 
 def test_without_a_seed_texts_differ():
-    """seed None draws from the system's entropy."""
+    """seed=None uses the system's entropy."""
     assert len({tuple(text_of(Sampler(SamplingParams(), VOCAB), 12)) for _ in range(4)}) > 1
 
 
@@ -216,7 +216,7 @@ def test_a_restored_sampler_goes_on_alike(options, drawn):
 
 @given(st.integers(0, 2**32), st.integers(0, 10))
 def test_logprobs_are_those_of_the_raw_logits(seed, wanted):
-    """Whatever the chain does, logprob and top are the log-softmax of the logits as they came."""
+    """For any chain, logprob and top are the log-softmax of the unmodified logits."""
     logits = logits_at(0, seed)
     params = SamplingParams(logprobs=wanted, temperature=0.3, top_k=2, logit_bias={1: 50}, seed=0)
     sampled = Sampler(params, VOCAB).sample(logits)
@@ -229,7 +229,7 @@ def test_logprobs_are_those_of_the_raw_logits(seed, wanted):
 
 
 def test_logits_are_not_written_to():
-    """The caller's logits stay as they are, even read-only ones."""
+    """The caller's logits are unchanged, even read-only ones."""
     logits = logits_at(0)
     logits.flags.writeable = False
     before = logits.copy()
@@ -238,7 +238,7 @@ def test_logits_are_not_written_to():
 
 
 def test_the_end_is_banned_until_min_tokens():
-    """End and stop ids cannot come before min_tokens tokens, counted without the prompt."""
+    """End and stop ids are banned until min_tokens tokens, not counting the prompt."""
     logits = np.full(VOCAB, -5, np.float32)
     logits[[2, 8, 9]] = 5, 4, 1
     params = SamplingParams(temperature=0, min_tokens=2, stop_token_ids=[8])
@@ -251,8 +251,8 @@ def test_the_end_is_banned_until_min_tokens():
 
 
 def test_bans_and_allowances():
-    """ignore_eos bans the end for good; a whitelist leaves nothing else; bad words lose their last
-    token after their first ones, and only then."""
+    """ignore_eos bans the end for good; a whitelist bans all else; bad words ban their last token
+    after their first ones only."""
     logits = np.zeros(VOCAB, np.float32)
     logits[[2, 5, 6]] = 3, 2, 1
 
@@ -272,7 +272,7 @@ def test_bans_and_allowances():
 
 
 def test_penalties_look_where_they_should():
-    """By default repetition sees the prompt and presence does not; a window forgets."""
+    """By default repetition includes the prompt and presence does not; a window forgets."""
 
     def counts(last: int | None) -> tuple[list[int], list[int]]:
         sampler = Sampler(SamplingParams(penalty_last_n=last), 4, prompt=[0, 1])
@@ -287,7 +287,7 @@ def test_penalties_look_where_they_should():
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_mirostat_steers_the_surprise(version):
-    """Over many tokens the mean surprise comes close to tau."""
+    """Over many tokens the mean surprise approaches tau."""
     vocab, tau = 1000, 3.0
     logits = (-1.1 * np.log(np.arange(1, vocab + 1))).astype(np.float32)
     params = SamplingParams(mirostat=version, mirostat_tau=tau, seed=1)
@@ -314,8 +314,8 @@ def test_mirostat_steers_the_surprise(version):
     ],
 )
 def test_logits_without_a_choice_are_refused(logits, options, message):
-    """NaN, infinities, wrong sizes and total bans are one plain error, not a token, nor are they a
-    distribution."""
+    """NaN, infinities, wrong sizes and total bans are one plain error, for tokens and for
+    distributions."""
     sampler = Sampler(SamplingParams(**options), 4, prompt=[0])
     for ask in (sampler.sample, sampler.distribution):
         with pytest.raises(SamplingError, match=message):
@@ -379,7 +379,7 @@ def test_a_sampler_wants_tokens_of_its_vocabulary(options, message):
 
 
 def test_texts_become_tokens():
-    """in_tokens spells bad words with and without a space, and breakers by their last token."""
+    """in_tokens tokenises bad words with and without a space, and breakers by their last token."""
 
     def encode(text: str) -> list[int]:
         return [ord(character) % VOCAB for character in text]
@@ -405,8 +405,8 @@ DRAWN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("params", [EVERYTHING, *(SamplingParams(seed=7, **o) for o in DRAWN)])
 def test_distributions_are_what_samples_are_drawn_from(params):
-    """`distribution` and `draw` give, by the same random numbers, the tokens and log-probabilities
-    that `sample` gives, and the same state behind them."""
+    """`distribution` and `draw` with the same random numbers give the tokens, log-probabilities and
+    state of `sample`."""
     one, two = (Sampler(params, VOCAB, EOG, prompt=[4, 5, 4]) for _ in range(2))
     for step in range(200):
         sampled, p = one.sample(logits_at(step)), two.distribution(logits_at(step))
@@ -421,7 +421,7 @@ def test_distributions_are_what_samples_are_drawn_from(params):
 
 @pytest.mark.parametrize("params", [EVERYTHING, MOSTLY_FILTERS, SamplingParams(mirostat=2, seed=1)])
 def test_distributions_are_zero_where_the_chain_cuts(params):
-    """They are the softmax of what the chain leaves, float64, and sum to one."""
+    """They are the softmax of the chain's result, float64, and sum to one."""
     sampler = Sampler(params, VOCAB, EOG)
     cut = 0
     for step in range(20):
@@ -438,8 +438,8 @@ def test_distributions_are_zero_where_the_chain_cuts(params):
 
 
 def test_a_missing_kernel_is_named():
-    """A sampler given kernels chooses none of its own; those of distributions are missed where
-    they are asked for."""
+    """A sampler with given kernels adds none of its own; missing ones of distributions are reported
+    on use."""
     with pytest.raises(SamplingError, match="need a kernel of top_p, none was given"):
         Sampler(SamplingParams(top_p=0.5), VOCAB, kernels={"draw": from_reference("draw")})
     params = SamplingParams()
@@ -452,9 +452,9 @@ def test_a_missing_kernel_is_named():
 
 
 def vllm_probabilities(logits: Array, p: SamplingParams) -> Array:
-    """vLLM's steps as its sampler has them: logits are divided by the temperature; min_p looks at
-    the largest probability; top_k keeps those that are at least the k-th; top_p sorts upwards and
-    drops, of a sum of 1, the first 1 - p, but never the last token."""
+    """vLLM's order: logits are divided by the temperature; min_p compares with the largest
+    probability; top_k keeps those at least as large as the k-th; top_p sorts ascending and drops
+    the first 1 - p of the sum, but never the last token."""
     x = logits.astype(np.float64) / p.temperature
     share = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
     x[share < p.min_p * share.max()] = -np.inf
@@ -469,7 +469,7 @@ def vllm_probabilities(logits: Array, p: SamplingParams) -> Array:
 
 @pytest.mark.parametrize("temperature", [0.4, 1.7, 5.0])
 def test_vllms_order(temperature):
-    """The distribution is vLLM's: filters look at what the temperature left."""
+    """The distribution is vLLM's: filters apply after the temperature."""
     asked = SamplingParams(
         temperature=temperature, top_k=30, top_p=0.8, min_p=0.02, seed=1, order="vllm"
     )
@@ -484,7 +484,7 @@ def test_vllms_order(temperature):
 
 
 def test_vllms_end():
-    """With ignore_eos the end may be drawn, as any token."""
+    """With ignore_eos the end may be sampled, as any token."""
     asked = SamplingParams(temperature=0, ignore_eos=True, order="vllm", logit_bias={EOG[0]: 99.0})
     assert Sampler(asked, VOCAB, EOG).sample(logits_at(0)).token == EOG[0]
     ours = replace(asked, order="llama.cpp")

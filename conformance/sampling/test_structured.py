@@ -1,4 +1,5 @@
-"""Answers of a form: always valid, alone, among others and with drafts; what is no form is said."""
+"""Structured output: always valid, alone, in batches and with drafts; invalid formats are
+reported."""
 
 import json
 import re
@@ -49,7 +50,7 @@ def is_an_object(text: str) -> bool:
 
 
 def is_nested(text: str) -> bool:
-    """By the rules of GBNF above, the innermost first."""
+    """By the rules of the GBNF grammar above, innermost first."""
     item = r"(?:[a-c]+|\x00)"
     while (shorter := re.sub(rf"\({item}(?:,{item}){{0,2}}\)", "\x00", text)) != text:
         text = shorter
@@ -100,7 +101,8 @@ def params(form: str, sampling: dict[str, Any]) -> SamplingParams:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_answer_is_valid(engine, form):
-    """However it is drawn; most are whole, and there are several. One that is cut begins well."""
+    """For any sampling; most are complete, and there are several. Truncated ones are valid
+    prefixes."""
     whole = set()
     asked = [replace(params(form, one), seed=seed) for one in SAMPLING for seed in range(5)]
     for result in engine.generate([TEXT] * len(asked), asked):
@@ -116,7 +118,7 @@ def test_every_answer_is_valid(engine, form):
 
 
 def test_the_same_alone_among_others_and_with_drafts(engine, spelling):
-    """Bit for bit, logprobs included, beside answers of other forms and of none."""
+    """Bit for bit, logprobs included, next to answers of other formats and of none."""
     asked = [params(form, one) for form in FORMS for one in SAMPLING]
     asked += [SamplingParams(max_tokens=20, **one) for one in SAMPLING]
     together = engine.generate([TEXT] * len(asked), asked)
@@ -138,7 +140,7 @@ LIKED = dict.fromkeys((EOS, *(LETTERS + 1 + i for i in range(3))), 12.0)  # of d
 
 
 def law(engine: Engine, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], float]:
-    """The probability of each way to write one of SHORT, by the softmax of what the form leaves."""
+    """The probability of each derivation of one of SHORT, by the softmax after masking."""
     if path[-1:] == (EOS,):
         return {path: 1.0}
     constraint = engine.samplers.grammars.constraint(StructuredOutputsParams(choice=SHORT))
@@ -155,8 +157,8 @@ def law(engine: Engine, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], flo
 
 
 def test_drafts_that_are_drawn(engine, spelling):
-    """Verified by rejection against what the form leaves, answers have the form, and each way to
-    write one is as frequent as the formula says: wrong by chance once in 10^9."""
+    """Verified by rejection against the masked distribution, answers are valid, and each derivation
+    is as frequent as the formula says: a false alarm once in 10^9."""
     ways = law(engine)
     numbers = {way: number for number, way in enumerate(ways)}
     drawn = Linear(3, draft_p_min=0, adaptive=False, sampling=SamplingParams(logit_bias=LIKED))
@@ -224,7 +226,7 @@ def test_a_real_vocabulary():
     ],
 )  # fmt: skip
 def test_what_is_no_form(engine, asked, message):
-    """One line, before anything is evaluated; among many it is that prompt's error."""
+    """One line, before anything is evaluated; in a batch it is that prompt's error."""
 
     def ask() -> None:
         form = StructuredOutputsParams(**asked)
@@ -246,7 +248,7 @@ def test_what_is_no_form(engine, asked, message):
 
 
 def test_what_cannot_go_together(engine):
-    """Bans that leave no token of the form end the answer with one line."""
+    """Bans of all valid tokens end the answer with one line."""
     form = StructuredOutputsParams(choice=["yes"])
     asked = SamplingParams(structured_outputs=form, allowed_token_ids=[LETTERS + 1])
     with pytest.raises(SamplingError, match=r"^no token is left at token 13: all are banned$"):
@@ -258,7 +260,7 @@ def test_what_cannot_go_together(engine):
 
 
 def test_response_formats():
-    """OpenAI's words for the same."""
+    """OpenAI's response_format."""
     of = StructuredOutputsParams.of_response_format
     assert of({"type": "text"}) is None
     assert of({"type": "json_object"}) == StructuredOutputsParams(json_object=True)
@@ -270,7 +272,7 @@ def test_response_formats():
 
 
 def test_without_the_package(engine, spelling, monkeypatch):
-    """What to install is said; an engine needs it for nothing else."""
+    """The error says what to install; nothing else needs it."""
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with Engine.load(spelling, threads=1, context=64) as other:
         assert other.generate(TEXT).text

@@ -1,4 +1,4 @@
-"""AsyncEngine: tasks submit, stream and cancel; each hears what it would have heard alone."""
+"""AsyncEngine: tasks submit, stream and cancel; each gets what it would get alone."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ def lonely(spelling) -> Iterator[Engine]:
 
 
 def serve(path, program) -> Any:
-    """What a program gives that is handed an AsyncEngine; nothing may take a minute."""
+    """The result of a program with an AsyncEngine, within a minute."""
 
     async def run() -> Any:
         async with AsyncEngine.load(path, sequences=3, **OPTIONS) as engine:
@@ -40,8 +40,8 @@ def params(i: int) -> SamplingParams:
 
 
 def test_many_tasks_hear_what_each_would_alone(spelling, lonely):
-    """100 tasks at any time, some of which stream, some wait, some stop to listen; of several
-    prompts one that is too long fails alone."""
+    """100 tasks at any time, some of which stream, some wait, some stop early; of several prompts
+    one that is too long fails alone."""
     random_ = random.Random(1)
 
     async def ask(engine: AsyncEngine, i: int) -> Any:
@@ -113,9 +113,8 @@ def test_a_prompt_that_fails_raises(spelling):
 
 
 def test_scores_and_vectors_beside_answers(spelling, lonely):
-    """While more answers than there are sequences are under way, and among each other, each has the
-    bits that it has alone; a task that is cancelled takes back what it asked; what is wrong is
-    told, and nobody else hears of it."""
+    """While more answers than sequences are active, each has the bits that it has alone; a
+    cancelled task withdraws its requests; errors go only to their task."""
     pairs = [(letters(word), letters(" and a mat")) for word in WORDS]
     scores = lonely.score(*map(list, zip(*pairs, strict=True)))
     texts = [letters(word) for word in WORDS]
@@ -156,7 +155,7 @@ def test_scores_and_vectors_beside_answers(spelling, lonely):
 
 @pytest.mark.parametrize("how", ["answer", "task"])
 def test_cancelled(spelling, how):
-    """By the answer, or by cancelling the task that waits: its sequence is the next one's."""
+    """By the answer, or by cancelling the waiting task: its sequence is reused."""
 
     async def program(engine: AsyncEngine) -> None:
         for _ in range(4):  # more often than there are sequences
@@ -190,7 +189,7 @@ def test_cancelled(spelling, how):
 
 
 def test_closed_with_answers_under_way(spelling):
-    """Who waits is told; who comes later, too."""
+    """Waiting tasks get an error, and later ones too."""
 
     async def program() -> list[Any]:
         engine = AsyncEngine.load(spelling, sequences=3, **OPTIONS)
@@ -212,7 +211,8 @@ def test_closed_with_answers_under_way(spelling):
 
 
 def test_another_generation(spelling):
-    """What is begun on the engine beside this one ends its answers, in one line; it goes on."""
+    """A generation started on the engine directly ends the pending answers with one line, and
+    continues."""
 
     async def program(engine: AsyncEngine) -> None:
         answer = engine.submit("a cat", SamplingParams(max_tokens=None, n=400, ignore_eos=True))
@@ -227,7 +227,7 @@ def test_another_generation(spelling):
 
 
 def test_a_step_that_fails(spelling, monkeypatch):
-    """What nobody foresaw is told to all that are under way; who comes next is served."""
+    """An unexpected error reaches all active tasks; later ones are served."""
 
     async def program(engine: AsyncEngine) -> None:
         def broken() -> None:
@@ -246,7 +246,7 @@ def test_a_step_that_fails(spelling, monkeypatch):
 
 
 def test_a_loop_that_is_gone(spelling):
-    """Answers of a loop that was closed are dropped, and others are served."""
+    """Answers of a closed event loop are dropped, and others are served."""
     engine = AsyncEngine(Engine.load(spelling, sequences=3, **OPTIONS))
 
     async def ask_and_go() -> None:

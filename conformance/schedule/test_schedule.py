@@ -1,5 +1,5 @@
-"""Continuous batching: whoever comes, leaves or is put back, an answer is the one it is alone, and
-so are a score and hidden states."""
+"""Continuous batching: with arrivals, cancellations and preemption, answers, scores and hidden
+states are those of each request alone."""
 
 import gc
 import threading
@@ -46,7 +46,7 @@ HALF = "\N{REPLACEMENT CHARACTER}"  # of a character whose further bytes never c
 
 
 def spoilt(history: list[int], logits: Array) -> Array:
-    """A processor that is wrong from some token on."""
+    """A processor that fails from some token on."""
     return logits if len(history) < 30 else logits[:7]
 
 
@@ -67,7 +67,7 @@ ASKED = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _engines(spelling: Path) -> Iterator[None]:
-    """One that many share, and one that answers one after the other, on other threads."""
+    """One that many requests share, and one that answers one by one, on other threads."""
     room = {"context": CONTEXT, "batch": 12}
     with (
         Engine.load(spelling, threads=1, sequences=4, outputs=5, **room) as shared,
@@ -80,7 +80,7 @@ def _engines(spelling: Path) -> Iterator[None]:
 
 @cache
 def answer(prompt: int, asked: int, index: int) -> tuple[list[Piece], str | None]:
-    """The pieces of a completion that is alone, and why there are no more, if it has failed."""
+    """The pieces of a completion that is alone, and the error that ended it, if any."""
     params = ASKED[asked]
     own = replace(params, n=1, seed=None if params.seed is None else params.seed + index)
     engine = Machine.lonely
@@ -100,7 +100,7 @@ LONG_ENOUGH = [i for i, prompt in enumerate(PROMPTS) if 2 <= len(prompt) <= CONT
 
 
 def reading(engine: Engine, prompt: int, hidden: bool, first: int) -> Vectors | Likelihoods:
-    """Hidden states of a prompt's tokens, or how likely those behind number `first` are."""
+    """Hidden states of a prompt's tokens, or log-likelihoods of those from number `first` on."""
     if hidden:
         return Vectors(PROMPTS[prompt], ("last", "mean")[first == 0], False)
     kernel = engine.samplers.kernel("log_sum_exp")
@@ -113,7 +113,7 @@ def found(read: Reading) -> list[float]:
 
 @cache
 def alone_read(prompt: int, hidden: bool, first: int) -> list[float]:
-    """What comes of it where nobody else is."""
+    """The same where no other request is active."""
     engine = Machine.lonely
     engine.reset()
     read = reading(engine, prompt, hidden, first)
@@ -122,7 +122,7 @@ def alone_read(prompt: int, hidden: bool, first: int) -> list[float]:
 
 
 class Watched(Scheduler):
-    """Counts how often what is rare has happened."""
+    """Counts rare events."""
 
     seen: ClassVar = Counter[str]()
 
@@ -151,7 +151,7 @@ class Watched(Scheduler):
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests come at any time, with any priority, and are cancelled at any time."""
+    """Requests arrive at any time, with any priority, and are cancelled at any time."""
 
     shared: Engine
     lonely: Engine
@@ -210,7 +210,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def cells_are_those_of_texts(self) -> None:
-        """Every sequence holds its text, and what no sequence holds is free."""
+        """Every sequence holds its text, and other cells are free."""
         if not hasattr(self, "scheduler"):
             return
         cells, slots = self.shared.model.cells, self.scheduler._slots
@@ -255,12 +255,12 @@ class Machine(RuleBasedStateMachine):
 
 
 def _begun(run) -> list[int]:
-    """The text of a run as far as it is evaluated."""
+    """The evaluated part of a run's text."""
     return (run.request.tokens + run.drawn)[: run.held]
 
 
 def _demand_beginning(found: list[Piece], alone: list[Piece], stops: bool) -> None:
-    """A cancelled completion said the beginning of what it would have, then that it ended."""
+    """Assert that a cancelled completion gave a prefix of its full answer, then ended."""
     assert found[-1].finish_reason
     if found[-1].finish_reason == "cancelled":
         *found, last = found
@@ -272,7 +272,7 @@ def _demand_beginning(found: list[Piece], alone: list[Piece], stops: bool) -> No
 
 
 def test_schedule():
-    """And all that is rare has happened."""
+    """And all rare events have occurred."""
     more = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=50)
     run_state_machine_as_test(Machine, settings=more)
     least = min(Watched.seen.values())
@@ -282,7 +282,7 @@ def test_schedule():
 
 @pytest.fixture
 def scheduler() -> Iterator[Scheduler]:
-    """That of the shared engine, which gets its sequences back."""
+    """The shared engine's scheduler, whose sequences are returned."""
     Machine.shared.reset()
     scheduler = Scheduler(Machine.shared.serving())
     yield scheduler
@@ -290,8 +290,8 @@ def scheduler() -> Iterator[Scheduler]:
 
 
 def test_a_shared_prefix_is_evaluated_once(scheduler):
-    """16 prompts that begin alike, at once: the beginning is in one step, the rest is each one's,
-    and so is the last token, behind which each draws."""
+    """16 prompts with a common prefix, at once: the prefix is in one step, the rest is each one's,
+    and so is the last token, after which each samples."""
     stem = letters(STEM)
     params = SamplingParams(max_tokens=1, temperature=0)
     requests = [Request(str(i), [*stem, LETTERS + 1 + i], params) for i in range(16)]
@@ -304,8 +304,8 @@ def test_a_shared_prefix_is_evaluated_once(scheduler):
 
 
 def test_the_oldest_is_never_put_back(scheduler):
-    """Two texts that cannot both be whole in the cache: the first goes on in every step, the second
-    waits, and both are what they are alone."""
+    """Of two texts that do not both fit into the cache the first advances in every step, the second
+    is preempted, and both are what they are alone."""
     params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
     first, second = (Request(name, letters(name * 12), params) for name in "ab")
     for request in (first, second):
@@ -326,7 +326,7 @@ def test_the_oldest_is_never_put_back(scheduler):
 
 
 def test_priorities(scheduler):
-    """Of those that wait, the smallest number goes first; equals go in order of arrival."""
+    """Among waiting requests the smallest number is first; equals are in order of arrival."""
     params = SamplingParams(max_tokens=1, temperature=0)
     requests = [Request(str(i), letters("ab"), params, priority=-(i % 3)) for i in range(12)]
     for request in requests:
@@ -338,7 +338,7 @@ def test_priorities(scheduler):
 
 
 def test_very_many_are_cancelled(scheduler):
-    """In no more time than they took to come: each is found without a look at the others."""
+    """In no more time than they took to arrive: each is found without a search."""
     requests = [Request("", letters("cat"), SamplingParams(), -(i % 3)) for i in range(20_000)]
     seconds = []
     for do in (scheduler.add, scheduler.cancel):
@@ -364,7 +364,7 @@ def shared() -> Engine:
 
 
 def alone(prompt, params: SamplingParams):
-    """What comes of a prompt on an engine that nobody shares, or the error."""
+    """The result of a prompt on an engine of its own, or the error."""
     Machine.lonely.reset()
     try:
         Machine.lonely.stream(prompt, params)  # refuses what [], no prompts, does not
@@ -374,7 +374,7 @@ def alone(prompt, params: SamplingParams):
 
 
 def test_results_are_those_of_each_alone():
-    """In the order of the prompts; one that is too long, or has no tokens, fails and no other."""
+    """In the order of the prompts; one that is too long, or empty, fails alone."""
     params = [replace(ASKED[(i + 1) % len(ASKED)], n=1) for i in range(len(PROMPTS))]
     results = shared().generate(PROMPTS, params)
     assert [result.request_id for result in results] == [str(i) for i in range(len(PROMPTS))]
@@ -391,7 +391,7 @@ def test_results_are_those_of_each_alone():
 
 
 def test_what_is_asked_wrongly():
-    """Is said in one line before anything is evaluated."""
+    """Reported in one line before anything is evaluated."""
     engine = shared()
     with pytest.raises(EngineError, match=r"^there are 2 prompts, but 1 params$"):
         engine.generate(["a", "b"], [SamplingParams()])
@@ -413,7 +413,7 @@ def test_what_is_asked_wrongly():
 
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_very_many_prompts(count):
-    """At once: few are asked for ahead of their turn, and memory does not grow."""
+    """At once: few are requested in advance, and memory does not grow."""
     engine, asked = shared(), 0
     params = SamplingParams(max_tokens=1, temperature=0)
 
@@ -439,7 +439,7 @@ def test_very_many_prompts(count):
 
 @pytest.mark.parametrize("after", [0, 1, 2, 4])
 def test_cancelled_while_many_go_on(after):
-    """By another thread, after so many results: the others say so, with what they have."""
+    """By another thread, after some results: the others end as cancelled, with what they have."""
     engine = shared()
     params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
     prompts = [letters(word) for word in ("a", "cat", "dog", "sat", "ran", "mat", "the", "on")]
@@ -460,7 +460,7 @@ def test_cancelled_while_many_go_on(after):
 
 
 def test_another_generation_ends_one():
-    """Results that are asked for after another generation has begun: one line says so."""
+    """Requesting results after another generation has begun is one error line."""
     engine = shared()
     results = engine.as_completed(["cat", "dog", "a"] * 3, SamplingParams(max_tokens=2))
     next(results)
@@ -471,7 +471,7 @@ def test_another_generation_ends_one():
 
 @pytest.mark.parametrize("many", [True, False])
 def test_closed_with_answers_under_way(spelling, many):
-    """By another thread, in the middle of steps: what was done is given, the rest says why not."""
+    """By another thread, during steps: finished results are returned, the others have an error."""
     prompts, begun = [letters("cat")] * 1000, threading.Event()
 
     def watch(_: list[int], logits: Array) -> Array:

@@ -1,1 +1,1 @@
-"""The program: what one types, and what it says."""
+"""The command line: options, output and errors."""

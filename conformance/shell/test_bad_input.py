@@ -1,5 +1,5 @@
-"""Bad input of the program ends in one plain line: wrong usage before a model is read, faults by
-the name of what was typed."""
+"""Bad input of the program ends in one plain line: wrong usage before a model is read, other errors
+with the name that was typed."""
 
 import shlex
 
@@ -88,7 +88,7 @@ FAULTS = [  # of what is there, or is not, and what the line says
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A model, and texts that will not do."""
+    """A model, and invalid texts."""
     folder = tmp_path_factory.mktemp("bad")
     texts = {"empty": b"", "blank": b"\n", "short": b"Once upon a time\n", "bytes": b"5 6 \xff"}
     for name, text in texts.items():
@@ -99,7 +99,7 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize(("words", "line"), MISUSES)
 def test_wrong_usage(inside, files, words, line):
-    """Exit status 2, and one line says what was got and what is wanted, as it was typed."""
+    """Exit status 2, and one line with the value, what is allowed, and the option as typed."""
     assert line in misuse(inside(*shlex.split(words.format(**files))))
 
 

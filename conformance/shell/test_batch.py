@@ -1,5 +1,5 @@
-"""assay batch: each answer is the one its prompt has alone, a bad line fails alone, and what was
-interrupted goes on."""
+"""assay batch: each answer is the one its prompt has alone, an invalid line fails alone, and an
+interrupted run resumes."""
 
 import errno
 import fcntl
@@ -26,7 +26,7 @@ def alone(engine, prompt, **params):
 
 @pytest.fixture
 def batch(inside, tmp_path):
-    """What comes of lines in a file: exit code, stdout, stderr and the answers by their ids."""
+    """The result for lines in a file: exit code, stdout, stderr and the answers by id."""
     out = tmp_path / "out.jsonl"
 
     def run(*lines, words=WORDS):
@@ -47,7 +47,7 @@ def answers(out):
 
 
 def test_answers_are_those_of_each_prompt_alone(batch, story):
-    """By the number of the line; an empty line is none."""
+    """By line number; empty lines are skipped."""
     lines = [{"prompt": prompt} for prompt in PROMPTS]
     code, stdout, stderr, found = batch(*lines[:2], "", *lines[2:])
     assert code == 0, stderr
@@ -61,7 +61,7 @@ def test_answers_are_those_of_each_prompt_alone(batch, story):
 
 
 def test_lines_of_every_kind(batch, story):
-    """Messages, tokens, ids, and parameters of a line's own."""
+    """Messages, tokens, ids, and a line's own parameters."""
     code, _, stderr, found = batch(
         {"id": "talk", "messages": [USER]},
         {"id": 7, "prompt": story.encode("The dog")},
@@ -99,7 +99,7 @@ WRONG = {
 
 
 def test_a_bad_line_fails_alone(batch, story):
-    """With its number and why; all others have their answers, and the exit code is 1."""
+    """With its number and the reason; all others are answered, and the exit code is 1."""
     lines = [json.dumps({"prompt": PROMPTS[0], "id": "same"}), *WRONG, '{"prompt": "The dog"}']
     code, _, stderr, found = batch(*lines)
     assert found.keys() == {"same", len(lines)}
@@ -114,7 +114,7 @@ def test_a_bad_line_fails_alone(batch, story):
 
 
 def test_what_has_an_answer_is_not_asked_again(batch, tmp_path):
-    """Ids that are there stay as they are; half a line of a killed program is dropped."""
+    """Existing ids stay; a killed program's partial line is dropped."""
     lines = [{"prompt": prompt} for prompt in PROMPTS]
     *_, whole = batch(*lines)
     assert "0 answers, and 5 from before" in batch(*lines)[1]
@@ -139,7 +139,7 @@ def wait(program, out, count):
 
 
 def test_a_killed_program_loses_no_answer(tmp_path, story):
-    """Whenever it is killed, whole lines are there; run again it has all, each once."""
+    """Killed at any time, it leaves whole lines; the next run completes them, each once."""
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     count = 150
     prompts = [f"{PROMPTS[i % 5]} {i}" for i in range(count)]
@@ -179,7 +179,7 @@ def test_quiet_says_nothing(batch):
 
 
 def test_standard_input(tmp_path, story):
-    """Any number of lines: how many is known at the end."""
+    """Any number of lines, known only at the end."""
     words = ("batch", "story", "-", "-o", tmp_path / "out", *WORDS)
     code, _, stderr = assay(*words, input='{"prompt": "The dog"}\n')
     assert code == 0, stderr
@@ -187,8 +187,8 @@ def test_standard_input(tmp_path, story):
 
 
 def test_files_that_will_not_do(inside, tmp_path):
-    """Nothing is written into what is no file of answers, nor over the prompts, nor beside another
-    program; what has no prompt is read as nothing."""
+    """Nothing is written to a file that has no answers, to the prompts' own, or to one in use; a
+    file without prompts is empty."""
     out = tmp_path / "out.jsonl"
     for text in ('{"a": 1}\n', "a diary", '{"id": 1}\n\n'):
         out.write_text(text)
@@ -211,7 +211,7 @@ def _asked(inside, folder, out):
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
-    """What was written of a line that does not fit is taken back."""
+    """A line that does not fit is removed."""
     result = {"text": "b", "tokens": [2], "finish_reason": "stop"}
     path = tmp_path / "out"
     with Answers(path) as found:

@@ -1,4 +1,4 @@
-"""assay chat where standard input is no terminal: every line is a message or a command."""
+"""assay chat with standard input that is no terminal: every line is a message or a command."""
 
 import json
 
@@ -15,7 +15,7 @@ USER = {"role": "user", "content": "Tell me a story."}
 
 @pytest.fixture
 def chat(inside):
-    """What comes of lines on standard input: exit code, stdout and stderr."""
+    """The result for lines on standard input: exit code, stdout and stderr."""
 
     def talk(*lines, words=SHORT, model="story"):
         return inside("chat", model, *words, input="".join(f"{line}\n" for line in lines))
@@ -39,7 +39,7 @@ def answer(engine, *messages, seed=3, template=None, **more):
 
 
 def test_answers_are_those_of_the_engine(told, story):
-    """Of each question with all that was said before; an empty line asks nothing."""
+    """For each question with the whole history; an empty line is ignored."""
     first, second = told("Tell me a story.", "", "   ", "And then?")
     assert first["message"] == "Tell me a story."
     assert first["text"] == answer(story, USER)
@@ -70,7 +70,7 @@ def test_a_system_message_stays(told, story):
 
 
 def test_set_changes_how_tokens_are_chosen(told, chat, story):
-    """By the names of the command line, and llama.cpp's; a wrong value changes nothing."""
+    """By the command line's names, and llama.cpp's; a wrong value changes nothing."""
     (found,) = told("/set temp 0", USER["content"])
     assert found["text"] == answer(story, USER, temperature=0)
     (found,) = told("/set temperature 0", "/set n-predict 3", USER["content"])
@@ -97,7 +97,7 @@ def test_messages_are_saved_and_loaded(told, chat, tmp_path, story):
 
 
 def test_commands(chat):
-    """All are told by /help; one may write the beginning of one; what is none asks nothing."""
+    """/help lists all; unique prefixes work; unknown commands are no messages."""
     lines = ("/help", "/st", "/nope", "/retry", "/undo", "/s", "/save", "/exit", "/nope")
     code, stdout, stderr = chat(*lines)
     assert code == 0
@@ -115,14 +115,14 @@ def test_commands(chat):
 
 
 def test_messages_of_several_lines(told):
-    """With /multi a message ends before an empty line."""
+    """With /multi an empty line ends a message."""
     first, second = told("/multi", "Tell me", "a story.", "", "Who?", "", "/multi")
     assert (first["message"], second["message"]) == ("Tell me\na story.", "Who?")
 
 
 def test_a_question_that_does_not_fit(told):
-    """It is forgotten, with one line, and the talk goes on. A talk that is too long as a whole says
-    so, or with a context that is shifted goes on without its oldest questions."""
+    """It is dropped, with one line, and the chat continues. A chat that is too long as a whole
+    reports it, or with context shift continues without its oldest questions."""
     long, short = told("word " * 600, "Who?")
     assert "the context holds 512: /clear and /undo make room" in long["error"]
     assert short["text"]
@@ -146,7 +146,7 @@ def test_the_first_message_is_an_option(told, story):
 
 
 def test_a_talk_goes_on_in_its_session(told, tmp_path, story):
-    """The file has the cache, one beside it what was said."""
+    """The session has the cache, a file next to it the messages."""
     words = (*SHORT, "--session", str(tmp_path / "talk"))
     (first,) = told(USER["content"], words=words)
     (second,) = told("Who?", words=words)
@@ -163,7 +163,7 @@ def test_drafts_change_no_answer(told, story):
 
 
 def test_a_model_without_a_template_is_told_at_once(chat, tmp_path):
-    """Before anything is asked, with what to do; a file and a name do."""
+    """Before any question, with the remedy; a file or a name provides one."""
     path = Small(blocks=1).write(tmp_path / "small.gguf")
     line = fault(chat(model=path))
     assert "the model has no chat template" in line

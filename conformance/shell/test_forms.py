@@ -1,5 +1,5 @@
-"""Answers of a form by options: those of the story, in every command that writes, and what is no
-form is told by the option's name before a model is loaded."""
+"""Structured output by options, in every command that generates; errors name the option before a
+model is loaded."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def test_a_form_of_a_file(inside, story, tmp_path, name):
 
 
 def test_a_chat(inside, story, tmp_path):
-    """By the option first, then as /set says: another form, one of a file, none."""
+    """By the option first, then by /set: another format, one from a file, none."""
     (tmp_path / "letters").write_text(LETTERS)
     lines = [
         MESSAGE, "/clear", "/set regex none", "/set choice yes no", MESSAGE, "/clear",
@@ -83,7 +83,7 @@ def test_a_chat(inside, story, tmp_path):
 
 
 def test_many_prompts(inside, story, tmp_path):
-    """All have the option's form, but a line that has its own; what is none is told of its line."""
+    """All use the option's format, except lines with their own; an error names its line."""
     lines = [
         {"prompt": PROMPT},
         {"prompt": PROMPT, "params": {"structured_outputs": {"choice": [" a", " the"]}}},
@@ -119,7 +119,7 @@ def test_many_prompts(inside, story, tmp_path):
     ],
 )
 def test_what_is_no_form(inside, words, line):
-    """The option as it was typed, before there is a model."""
+    """The option as typed, before a model is loaded."""
     said = misuse(inside("run", "none.gguf", "-p", PROMPT, *words))
     assert re.match(f"assay: {line}", said), said
 

@@ -1,4 +1,4 @@
-"""Groups of options: what the program offers is what the engine takes, spelt once."""
+"""Groups of options: the program's options are the engine's, defined once."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated
@@ -29,7 +29,7 @@ def asked(command, *arguments: str) -> tuple[int, str]:
 
 
 def test_loading_is_of_the_engines_options() -> None:
-    """Every option of loading a model is a field of Options, with the same default."""
+    """Every loading option is a field of Options, with the same default."""
     engine = {field.name: field.default for field in fields(Options)}
     for field in fields(options.Loading):
         assert (field.default or None) == (engine[field.name] or None), field.name
@@ -58,7 +58,7 @@ def test_a_group_is_filled_with_what_is_given() -> None:
 
 @pytest.mark.parametrize("choice", [Only("colour"), Without("coats", "gloss")])
 def test_a_part_of_a_group(choice) -> None:
-    """What a command does not offer is unknown to it, and keeps its value."""
+    """Options that a command does not offer are unknown to it, and keep their defaults."""
 
     def command(*, paint: Annotated[Paint, choice]) -> None:
         print(paint.colour, paint.coats)

@@ -1,4 +1,4 @@
-"""Ctrl-C, and a reader that leaves: the program ends at once, in one line."""
+"""Ctrl-C, and a closed output pipe: the program ends at once, in one line."""
 
 import os
 import signal
@@ -34,7 +34,8 @@ def test_program_is_interrupted(model):
 
 
 def test_an_interruption_that_python_calls_an_error(monkeypatch, capsys):
-    """Ctrl-C while a class is made is a RuntimeError in Python 3.11, and is told as what it is."""
+    """Ctrl-C during class creation is a RuntimeError in Python 3.11, and is reported as an
+    interrupt."""
 
     def interrupted() -> None:
         raise RuntimeError("Error calling __set_name__ on 'Field'") from KeyboardInterrupt()
@@ -49,8 +50,8 @@ def test_an_interruption_that_python_calls_an_error(monkeypatch, capsys):
 @pytest.mark.parametrize("command", ["run", "certify"])
 @pytest.mark.parametrize("after", [0.3, 2.5])
 def test_program_is_interrupted_while_it_compiles(tmp_path, command, after):
-    """Ctrl-C, which a terminal sends to children too, ends the program soon and with one line: the
-    compiler has nothing to say."""
+    """Ctrl-C, which a terminal sends to children too, ends the program soon and with one line; the
+    compiler prints nothing."""
     model = [resolve("story"), "-p", "5 6"] if command == "run" else ["--op", "attention"]
     took = []
     while not took or (took[-1] >= SOON and len(took) < TRIES):
@@ -85,13 +86,13 @@ except KeyboardInterrupt:
 
 
 def test_an_interruption_in_a_destructor_comes_again():
-    """Python drops what is raised there."""
+    """Python drops exceptions there."""
     done = python(DESTROYED, timeout=20)
     assert (done.stdout, done.stderr) == ("heeded\n", "")
 
 
 def test_program_started_where_interrupts_are_ignored(model):
-    """As nohup and a shell's `&` start it: it goes on to its end."""
+    """As by nohup and a shell's `&`: it runs to its end."""
     arguments = [*DEAF, PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
     with started(*arguments) as program:
         assert program.stdout.read(1)
@@ -101,7 +102,7 @@ def test_program_started_where_interrupts_are_ignored(model):
 
 
 def test_program_whose_reader_leaves(model):
-    """A closed pipe ends the program without a complaint."""
+    """A closed pipe ends the program without an error."""
     arguments = [PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
     with started(*arguments) as program:
         program.stdout.close()

@@ -31,8 +31,8 @@ PATIENCE, AGAIN = 60, 0.3  # seconds
 
 @pytest.fixture
 def typed():
-    """What a chat reads of keys: as many messages as there are. A pair is keys, and the text that
-    they make, which is waited for: histories and completions take a moment."""
+    """The messages that a chat reads from keys. A pair is keys and the expected text, which is
+    waited for: histories and completions take a moment."""
 
     def read(*typed, multi=False, history=None):
         with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
@@ -76,17 +76,18 @@ def press(pipe, terminal, typed):
     ],
 )
 def test_keys(typed, keys, messages):
-    """Enter sends, an empty line too; Alt-Enter begins a line; Ctrl-C empties it, Ctrl-D leaves."""
+    """Enter sends, an empty line too; Alt-Enter starts a new line; Ctrl-C clears, Ctrl-D quits."""
     assert typed(*keys) == messages
 
 
 def test_several_lines(typed):
-    """Then Enter begins a line and Alt-Enter sends."""
+    """Then Enter starts a new line and Alt-Enter sends."""
     assert typed("a", ENTER, "b", ALT_ENTER, multi=True) == ["a\nb"]
 
 
 def test_a_history_is_kept(typed, tmp_path):
-    """For the next chat, and for nobody else; where it cannot be kept there is one of this time."""
+    """For the next chat, readable by the user only; if it cannot be stored it lasts for this
+    chat."""
     folder = tmp_path / "state"
     assert typed("hello", ENTER, history=kept_history(folder)) == ["hello"]
     assert (folder / reading.HISTORY).stat().st_mode & 0o077 == 0
@@ -120,7 +121,7 @@ def test_completions_of_files(tmp_path):
 
 
 class Screen:
-    """A program on a terminal of its own: what one sees there, and keys to press."""
+    """A program on a pseudo-terminal: its output, and key presses."""
 
     def __init__(self, master):
         self._master = master
@@ -130,7 +131,7 @@ class Screen:
         os.write(self._master, keys.encode())
 
     def until(self, pattern):
-        """Wait until this is seen, and forget all up to its end."""
+        """Wait until this text appears, and drop everything up to its end."""
         end = time.monotonic() + PATIENCE
         while not (found := re.search(pattern, self.seen)):
             ready, _, _ = select.select([self._master], [], [], end - time.monotonic())
@@ -142,7 +143,7 @@ class Screen:
 
 @contextlib.contextmanager
 def on_a_terminal(folder, *words, **more):
-    """The program with these words, in an environment with more."""
+    """The program with these arguments and environment variables."""
     master, slave = pty.openpty()
     usual = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     own = {"XDG_STATE_HOME": str(folder), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
@@ -160,8 +161,8 @@ def on_a_terminal(folder, *words, **more):
 
 
 def test_a_talk_on_a_terminal(tmp_path):
-    """A message is answered; Ctrl-C stops an answer that would not end, and the talk goes on with
-    what was said; Ctrl-D leaves with exit status 0."""
+    """A message is answered; Ctrl-C stops a long answer, and the chat continues with its text;
+    Ctrl-D quits with exit status 0."""
     words = ("chat", "story", "-t", "1", "--ignore-eos", "-n", "-1", "--context-shift")
     with on_a_terminal(tmp_path, *words) as (screen, program):
         screen.until(r"\(story, a context of 512 tokens; /help tells more, Ctrl-D leaves\)")

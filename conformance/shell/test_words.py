@@ -1,5 +1,4 @@
-"""The words of llama.cpp's programs: they mean here what they mean there, or one is told what to
-use."""
+"""llama.cpp's options: they have its meaning, or an error names the replacement."""
 
 import json
 import re
@@ -42,14 +41,14 @@ def test_words(words, line):
 
 
 def test_what_was_typed_is_remembered():
-    """And so is what changes nothing."""
+    """And so are options without effect."""
     found = understood(["a", "-n", "3", "--n-predict=4", "--mlock"], KNOWN)
     assert found.typed == {"--predict": [("-n", "3"), ("--n-predict", "4")]}
     assert found.notes == [f"--mlock changes nothing here: {foreign_options()['--mlock'].about}"]
 
 
 def test_what_is_not_here_says_what_to_use():
-    """Each such option of the table, with one line."""
+    """Each refused option of the table, with one line."""
     refused = [name for name, option in foreign_options().items() if option.refused]
     assert len(refused) > 150
     for name in refused:
@@ -85,13 +84,13 @@ def test_what_is_not_here_says_what_to_use():
     ],
 )  # fmt: skip
 def test_options_by_its_names(inside, story, words, params):
-    """The text is the one of the engine with the parameters that are meant."""
+    """The text is the engine's with the corresponding parameters."""
     stdout = printed(inside(*ASKED, *words.split()))
     assert json.loads(stdout)["text"] == said(story, PROMPT, **params)
 
 
 def test_every_sampler_is_reachable():
-    """Whatever SamplingParams has about one text from the model's own logits is an option."""
+    """Every field of SamplingParams for one text from the model's own logits has an option."""
     python = {  # what is of Python only: objects, or of several texts at once
         "n", "logits_processors", "detokenize", "prompt_logprobs", "min_tokens", "stop_token_ids",
         "include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens",
@@ -103,7 +102,7 @@ def test_every_sampler_is_reachable():
 
 
 def test_how_many_tokens(inside, story):
-    """0 is none, -1 as many as it takes, -2 as many as the context has, shifted or not."""
+    """0 is none, -1 without limit, -2 as many as the context has, shifted or not."""
     ends = json.loads(inside(*ASKED, "-n", "0")[1])
     assert (ends["text"], ends["tokens"]) == ("", [])
     asked = (*ASKED, "--temp", "0", "-c", "32", "--ignore-eos")
@@ -121,7 +120,7 @@ def test_a_seed_of_minus_one_is_another_each_time(inside):
 
 @pytest.mark.parametrize("words", [("-f", "-"), ("-f", "FILE"), ()])
 def test_a_prompt_from_a_file(inside, story, tmp_path, words):
-    """- is standard input, as is nothing at all; its last newline is none of the prompt's."""
+    """is standard input, and so is no file; the last newline is removed."""
     (tmp_path / "prompt").write_text(PROMPT + "\n")
     words = [str(tmp_path / "prompt") if word == "FILE" else word for word in words]
     asked = ("run", "-m", "story", *words, "-n", "5", "--temp", "0", "--json")
@@ -138,7 +137,7 @@ def test_a_prompt_from_a_file(inside, story, tmp_path, words):
     ],
 )  # fmt: skip
 def test_escapes(inside, words, prompt):
-    """As in llama.cpp they are read unless one says no."""
+    """As in llama.cpp they are processed unless switched off."""
     given = ("run", "story", "-p", r"Once\nupon a\x41", "-n", "1", "--json", *words)
     assert json.loads(inside(*given)[1])["prompt"] == prompt
 
@@ -155,7 +154,7 @@ def test_display_prompt_and_quiet(inside, story):
 
 
 def test_logprobs(inside):
-    """The likeliest of each token, of which the drawn one is the first where temperature is 0."""
+    """The likeliest tokens at each position, the first of which is sampled at temperature 0."""
     found = json.loads(inside(*ASKED, "-n", "4", "--temp", "0", "--logprobs", "2")[1])
     for token, row in zip(found["tokens"], found["logprobs"], strict=True):
         assert row["top"][0] == [token, row["logprob"]]
@@ -166,7 +165,7 @@ def test_logprobs(inside):
 
 
 def test_a_run_as_json(inside):
-    """Tokens, text, why it ended and where the time went."""
+    """Tokens, text, finish reason and timings."""
     found = json.loads(printed(inside(*ASKED, "-n", "5", "--seed", "1")))
     assert 1 <= len(found["tokens"]) <= 5
     assert found["prompt"] == PROMPT
@@ -176,7 +175,7 @@ def test_a_run_as_json(inside):
 
 
 def test_tokens_as_json(inside, story):
-    """Ids and pieces, of standard input too."""
+    """Ids and pieces, for standard input too."""
     ids = story.tokenizer.encode(PROMPT, add_special=False)
     expected = {"ids": ids, "pieces": [story.tokenizer.piece(token) for token in ids]}
     for words in ((PROMPT,), ()):
@@ -200,7 +199,7 @@ def test_one_op_as_json(inside):
 
 
 def test_tables_have_no_boxes_in_a_pipe(inside):
-    """A row is a line, with all of its cells."""
+    """A row is a line with all of its cells."""
     stdout = printed(inside("ops"))
     rows = stdout.splitlines()
     assert not re.search(r"[│┃─━┏└]", stdout)

@@ -1,4 +1,4 @@
-"""Adaptive draft length: as fast as the best fixed length, and off where that is none."""
+"""Adaptive draft length: as fast as the best fixed length, and off if none pays."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -34,24 +34,24 @@ NOISE = 0.2  # standard deviation of a step's time, over its mean
 
 
 def linear(draft: float, verify: float) -> Cost:
-    """A token costs so much to draft and to verify, where the target's own step costs 1."""
+    """A token has constant costs to draft and to verify, relative to the target's own step."""
     return lambda length: (draft * length, 1 + verify * length)
 
 
 def by_fours(length: int) -> tuple[float, float]:
-    """Four tokens are verified at the cost of one, as where kernels take four rows at a time."""
+    """Four tokens are verified at the cost of one, as in kernels with tiles of four rows."""
     return 0.02 * length, 0.7 + 0.3 * (1 + length // 4)
 
 
 class Simulation:
-    """Steps of a target whose acceptance and costs are known."""
+    """Steps of a target with known acceptance and costs."""
 
     def __init__(self, most: int, seed: int = 0) -> None:
         self.adaptive = AdaptiveLength(most)
         self.random = np.random.default_rng(seed)
 
     def run(self, acceptance: list[float], cost: Cost, steps: int) -> float:
-        """The expected speed of what was chosen, over that of the best fixed length."""
+        """The expected speed of the chosen lengths, relative to the best fixed length."""
         most = self.adaptive.most
         tokens = np.array(expected_tokens(acceptance[:most]))
         seconds = np.array([sum(cost(length)) for length in range(most + 1)])
@@ -84,8 +84,8 @@ AS_FAST: list[tuple[list[float], Cost]] = [
 
 @pytest.mark.parametrize(("acceptance", "cost"), AS_FAST)
 def test_as_fast_as_the_best_fixed_length(acceptance, cost):
-    """Within 5%, of which tries may take 2, whatever acceptance and costs are: also where costs are
-    steps, and where later tokens are worse."""
+    """Within 5%, of which exploration may take 2, for any acceptance and costs: also for stepwise
+    costs, and where later tokens are worse."""
     assert Simulation(MOST).run(acceptance, cost, STEPS) > 0.95
 
 
@@ -93,7 +93,7 @@ def test_as_fast_as_the_best_fixed_length(acceptance, cost):
     ("alpha", "cost"), [(0, linear(0.05, 0.1)), (0.3, linear(0.3, 0.1)), (0.5, linear(0.3, 0.5))]
 )
 def test_off_where_it_would_slow_things_down(alpha, cost):
-    """Nearly all steps are the target's alone; what the others lose is what tries may."""
+    """Nearly all steps are the target's alone; the loss of the others is the exploration budget."""
     simulation = Simulation(MOST)
     simulation.run(even(alpha), cost, 500)
     chosen = np.array([simulation.step(even(alpha), cost) for _ in range(STEPS)])
@@ -104,7 +104,7 @@ def test_off_where_it_would_slow_things_down(alpha, cost):
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0.9), (0.9, 0)])
 def test_a_change_is_noticed(before, after):
-    """A draft that was useless becomes good, or the other way: soon the length follows."""
+    """If a useless draft becomes good, or vice versa, the length soon follows."""
     simulation, cost = Simulation(MOST), linear(0.1, 0.1)
     simulation.run([before] * MOST, cost, STEPS)
     simulation.run([after] * MOST, cost, 500)
@@ -112,7 +112,7 @@ def test_a_change_is_noticed(before, after):
 
 
 def test_a_hiccup_changes_nothing():
-    """The first step of a length takes a thousand times as long, as when something is compiled."""
+    """The first step of a length takes a thousand times as long, as with compilation."""
     simulation, cost = Simulation(MOST), linear(0.05, 0.05)
     seen = set()
 
@@ -128,8 +128,8 @@ def test_a_hiccup_changes_nothing():
 
 
 def test_it_rests_until_a_try_is_due():
-    """Useless drafts soon rest, for few tokens at a time, and what tries lose is no more than with
-    tokens that are all asked about; drafts that pay never rest."""
+    """Useless drafts are soon paused, for few tokens at a time, and exploration costs no more than
+    asking about every token; drafts that pay are never paused."""
     simulation, cost = Simulation(MOST), linear(0.3, 0.3)
     tokens, chosen = 0, list[int]()
     while tokens < STEPS:
@@ -147,8 +147,8 @@ def test_it_rests_until_a_try_is_due():
 
 
 def test_what_is_read_after_a_rest_is_a_tries_loss():
-    """A drafter that was not asked for 200 tokens reads them first, for 60 steps: the next try
-    comes when those are so small a share."""
+    """After 200 tokens without a request a drafter reads them first, for the time of 60 steps: the
+    next try comes when these are a small enough share."""
     length = AdaptiveLength(MOST)
     while not length.plain_steps():
         n = length.choose()
@@ -165,8 +165,8 @@ def test_what_is_read_after_a_rest_is_a_tries_loss():
 
 @pytest.mark.parametrize("alpha", [0, 0.4, 0.6])
 def test_drafts_that_just_do_not_pay_cost_little(alpha):
-    """A token costs what it brings, or a little more: from the first token on no more is lost than
-    tries may, and 40 steps until that is known."""
+    """A draft costs what it gains, or slightly more: from the first token on no more is lost than
+    the exploration budget and 40 steps."""
     simulation, cost = Simulation(MOST), linear(alpha, 0.05)
     chosen = [simulation.step(even(alpha), cost) for _ in range(STEPS)]
     tokens = np.array(expected_tokens(even(alpha)))[chosen].sum()
@@ -175,7 +175,7 @@ def test_drafts_that_just_do_not_pay_cost_little(alpha):
 
 @given(st.floats(0, 0.99), st.integers(0, 20))
 def test_expected_tokens_are_the_formulas(alpha, length):
-    """(1 - a^(n+1)) / (1 - a) where every token is accepted with the same probability."""
+    """(1 - a^(n+1)) / (1 - a) if every token is accepted with the same probability."""
     tokens = expected_tokens([alpha] * length)
     assert len(tokens) == length + 1
     assert tokens[length] == pytest.approx((1 - alpha ** (length + 1)) / (1 - alpha))
@@ -196,7 +196,7 @@ GREEDY: dict[str, Any] = {"max_tokens": CONTEXT - len(PROMPT) - 1, "ignore_eos":
 
 
 class Useless:
-    """Proposes what never follows, knowing the text, and takes its time."""
+    """Knows the text, proposes only wrong tokens, and is slow."""
 
     def __init__(self, text: Sequence[int]) -> None:
         self._text, self.told, self.asked_at = text, list[int](), list[int]()
@@ -217,8 +217,8 @@ class Useless:
 
 
 def test_useless_drafts_rest(engine):
-    """The text is the plain one; after twenty tokens few are drafted for; and whenever the drafter
-    is asked it was told every token before, those too for which it record_plain_step."""
+    """The text is the plain one; after twenty tokens few are drafted; and the drafter is given
+    every token, including those during a pause (record_plain_step)."""
     plain = pieces(engine, PROMPT, GREEDY)
     text = [*PROMPT, *ids(plain)]
     engine.reset()

@@ -1,9 +1,6 @@
-"""Whatever is drafted, a generation is what it would have been: tokens, texts, log-probabilities
-bit for bit, why it ended, and what is left in the cache.
-
-The drafter is an oracle with a set rate of errors, so that drafts are taken whole, in part, and not
-at all.
-"""
+"""With any drafts a generation is unchanged: tokens, texts, log-probabilities bit for bit, finish
+reason, and the cache afterwards. The drafter is an oracle with a given error rate, so that drafts
+are accepted whole, in part, and not at all."""
 
 import sys
 from collections.abc import Callable
@@ -84,7 +81,7 @@ GUESSES: dict[str, dict[str, Any]] = {
 
 
 def whole(engine: Engine, params: dict[str, Any]) -> list[Any]:
-    """The pieces of a case; processors that make a text are made anew."""
+    """All pieces of a case; stateful processors are made anew."""
     given = dict(params)
     how = given.pop("how", {})
     if says := given.pop("says", None):
@@ -95,7 +92,7 @@ def whole(engine: Engine, params: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("guesses", GUESSES.values(), ids=GUESSES.keys())
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_a_drafted_generation_is_the_plain_one(engine, case, guesses):
-    """Every parameter holds as without drafts, twice, and the cache is left alike."""
+    """Every parameter has its effect as without drafts, twice, and the cache ends up the same."""
     plain = whole(engine, case)
     left = engine.text.held, engine.text.drawn, engine.sampler_state
     demand_settled(engine)
@@ -116,7 +113,7 @@ def test_a_drafted_generation_is_the_plain_one(engine, case, guesses):
 
 
 def demand_counts(engine: Engine, drafted: list[Any]) -> None:
-    """Timings count what the pieces say."""
+    """Assert that timings count what the pieces report."""
     found = engine.timings.speculation
     drawn = drafted if drafted[-1].logprob or len(drafted) == 1 else drafted[:-1]
     assert found.accepted == sum(piece.drafted for piece in drafted)
@@ -131,7 +128,7 @@ def demand_counts(engine: Engine, drafted: list[Any]) -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 5, 16])
 def test_steps_are_as_few_as_drafts_allow(engine, most):
-    """Right drafts of n tokens give n + 1 a step; the last one drafts no more than is wanted."""
+    """Right drafts of n tokens give n + 1 a step; the last one drafts no more than needed."""
     count = 50
     plain = pieces(engine, [1], {"max_tokens": count, "ignore_eos": True})
     with drafting(engine, Oracle([1, *ids(plain)], VOCAB), most):
@@ -148,8 +145,8 @@ def test_steps_are_as_few_as_drafts_allow(engine, most):
 
 
 def test_wrong_drafts_cost_no_tokens(engine):
-    """With errors at a rate of 0.4 a draft's token is accepted, where all before it were, six times
-    in ten: within five standard deviations, counted over some hundreds of drafts."""
+    """With an error rate of 0.4 a draft's token is accepted, if all before it were, six times in
+    ten: within five standard deviations, over some hundreds of drafts."""
     count, rate = 55, 0.4
     plain = pieces(engine, [1], {"max_tokens": count, "ignore_eos": True})
     accepted = tried = 0
@@ -178,7 +175,7 @@ def test_several_completions_run_without_drafts(engine):
 
 
 def test_without_drafts_no_code_of_theirs_runs(engine):
-    """A plain generation calls nothing in engine/speculation, whose time it would be."""
+    """A plain generation calls nothing in engine/speculation."""
     called: set[str] = set()
 
     def note(frame: Any, event: str, _: object) -> None:

@@ -1,4 +1,4 @@
-"""A draft's cells: who sees what during the step, and what is left after it."""
+"""A draft's cells: what each token sees during the step, and what remains afterwards."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from engine.speculation.drafter import TEXT, Draft
 
 @st.composite
 def drafts(draw: Any) -> Draft:
-    """Trees of up to 12 nodes, each with a token of its own; now and then a chain."""
+    """Trees of up to 12 nodes with distinct tokens; sometimes a chain."""
     count = draw(st.integers(0, 12))
     chain = draw(st.integers(0, 3)) == 0
     parents = [i - 1 if chain else draw(st.integers(TEXT, i - 1)) for i in range(count)]
@@ -21,7 +21,7 @@ def drafts(draw: Any) -> Draft:
 
 
 def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[int]]]:
-    """Cells that hold a text of so many tokens, its last one and a draft just placed; and the cells
+    """Cells with a text of this many tokens, its last one and a draft just placed; and the cells
     that each of these sees."""
     ends = len(cache_tree.leaves(draft))
     cells = Cells(before + 1 + len(draft) + free, 1 + ends)
@@ -39,7 +39,7 @@ def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[
 
 @given(drafts(), st.integers(0, 9))
 def test_a_node_sees_the_text_and_its_ancestors(draft, before):
-    """And itself, each once, in the order of positions; no other branch."""
+    """And itself, each once, by position; no other branch."""
     cells, seen = stepped(draft, before)
     text = cells.list_of(0)[: before + 1].tolist()
     own = [seen[1 + node][-1] for node in range(len(draft))]
@@ -52,7 +52,7 @@ def test_a_node_sees_the_text_and_its_ancestors(draft, before):
 
 @given(drafts(), st.integers(0, 9), st.data())
 def test_the_path_that_was_taken_is_kept(draft, before, data):
-    """Sequence 0 goes on with the cells of the path, in order; all other cells are free again."""
+    """Sequence 0 continues with the path's cells, in order; all others are free again."""
     node = data.draw(st.integers(TEXT, len(draft) - 1))
     cells, seen = stepped(draft, before)
     cache_tree.commit(cells, draft, node, before)
@@ -69,7 +69,7 @@ def test_the_path_that_was_taken_is_kept(draft, before, data):
 
 @given(drafts(), st.integers(1, 9))
 def test_a_step_that_failed_leaves_the_text(draft, before):
-    """Entered, taken back and left: the cells are those of before."""
+    """After entering, rolling back and leaving, the cells are as before."""
     cells, _ = stepped(draft, before)
     text = cells.list_of(0)[:before].tolist()
     cells.unplace(cache_tree.positions(draft, before), cache_tree.sequences(draft))
@@ -81,8 +81,8 @@ def test_a_step_that_failed_leaves_the_text(draft, before):
 
 @given(drafts(), st.integers(0, 14), st.integers(1, 4))
 def test_pruning_keeps_the_first_nodes_that_fit(draft, nodes, branches):
-    """As the naive model has it: node after node is kept where its parent is, as long as the tree
-    has no more nodes and leaves than it may."""
+    """As in a naive model: in order, a node is kept if its parent is, within the limits of nodes
+    and leaves."""
     kept: list[int] = []
     for node, parent in enumerate(draft.parents):
         tried = {*kept, node}
@@ -99,7 +99,7 @@ def test_pruning_keeps_the_first_nodes_that_fit(draft, nodes, branches):
 
 @given(drafts(), st.integers(0, 14), st.integers(1, 4))
 def test_pruning_keeps_distributions(draft, nodes, branches):
-    """Each node's own row of q goes with it; a draft that fits is as it was."""
+    """Each node keeps its row of q; a draft that fits is unchanged."""
     q = np.arange(len(draft) * 3.0).reshape(len(draft), 3)
     whole = Draft(draft.tokens, draft.parents, q)
     found, which = cache_tree.prune(whole, nodes, branches)

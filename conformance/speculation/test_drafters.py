@@ -1,4 +1,4 @@
-"""Laws of all drafters that need no model."""
+"""Laws of all drafters without a model."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ prompts = st.lists(st.integers(0, 4), min_size=1, max_size=30)
 @every_drafter
 @given(prompts, st.integers(1, 3), st.integers(0, 99), st.integers(0, 80))
 def test_the_text_is_the_targets(make, prompt, context, seed, most):
-    """Whatever is drafted, and however much, the text is what the target alone writes."""
+    """For any drafts of any length, the text is the target's own."""
     target = fickle(context, 5, seed)
     text, steps = speak(target, make(), prompt, 30, most)
     assert text == alone(target, prompt, len(text) - len(prompt))
@@ -37,8 +37,8 @@ def threes(seen: tuple[int, ...]) -> int:
     ("make", "a_step"), [(PromptLookupDrafter, 81), (TrieDrafter, 13), (LookaheadDrafter, 18)]
 )
 def test_one_token_over_and_over(make, a_step):
-    """Where nothing else is ever said every draft is right, and as long as it may be: 80 tokens by
-    lookup, a branch of 12 of the trie, all 14 + 3 that the last cell of a window follows."""
+    """For a constant text every draft is right, and as long as possible: 80 tokens by lookup, a
+    branch of 12 of the trie, all 14 + 3 before the last cell of a window."""
     text, steps = speak(threes, make(), [3] * 20, 10 * a_step, 80)
     assert (len(text), steps) == (20 + 10 * a_step, 10)
 
@@ -46,7 +46,7 @@ def test_one_token_over_and_over(make, a_step):
 @pytest.mark.parametrize("make", [PromptLookupDrafter, LookaheadDrafter])
 @given(prompts, prompts)
 def test_texts_are_drafted_apart(make, one, other):
-    """What these drafters propose depends on this text alone, so seeded draws are reproducible."""
+    """Drafts depend on this text alone, so seeded sampling is reproducible."""
     target = fickle(2, 5)
     used: Drafter = make()
     speak(target, used, one, 20, 80)
@@ -66,7 +66,7 @@ def drafts(drafter: Drafter, target: Target, prompt: list[int]) -> list[Draft]:
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8))
 def test_branches_that_begin_alike_share_nodes(paths):
-    """A tree of paths has a node for each different beginning, and leads along every path."""
+    """A tree of paths has one node for each distinct prefix, and contains every path."""
     branches = DraftBuilder()
     ends = []
     for path in paths:
@@ -114,6 +114,6 @@ def test_what_is_no_tree_is_refused(tokens, parents, message):
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(make, sizes, words):
-    """When they are made, in a line that names what is wrong."""
+    """At construction, in a line that names the error."""
     with pytest.raises((ValueError, ModelError), match=words):
         make(*sizes)

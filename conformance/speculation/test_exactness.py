@@ -1,6 +1,6 @@
-"""Speculating does not change the text's distribution: exactly on paper, and over 100,000 draws.
+"""Speculation keeps the text's distribution: exactly by calculation, and over 100,000 samples.
 
-A test on an exact way fails by chance once in 10^9, see `exactness.limit`.
+A test of an exact method fails by chance once in 10^9, see `exactness.limit`.
 """
 
 import math
@@ -44,14 +44,14 @@ def rows(draw: st.DrawFn, vocab: int, count: int) -> Array:
 
 @st.composite
 def models(draw: st.DrawFn) -> tuple[Array, Array]:
-    """Target and draft, by the last token; in one case of five they are the same."""
+    """Target and draft, by the last token; in one case of five they are equal."""
     vocab = draw(st.integers(2, 4))
     target = draw(rows(vocab, vocab))
     return target, target if draw(st.integers(0, 4)) == 0 else draw(rows(vocab, vocab))
 
 
 def surprise_of(way, ops, target: Array, draft: Array, length: int, seed: int) -> tuple[float, int]:
-    """That of the texts, and how many are possible."""
+    """The texts' surprise, and the number of possible texts."""
     v = Verification(ops, np.random.default_rng(seed))
     law = law_of_texts(target, length)
     written = numbered(texts(way, v, target, draft, length), len(target))
@@ -61,7 +61,7 @@ def surprise_of(way, ops, target: Array, draft: Array, length: int, seed: int) -
 @pytest.mark.parametrize("name", EXACT)
 @given(by_either, models(), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_texts_are_distributed_as_the_targets(name, ops, both, length, seed):
-    """Whole texts, drafts and what follows them, for p and q with zeros, ties and near-zeros."""
+    """Whole texts, drafts and their continuations, for p and q with zeros, ties and near-zeros."""
     found, cells = surprise_of(EXACT[name], OPS[ops], *both, length, seed)
     assert found <= limit(cells)
 
@@ -73,16 +73,16 @@ DRAFT = np.array([[0.2, 0.2, 0.5, 0.1], [0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.
 @pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_ways_are_seen(name, ops):
-    """Rules in use or near at hand that are not exact, llama.cpp's tree among them, by the same
-    test and far beyond its limit."""
+    """Inexact rules, some of them in use, such as llama.cpp's tree, fail the same test far beyond
+    its limit."""
     found, cells = surprise_of(WRONG[name], OPS[ops], TARGET, DRAFT, 2, seed=0)
     assert found > 10 * limit(cells)
 
 
 @pytest.mark.parametrize("cells", [2, 4, 64])
 def test_alarms_are_not_more_frequent_than_stated(cells):
-    """The limit as a bound, where it can be counted: with FALSE_ALARM for 1 in 10, plain draws from
-    a law with near-zeros exceed it less than that."""
+    """The limit as a bound, where it can be counted: with FALSE_ALARM for 1 in 10, samples from a
+    law with near-zeros exceed it less often."""
     d = cells - 1
     at_limit = limit(cells)
     exponent = at_limit - d - d * math.log(at_limit / d)
@@ -96,14 +96,14 @@ def test_alarms_are_not_more_frequent_than_stated(cells):
 
 @given(st.data(), st.integers(2, 5), st.integers(0, 4))
 def test_siblings_are_exact_on_paper(data, vocab, count):
-    """The probability of every token, summed over all siblings that may be drawn, is p: no draws,
-    so nothing but rounding is allowed."""
+    """The probability of every token, summed over all siblings that may be drawn, is p within
+    rounding: no sampling."""
     p, q = data.draw(rows(vocab, 2))
     assert_allclose(law_of_siblings(p, q, count), p, rtol=0, atol=1e-12)
 
 
 def law_of_siblings(p: Array, q: Array, count: int) -> Array:
-    """The distribution of the token that so many siblings, drawn without replacement, lead to."""
+    """The distribution of the resulting token for this many siblings, drawn without replacement."""
     if not count or not q.any():
         return p
     law = np.zeros(len(p))

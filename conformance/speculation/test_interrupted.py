@@ -1,5 +1,5 @@
-"""Generations with drafts that are left, cancelled, saved or resumed, drafters and models that
-fail: what goes on afterwards finds the cache as the text has it."""
+"""Generations with drafts that are abandoned, cancelled, saved or resumed, and drafters and models
+that fail: afterwards the cache holds exactly the text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +39,7 @@ SEEDED: dict[str, Any] = {**GREEDY, "temperature": 0.9, "seed": 7, "repetition_p
 
 @pytest.fixture(scope="module")
 def plain(shared):
-    """What the engine alone writes behind each prompt."""
+    """The engine's own continuation of each prompt."""
     found = []
     for prompt in PROMPTS:
         shared.reset()
@@ -48,7 +48,7 @@ def plain(shared):
 
 
 class KnownText:
-    """An oracle for each of the prompts: the one whose text it is."""
+    """An oracle for each of the prompts: it uses the one whose text matches."""
 
     def __init__(
         self, plain: Sequence[Sequence[Piece]], siblings: int, errors: float = 0.2
@@ -85,8 +85,8 @@ ENDINGS = ("closed", "cancelled", "abandoned", "reset", "read")
     siblings=st.sampled_from([0, 2]),
 )
 def test_generations_left_at_any_piece(shared, plain, turns, siblings):
-    """However earlier generations ended, the next one's pieces are the plain ones, and nobody finds
-    cells that no text holds."""
+    """However earlier generations ended, the next one's pieces are the plain ones, and no cells are
+    left without a text."""
     shared.reset()
     waiting = []  # generators that nobody closed
     with drafting(shared, KnownText(plain, siblings)):
@@ -118,8 +118,8 @@ def test_generations_left_at_any_piece(shared, plain, turns, siblings):
 
 @trees
 def test_an_abandoned_generation_may_not_go_on(engine, plain, siblings):
-    """Two generations begun on one engine: the first one ends with the error that it always had,
-    and takes nothing from the second."""
+    """Of two generations on one engine the first one ends with the usual error, and takes nothing
+    from the second."""
     with drafting(engine, KnownText(plain, siblings)):
         first = engine.stream(PROMPTS[0], sampling(GREEDY))
         for _ in range(5):
@@ -136,8 +136,8 @@ def test_an_abandoned_generation_may_not_go_on(engine, plain, siblings):
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("count", [1, 4, 9])
 def test_a_session_saved_while_a_draft_waits(engine, small, tmp_path, siblings, params, count):
-    """A session saved at any piece goes on in another engine, with drafts or without, as the text
-    does that was never interrupted; so does the generation that it was saved from."""
+    """A session saved at any piece continues in another engine, with drafts or without, like the
+    uninterrupted text; so does the generation that it was saved from."""
     whole = pieces(engine, TEXT, params)
     text = engine.encode(TEXT) + ids(whole)
     rest = {**params, "max_tokens": params["max_tokens"] - count}
@@ -163,7 +163,7 @@ def test_a_session_saved_while_a_draft_waits(engine, small, tmp_path, siblings, 
 
 @trees
 def test_resuming_is_going_on(engine, siblings):
-    """Two generations, the second of which resumes, are one, with its randomness and mu too."""
+    """A generation and its resumption equal a single one, with the same random numbers and mu."""
     for params in (SEEDED, {**GREEDY, "temperature": 1.0, "seed": 2, "mirostat": 2}):
         engine.reset()
         whole = pieces(engine, TEXT, params)
@@ -178,7 +178,7 @@ def test_resuming_is_going_on(engine, siblings):
 
 
 def test_closing_the_engine_under_a_generation(small):
-    """A generation that waits with a draft outlives its engine without harm."""
+    """A generation with a pending draft outlives its engine without harm."""
     with Engine.load(small, threads=1, context=CONTEXT, **ROOM) as engine:
         engine.speculation = None
         text = [*PROMPTS[0], *ids(pieces(engine, PROMPTS[0], GREEDY))]
@@ -222,8 +222,8 @@ class Failing:
 @trees
 @pytest.mark.parametrize("method", ["begin", "draft", "verified"])
 def test_a_drafter_that_raises(engine, plain, method, siblings):
-    """Its error comes out, behind the pieces that were there; the engine is as it was left, and
-    goes on with the same drafter or none."""
+    """Its error is raised after the finished pieces; the engine remains usable, with the same
+    drafter or none."""
     text = [*PROMPTS[0], *ids(plain[0])]
     found: list[Piece] = []
     with drafting(engine, Failing(method, text, siblings)):
@@ -235,7 +235,7 @@ def test_a_drafter_that_raises(engine, plain, method, siblings):
 
 
 class Proposing:
-    """Always the same draft, whatever is asked for."""
+    """Always the same draft, whatever is requested."""
 
     def __init__(self, *tokens: int, tree: bool = False) -> None:
         parents = [-1] * len(tokens) if tree else range(-1, len(tokens) - 1)
@@ -264,7 +264,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("drafter", NONSENSE.values(), ids=NONSENSE.keys())
 def test_nonsense_is_no_draft(engine, plain, drafter):
-    """What is no token cannot be in the text, and of too much the beginning is run."""
+    """Invalid tokens are dropped, and too long drafts are truncated."""
     with drafting(engine, drafter):
         assert unmarked(pieces(engine, PROMPTS[0], GREEDY)) == plain[0]
         demand_settled(engine)
@@ -288,7 +288,7 @@ def spoilt(tmp_path_factory):
 
 @pytest.mark.parametrize("drafter", [Proposing(5, 200, 6), Proposing(5, 200, tree=True)])
 def test_a_draft_that_gives_no_numbers_is_none(spoilt, drafter):
-    """A token whose logits are NaN stops the text that has it; a draft may name it."""
+    """A token whose logits are NaN stops a text that contains it; a draft may contain it."""
     spoilt.reset()
     params = {**GREEDY, "logit_bias": {200: -np.inf}}
     plain = pieces(spoilt, PROMPTS[0], params)
@@ -299,7 +299,7 @@ def test_a_draft_that_gives_no_numbers_is_none(spoilt, drafter):
 
 
 def test_a_step_that_fails_without_a_draft_too(engine, plain, monkeypatch):
-    """What stops the text itself stops it with drafts as well, and no cell is lost."""
+    """An error of the text itself occurs with drafts as well, and no cell is lost."""
     calls = 0
     step = Model.step
 

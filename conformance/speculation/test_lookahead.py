@@ -1,4 +1,4 @@
-"""Lookahead decoding: its window, its pool, and the n-grams that go from one to the other."""
+"""Lookahead decoding: its window, its pool, and the n-grams that the window adds to the pool."""
 
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ seeds = st.integers(0, 9)
 
 
 def walk(window, target, text, steps):
-    """Let the text go on by so many tokens a step; gives each step's n-grams."""
+    """Advance the text by these numbers of tokens; returns each step's n-grams."""
     for count in steps:
         branches = DraftBuilder()
         last_row = window.add_to(text[-1], branches)
@@ -29,7 +29,7 @@ def walk(window, target, text, steps):
 @given(sizes, st.lists(st.integers(0, 99), min_size=1), seeds)
 def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
     """The last cell of column j follows j tokens of the first row and the rest of its column, so
-    it stands where they are: j + N - 2 tokens behind the text's last."""
+    its position is j + N - 2 tokens after the text's last."""
     W, N = size
     window, branches = Window(W, N, seed), DraftBuilder()
     window.begin(prompt)
@@ -46,8 +46,8 @@ def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
 
 @given(sizes, ahead, seeds)
 def test_guesses_stay_where_they_belong(size, steps, seed):
-    """Whatever a step accepts, a guess stays the guess of one place in the text: those of a target
-    that says nothing but where it is are all right, and so are its n-grams."""
+    """However many tokens a step accepts, a guess keeps its position in the text: for a target that
+    depends only on positions all are right, and so are its n-grams."""
     W, N = size
     window, text = Window(W, N, seed), [0]
     window.begin([-1])
@@ -63,8 +63,8 @@ def test_guesses_stay_where_they_belong(size, steps, seed):
 
 @given(sizes, ahead, seeds)
 def test_ngrams_are_what_the_target_says(size, steps, seed):
-    """Where only the last token counts, every token of an n-gram but the first two must follow the
-    one before it; and a window that has been filled yields an n-gram a column."""
+    """If only the last token counts, every token of an n-gram but the first two must follow the one
+    before it; and a full window yields an n-gram a column."""
     W, N = size
     target = fickle(1, 50, seed)
     window = Window(W, N, seed)
@@ -79,7 +79,7 @@ def test_ngrams_are_what_the_target_says(size, steps, seed):
 
 @given(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=40))
 def test_the_pool_keeps_what_was_found_last(most, found):
-    """Of each token the last few different n-grams, found last first."""
+    """For each token the last few distinct n-grams, newest first."""
     pool = NgramPool(most)
     for token, following in found:
         pool.add(token, (following,))
@@ -90,7 +90,7 @@ def test_the_pool_keeps_what_was_found_last(most, found):
 
 @given(sizes, st.integers(0, 6), seeds, st.integers(0, 40))
 def test_a_step_feeds_no_more_than_window_and_ngrams(size, G, seed, most):
-    """(W + G)(N - 1) tokens at most, the text's last one included, and no more than allowed."""
+    """At most (W + G)(N - 1) tokens, including the text's last one, and no more than allowed."""
     W, N = size
     drafter, target = LookaheadDrafter(W, N, G, seed), fickle(1, 9, seed)
     text = [1, 2, 3]
@@ -105,8 +105,8 @@ def test_a_step_feeds_no_more_than_window_and_ngrams(size, G, seed, most):
 
 
 def test_ngrams_are_found_and_verified():
-    """No token of the prompt is ever said again, so guesses at random are never right: what was
-    found behind a token in the window is proposed where the text says it, and accepted."""
+    """No token of the prompt is repeated, so random guesses are never right: n-grams found in the
+    window after a token are proposed when the text reaches it, and accepted."""
 
     def ring(seen):
         return 100 + (seen[-1] + 1) % 30
@@ -118,7 +118,7 @@ def test_ngrams_are_found_and_verified():
 
 
 def test_without_room_for_a_window_there_are_ngrams_only():
-    """Near the end of the context what was found is verified still, and the window waits."""
+    """Near the end of the context known n-grams are still verified, and the window pauses."""
     drafter, target = LookaheadDrafter(5, 3, 5), fickle(1, 7)
     text, _ = speak(target, drafter, [0, 1], 60, 50)
     draft = drafter.draft(text, 8)

@@ -1,5 +1,5 @@
-"""Drafts by a model's own MTP blocks: their logits are the formula's, the text is
-the plain one, and a file without such a block is told so."""
+"""Drafts by a model's own MTP blocks: their logits are the formula's, the text is the plain one,
+and files without such a block are refused."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from engine.gpu.hybrid import Hybrid
 from engine.speculation.mtp_drafter import MTPDrafter
 from engine.speculation.settings import MTP
 from reference.models.transformer import Weight
-from reference.mtp import joined
+from reference.mtp import mtp_input
 from reference.op import Array
 
 # Blocks after the first three of each are MTP blocks.
@@ -43,9 +43,9 @@ SETTINGS = MTP(draft_p_min=0.0, adaptive=False)
 
 
 def with_head(small: Small, own: bool = False, knows: bool = False) -> Small:
-    """The model with what joins an embedding and h, an embedding and a head of its own if `own`; or
-    with blocks that `know`: none adds anything, so that a token alone says the next. Of several
-    blocks DeepSeek's have all of their own, and Qwen's the first one's."""
+    """The model with its projection of an embedding and h, and with an embedding and a head of its
+    own if `own`; or with blocks that `know`: none adds anything, so that a token alone determines
+    the next. DeepSeek's blocks each have their own, Qwen's share the first one's."""
     width, sharing = small.hidden, small.architecture == "qwen35"
     behind = [f"blk.{i}." for i in range(3, 4 if sharing else small.blocks)]
 
@@ -82,7 +82,7 @@ def write(small: Small, path):
 
 
 def predicted(engine: Engine, tokens: list[int]) -> list[Array]:
-    """Logits of each block, one after the other, behind the first 11 tokens, then 12, then all."""
+    """Logits of each block in turn, after the first 11 tokens, then 12, then all."""
     drafter, found, model = MTPDrafter(engine.model, 0.0), [], engine.model
     drafts = range(len(model.mtp_blocks))
     for begin, end in ((0, 11), (11, 12), (12, len(tokens))):
@@ -103,7 +103,7 @@ def _path(request, tmp_path_factory):
 @pytest.mark.parametrize("own", [False, True], ids=["shared head", "own head"])
 @pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
 def test_logits_are_the_formulas(small, own, tmp_path):
-    """Behind texts of several lengths, read in chunks of 8 or gone on with."""
+    """After texts of several lengths, read in chunks of 8 or continued."""
     whole, tokens = with_head(small, own), prompt(small)
     with Engine.load(
         write(whole, tmp_path / "small.gguf"), threads=2, kv_format="F32", mtp=True, batch=8
@@ -120,7 +120,7 @@ def test_logits_are_the_formulas(small, own, tmp_path):
         for i in range(small.blocks - 3):
             block, vectors = _alone(weights, norms, i)
             following = np.array([*tokens[:end], *AFTER][1 + i : end + 1 + i], np.int32)
-            x = joined(before, following, block, vectors, 1e-5).astype("<f4")
+            x = mtp_input(before, following, block, vectors, 1e-5).astype("<f4")
             rows = block | {"token_embd.weight": Weight(x.view(np.uint8), "F32")}
             theirs, before = (
                 one.formula()(np.arange(end, dtype=np.int32), r, vectors, one.shape())
@@ -130,8 +130,8 @@ def test_logits_are_the_formulas(small, own, tmp_path):
 
 
 def _alone(weights, norms, number):
-    """Matrices and vectors of that block behind the third as those of a model of one; what it
-    lacks is the first one's, or the model's."""
+    """Tensors of that block after the third as those of a model with one; missing ones are the
+    first block's, or the model's."""
     places = ("blk.3.", f"blk.{3 + number}.")
 
     def of(tensors):
@@ -150,8 +150,8 @@ def _alone(weights, norms, number):
 
 @pytest.mark.parametrize("name", ALONE)
 def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
-    """llama.cpp opens the same file, and its own graph of such a block predicts the same; with
-    several blocks of these families it does not draft."""
+    """llama.cpp opens the same file, and its own graph of such a block predicts the same; it does
+    not support several blocks of these families."""
     small = MODELS[name]
     tokens, path = prompt(small), write(with_head(small, own=True), tmp_path / "small.gguf")
     with Engine.load(path, threads=1, kv_format="F32", mtp=True) as engine:
@@ -167,8 +167,8 @@ def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_text_is_the_plain_one(path, threads):
-    """Greedy and seeded, the second time too; in a context that is shifted, and saved and restored
-    in the middle of the text."""
+    """Greedy and seeded, the second time too; with context shift, and saved and restored in the
+    middle of the text."""
     long = {**GREEDY, "max_tokens": 60}
     with Engine.load(path, threads=threads, context=40) as engine:
         shifts = engine.model.config.recurrent == frozenset()
@@ -195,7 +195,8 @@ def test_text_is_the_plain_one(path, threads):
 
 
 def test_under_a_budget_of_memory(path):
-    """Their weights stay in memory, whatever of the model's own does: bits are those without."""
+    """MTP weights stay in memory, whatever happens to the model's: bits are those without a
+    budget."""
     tokens = np.random.default_rng(3).integers(3, 64, 15).tolist()
     how = {"threads": 2, "context": 40, "batch": 8, "mtp": True}
 
@@ -220,8 +221,8 @@ def test_under_a_budget_of_memory(path):
     ids=str,
 )
 def test_on_a_gpu(name, options, tmp_path):
-    """They run where the output does, with weights that are there once; logits are the CPU's but
-    for roundings, and the text is the one without drafts."""
+    """They run on the output's device, without a second copy of weights; logits are the CPU's
+    within rounding, and the text is the one without drafts."""
     small = with_head(MODELS[name])
     path, tokens = write(small, tmp_path / "small.gguf"), prompt(small)
     how = {"threads": 1, "context": 40, "kv_format": "F32", "batch": 8}
@@ -247,7 +248,8 @@ def test_on_a_gpu(name, options, tmp_path):
 
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_right_predictions_are_taken(blocks, tmp_path):
-    """Where a token alone says the next, and the blocks know it, every draft is taken whole."""
+    """If a token alone determines the next, and the blocks know it, every draft is accepted
+    whole."""
     small = with_head(replace(MODELS["GLM 4.5"], blocks=3 + blocks), knows=True)
     with Engine.load(
         write(small, tmp_path / "small.gguf"), threads=1, speculation=SETTINGS

@@ -1,4 +1,4 @@
-"""Prompt lookup against a plain scan of the whole text."""
+"""Prompt lookup compared with a plain scan of the whole text."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ lengths = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(lambda n: (n[0], n
 
 
 def scan(text: list[int], least: int, longest: int) -> int | None:
-    """Where what followed the longest suffix's latest earlier occurrence begins."""
+    """The position after the latest earlier occurrence of the longest suffix."""
     for n in range(longest, least - 1, -1):
         for start in range(len(text) - n - 1, -1, -1):
             if text[start : start + n] == text[len(text) - n :]:
@@ -28,8 +28,8 @@ def told(step: list[int]) -> Verification:
 @given(tokens, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=6), lengths,
        st.integers(0, 12))  # fmt: skip
 def test_as_a_scan_of_the_text_finds_it(prompt, steps, lengths, most):
-    """At every moment the draft is what followed the longest suffix where it occurred last: from
-    there on, text and draft together go on as they did before."""
+    """At every moment the draft is the continuation of the latest occurrence of the longest suffix,
+    extended periodically into text and draft."""
     drafter = PromptLookupDrafter(*lengths)
     drafter.begin(prompt)
     text = list(prompt)
@@ -47,7 +47,7 @@ def test_as_a_scan_of_the_text_finds_it(prompt, steps, lengths, most):
 
 
 def test_memory_is_a_place_for_each_ngram():
-    """However long the text: one place for each n-gram that something followed."""
+    """For any text: one entry for each n-gram with a continuation."""
     drafter = PromptLookupDrafter(1, 3)
     drafter.begin([0, 1, 2] * 5000)
     assert len(drafter._follows) == 3 * 3
@@ -56,7 +56,7 @@ def test_memory_is_a_place_for_each_ngram():
 
 
 def test_a_text_that_was_not_told_is_refused():
-    """Places would be another text's."""
+    """Entries would belong to another text."""
     drafter = PromptLookupDrafter()
     drafter.begin([1, 2, 1])
     with pytest.raises(ValueError, match="the text has 2 tokens, 3 were passed"):

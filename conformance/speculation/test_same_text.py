@@ -1,9 +1,7 @@
 """Every drafter, on the embedded models: the text is the plain one, greedy and seeded, in every
-format, on any number of threads, for drafts of any length.
-
-Quick tests take of each drafter and format one number of threads and one length, such that all
-pairs of the four occur; ASSAY_DEEP=1 takes every combination.
-"""
+format, with any number of threads and any draft length. Quick runs try for each drafter and format
+one number of threads and one length, so that all pairs of the four occur; ASSAY_DEEP=1 tries every
+combination."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +45,7 @@ STRICTER = 1.5  # than the threshold of story-relu, 1
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """To speculate with drafts of so many tokens; by a draft model, or within the sparse one."""
+    """A drafter with this draft length; with a draft model, or within the sparse one."""
 
     settings: Callable[[int], Settings]
     draft: bool = False
@@ -83,8 +81,8 @@ COVERING = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A function of an embedded model's name and a format: the file, all matrices in that format,
-    made once."""
+    """A function of an embedded model's name and a format: the file with all matrices in that
+    format, made once."""
     folder = tmp_path_factory.mktemp("stories")
 
     @cache
@@ -99,7 +97,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(path):
-    """The text of a target in a format, sampled so, on one thread."""
+    """A target's text in a format, with these sampling parameters, on one thread."""
 
     @cache
     def engine(target: str, format: str) -> dict[str, list[Piece]]:
@@ -110,13 +108,13 @@ def plain(path):
 
 
 def loaded(path: Path, target: str, **options: Any) -> Engine:
-    """With room for the longest text alone, skipping neurons wherever the target can."""
+    """With room for the longest text alone, skipping neurons if the target can."""
     sparse = "on" if target == "story-relu" else "auto"
     return Engine.load(path, context=128, batch=64, sparse=sparse, **options)
 
 
 def test_the_few_combinations_cover_all_pairs():
-    """Each value of each of the four meets each value of the others."""
+    """Each value of each of the four is combined with each value of the others."""
     for a in range(4):
         for b in range(a):
             assert {(c[a], c[b]) for c in COVERING} == {(c[a], c[b]) for c in ALL}
@@ -124,9 +122,9 @@ def test_the_few_combinations_cover_all_pairs():
 
 @pytest.mark.parametrize(("way", "format", "threads", "length"), ALL if DEEP else COVERING)
 def test_text_is_the_plain_one(path, plain, way, format, threads, length):
-    """Pieces are equal, log-probabilities bit for bit; also the second time, when a trie has read
-    the text and an adaptive length has measured. It is not so for want of drafts: of the
-    greedy text in F16 each drafter predicts some. (An adaptive length may rightly be 0.)"""
+    """Pieces are equal, log-probabilities bit for bit; also the second time, when a trie knows the
+    text and an adaptive length has measurements. Each drafter predicts some tokens of the greedy
+    text in F16. (An adaptive length may rightly be 0.)"""
     target = WAYS[way].target
     options = WAYS[way].options(path, length)
     with loaded(path(target, format), target, threads=threads, **options) as engine:
@@ -142,8 +140,8 @@ def test_text_is_the_plain_one(path, plain, way, format, threads, length):
 
 
 def test_a_draft_model_goes_on_when_contexts_are_full(path):
-    """Where a text outgrows the context, the target's is shifted and the draft model reads the end
-    alone: the text is the plain one, and its last part is drafted as well."""
+    """If a text outgrows the context, the target's is shifted and the draft model reads only the
+    end: the text is the plain one, and its last part is drafted as well."""
     long = {"max_tokens": 150, "ignore_eos": True}
     options = {"context": 48, "threads": 1}
     with Engine.load(path("story", "F16"), **options) as engine:

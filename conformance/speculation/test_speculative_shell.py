@@ -1,5 +1,4 @@
-"""assay run with drafts: the same text, figures for programs, colours, and one plain line for what
-cannot be."""
+"""assay run with drafts: the same text, figures as JSON, colours, and errors in one plain line."""
 
 import json
 import re
@@ -36,7 +35,7 @@ def plain():
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_json_has_the_figures(inside, plain, kind):
-    """--json has the plain text and what drafts did for it."""
+    """--json has the plain text and the figures of drafts."""
     code, stdout, _ = inside(*ASKED, *kind, "--json")
     found = json.loads(stdout)
     assert (code, found["text"]) == (0, plain)
@@ -66,8 +65,8 @@ def test_lines_say_what_drafts_did(inside):
 
 
 def test_colour_shows_drafted_tokens(inside, plain):
-    """Green is what was drafted, and without colours the text is the plain one; nobody who did not
-    ask gets any."""
+    """Drafted tokens are green, and without colours the text is the plain one; colours are
+    opt-in."""
     _, coloured, _ = inside(*ASKED, *KINDS["lookahead"], "--colour")
     assert GREEN in coloured
     assert coloured.count(GREEN) == coloured.count(PLAIN)
@@ -126,7 +125,7 @@ def test_another_vocabulary_is_refused(inside, tmp_path):
 
 
 def test_very_large_drafts_are_as_large_as_can_be():
-    """Where a draft may have more branches than a cache has sequences, it has as many as fit."""
+    """A draft with more branches than the cache has sequences is limited to what fits."""
     with Engine.load("story", threads=1, batch=16, speculation=LookaheadTrie(5000)) as engine:
         pieces = list(engine.stream("Once upon a time"))
         assert len(pieces) == 16

@@ -1,4 +1,4 @@
-"""Drafts for targets that skip neurons, are read from disk or keep their cache in blocks; drafts by
+"""Drafts for targets that skip neurons, are streamed from disk or have a quantised cache; draft
 models with other vocabularies."""
 
 import re
@@ -43,7 +43,7 @@ def plain(
 
 
 def same_text(target: str | Path, prompt: Any = TEXT, **options: Any) -> int:
-    """With a draft and without, the pieces are equal; how many tokens were drafted and taken."""
+    """With and without drafts the pieces are equal; returns the drafted and accepted tokens."""
     draft = {name: options.pop(name, None) for name in ("draft", "speculation")}
     expected = plain(target, prompt, tuple(options.items()))
     accepted = 0
@@ -80,15 +80,15 @@ COVERING = [(m, f) for i, m in enumerate(MODELS) for f in (FORMATS[i], FORMATS[i
     ],
 )
 def test_a_sparse_target(name, kv, sparse):
-    """Masks are each token's own, so a verified batch gives the bits of single steps, whatever the
-    format of the cache and whoever drafts."""
+    """Masks are each token's own, so a verified batch gives the bits of single steps, for any cache
+    format and drafter."""
     options = {"context": 96, "threads": 3 if kv == "Q4_0" else 2, "sparse": sparse}
     assert same_text("story-relu", kv_format=kv, **options, **DRAFTING[name]) > 10
 
 
 @pytest.mark.parametrize("name", ["a model's tree", "itself", "lookup", "trie"])
 def test_a_target_within_a_budget(name):
-    """Weights that come from disk while several tokens are verified are those that come for one."""
+    """Streamed weights are the same for several verified tokens as for one."""
     options: dict[str, Any] = {"context": 96, "batch": 32, "threads": 2, "sparse": "on"}
     with Engine.load("story-relu", **options) as engine:
         plain = pieces(engine, TEXT, GREEDY)
@@ -107,8 +107,8 @@ def test_a_target_within_a_budget(name):
 
 
 def test_a_union_of_all_neurons(tmp_path):
-    """With a union a token's logits depend on its company, and so may the text. Where every neuron
-    is active they do not; and the same drafts give the same text."""
+    """With a union a token's logits depend on its batch, and so may the text. With every neuron
+    active they do not; and the same drafts give the same text."""
     path = SmallSparse(seed=5).write(tmp_path / "sparse.gguf")
     options: dict[str, Any] = {"sparse": "on", "union": True, "threads": 2, **ROOM}
     for threshold in (float("-inf"), 0.0):
@@ -128,8 +128,8 @@ def test_a_union_of_all_neurons(tmp_path):
 
 
 def test_a_draft_model_is_translated(tmp_path):
-    """Through text: what spells with letters drafts for what has words, and what has the same words
-    is as good as untranslated."""
+    """Through text: a model of letters drafts for one of words, and equal words draft as well as
+    without translation."""
     letters = Spelling().write(tmp_path / "letters.gguf")
     options = {"context": 96, "threads": 2}
     for kind in (Linear, Tree):
@@ -140,7 +140,7 @@ def test_a_draft_model_is_translated(tmp_path):
 
 @pytest.mark.parametrize(("target", "draft"), [(70, 100), (100, 70)])
 def test_a_vocabulary_with_more_tokens(tmp_path, target, draft):
-    """Tokens that only one of the two has are never drafted, or stop the drafting: not the text."""
+    """Tokens of only one of the two are never drafted, or end the draft, but not the text."""
     paths = [
         Small(vocab=vocab, seed=vocab).write(tmp_path / f"{vocab}.gguf")
         for vocab in (target, draft)

@@ -1,4 +1,4 @@
-"""LookAhead's trie against dicts from paths to counts."""
+"""LookAhead's trie compared with dicts from paths to counts."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ texts = st.lists(st.tuples(tokens, tokens), min_size=1, max_size=4)
 
 
 def occurrences(text: list[int], length: int) -> Counter[tuple[int, ...]]:
-    """How often every run of 1 to length + 1 tokens occurs."""
+    """Counts of every run of 1 to length + 1 tokens."""
     runs = Counter()
     for n in range(1, length + 2):
         runs.update(tuple(text[i : i + n]) for i in range(len(text) - n + 1))
@@ -27,7 +27,7 @@ def counts(trie: Trie) -> dict[tuple[int, ...], tuple[int, float]]:
 
 @given(texts, st.integers(1, 4), st.data())
 def test_counts_are_those_of_the_texts(texts, length, data):
-    """Of all outputs, however they come in pieces, and of the last prompt, nothing else is kept."""
+    """Of all outputs, in any pieces, and of the last prompt, and nothing else."""
     trie = Trie(length)
     written = Counter()
     for prompt, output in texts:
@@ -43,8 +43,8 @@ def test_counts_are_those_of_the_texts(texts, length, data):
 
 @given(texts, st.integers(1, 3), st.integers(0, 3))
 def test_memory_is_bounded(texts, length, room):
-    """At no moment are there more nodes than allowed; what is there is counted, occurred, and is no
-    more frequent than what leads to it."""
+    """There are never more nodes than allowed; each node's count is right, and at most its
+    parent's."""
     trie = Trie(length, 2 * (length + 1) + room)
     seen = Counter()
     for prompt, output in texts:
@@ -89,8 +89,8 @@ def test_a_prompt_that_is_too_long_is_remembered_from_its_end():
 @given(texts, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(1, 3),
        st.integers(1, 4), st.integers(0, 40), st.integers(0, 40))  # fmt: skip
 def test_drafts_are_what_was_most_frequent(texts, end, suffix, length, room, most):
-    """First what followed the longest suffix, then what only shorter ones have, each in the order
-    of scores, until there is no room or no more."""
+    """First continuations of the longest suffix, then those of shorter ones only, each by score,
+    within the limits."""
     trie = Trie(length)
     drafter = TrieDrafter(trie, suffix, room)
     for prompt, output in texts:

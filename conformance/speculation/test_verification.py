@@ -1,4 +1,4 @@
-"""The verifier: against an oracle of formulas, over many draws, and beside a sampler."""
+"""The verifier: compared with formulas, over many samples, and with a sampler."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ VOCAB = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The accepted nodes, from the text on, and the token behind the last of them: recovered where
-    a draft was rejected, else the bonus of a draft that was accepted to its end."""
+    """The accepted nodes, from the text on, and the token after the last of them: recovered after a
+    rejection, otherwise the bonus token."""
 
     nodes: tuple[int, ...]
     token: int
@@ -38,11 +38,9 @@ def verifier(vocab: int) -> Verifier:
 
 
 def verify(draft: Draft, p: Array, random: np.random.Generator) -> Outcome:
-    """How far the target goes along a draft.
-
-    p float64 [nodes + 1, vocab]: what the target draws from behind the text, then behind each
-    node. Where p is certain of one token, as a greedy target is, so is the outcome.
-    """
+    """How much of a draft the target accepts. p float64 [nodes + 1, vocab]: the target's
+    distributions after the text, then after each node. If p is one-hot, as for greedy, the outcome
+    is deterministic."""
     vocab = p.shape[-1]
     assert len(p) == len(draft) + 1
     nodes: list[int] = []
@@ -61,8 +59,8 @@ def verify(draft: Draft, p: Array, random: np.random.Generator) -> Outcome:
 
 
 def siblings(q: Array, count: int, random: np.random.Generator) -> tuple[list[int], Array]:
-    """At most so many different tokens drawn from q float64 [vocab] in turn, and what each was
-    drawn from, float64 [drawn, vocab]; fewer if q has no more."""
+    """At most this many distinct tokens drawn from q float64 [vocab] in turn, and the distribution
+    of each draw, float64 [drawn, vocab]; fewer if q has no more."""
     tokens: list[int] = []
     rows: list[Array] = []
     left = q[np.newaxis]
@@ -82,7 +80,7 @@ def rows_of(random: np.random.Generator, count: int, vocab: int = VOCAB) -> Arra
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], np.random.Generator]:
-    """Tokens and parents of a tree whose siblings differ."""
+    """Tokens and parents of a tree with distinct siblings."""
     nodes: dict[tuple[int, int], None] = {}
     for _ in range(draw(st.integers(0, 8))):
         parent = draw(st.integers(TEXT, len(nodes) - 1))
@@ -118,7 +116,7 @@ def oracle(draft: Draft, p: Array, random: np.random.Generator) -> Outcome:
 
 @given(trees(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_verifying_is_the_formulas_in_turn(tree, certain, seed):
-    """Any tree, with or without q, by the same random numbers: the same path and token."""
+    """For any tree, with or without q, and the same random numbers: the same path and token."""
     tokens, parents, random = tree
     p = rows_of(random, len(tokens) + 1)
     draft = Draft(tokens, parents, None if certain else rows_of(random, len(tokens)))
@@ -130,8 +128,8 @@ def test_verifying_is_the_formulas_in_turn(tree, certain, seed):
 
 @given(trees(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_a_greedy_target_goes_its_own_way(tree, certain, seed):
-    """With one-hot p drafts are accepted as long as they are the target's tokens, whatever the
-    random numbers and q, even where it is 0."""
+    """With one-hot p drafts are accepted as long as they are the target's tokens, for any random
+    numbers and q, even 0."""
     tokens, parents, random = tree
     best = random.integers(VOCAB, size=len(tokens) + 1)
     draft = Draft(tokens, parents, None if certain else rows_of(random, len(tokens)))
@@ -144,7 +142,7 @@ def test_a_greedy_target_goes_its_own_way(tree, certain, seed):
 
 
 class Fixed(np.random.Generator):
-    """Random numbers that are no such thing."""
+    """A source of fixed numbers."""
 
     def __init__(self, u: float) -> None:
         super().__init__(np.random.PCG64(0))
@@ -156,8 +154,8 @@ class Fixed(np.random.Generator):
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53])
 def test_the_ends_of_the_unit_interval(u):
-    """u = 0 accepts whatever is possible, and nothing that is not; u just below 1 only what the
-    target thinks as likely as the draft."""
+    """u = 0 accepts every possible token, and no impossible one; u just below 1 only tokens with p
+    >= q."""
     q = np.array([[0.5, 0.5, 0.0]])
     draft = Draft.chain([0], q)
     for p, accepts in (([0.0, 0.5, 0.5], False), ([0.5, 0.5, 0.0], True), ([1.0, 0, 0], True)):
@@ -169,17 +167,17 @@ def test_the_ends_of_the_unit_interval(u):
 
 
 def logits_behind(text: tuple[int, ...]) -> Array:
-    """A toy model that looks at the last two tokens."""
+    """A toy model that depends on the last two tokens."""
     return np.random.default_rng(text[-2:]).normal(0, 2, VOCAB).astype(np.float32)
 
 
 def always(draft: Draft) -> Callable[[tuple[int, ...]], Draft]:
-    """This draft, whatever the text."""
+    """This draft for any text."""
     return lambda _: draft
 
 
 def written(sampler: Sampler, drafts: Callable[[tuple[int, ...]], Draft], length: int) -> list[int]:
-    """A text, by steps of the target each of which verifies a draft."""
+    """A text, by target steps that each verify a draft."""
     text: tuple[int, ...] = (0, 0)
     while len(text) < length + 2:
         draft, node = drafts(text), TEXT
@@ -205,7 +203,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_deterministic_drafts_change_no_token(options):
-    """With a seed the text is the one without drafts, whatever is drafted, chains and trees."""
+    """With a seed the text is the one without drafts, for any drafts, chains and trees."""
     params = SamplingParams(seed=4, max_tokens=None, **options)
     plain = written(Sampler(params, VOCAB, [1]), always(Draft()), 60)
     tree = Draft((0, 3, 1, 2, 4, 2), (TEXT, TEXT, 0, 1, 1, TEXT))
@@ -218,8 +216,8 @@ def test_deterministic_drafts_change_no_token(options):
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_drawn_drafts_follow_the_seed_and_the_sampler(options):
-    """Twice the same text; where the target is greedy the plain one; and what the sampler bans, the
-    end before min_tokens here, no draft brings in."""
+    """The same text twice; the plain one for a greedy target; and no draft brings a banned token,
+    here the end before min_tokens."""
     params = SamplingParams(seed=4, max_tokens=None, **options)
 
     def by(seed: int) -> list[int]:
@@ -239,7 +237,7 @@ def test_drawn_drafts_follow_the_seed_and_the_sampler(options):
 
 
 def test_what_a_draft_is_must_fit():
-    """Other types and sizes are refused: kernels would read what is not theirs."""
+    """Other types and sizes are refused: kernels would read out of bounds."""
     p, random, choose = np.full(4, 0.25), np.random.default_rng(0), verifier(4).choose
     q = np.full((1, 4), 0.25)
     with pytest.raises(ValueError, match=r"p: want float64 \[4\], got float64 \[3\]"):

@@ -1,4 +1,4 @@
-"""Vocabularies of a draft and its target: compared as llama.cpp does, and translated."""
+"""Vocabularies of a draft and its target: compared as by llama.cpp, and translated."""
 
 import shlex
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_the_same_vocabulary_passes():
 
 
 def test_sizes_may_differ_by_128():
-    """As vocabularies that were padded; the larger may be the draft's or the target's."""
+    """As for padded vocabularies; the larger may be the draft's or the target's."""
     compared(WORDS[:72])
     compared(WORDS + [f"more{i}" for i in range(128)])
     with pytest.raises(VocabularyError, match="has 73 tokens, the target's 202: they may differ"):
@@ -79,8 +79,8 @@ def test_kinds_may_not_differ():
     ],
 )
 def test_the_line_that_mends_special_tokens_works(changed, said, tmp_path, monkeypatch):
-    """Run as it stands, whatever the file is called and whether or not it has the keys, it writes
-    a file that passes."""
+    """The command in the error, run unchanged for any file name and with or without the keys,
+    writes a file that passes."""
     path = tmp_path / "a draft.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     for key, value in metadata(WORDS, **changed).items():
@@ -112,7 +112,7 @@ def test_a_target_without_bos_has_it_removed():
 @PAIRS
 @given(texts | near_words)
 def test_a_text_stays_the_same_text(target, draft, text):
-    """What the target's tokens say, the draft's say, BOS in front of both."""
+    """The draft's tokens decode to the target's text, with BOS in front of both."""
     try:
         ids = target.encode(text, add_special=False)
         wanted = draft.encode(text, add_special=False)
@@ -128,8 +128,8 @@ def test_a_text_stays_the_same_text(target, draft, text):
 @PAIRS
 @given(st.data())
 def test_a_draft_comes_back_as_the_beginning_of_its_text(target, draft, data):
-    """Whatever a draft model proposes, what is left of it are bytes that it did propose, and all
-    of them where they are whole characters that the target can say."""
+    """For any draft, the translation is a prefix of its bytes, and all of them if they are whole
+    characters that the target has."""
     drafted = data.draw(st.lists(st.sampled_from(spoken(draft)), max_size=8))
     said = b"".join(map(draft.piece_bytes, drafted))
     ids = Translation(target, draft).to_target(drafted)
@@ -164,7 +164,7 @@ def test_a_special_token_without_a_namesake_is_spelled_out():
 
 
 def test_within_a_character_there_is_nothing_to_say():
-    """A text that ends within one is not translated; a draft is, up to there."""
+    """A text that ends inside a character is not translated; a draft is, up to there."""
     half = [SPM.texts.index("<0xC3>")]
     assert Translation(SPM, BPE).to_draft(half) is None
     assert Translation(SPM, BPE).to_draft([*half, SPM.texts.index("<0xA9>")]) is not None

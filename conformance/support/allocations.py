@@ -1,4 +1,4 @@
-"""What a call allocates."""
+"""Memory allocated by a call."""
 
 import tracemalloc
 
@@ -8,7 +8,7 @@ from engine.model import Model
 
 
 def allocations(model: Model) -> tuple[int, int]:
-    """Peak bytes of Python's heap, and NRT's allocations, of running a ready step once."""
+    """Peak bytes of Python's heap, and NRT's allocations, of running a prepared step once."""
     tracemalloc.start()
     before = rtsys.get_allocation_stats()
     model.team.run(model.plan.program)

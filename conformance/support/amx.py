@@ -1,4 +1,4 @@
-"""Products of one tile each, for tests of AMX and of what emulates it."""
+"""Single-tile products, for tests of AMX and its emulation."""
 
 from collections.abc import Callable
 from functools import cache
@@ -31,7 +31,7 @@ def product(tag: Any, operation: Any) -> Callable[..., None]:
 
 
 def operands(kind: str, rows: int, columns: int, depth: int, seed: int) -> tuple[Array, ...]:
-    """a [rows, k], b [k, columns] and what c starts from, all with extremes among them."""
+    """a [rows, k], b [k, columns] and the initial c, all with extremes among them."""
     rng = np.random.default_rng(seed)
     if kind == "bf16":
         k, shapes = 2 * depth, ((rows, 2 * depth), (2 * depth, columns), (rows, columns))
@@ -53,7 +53,7 @@ def operands(kind: str, rows: int, columns: int, depth: int, seed: int) -> tuple
 
 
 def by_tiles(tag: Any, operation: Any, a: Array, b: Array, c: Array) -> Array:
-    """c + a b, with rows further apart than they are long."""
+    """c + a b, with strides larger than the rows."""
     group = 4 // a.itemsize
     depth, columns = a.shape[1] // group, b.shape[1]
     wide_a = np.full((len(a), a.shape[1] + 9), 77, a.dtype)

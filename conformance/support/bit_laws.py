@@ -1,6 +1,6 @@
-"""Laws of any model: whatever the threads, chunks, batches and cells, not a bit differs.
+"""Laws of any model: threads, chunks, batches and cell placement change no bit.
 
-Who imports them has a fixture `subject`, which they are tried with.
+Modules that import them define the fixture `subject` to run them on.
 """
 
 from contextlib import closing
@@ -26,7 +26,7 @@ FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model on one thread, texts, and the logits after every token of each, told in one go."""
+    """A model on one thread, texts, and the logits after every token of each, in one step."""
 
     path: Path
     options: dict[str, Any]
@@ -68,7 +68,7 @@ def test_threads(subject: Subject, threads: int) -> None:
 @FEWER
 @given(cuts=st.sets(st.integers(1, LENGTH - 1)))
 def test_chunks(subject: Subject, cuts: set[int]) -> None:
-    """However a prompt is split into chunks, every token's logits are the same."""
+    """For any split of a prompt into chunks, every token's logits are the same."""
     model, text = subject.model, subject.texts[0]
     model.cells.clear()
     edges = [0, *sorted(cuts), LENGTH]
@@ -78,7 +78,7 @@ def test_chunks(subject: Subject, cuts: set[int]) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 64])
 def test_batch_limit(subject: Subject, batch: int) -> None:
-    """The largest batch and the size of the cache are no part of the result."""
+    """The maximum batch and the cache size do not affect the result."""
     room = {"batch": batch, "outputs": 3, "context": LENGTH + batch}
     with closing(subject.with_options(**room)) as model:
         rows: list[bytes] = []
@@ -111,7 +111,7 @@ def test_batched_or_alone(subject: Subject, data: st.DataObject) -> None:
 @FEWER
 @given(wanted=st.lists(st.integers(0, LENGTH - 1), max_size=2 * LENGTH))
 def test_wanted_rows(subject: Subject, wanted: list[int]) -> None:
-    """Asking for some tokens' logits, in any order, gives the rows of asking for all."""
+    """Requesting some tokens' logits, in any order, gives the rows of requesting all."""
     model = subject.model
     model.cells.clear()
     logits = model.step(subject.texts[0], range(LENGTH), [(0,)] * LENGTH, wanted)
@@ -121,7 +121,7 @@ def test_wanted_rows(subject: Subject, wanted: list[int]) -> None:
 @FEWER
 @given(kept=st.integers(0, LENGTH - 1), again=st.integers(1, LENGTH))
 def test_removed_and_evaluated_anew(subject: Subject, kept: int, again: int) -> None:
-    """A sequence cut back to a prefix and continued is one that was never anything else."""
+    """A sequence truncated to a prefix and continued equals one without the removed tokens."""
     model, text = subject.model, subject.texts[0]
     model.cells.clear()
     run(model, text[:kept] + subject.texts[1][kept:])

@@ -1,10 +1,10 @@
-"""What kernels compute, as digests: machines whose digests agree computed the same bits.
+"""Digests of kernels' outputs: machines with equal digests computed the same bits.
 
     python -m conformance.support.bits FILE
 
-prints a line of JSON for each kernel that FILE, which `write` wrote elsewhere, has inputs of: its
-name, and the digest of what it makes of them. Signs of NaN aside, which IEEE 754 leaves to whoever
-adds. Inputs travel, since NumPy's powers and exponentials have other last bits on other CPUs.
+prints a line of JSON for each kernel in FILE, which `write` created elsewhere: its name, and the
+digest of its outputs for the inputs in FILE. Signs of NaN are ignored, which IEEE 754 does not
+define. Inputs are stored, since NumPy's powers and exponentials have other last bits on other CPUs.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from kernels.call import call
 from kernels.table import find
 from reference.op import Arguments, Array, Case
 
-CASES = 12  # of each kernel, the least work first
-MOST = 1 << 18  # operations of a case: an emulated machine does few
+CASES = 12  # of each kernel, the smallest first
+MOST = 1 << 18  # operations of a case, for emulated machines
 
 
 def _update(digest: Any, arrays: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ def _told(value: Array) -> Array:
 
 
 def inputs_of(name: str) -> list[Arguments]:
-    """What some of its op's own cases give a kernel."""
+    """Inputs of some of the op's own cases."""
     kernel = find(name)
     op = kernel.spec
 
@@ -54,7 +54,7 @@ def write(path: Path, names: Iterable[str]) -> None:
 
 
 def digest(name: str, inputs: Iterable[Arguments]) -> str:
-    """Of what a kernel makes of these."""
+    """The digest of a kernel's outputs for these inputs."""
     made = hashlib.sha256()
     for given in inputs:
         _update(made, call(find(name), given))

@@ -1,4 +1,4 @@
-"""Budgets to the byte: `ram_budget` is what weights alone may take, whatever this process does."""
+"""Exact budgets: `ram_budget` covers only the weights, not the rest of this process."""
 
 import functools
 import hashlib
@@ -31,31 +31,31 @@ from kernels.cpu.runtime.io_pool import IOPool
 from kernels.cpu.runtime.neuron_window import NOWHERE
 
 TEXT = np.random.default_rng(5).integers(0, 64, 24).tolist()
-PROMPT = 13  # tokens of it that come in one step
+PROMPT = 13  # prompt tokens in one step
 
 
 @contextmanager
 def to_the_byte() -> Iterator[None]:
-    """Budgets of weights alone."""
+    """Make budgets cover only the weights."""
     with patch.object(Budget, "now", lambda total, *_: Budget(total, 0, 0, 0)):
         yield
 
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Bytes that a model's weights take: the least with which it runs, and all."""
+    """Bytes of a model's weights: the minimum with which it runs, and all."""
 
     least: int
     all: int
 
     def budgets(self, count: int) -> list[int]:
-        """From the least to all: evenly, and where little is missing."""
+        """`count` budgets from the minimum to all: evenly spaced, and just below both."""
         even = np.linspace(self.least, self.all, count).astype(int).tolist()
         return sorted({*even, self.all - 1})
 
 
 def wanted(path: Path, **options: Any) -> Wants:
-    """Of a model with these options."""
+    """For a model with these options."""
     shared = offload.shared
     found: list[tuple[Mapping[str, int], Mapping[int, Source]]] = []
 
@@ -74,7 +74,7 @@ def wanted(path: Path, **options: Any) -> Wants:
 
 @contextmanager
 def budgeted(path: Path, budget: int, **options: Any) -> Iterator[Model]:
-    """With so many bytes for weights; 0: all in memory without a budget."""
+    """A model with this budget in bytes for weights; 0: all in memory without a budget."""
     options = {"context": 64, **options, "ram_budget": budget}
     with ExitStack() as stack:
         with to_the_byte():
@@ -84,8 +84,8 @@ def budgeted(path: Path, budget: int, **options: Any) -> Iterator[Model]:
 
 @contextmanager
 def streamed_subject(path: Path, share: float, **options: Any) -> Iterator[Subject]:
-    """A subject of the laws of bits (bit_laws.py) whose truth is the resident model's, and
-    which has the least memory and so much of what all its weights take more."""
+    """A subject of bit_laws.py with the resident model's logits as the truth, with the minimum of
+    memory and this share of the rest of its weights."""
     found = subject_of(path, {**ROOM, **options})
     found.model.close()
     wants = wanted(path, **options)
@@ -100,7 +100,7 @@ def streamed_subject(path: Path, share: float, **options: Any) -> Iterator[Subje
 
 
 def bits(model: Model, threshold: float | None = None) -> list[bytes]:
-    """The logits of a prompt, all tokens of it, and of one token after the other; the last half
+    """The logits of a prompt, for all its tokens, and of one token after the other; the second half
     of them with another threshold, if one is given."""
     model.cells.clear()
     found = []
@@ -114,20 +114,20 @@ def bits(model: Model, threshold: float | None = None) -> list[bytes]:
 
 
 def truth_of(path: Path, **options: Any) -> list[bytes]:
-    """The bits of the resident model."""
+    """The resident model's bits."""
     with budgeted(path, 0, **options) as model:
         return bits(model)
 
 
 def neurons_of(model: Model) -> Neurons:
-    """Those that it brings one by one."""
+    """The neurons that the model loads one by one."""
     assert model.offload
     assert model.offload.neurons
     return model.offload.neurons
 
 
 def pinned(model: Model) -> list[list[int]]:
-    """The slots of each block's neurons that are in no ring."""
+    """The slots of each block's pinned neurons, which are in no ring."""
     if not (model.offload and model.offload.neurons):
         return []
     window = model.offload.neurons.window
@@ -138,7 +138,7 @@ def pinned(model: Model) -> list[list[int]]:
 
 
 def statistics_of(path: Path, out: Path) -> Path:
-    """Few neurons that fire often, of this model."""
+    """Activation statistics of this model, with few neurons that are active often."""
     rng = np.random.default_rng(0)
     with GGUFFile(path) as file:
         ups = [t for name, t in file.tensors.items() if name.endswith("ffn_up.weight")]
@@ -155,7 +155,7 @@ def bundled_of(path: Path, out: Path) -> Path:
 
 
 def packed_of(path: Path, cache: Path | None = None) -> Path:
-    """Where the packed weights of a model are, in this cache folder."""
+    """The path of a model's packed weights in this cache folder."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
     return (cache or packed_weights.cache_folder()) / "packed" / f"{name}.packed"
 
@@ -175,7 +175,7 @@ def write(kind: str, path: Path) -> Path:
 
 @contextmanager
 def on(disk: Disk, path: Path, budget: int = 0, **options: Any) -> Iterator[Model]:
-    """A model with a budget, by default the least, read from this disk."""
+    """A model with a budget, by default the minimum, read from this disk."""
     budget = budget or wanted(path, **options).least
     readers = functools.partial(IOPool, preadv=disk.address)
     with patch.object(offload, "IOPool", readers), budgeted(path, budget, **options) as model:

@@ -1,4 +1,4 @@
-"""Programs in processes of their own: what they say, how they end, and that they do."""
+"""Child processes: their output and exit status, with a timeout."""
 
 import subprocess
 import sys
@@ -10,19 +10,19 @@ PATIENCE = 300  # seconds
 
 
 def run(*command: object, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """A program's whole life; it is asked nothing, unless `options` have what it reads."""
+    """Run a program to its end; standard input is empty unless `options` has some."""
     reads = {} if "input" in options else {"stdin": subprocess.DEVNULL}
     usual = {"capture_output": True, "text": True, "timeout": PATIENCE, "check": False, **reads}
     return subprocess.run(list(map(str, command)), **{**usual, **options})
 
 
 def python(program: str, *arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """The life of a program in Python that is given as its text."""
+    """Run a Python program given as its source text."""
     return run(sys.executable, "-c", program, *arguments, **options)
 
 
 def output_of(program: str, *arguments: object, **options: Any) -> str:
-    """What such a program prints; an error there is one here."""
+    """The standard output of such a program; its failure is an error here."""
     done = python(program, *arguments, **options)
     if done.returncode:
         raise RuntimeError(f"exit {done.returncode}\n{done.stderr}")
@@ -30,14 +30,14 @@ def output_of(program: str, *arguments: object, **options: Any) -> str:
 
 
 def opened(*command: object, **options: Any) -> "subprocess.Popen[str]":
-    """A program that runs meanwhile, with pipes from what it prints."""
+    """Start a program in the background, with pipes from its output."""
     usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(list(map(str, command)), **{**usual, **options})
 
 
 @contextmanager
 def started(*command: object, **options: Any) -> "Iterator[subprocess.Popen[str]]":
-    """The same, gone afterwards."""
+    """The same as a context, which ends it."""
     with opened(*command, **options) as process:
         try:
             yield process

@@ -1,4 +1,4 @@
-"""How deep tests look."""
+"""Whether tests run deep (ASSAY_DEEP)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What an engine draws, bit for bit."""
+"""Tokens that an engine samples, with their logits' bits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ Drawn = list[tuple[int, bytes]]
 
 
 def drawn(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> Drawn:
-    """The tokens drawn, with the bits of the logits that they were drawn from."""
+    """The sampled tokens, with the bits of the logits that they were sampled from."""
     seen: list[bytes] = []
 
     def note(_: list[int], logits: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Machine code for CPUs other than this one: compiled and read, never run."""
+"""Machine code for other CPUs than this one: compiled and inspected, never run."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from conformance.support.rooms import ROOT
 def python_for(
     cpu: str, features: Collection[str], program: str, *arguments: str, **variables: str
 ) -> str:
-    """What the program prints in a Python whose Numba compiles for this CPU (LLVM's names)."""
+    """The program's output in a Python process whose Numba compiles for this CPU (LLVM's names)."""
     setting = {
         "NUMBA_CPU_NAME": cpu,
         "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in sorted(features)),
@@ -30,7 +30,7 @@ def _targets() -> None:
 
 
 def assembly(code: str, triple: str, cpu: str, features: str = "") -> str:
-    """LLVM IR as the assembly of another machine."""
+    """Compile LLVM IR to the assembly of another machine."""
     _targets()
     target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3, codemodel="small")

@@ -1,12 +1,12 @@
-"""Numba as it would be on an aarch64 machine, whatever this one is: it compiles and runs nothing.
+"""Numba as on an aarch64 machine, on any machine: it compiles but runs nothing.
 
 Import it before any kernel. As a program,
 
     python -m conformance.support.for_aarch64 TOLD KERNEL...
 
-it compiles kernels into the cache folder (ASSAY_CACHE) of the machine that TOLD tells of, which is
-what this prints there without arguments: there they have only to be loaded, which is what makes
-tests under emulation bearable. test_arm.py proves that the code is what that machine would compile.
+it compiles kernels into the cache folder (ASSAY_CACHE) for the machine described in TOLD, which
+this prints on that machine without arguments. There the kernels are only loaded, which keeps tests
+under emulation bearable. test_arm.py proves that the code equals what that machine compiles.
 """
 
 import json
@@ -27,7 +27,7 @@ def pretend() -> None:
     llvm.initialize_all_asmprinters()
     llvm.get_process_triple = targets.get_default_triple = lambda: TRIPLE
     platform.machine = lambda: "aarch64"
-    # stopped before it links or runs what it compiled
+    # stop before compiled code is linked or run
     JITCodeLibrary._finalize_specific = lambda library: None
     JITCodeLibrary.get_pointer_to_function = lambda library, name: 0
     JITCPUCodegen.set_env = lambda *_: None

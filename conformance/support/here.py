@@ -1,11 +1,11 @@
-"""This machine's kernels, and how tests call them: those for its CPU, and where there is a C++
-compiler those for GPUs, which an emulator takes the place of (conformance/cuda/emulator.py).
+"""This machine's kernels, and how tests call them: those for its CPU and, if there is a C++
+compiler, those for GPUs on an emulator (conformance/cuda/emulator.py).
 
-Of the CPU's every format has what this machine would choose, in either numerics; what decodes or
-multiplies by another op's code is a further variant in all but one format of each kind. Others,
-portable ones and the fallback `scalar` among them, whose loops are the same for all formats, have
-one format of each kind, and so have those for GPUs whose rows others decode; deep runs have every
-one."""
+For the CPU every format is tested with the variant that this machine would choose, in either
+numerics; variants that decode or multiply by another op's code only in one format of each kind. So
+are other variants, portable ones and the fallback `scalar` included, whose loops are the same for
+all formats, and GPU kernels whose rows are decoded by others; deep runs test every one.
+"""
 
 from typing import Any
 
@@ -29,24 +29,24 @@ from kernels.shapes import empty_outputs, sizes
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
 
-GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
+GAP = 5  # bytes between bundles: odd, so that rows are unaligned
 KINDS = {"F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", None}
-OWN_CODE = KINDS | {"F32", "BF16"}  # of portable kernels and those for GPUs, beside decoding
+OWN_CODE = KINDS | {"F32", "BF16"}  # formats of portable and GPU kernels with code besides decoding
 ABLE = [kernel for kernel in KERNELS if not kernel.missing()]
-# Of their formats they run nothing that `dequantise` and `linear` do not, by target.
+# Ops that share the format-specific code of `dequantise` and `linear`, by target.
 ALIKE = {"cpu": {"embedding", "linear_experts"},
          "cuda": {"embedding", "linear_experts", "sparse_axpy"}}  # fmt: skip
 CHOSEN = first_of(ABLE) | first_of(k for k in ABLE if not k.requires and k.format in OWN_CODE)
 
 
 def own_code(kernel: AnyKernel) -> bool:
-    """Whether it runs what no other op's kernel in its format does."""
+    """Whether it runs code that no other op's kernel in its format runs."""
     return kernel.format in OWN_CODE or kernel.op not in ALIKE[kernel.target]
 
 
 def serves(kernel: AnyKernel) -> bool:
-    """Whether this machine would choose a kernel, of those alike in one format of each kind, or
-    another machine without features would, in such a format."""
+    """Whether this machine, or one without CPU features, would choose a kernel in its format; for
+    kernels without code of their own, only in one format of each kind."""
     return kernel.target == "cpu" and kernel.name in CHOSEN and own_code(kernel)
 
 
@@ -56,8 +56,8 @@ HERE: list[AnyKernel] = [*ON_CPU, *(ON_GPU if compiler() else ())]
 
 
 def each(*ops: str, formats: tuple[str | None, ...] = (), target: str = "") -> pytest.MarkDecorator:
-    """Run a test with every kernel of these ops (and formats) that this machine has, of one target
-    if need be."""
+    """Run a test with every kernel of these ops (and formats) on this machine, optionally of one
+    target."""
     chosen = [
         k
         for k in HERE
@@ -73,7 +73,7 @@ def run(kernel: AnyKernel, **inputs: Any) -> Array:
 
 
 def run_packed(kernel: AnyKernel, packed: Array, **inputs: Any) -> Array:
-    """The kernel's only output over a weight that lies as `packed` has it."""
+    """The kernel's only output for a weight in the layout of `packed`."""
     shape = sizes(kernel.spec, inputs, kernel.format)
     outputs = empty_outputs(kernel.spec, shape, kernel.format)
     if isinstance(kernel, CudaKernel):
@@ -86,7 +86,7 @@ def run_packed(kernel: AnyKernel, packed: Array, **inputs: Any) -> Array:
 
 
 def uploaded(packed: Array, weight: Array) -> cuda.Rows:
-    """A device's copy of what a view of a weight spans, as far from a multiple of 16 as here."""
+    """A device's copy of the span of a weight's view, with the same alignment modulo 16."""
     (held, row_bytes), (stride, _) = weight.shape, packed.strides
     reach = (held - 1) * stride + row_bytes
     begin = packed.ctypes.data % 16
@@ -97,8 +97,8 @@ def uploaded(packed: Array, weight: Array) -> cuda.Rows:
 
 def bundled(*weights: Array) -> list[Array]:
     """Weights [held, row_bytes] as rows of one pool, row i of all side by side, then NaN: for each
-    what a kernel is told, [held, stride] from its first row on. All but the first say that they go
-    on behind the pool, where memory ends with its last row."""
+    a view [held, stride] from its first row on. The views of all but the first extend beyond the
+    pool, whose last row is at the end of memory."""
     held, row_bytes = weights[0].shape
     stride = len(weights) * row_bytes + GAP
     pool = at_page_end(np.full(held * stride - GAP, 0xFF, np.uint8))
@@ -111,12 +111,12 @@ def bundled(*weights: Array) -> list[Array]:
 
 
 def resident(inputs: Arguments) -> Arguments:
-    """The same with some row for every neuron, active or not."""
+    """The same with a row for every neuron, active or not."""
     return {**inputs, "slots": inputs["slots"] % len(inputs["weight"])}
 
 
 def demand_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> None:
-    """Rows in another order, and the slots with them, make the same bits; so do rows of bundles."""
+    """Permuting the rows with the slots changes no bit; nor do rows in bundles."""
     weight, expected = inputs["weight"], run(kernel, **inputs)
     order = np.random.default_rng(seed).permutation(len(weight))
     place = np.argsort(order).astype(np.int32)
@@ -129,25 +129,25 @@ def demand_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> Non
 
 
 def inputs_of(kernel: AnyKernel, seed: int = 0, values: str = "normal", **shape: int) -> Any:
-    """The op's own seeded arguments for these sizes, and usual ones elsewhere."""
+    """The op's own seeded arguments for these sizes, and usual ones otherwise."""
     op = kernel.spec
     return op.make(op.case(shape, values, seed, kernel.format))
 
 
 def arguments(kernel: AnyKernel) -> st.SearchStrategy[Arguments]:
-    """The arguments of any case of the op that the kernel takes."""
+    """The arguments of any case of the op that the kernel supports."""
     taken = cases(kernel).filter(lambda case: kernel.takes(case.shape))
     return taken.map(kernel.spec.make)
 
 
 @st.composite
 def cases(draw: st.DrawFn, kernel: AnyKernel) -> Case:
-    """Any case of the op that the kernel takes: awkward sizes, and all those between."""
+    """Any case of the op that the kernel supports: awkward sizes, and all between."""
     op = kernel.spec
     sizes = {}
     for axis, awkward in op.axes.items():
         size = st.sampled_from(awkward)
-        if tuple(awkward) != (0, 1):  # else it is a switch
+        if tuple(awkward) != (0, 1):  # otherwise a flag
             size |= st.integers(min(awkward), max(awkward) * 5 // 4)
         sizes[axis] = draw(size)
     values, seed = draw(st.sampled_from(op.values)), draw(st.integers(0, 2**32 - 1))

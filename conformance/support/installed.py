@@ -1,4 +1,4 @@
-"""Folders in which packages are installed that bring kernels and ops, for programs to find."""
+"""Folders with installed packages that provide kernels and ops, for child processes."""
 
 import os
 import shutil
@@ -15,19 +15,19 @@ EXAMPLE = ROOT / "docs/examples/assay-example"
 
 
 def environment(*folders: Path, **more: str) -> dict[str, str]:
-    """Variables with which Python finds the rooms, and what is installed in these folders."""
+    """Environment variables with which Python finds the rooms and the packages in these folders."""
     path = os.pathsep.join(map(str, (ROOT, *folders)))
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
 def program(*arguments: object, folders: tuple[Path, ...] = ()) -> "CompletedProcess[str]":
-    """`assay` where these folders have packages."""
+    """Run `assay` with the packages in these folders."""
     command = (sys.executable, "-P", "-m", "assay", *arguments)
     return run(*command, env=environment(*folders), timeout=900)
 
 
 def install_example(folder: Path) -> Path:
-    """Where pip installs the example, of a copy: it builds where sources are."""
+    """Install a copy of the example by pip; returns the folder."""
     sources, target = folder / "sources", folder / "installed"
     shutil.copytree(EXAMPLE, sources, ignore=shutil.ignore_patterns("build", "*.egg-info"))
     offline = ("--no-index", "--no-build-isolation", "--no-deps", "--target", target)
@@ -38,7 +38,7 @@ def install_example(folder: Path) -> Path:
 
 
 def place_assay(folder: Path) -> Path:
-    """What an installation of Assay adds to the rooms: its entry points."""
+    """The entry points of an installed Assay, as a folder."""
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     return place(folder, "assay-here", {}, points)
 
@@ -46,8 +46,8 @@ def place_assay(folder: Path) -> Path:
 def place(
     folder: Path, name: str, sources: Mapping[str, str], points: Mapping[str, Mapping[str, str]]
 ) -> Path:
-    """Put a distribution there as an installer would, of these sources by their path and entry
-    points by group."""
+    """Install a distribution as an installer would, with sources by path and entry points by
+    group."""
     for path, text in sources.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

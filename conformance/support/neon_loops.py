@@ -1,11 +1,11 @@
-"""Linear's inner loops in NEON: cross-compiled, read, and counted. Time under emulation means
-nothing; how many instructions share the vector units with a loop's dots does.
+"""Linear's inner loops in NEON, cross-compiled and counted. Times under emulation mean nothing; the
+number of instructions that share the vector units with a loop's dot products is a limit.
 
     python -m conformance.support.neon_loops CACHE_FOLDER
 
-prints what docs/guide/arm.md has: of each loop the dots, and the share of them among what goes to
-the vector units. A core with so many units that each take any of these instructions in a cycle, as
-Arm's Neoverse have, multiplies at most at that share of its peak.
+prints the table of docs/guide/arm.md: for each loop the dot products, and their share of the
+instructions for the vector units. A core whose vector units each take any of these instructions in
+a cycle, as Arm's Neoverse, multiplies at most at that share of its peak.
 """
 
 import json
@@ -20,7 +20,7 @@ DOTS = {"neon_dotprod": "sdot", "neon_i8mm": "smmla"}
 VECTOR = re.compile(r"\bv\d+\.|\b[dqs]\d+\b")
 MEMORY = re.compile(r"ld|st|prfm")
 
-# Compiles a tile of the real loops: (variant, format, tokens).
+# Compiled tiles of the real loops: (variant, format, tokens).
 COMPILE = """
 import json, sys
 from conformance.support import for_aarch64
@@ -68,7 +68,7 @@ class Loop:
 
     @property
     def stored(self) -> int:
-        """Stores of vector registers, of which an inner loop without spilled sums has none."""
+        """Stores of vector registers; an inner loop without spills has none."""
         return sum(bool(re.match(r"st\w+ .*\bq\d", line)) for line in self.instructions)
 
     @property
@@ -79,7 +79,7 @@ class Loop:
 
 
 def loop_of(text: str, name: str) -> Loop:
-    """The basic block of AArch64's assembly that has the most instructions of this name."""
+    """The basic block of AArch64 assembly with the most instructions of this name."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines():
         if re.match(r"\.?L\w+:", line):
@@ -90,7 +90,7 @@ def loop_of(text: str, name: str) -> Loop:
 
 
 def loops(words: list[str], cache: str) -> dict[str, Loop]:
-    """The inner loop of each variant/format/tokens."""
+    """The inner loop by variant/format/tokens."""
     told = python_for(CPU, FEATURES, COMPILE, *words, ASSAY_CACHE=cache)
     return {
         word: loop_of(text, DOTS[word.partition("/")[0]]) for word, text in json.loads(told).items()

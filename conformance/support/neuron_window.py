@@ -1,4 +1,4 @@
-"""A window of neurons beside dicts that say the same."""
+"""A neuron window compared with a model of it in dicts."""
 
 from collections import OrderedDict
 from typing import Any
@@ -14,24 +14,24 @@ from kernels.cpu.runtime.neuron_window import NOWHERE
 BLOCKS = 3
 UNTOUCHED = -7
 blocks = st.integers(0, BLOCKS - 1)
-quotas = st.just(0) | st.integers(0, 4)  # with none a pool is soon full
+quotas = st.just(0) | st.integers(0, 4)  # without quotas a pool is soon full
 
 
 @st.composite
 def some_of(draw: st.DrawFn, neurons: int) -> list[int]:
-    """None, all, or some of so many neurons, ascending."""
+    """None, all, or some of these neurons, ascending."""
     some = st.sets(st.integers(0, max(neurons - 1, 0)), max_size=neurons).map(sorted)
     return draw(st.just([]) | st.just([*range(neurons)]) | some)
 
 
 class AgainstDicts(RuleBasedStateMachine):
-    """Any order of calls leaves a window saying what one OrderedDict a block says, of the step in
-    which each neuron was used last, least recently used first."""
+    """For any sequence of calls a window equals an OrderedDict for each block, of the step in which
+    each neuron was last used, least recently used first."""
 
     tried: Any = neuron_window
 
     def handle(self) -> Any:
-        """What the calls take for the window."""
+        """The window's handle, which calls take."""
         return self.window.address
 
     @initialize(
@@ -77,13 +77,13 @@ class AgainstDicts(RuleBasedStateMachine):
         return sum(map(len, [*self.held, *self.pinned])) == self.window.capacity
 
     def with_more_than_its_quota(self, block: int) -> OrderedDict[int, int]:
-        """What the nearest block before this one holds that may give something away."""
+        """The neurons of the nearest earlier block that can give some up."""
         before = [*range(block)[::-1], *range(block + 1, BLOCKS)[::-1]]
         return next(self.held[b] for b in before if len(self.held[b]) > self.quota[b])
 
     @rule(data=st.data(), later=st.integers(0, 2))
     def want_of_all(self, data: st.DataObject, later: int) -> None:
-        """In turn, as a model does."""
+        """Block by block, as a model does."""
         self.step += later
         for block in range(BLOCKS):
             self.want(block, data.draw(some_of(self.neurons[block])))
@@ -94,7 +94,7 @@ class AgainstDicts(RuleBasedStateMachine):
         self.want(block, data.draw(some_of(self.neurons[block])))
 
     def want(self, block: int, rows: list[int]) -> None:
-        """Misses are given slots, hits keep theirs, and all that were wanted are in memory."""
+        """Misses get slots, hits keep theirs, and all requested neurons are in memory."""
         held = self.held[block]
         missed = [r for r in rows if r not in held and r not in self.pinned[block]]
         hit = [r for r in rows if r not in missed]
@@ -121,7 +121,7 @@ class AgainstDicts(RuleBasedStateMachine):
 
     @rule(everything=st.booleans())
     def forget(self, everything: bool) -> None:
-        """After which pinned neurons are pinned anew, if those were forgotten too."""
+        """Pinned neurons are pinned anew afterwards, if they were dropped too."""
         self.tried.forget(self.handle(), everything)
         self.forgotten()
         if everything:

@@ -1,4 +1,4 @@
-"""Models on a GPU, which the emulator takes the place of."""
+"""Models on an emulated GPU."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,8 @@ from reference.op import Array
 
 
 class Watched(Emulator):
-    """Remembers the bytes that were wanted, written, read and asked for, each time; how often each
-    function was launched, and how often its library multiplied."""
+    """Records the sizes of allocations, writes, reads and asynchronous reads; the launches of each
+    function, and its library's products."""
 
     def __init__(self, total: int = 2**32) -> None:
         super().__init__(total)
@@ -53,13 +53,13 @@ class Watched(Emulator):
 
 @contextmanager
 def on_gpu(path: Path, **options: Any) -> Iterator[Model]:
-    """With room for two sequences of a text."""
+    """A model with room for two sequences of a text."""
     with loaded(path, **{"context": 40, "device": "cuda", **options}) as model:
         yield model
 
 
 def rows(model: Model, text: Sequence[int], chunks: Sequence[int] = ()) -> Array:
-    """Logits after every token of a text that comes in chunks of these sizes, then one by one."""
+    """Logits after every token of a text, in chunks of these sizes, then token by token."""
     model.cells.clear()
     found, start = [], 0
     while start < len(text):

@@ -1,4 +1,5 @@
-"""What pages show, in its order: files to write, edits of files, commands and programs."""
+"""The code blocks of a page of docs, in order: files to write, edits of files, commands and
+programs."""
 
 import os
 import re
@@ -18,13 +19,13 @@ COPIED = ("reference", "kernels", "engine", "conformance", "bench", "data")
 BLOCK = re.compile(
     r'^( *)```(sh|python|diff|toml)(?: title="([^"]+)")?\n(.*?)^ *```', re.MULTILINE | re.DOTALL
 )
-PROGRAM = ("-c", "from engine.shell import main; main()")  # as `assay` is, whoever's is on the path
+PROGRAM = ("-c", "from engine.shell import main; main()")  # `assay`, independent of the path
 EXIT = re.compile(r"# exit (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of code in a page, and the file that its title names."""
+    """A block of code in a page, and the file in its title."""
 
     language: str
     title: str
@@ -36,33 +37,33 @@ class Block:
 
     @property
     def is_of_a_room(self) -> bool:
-        """Whether it changes what is tried: then it is tried in a copy of all rooms."""
+        """Whether it edits our own code: then the page runs in a copy of all rooms."""
         return self.title.split("/")[0] in COPIED
 
     def commands(self) -> list[str]:
-        """Those lines that run our own programs."""
+        """The lines that run our own programs."""
         ours = ("assay ", "python -m conformance.")
         lines = self.text.splitlines() if self.language == "sh" else ()
         return [line for line in lines if line.startswith(ours)]
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Every block of a page, without the indentation that a list gives it."""
+    """Every block of a page, without a list's indentation."""
     for indent, language, title, text in BLOCK.findall(page.read_text()):
         yield Block(language, title, re.sub(rf"^{indent}", "", text, flags=re.MULTILINE))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder in which what a page shows is done, with the rooms that are to do it."""
+    """A folder in which a page's blocks are executed, with the rooms to use."""
 
     folder: Path
     rooms: Path = ROOT
     cache: Path = field(default_factory=cache_folder)
 
     def copied(self) -> "Place":
-        """The same with rooms of its own, which a page may edit, and what was found out of them."""
-        for room in COPIED:  # the embedded models are large, and stay where they are
+        """The same with a copy of the rooms, which a page may edit, and of what was measured."""
+        for room in COPIED:  # embedded models are large, and not copied
             unwanted = ("__pycache__", "models") if room == "data" else ("__pycache__",)
             ignored = shutil.ignore_patterns(*unwanted)
             shutil.copytree(ROOT / room, self.folder / room, ignore=ignored)
@@ -72,7 +73,7 @@ class Place:
         return Place(self.folder, self.folder, self._cache())
 
     def _cache(self) -> Path:
-        """A cache folder that knows what the usual one does, but of no failure."""
+        """A cache folder with the usual one's contents, except for failed certificates."""
         folder, usual = self.folder / "cache", cache_folder()
         folder.mkdir(mode=0o700)
         (usual / "compiled").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ class Place:
         return folder
 
     def do(self, block: Block) -> None:
-        """Write its file, make its edit, or run it: what it says must come true."""
+        """Write its file, make its edit, or run it and compare the output."""
         path = self.folder / block.title
         if block.language == "diff":
             path.write_text(edited(path.read_text(), block.text))
@@ -95,14 +96,15 @@ class Place:
             self.run(command)
 
     def run(self, command: str) -> None:
-        """A line of a page: it exits as its comment says, or else with 0, and prints something."""
+        """Run a line of a page: its exit status is the one in its comment, or 0, and it prints
+        something."""
         program, *words = shlex.split(command, comments=True)
         found = EXIT.search(command)
         told = self.python(*(PROGRAM if program == "assay" else ()), *words, status=found)
         assert found or told.strip() or "chat" in words, f"{command}: it prints nothing"
 
     def python(self, *arguments: str, status: re.Match[str] | None = None) -> str:
-        """What Python prints, on standard output."""
+        """Python's standard output."""
         own = {
             "ASSAY_CACHE": str(self.cache),
             "ASSAY_RESULTS": str(self.folder / "results"),
@@ -116,7 +118,7 @@ class Place:
 
 
 def edited(text: str, diff: str) -> str:
-    """A text with an edit made: a block's lines without - replace those without +, there once."""
+    """Apply a diff: a block's lines without + are replaced by those without -, and occur once."""
     lines = diff.splitlines(keepends=True)
     old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
     new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")

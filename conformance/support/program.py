@@ -1,4 +1,4 @@
-"""The program itself: `assay` in a process of its own, what it says, and why it ended."""
+"""The program `assay` in a process of its own: its output, and its errors."""
 
 import sys
 from pathlib import Path
@@ -10,31 +10,31 @@ from engine.generation.results import RequestOutput
 from engine.shell.command_line.options import Sampling
 
 PROGRAM = Path(sys.executable).with_name("assay")
-DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs what follows with Ctrl-C ignored
+DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs a command that ignores Ctrl-C
 COMPILING = "assay: compiling and trying kernels"
 
 
 def complaints(stderr: str) -> str:
-    """Without the lines that tell which kernels are being tried."""
+    """stderr without the lines about kernels being tried."""
     lines = stderr.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(COMPILING))
 
 
 def assay(*arguments: object, **options: Any) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the program itself."""
+    """Exit status, stdout and stderr of the program."""
     done = run(PROGRAM, *arguments, **options)
     return done.returncode, done.stdout, done.stderr
 
 
 def printed(outcome: tuple[int, str, str]) -> str:
-    """What a program that did what it was asked printed on stdout."""
+    """stdout of a program that succeeded."""
     code, stdout, stderr = outcome
     assert code == 0, stderr
     return stdout
 
 
 def fault(outcome: tuple[int, str, str]) -> str:
-    """The one line on stderr of a program that failed."""
+    """The single line on stderr of a program that failed."""
     code, _, stderr = outcome[0], outcome[1], complaints(outcome[2])
     assert code == 1, stderr
     assert stderr.startswith("assay: ")
@@ -44,7 +44,7 @@ def fault(outcome: tuple[int, str, str]) -> str:
 
 
 def misuse(outcome: tuple[int, str, str]) -> str:
-    """The last line on stderr of a program that was called wrongly; usage may stand before it."""
+    """The last line on stderr of a program with wrong usage; the usage may precede it."""
     code, stdout, stderr = outcome
     assert (code, stdout) == (2, "")
     assert "Traceback" not in stderr
@@ -54,7 +54,8 @@ def misuse(outcome: tuple[int, str, str]) -> str:
 
 
 def answer(engine: Engine, prompt: str | list[int], **params: Any) -> RequestOutput:
-    """What the program is to answer: the engine's result with its defaults, and these."""
+    """The expected answer of the program: the engine's result with its defaults and these
+    parameters."""
     return engine.generate(prompt, Sampling(**params).params())
 
 

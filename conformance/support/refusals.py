@@ -1,4 +1,4 @@
-"""What is refused, and with which words."""
+"""Error messages, as single lines."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ Kinds = type[Exception] | tuple[type[Exception], ...]
 
 
 def refusal(kinds: Kinds, of: object, call: Callable[..., Any], *given: Any, **named: Any) -> str:
-    """The one plain line with which a call is refused, without what it is `of` and begins with."""
+    """The one-line message with which a call fails, without its prefix that names `of`."""
     with pytest.raises(kinds) as caught:
         call(*given, **named)
     line = str(caught.value)

@@ -1,4 +1,4 @@
-"""Copies of the rooms that a test may spoil, and programs run inside them."""
+"""Copies of the rooms that a test may edit, and programs run inside them."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ ROOMS = ("reference", "kernels")
 
 
 def environment(folder: Path, *further: Path) -> dict[str, str]:
-    """Variables with which Python finds the rooms in a folder, others in `further` ones, and keeps
-    its cache there. It writes no bytecode, which it would take for a source that is edited to the
+    """Environment variables with which Python finds the rooms in a folder, other modules in
+    `further` ones, and has its cache there. It writes no bytecode, which would hide an edit of the
     same size within the same second."""
     path = os.pathsep.join(map(str, (folder, *further)))
     own = {"PYTHONPATH": path, "ASSAY_CACHE": str(folder / "cache")}
@@ -29,7 +29,7 @@ class Copy:
             shutil.copytree(origin / room, folder / room, ignore=unwanted)
 
     def edit(self, file: str, old: str, new: str) -> None:
-        """Replace the one place where `old` stands."""
+        """Replace `old`, which occurs once."""
         path = self.folder / file
         text = path.read_text()
         if text.count(old) != 1:
@@ -37,9 +37,9 @@ class Copy:
         path.write_text(text.replace(old, new))
 
     def environment(self, *further: Path) -> dict[str, str]:
-        """As of its folder."""
+        """The environment of its folder."""
         return environment(self.folder, *further)
 
     def python(self, program: str, *arguments: str) -> str:
-        """What the program prints that finds the rooms here."""
+        """The output of a program that imports the rooms of this copy."""
         return output_of(program, *arguments, cwd=self.folder, env=self.environment(), timeout=900)

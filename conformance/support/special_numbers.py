@@ -1,5 +1,4 @@
-"""Numbers that are hard to compute with, which of them are the same, and formulas of vectors swept
-over many."""
+"""Special floating-point numbers, comparison of results, and vector formulas over whole arrays."""
 
 from typing import Any
 
@@ -14,7 +13,7 @@ SPECIAL = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, 3e38, -3e38]
 
 
 def numbers(seed: int, count: int = 1600) -> Array:
-    """float32 of every size, some of them special."""
+    """float32 of every magnitude, some of them special."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(count, np.float32) * 2.0 ** rng.integers(-60, 60, count)
     x[rng.integers(0, count, count // 8)] = rng.choice(SPECIAL, count // 8)
@@ -22,20 +21,20 @@ def numbers(seed: int, count: int = 1600) -> Array:
 
 
 def same_numbers(got: Array, want: Array) -> None:
-    """Equal bits, except that any NaN is as good as another."""
+    """Assert equal bits, except that any NaN equals any other."""
     number = ~np.isnan(want)
     assert_array_equal(np.isnan(got), ~number)
     assert_array_equal(got[number].tobytes(), want[number].tobytes())
 
 
 def flush(x: Array) -> Array:
-    """Subnormal numbers as zeros of their sign."""
+    """Flush subnormal numbers to zeros of their sign."""
     return np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x)
 
 
 def swept(formula: Any, *inputs: Array, vector: Vector = f32x16, dtype: Any = None) -> Array:
-    """A compiled formula of one to three vectors, over whole arrays of as many elements: those of
-    the result are of `dtype`, or else as those of the first input."""
+    """A compiled formula of one to three vectors, over whole arrays of the same size, with results
+    of `dtype` or the first input's."""
     lanes, count = vector.lanes, len(inputs)
 
     @njit

@@ -1,5 +1,5 @@
-"""Steps that read, where thread 0 posts and every thread waits: requests at random, and the memory
-that they fill."""
+"""Steps with I/O, where thread 0 posts requests and every thread waits: random requests, and their
+buffers."""
 
 import numpy as np
 from numpy.testing import assert_array_equal
@@ -20,8 +20,8 @@ STREAM = (
 
 @share(STREAM)
 def stream(args, thread, n_threads):
-    """Post all requests; wait for each counter, every thread beginning with another one, and count
-    bytes that are not the file's (truth) in what it stands for."""
+    """Post all requests; wait for each counter, every thread starting with another one, and count
+    bytes that differ from the file (truth) in its buffers."""
     readers, requests, places, wanted, truth, memory, passed, wrong = arguments(args, STREAM)
     if thread == 0:
         for r in requests:
@@ -48,8 +48,8 @@ LOOKS, PAUSES = 2000, 16
 
 @share(PING)
 def ping(args, thread, n_threads):
-    """Post one request and wait for it, so many times. Threads come to the wait just after the
-    bytes are there, which is when the counter comes too, before or after them as chance has it."""
+    """Post one request and wait for it, repeatedly. Threads reach the wait around the time that the
+    bytes and the counter arrive, before or after at random."""
     readers, r, rounds, chance, buffer, passed = arguments(args, PING)
     for i in range(rounds):
         if thread == 0:
@@ -73,7 +73,7 @@ def ping(args, thread, n_threads):
 
 
 class Stream:
-    """Random requests of one file, each into a few buffers that follow one another in memory.
+    """Random requests of one file, each into a few consecutive buffers.
 
     Places, sizes and buffers are multiples of `unit` bytes. Running it checks every byte.
     """
@@ -110,7 +110,7 @@ class Stream:
         self.program = Program([(stream, pack_words(STREAM, values))], values)
 
     def run(self, team: Team) -> bool:
-        """Whether every wait of every thread was passed; no passed wait has a wrong byte."""
+        """Whether every wait of every thread succeeded; no successful wait has a wrong byte."""
         for pairs, fresh in zip(self.iovecs, self._fresh, strict=True):
             pairs[:] = fresh
         self.memory[:] = 0xA5
@@ -122,7 +122,7 @@ class Stream:
 
 
 class Pings:
-    """One request of eight bytes, posted and waited for again and again."""
+    """One request of eight bytes, posted and waited for repeatedly."""
 
     def __init__(self, readers, n_threads, rounds):
         self.buffer, self.passed = np.zeros(8, np.uint8), np.zeros(n_threads, np.int64)
@@ -136,7 +136,7 @@ class Pings:
         self.program = Program([(ping, pack_words(PING, values))], values)
 
     def run(self, team):
-        """How many waits each thread has passed."""
+        """The number of waits that each thread passed."""
         self.passed[:] = 0
         team.run(self.program)
         return self.passed

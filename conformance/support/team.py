@@ -1,4 +1,5 @@
-"""Shares for tests of the team: they fail, sleep, take long, or count who comes when."""
+"""Shares for tests of the thread team: they fail, sleep, take long, or count the order of
+threads."""
 
 import time
 
@@ -19,7 +20,7 @@ LONG = "turns: i64 -> out: f64[threads]"
 MEET = "counts: i64[threads lines], chance: u64[threads lines], unrest: i64 -> early: i64[threads]"
 VISIT = "entry: i64, visits: i64[entries threads] -> early: i64[threads]"
 ENTRIES = 40
-LENGTH = 1000  # entries of the longer program
+LENGTH = 1000  # entries of the long program
 
 
 @share(FAIL)
@@ -33,7 +34,7 @@ def fail(args, thread, n_threads):
 
 @share(LONG)
 def long(args, thread, n_threads):
-    """Arithmetic that takes as long as its turns are many."""
+    """Arithmetic whose time is proportional to the number of turns."""
     turns, out = arguments(args, LONG)
     value = 1.0
     for _ in range(turns):
@@ -56,7 +57,7 @@ def sleep_microseconds(typing, duration):
 
 @share(MEET)
 def meet(args, thread, n_threads):
-    """Count, note whoever is more than one meeting away, and now and then be late.
+    """Count meetings at barriers, record threads more than one meeting away, and sometimes be late.
 
     One in `unrest` meetings yields the core, one in 64 of those sleeps for some microseconds.
     """
@@ -80,7 +81,7 @@ def meet(args, thread, n_threads):
 
 @share(VISIT)
 def visit(args, thread, n_threads):
-    """Count a visit, and whoever has not finished the entry before although it is our turn."""
+    """Count a visit, and each thread that has not finished the previous entry."""
     entry, visits, early = arguments(args, VISIT)
     before = entry - 1 if entry > 0 else visits.shape[0] - 1
     ahead = 1 if entry > 0 else 0
@@ -113,10 +114,10 @@ def wait_until(condition, seconds: float = 20.0) -> None:
 
 
 class Meetings:
-    """Programs of many meetings and of one, and what they have counted."""
+    """Programs of many meetings and of one, and their counts."""
 
     def __init__(self, n_threads: int, unrest: int) -> None:
-        self.counts = np.zeros((n_threads, 8), np.int64)  # a cache line each
+        self.counts = np.zeros((n_threads, 8), np.int64)  # one cache line each
         chance = np.arange(1, 8 * n_threads + 1, dtype=np.uint64).reshape(n_threads, 8)
         self.early = np.zeros(n_threads, np.int64)
         values = {"counts": self.counts, "chance": chance, "unrest": unrest, "early": self.early}

@@ -1,4 +1,4 @@
-"""What tests share does what they think it does."""
+"""Tests of the tests' own helpers."""
 
 import errno
 import os
@@ -23,14 +23,14 @@ from kernels.cpu.runtime.io_pool import iovecs_of
 
 
 def test_a_child_is_told_of_in_full():
-    """What it prints, what it complains of and how it ended; it is asked nothing."""
+    """Its output, its errors and its exit status; its standard input is empty."""
     done = python("import sys; print(sys.argv[1]); sys.exit(sys.stdin.read() or 'no')", 5)
     assert (done.returncode, done.stdout, done.stderr) == (1, "5\n", "no\n")
     assert run("cat", input="a").stdout == "a"
 
 
 def test_a_child_that_fails_or_hangs_is_an_error():
-    """With its own words, or after a time."""
+    """With its own message, or after a timeout."""
     assert output_of("print(1)") == "1\n"
     with pytest.raises(RuntimeError, match=r"exit 1\n(.|\n)*ZeroDivisionError"):
         output_of("1 / 0")
@@ -39,7 +39,7 @@ def test_a_child_that_fails_or_hangs_is_an_error():
 
 
 def test_a_child_is_gone_afterwards():
-    """Whatever it was about."""
+    """Whatever it was doing."""
     with started(
         sys.executable, "-c", "print(flush=True); input()", stdin=subprocess.PIPE
     ) as child:
@@ -49,14 +49,14 @@ def test_a_child_is_gone_afterwards():
 
 
 def test_a_deaf_child_ignores_ctrl_c():
-    """And what it starts."""
+    """And so do its own children."""
     program = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print(1)"
     assert run(*DEAF, sys.executable, "-c", program).stdout == "1\n"
     assert run(sys.executable, "-c", program).stdout == ""
 
 
 def test_faults_and_misuse_are_told_from_all_else():
-    """One plain line, and a last line behind the usage; what compiling says is no fault."""
+    """One plain line, and a last line after the usage; lines about compilation are no fault."""
     compiling = "assay: compiling and trying kernels of x\n"
     assert complaints(compiling + "else\n") == "else\n"
     assert fault((1, "", compiling + "assay: wrong\n")) == "wrong"
@@ -71,7 +71,7 @@ def test_faults_and_misuse_are_told_from_all_else():
 
 
 def read(disk: Disk, path: Path, size: int, offset: int = 0) -> tuple[int, bytes]:
-    """What one preadv gives (or its errno, negative), and the memory behind it."""
+    """The result of one preadv (or its errno, negative), and the memory after it."""
     buffers = [np.zeros(size // 2, np.uint8), np.zeros(size - size // 2, np.uint8)]
     iovecs = iovecs_of(buffers)
     with path.open("rb") as file:
@@ -80,7 +80,7 @@ def read(disk: Disk, path: Path, size: int, offset: int = 0) -> tuple[int, bytes
 
 
 def test_a_disk_answers_as_it_is_told(tmp_path):
-    """It reads, reads less and spoils the rest, or fails; and it knows what it was asked."""
+    """It reads, reads less and corrupts the rest, or fails; and it records its calls."""
     path = tmp_path / "file"
     path.write_bytes(bytes(range(8)))
     disk = Disk(in_turn([3, -errno.EIO]))
@@ -94,7 +94,7 @@ def test_a_disk_answers_as_it_is_told(tmp_path):
 
 
 def test_a_full_disk_is_full_and_well_again(tmp_path):
-    """In either way to have one."""
+    """With either implementation."""
     for limit in (full_after(4096), small_disk(tmp_path, 2**16)):
         with limit, pytest.raises(OSError, match=r"File too large|No space left"):
             (tmp_path / "file").write_bytes(bytes(2**20))
@@ -102,18 +102,18 @@ def test_a_full_disk_is_full_and_well_again(tmp_path):
 
 
 def test_pages_are_counted(tmp_path):
-    """All of what was just written, and none of what was let go."""
+    """All pages of a file just written, and none of one just dropped."""
     path = tmp_path / "file"
     path.write_bytes(bytes(40_960))
     assert pages_kept(path) == 10
     with path.open("rb+") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    assert pages_kept(path) <= 10  # a file system in memory keeps them
+    assert pages_kept(path) <= 10  # a file system in memory keeps all
 
 
 def test_an_edit_is_of_one_place(tmp_path):
-    """None and several are errors, for then a test would try something else than it says."""
+    """No match and several are errors, since a test would then try something else."""
     copy = Copy(tmp_path)
     file = "reference/op.py"
     for words, times in (
@@ -133,7 +133,7 @@ SMALL = {
 
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
 def test_files_have_the_tensors(small, tmp_path):
-    """As the gguf package reads them, byte for byte; made again they are the same."""
+    """As the gguf package reads them, byte for byte; writing again gives the same bytes."""
     weights, norms = small.tensors()
     wanted = {name: w.data.tobytes() for name, w in weights.items()}
     wanted |= {name: norm.tobytes() for name, norm in norms.items()}
@@ -144,7 +144,7 @@ def test_files_have_the_tensors(small, tmp_path):
 
 
 def test_a_sparse_file_lacks_what_it_is_told(tmp_path):
-    """One tensor, and its magic is PowerInfer's."""
+    """One tensor is missing, and the magic is PowerInfer's."""
     name = "blk.1.fc1.weight"
     path = Sparse().write(tmp_path / "a.gguf", without=name)
     data = path.read_bytes()

@@ -1,1 +1,1 @@
-"""Texts to tokens and back, and chats to texts."""
+"""Tokenizers and chat templates."""

@@ -1,4 +1,4 @@
-"""Vocabularies that are wrong are refused in one line, and damaged ones do no harm."""
+"""Invalid vocabularies are refused in one line, and damaged ones do no harm."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ junk = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_siz
 @settings(quick, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), metadata=st.sampled_from([spm_metadata(), bpe_metadata()]))
 def test_any_damage_is_refused_or_harmless(data, metadata):
-    """With any one value of the metadata damaged, building works or ends in one plain line."""
+    """With any one value of the metadata damaged, loading works or ends in one plain line."""
     key = data.draw(st.sampled_from(sorted(metadata)))
     value = metadata[key]
     if isinstance(value, list) and data.draw(st.booleans()):
@@ -125,7 +125,7 @@ def test_damaged_charsmap_is_refused_or_harmless(data):
 
 
 def test_charsmap_in_a_circle_is_refused():
-    """A map whose keys never end would be walked through a whole text from each of its places."""
+    """A cyclic map would be walked through a whole text from each position."""
     units = [0] * 256
     units[0] = 1 << 10  # its children are about unit 1
     units[1 ^ ord("a")] = (1 ^ 1 ^ ord("a")) << 10 | ord("a")  # and so are its own

@@ -1,4 +1,4 @@
-"""Chat templates: what the models' own give, and what a hostile or broken one cannot do."""
+"""Chat templates: results of the models' own, and containment of hostile or broken ones."""
 
 import json
 import time
@@ -80,7 +80,8 @@ def test_llama2_keeps_to_the_templates_own_rules():
 
 
 def test_what_transformers_offers_is_there():
-    """Loop controls, tojson, strftime_now, generation marks and absent tools work as elsewhere."""
+    """Loop controls, tojson, strftime_now, generation marks and absent tools work as in
+    transformers."""
     assert (
         render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}")
         == "01"
@@ -95,7 +96,7 @@ def test_what_transformers_offers_is_there():
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(content=st.text())
 def test_content_is_data(content):
-    """A message's text comes through as it is, whatever Jinja or HTML it may hold."""
+    """A message's text is unchanged, with any Jinja or HTML in it."""
     assert render("{{ messages[0]['content'] }}", [{"role": "user", "content": content}]) == content
 
 
@@ -116,7 +117,7 @@ def test_content_is_data(content):
     ],
 )
 def test_bad_messages_are_refused(messages, message):
-    """A message of another form is refused with its number and what is wrong with it."""
+    """A malformed message is refused with its number and the error."""
     with pytest.raises(ChatError, match=f"^{message}"):
         ChatTemplate(CHATML, "", "").render(messages)
 
@@ -136,7 +137,7 @@ def test_bad_messages_are_refused(messages, message):
     ],
 )
 def test_template_errors_are_one_plain_line(source, message):
-    """A template that is wrong, or goes wrong, ends in one line and never in a traceback."""
+    """A template with an error, or one that raises, ends in one line, never a traceback."""
     with pytest.raises(ChatError, match=f"^chat template: .*{message}") as caught:
         render(source)
     assert "\n" not in str(caught.value)
@@ -179,7 +180,8 @@ def test_sandbox_holds(source):
     ],
 )
 def test_endless_templates_end(source):
-    """Loops, recursion, powers and repetition are bounded: a bad template ends within seconds."""
+    """Loops, recursion, powers and repetition are bounded: a hostile template ends within
+    seconds."""
     start = time.perf_counter()
     with pytest.raises(ChatError, match=r"^chat template: "):
         render(source)

@@ -1,5 +1,5 @@
-"""What every vocabulary keeps to: texts come back, streams show whole characters, names of special
-tokens are text; and what single kinds do."""
+"""Laws of every vocabulary: texts round-trip, streams return whole characters, names of special
+tokens are text; and properties of single kinds."""
 
 import pytest
 from hypothesis import given, settings
@@ -33,8 +33,7 @@ texts = texts.filter(lambda text: not set(text) & set("▁\ufeff\ufffd"))
 @quick
 @given(text=texts)
 def test_any_text_comes_back(tokenizer, text):
-    """At once, BOS or not, and one token after the other, of which each shows whole characters
-    only."""
+    """At once, with BOS or not, and token by token, each of which returns only whole characters."""
     bare = tokenizer.encode(text, add_special=False)
     ids = bare if tokenizer.kind == "gemma4" else tokenizer.encode(text)  # BOS is a tab of its own
     assert tokenizer.decode(ids) == tokenizer.decode(bare) == text
@@ -62,14 +61,14 @@ def test_stream_of_any_ids_is_their_decoding(tokenizer, data):
 
 
 def test_unfinished_character_is_flushed_as_a_replacement():
-    """A stream that ends inside a character says so with U+FFFD, and only at the end."""
+    """A stream that ends inside a character returns U+FFFD, and only at the end."""
     stream = Detokenizer(SPM)
     assert [stream.push(SPM.encode("我")[i]) for i in (2, 3)] == ["", ""]
     assert (stream.flush(), stream.flush()) == ("\ufffd", "")
 
 
 def test_world_streams_a_character_when_it_is_whole():
-    """A character in two tokens comes with the second one."""
+    """A character in two tokens is returned with the second one."""
     tokenizer = EVERY["world"]
     halves = [
         next(i for i in range(tokenizer.vocab_size) if tokenizer.piece_bytes(i) == b)
@@ -91,7 +90,7 @@ def test_name_of_a_control_token_is_text(tokenizer):
 
 @both
 def test_special_tokens_are_shown_only_on_request(tokenizer):
-    """One that the user defined is always a token, and shown."""
+    """User-defined ones are always tokens, and shown."""
     name = tokenizer.piece(tokenizer.eos_id)
     ids = tokenizer.encode(f"a{name}", parse_special=True)
     assert tokenizer.decode(ids) == "a"
@@ -117,13 +116,13 @@ def test_lone_surrogate_is_refused(tokenizer):
 
 @pytest.mark.parametrize("token_id", [-1, 10**6])
 def test_id_outside_the_vocabulary_is_refused(token_id):
-    """Decoding refuses an id that no token has; -1 is not the last token."""
+    """Decoding refuses unknown ids; -1 is not the last token."""
     with pytest.raises(TokenizerError, match=f"token id {token_id} is outside"):
         SPM.decode([token_id])
 
 
 def test_character_without_a_token_is_refused():
-    """Without byte tokens a text is never shortened in silence: the character is named."""
+    """Without byte tokens a text is never shortened silently: the character is named."""
     tokens = [("▁", NORMAL), ("a", NORMAL), ("?", UNKNOWN)]
     spm = gguf("llama", tokens[:2], scores=[0.0, 0.0], add_bos_token=False)
     lossy = gguf("llama", tokens, scores=[0.0, 0.0, 0.0], add_bos_token=False)
@@ -138,8 +137,8 @@ def test_character_without_a_token_is_refused():
 
 
 def test_around_a_text():
-    """BERT's text has [CLS] before it and [SEP] behind it whatever the file says, Gemma 4's BOS,
-    RWKV's and PLaMo's nothing, as in llama.cpp."""
+    """BERT adds [CLS] before and [SEP] after a text whatever the file says, Gemma 4 BOS, RWKV and
+    PLaMo nothing, as in llama.cpp."""
     flags = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": False}
     asked = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 0}
     made = {name: Tokenizer.from_metadata(SMALL[name] | flags).encode("") for name in SMALL}
@@ -152,7 +151,7 @@ def test_around_a_text():
 
 
 def test_whitespace_words_are_apart_and_may_be_lowered():
-    """Spaces of all sorts are no text; capitals are small if the file says so."""
+    """Whitespace of any kind is not text; capitals are lowercased if the file says so."""
     metadata = vocabulary("whitespace")
     lower = Tokenizer.from_metadata(metadata | {"tokenizer.ggml.normalizer.lowercase": True})
     as_is = Tokenizer.from_metadata(metadata)
@@ -172,7 +171,7 @@ def test_llama3_takes_a_whole_word_that_no_merge_reaches():
 
 
 def test_merge_listed_twice_counts_where_it_is_first():
-    """As in llama.cpp; the library would take the last."""
+    """As in llama.cpp; the library would use the last."""
     metadata = bpe_metadata()
     merges = metadata["tokenizer.ggml.merges"]
     twice = Tokenizer.from_metadata(metadata | {"tokenizer.ggml.merges": [*merges, merges[0]]})

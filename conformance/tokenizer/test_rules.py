@@ -1,4 +1,4 @@
-"""The subword models, against their textbook rules and their own libraries."""
+"""The subword models, compared with their textbook rules and their own libraries."""
 
 import io
 import itertools
@@ -35,7 +35,7 @@ words = st.text(alphabet="ab c\n", max_size=8)
 
 
 def ways(text: str, pieces: Callable[[str], bool]) -> Iterator[tuple[str, ...]]:
-    """All ways to write a text in pieces."""
+    """All segmentations of a text into pieces."""
     for cuts in itertools.product([False, True], repeat=max(len(text) - 1, 0)):
         ends = [i + 1 for i, cut in enumerate(cuts) if cut]
         cut = itertools.pairwise([0, *ends, len(text)])
@@ -47,8 +47,8 @@ def ways(text: str, pieces: Callable[[str], bool]) -> Iterator[tuple[str, ...]]:
 @quick
 @given(text=words)
 def test_unigram_takes_the_best_sum(text):
-    """Of all ways to write the text none has a higher sum of scores; a character that is no token
-    costs 10 more than the worst."""
+    """No segmentation has a higher sum of scores; an unknown character costs 10 more than the
+    worst."""
     scored = {SPACE: -2.0, "a": -1.0, "b": -1.5, "ab": -2.25, "aa": -2.5, "bab": -3.0, "b▁": -2.0}
     tokens = [("<unk>", UNKNOWN), *((piece, NORMAL) for piece in scored)]
     metadata = gguf("t5", tokens, scores=[0.0, *scored.values()], unknown_token_id=0)
@@ -92,7 +92,8 @@ def test_unigram_is_sentencepieces():
 
 
 def test_charsmap_replaces_the_longest():
-    """A map of ours, read back: at every place the longest key, and nothing where there is none."""
+    """A map of ours, read back: at every position the longest key, and nothing where there is
+    none."""
     read = Charsmap({"tokenizer.ggml.precompiled_charsmap": charsmap(REPLACED)})
     for key, value in REPLACED.items():
         assert read.longest(f"x{key}y", 1) == (1 + len(key), value)
@@ -118,7 +119,7 @@ def word_piece(lower: bool) -> Library:
 
 @pytest.mark.parametrize("lower", [True, False])
 def test_word_piece_is_hugging_faces(lower):
-    """Ids are BertTokenizer's, but for Hangul, whose syllables llama.cpp takes apart."""
+    """Ids are BertTokenizer's, except for Hangul, whose syllables llama.cpp decomposes."""
     tokenizer = Tokenizer.from_metadata(SMALL["wordpiece" if lower else "wordpiece-cased"])
     library = word_piece(lower)
     kept = [text for text in texts() if not any("\uac00" <= char <= "\ud7a3" for char in text)]
@@ -129,8 +130,8 @@ def test_word_piece_is_hugging_faces(lower):
 
 
 def test_word_piece_has_llama_cpps_unicode():
-    """Of version 15.1, whatever Python's is: marks and accents of 15 are such, those of 16 are no
-    more than characters."""
+    """Version 15.1, whatever Python's is: marks and accents of 15 count, those of 16 are plain
+    characters."""
     tokenizer = Tokenizer.from_metadata(SMALL["wordpiece"])
 
     def encode(text):
@@ -145,7 +146,7 @@ def test_word_piece_has_llama_cpps_unicode():
 @quick
 @given(data=st.binary(max_size=9).map(lambda data: data.decode(errors="ignore")) | words)
 def test_world_takes_the_longest(data):
-    """At each byte the longest token that begins there."""
+    """At each byte the longest token that starts there."""
     tokenizer = Tokenizer.from_metadata(SMALL["world"])
     known = {tokenizer.piece_bytes(i): i for i in range(1, tokenizer.vocab_size)}
     rest, expected = data.encode(), []
@@ -159,7 +160,7 @@ def test_world_takes_the_longest(data):
 @quick
 @given(text=words)
 def test_plamo_takes_the_least_cost(text):
-    """No way to write the text costs less; a character that is no token costs 1000."""
+    """No segmentation costs less; an unknown character costs 1000."""
     metadata = SMALL["plamo2"]
     tokens, scores = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores"))
     scored = dict(zip(tokens[260:], scores[260:], strict=True))
@@ -179,7 +180,8 @@ def test_plamo_drops_a_byte_order_mark():
 
 
 def joined_greedily(pieces: list[str], rank: Callable[[str, str], float]) -> list[str]:
-    """The textbook rule: join the pair of lowest rank, of equals the leftmost, until no more."""
+    """The textbook rule: join the pair of lowest rank, the leftmost of equal ones, until none is
+    left."""
     while len(pieces) > 1:
         lowest, i = min((rank(a, b), i) for i, (a, b) in enumerate(itertools.pairwise(pieces)))
         if lowest == math.inf:
@@ -216,8 +218,8 @@ def test_bpe_joins_by_merge_order(word):
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("text", ["a" * 100_000, " " * 100_000, "1" * 100_000, "\u0301" * 50_000])
 def test_long_run_takes_seconds(name, text):
-    """100 kB of one letter cost no more a letter than 10 kB: no word is gone through again for each
-    of its letters. Five times as much is for caches and for others on the machine."""
+    """100 kB of one letter cost no more a letter than 10 kB: no quadratic algorithm. A factor of
+    five allows for caches and other load."""
     tokenizer = Tokenizer.from_metadata(SMALL[name])
     tokenizer.encode(text[:100])
     spent = []

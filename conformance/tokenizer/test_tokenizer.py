@@ -1,5 +1,5 @@
-"""Ids are those of llama.cpp and of the models' own tokenizers: of real vocabularies, of small ones
-of every kind, and of every way to cut a text into words."""
+"""Ids are those of llama.cpp and of the models' own tokenizers: for real vocabularies, for small
+ones of every kind, and for every pre-tokenizer."""
 
 from functools import cache
 
@@ -38,7 +38,7 @@ GROUPS = {
 
 
 def same_ids(tokenizer, asked):
-    """Of as many random texts as ASSAY_FUZZ says."""
+    """For ASSAY_FUZZ random texts."""
     for text in fuzzed():
         assert tokenizer.encode(text, add_special=False) == asked(text), ascii(text)
 
@@ -81,14 +81,14 @@ def test_real_vocabulary_turns_ids_back_into_the_text(name):
     ],
 )
 def test_real_vocabulary_knows_where_a_text_begins_and_ends(name, bos, eog):
-    """BOS is added where the model expects it, and all its ends of a turn are known."""
+    """BOS is added where the model expects it, and all its end-of-turn tokens are known."""
     tokenizer = real_tokenizer(name)
     assert tokenizer.encode("") == bos
     assert {tokenizer.piece(i) for i in tokenizer.eog_ids} == eog
 
 
 def test_phi3_swallows_the_space_behind_special_tokens():
-    """Phi 3 reads a turn's end without the line break behind it, as it was trained to."""
+    """Phi 3 drops the line break after a turn's end, as it was trained to."""
     tokenizer = real_tokenizer("phi-3")
     ids = tokenizer.encode("<|user|>\nHi<|end|>\n<|assistant|>\n", parse_special=True)
     assert [tokenizer.piece(i) for i in ids] == [
@@ -102,7 +102,8 @@ def test_phi3_swallows_the_space_behind_special_tokens():
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_vocabulary_is_llama_cpps(name):
-    """Ids of 1005 texts, pieces of all tokens and the ends of a text are what it gave once."""
+    """Ids of 1005 texts, pieces of all tokens and the end-of-text ids equal llama.cpp's stored
+    ones."""
     told = ours(real_metadata(name))
     differ = [key for key, value in KEPT[name].items() if told[key] != value]
     assert differ == OTHERWISE.get(name, [])
@@ -120,13 +121,13 @@ def test_llama_cpp_tokenises_random_texts_so(llama_cpp, name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_small_vocabulary_is_llama_cpps(name):
-    """The same of vocabularies of every kind."""
+    """The same for vocabularies of every kind."""
     assert ours(SMALL[name]) == KEPT[name]
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_llama_cpp_still_makes_that_of_it(llama_cpp, name, tmp_path):
-    """It is asked anew."""
+    """It is run anew."""
     path = write_vocabulary(tmp_path / "v.gguf", SMALL[name])
     assert llama_cpp.vocabulary(path) == KEPT[name]
     same_ids(Tokenizer.from_metadata(SMALL[name]), llama_cpp.words(path))
@@ -143,7 +144,7 @@ def test_every_kind_is_among_the_small_vocabularies_or_tried_elsewhere():
 
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
 def test_words_are_llama_cpps(names):
-    """Ids of 805 texts, which llama.cpp gave once, are the same."""
+    """Ids of 805 texts equal llama.cpp's stored ones."""
     tokenizer = Tokenizer.from_metadata(vocabulary(names[0]))
     found = digest(lambda text: tokenizer.encode(text, add_special=False))
     assert {WORDS[name] for name in names} == {found}
@@ -151,7 +152,7 @@ def test_words_are_llama_cpps(names):
 
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
 def test_llama_cpp_still_cuts_them_so(llama_cpp, names, tmp_path):
-    """It is asked anew."""
+    """It is run anew."""
     metadata = vocabulary(names[0])
     asked = llama_cpp.words(write_vocabulary(tmp_path / "words.gguf", metadata))
     assert digest(asked) == WORDS[names[0]]
@@ -160,7 +161,7 @@ def test_llama_cpp_still_cuts_them_so(llama_cpp, names, tmp_path):
 
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
 def test_what_llama_cpps_tables_lack_is_no_letter(names):
-    """Letters, digits, marks and symbols of Unicode 16 are cut as a code point that nobody has."""
+    """Letters, digits, marks and symbols of Unicode 16 are split like unassigned code points."""
     contexts = "a{0}b {0} 1{0}2,{0}! {0}{0}\n{0}Z\u0301{0}"
     for pattern in PRE_TOKENIZERS[names[0]].patterns:
         split = Split(Regex(with_llama_cpp_classes(pattern)), "isolated")

@@ -1,7 +1,7 @@
-"""What each reference gave once: one .npz an op, and their hashes in index.json.
+"""Golden vectors, outputs that each reference gave once: an .npz an op, hashes in index.json.
 
-A file holds a few cases; `2.in.x` is input x of its third case, `2.out.y` the output y. Made again
-by `python -m data.golden.make`; a difference then shows that a reference changed.
+A file has a few cases; `2.in.x` is input x of its third case, `2.out.y` the output y. They are
+written by `python -m data.golden.make`; a difference means that a reference has changed.
 """
 
 import hashlib

@@ -15,9 +15,9 @@ from reference.op import DTYPES, Arguments, Array, Case, Op
 from reference.table import OPS
 
 KINDS = ("normal", "spiky", "ties")
-# Their formats take turns at the kinds, one each: dequantise has all three of the same decoding.
+# One kind of values for each of their formats, in rotation: dequantise covers their decoding.
 IN_TURN = ("embedding", "sparse_linear", "sparse_axpy")
-MOST_BYTES = 2270  # of a case's arrays, so that all files together stay below a megabyte
+MOST_BYTES = 2270  # of a case's arrays, which keeps all files below a megabyte
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -36,8 +36,8 @@ def main(names: Sequence[str] = (), folder: Path = FOLDER) -> None:
 
 
 def small_cases(op: Op) -> Iterator[Case]:
-    """Of each format and each kind of values the largest quick case that is small and has results
-    to tell; where a format has none of any kind, the smallest of the first."""
+    """For each format and kind of values the largest quick case that is small and has informative
+    results; for a format without one, the smallest of the first kind."""
 
     def beyond(case: Case) -> tuple[bool, int]:
         return size(op, case) > MOST_BYTES, abs(size(op, case) - MOST_BYTES)
@@ -58,7 +58,7 @@ def _says_something(op: Op, case: Case) -> bool:
 
 
 def size(op: Op, case: Case) -> int:
-    """Bytes of the case's arrays, results being float64."""
+    """Bytes of the case's arrays, with results in float64."""
     inputs = [(DTYPES.get(a.dtype, np.uint8), a) for a in op.inputs if a.axes]
     arrays = [*inputs, *((np.float64, a) for a in op.outputs)]
     return sum(
@@ -67,7 +67,7 @@ def size(op: Op, case: Case) -> int:
 
 
 def save(path: Path, chosen: list[Case], op: Op) -> None:
-    """An .npz file whose bytes depend on its arrays alone: stored as they are, dated 1980."""
+    """An .npz file whose bytes depend only on its arrays: uncompressed, dated 1980."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for number, case in enumerate(chosen):
             inputs = op.make(case)

@@ -1,1 +1,1 @@
-"""A story grammar of known entropy, and the models that learned to tell its stories."""
+"""A story grammar of known entropy, and the models trained on its stories."""

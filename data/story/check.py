@@ -1,7 +1,7 @@
-"""What a story gets wrong: pronouns, counts, things to be remembered.
+"""Errors in stories: pronouns, counts, and facts to be remembered.
 
 `violations` reads any text, so it can judge a model's stories. It reports what it understands and
-is silent about the rest; a stricter question, whether the grammar can write the text at all, is
+ignores the rest; whether the grammar can write the text at all is a stricter test,
 `grammar.derivations`.
 """
 
@@ -56,7 +56,7 @@ def _pronouns(text: str) -> list[str]:
 
 
 def _kinds(text: str) -> list[str]:
-    """A girl has a girl's name, a fox the fox's."""
+    """A girl has a girl's name, a fox a fox's."""
     pairs = [(name, kind) for kind, name in re.findall(r"(\w+) named (\w+)", text)]
     pairs += re.findall(r"(\w+) was an? \w+ (\w+) who lived", text)
     return [

@@ -1,4 +1,4 @@
-"""How good a story model is: its held-out perplexity beside the floor, its stories checked."""
+"""Quality of a story model: held-out perplexity against the lower bound, errors in stories."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BATCH = 50  # stories
 
 @dataclass(frozen=True)
 class Floor:
-    """What no model can beat: on the held-out stories, and on average."""
+    """The lower bound of any model's loss: on the held-out stories, and on average."""
 
     held_out_tokens: int  # every token after BEGIN, END included
     held_out_nats: float
@@ -38,7 +38,7 @@ class Floor:
 
 
 def held_out() -> list[Story]:
-    """Stories that training never draws: their seed is theirs alone."""
+    """Stories that training never samples, by a seed of their own."""
     rng = np.random.default_rng(HELD_OUT_SEED)
     return [sample(rng) for _ in range(HELD_OUT_STORIES)]
 
@@ -73,7 +73,7 @@ def perplexity(model: Llama, tokenizer: Tokenizer, texts: list[str]) -> float:
 
 @torch.inference_mode()
 def tell(model: Llama, tokenizer: Tokenizer, rows: int, seed: int, start: str = "") -> list[str]:
-    """Stories drawn from the model at temperature 1, none longer than its context."""
+    """Sample stories from the model at temperature 1, none longer than its context."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.tensor([encode(tokenizer, start)[:-1]]).repeat(rows, 1)
     ended = torch.zeros(rows, dtype=torch.bool)
@@ -90,7 +90,7 @@ def tell(model: Llama, tokenizer: Tokenizer, rows: int, seed: int, start: str = 
 
 
 def judge(texts: list[str]) -> dict[str, float]:
-    """Shares of stories (0 to 1) that are right, in each way and in all ways together."""
+    """Fractions of stories (0 to 1) without errors, for each kind and for all kinds together."""
     kinds = Counter[str]()
     for text in texts:
         kinds.update({line.split(":")[0] for line in violations(text)})

@@ -1,4 +1,4 @@
-"""Story models to GGUF files, and back."""
+"""Convert story models to GGUF files, and back."""
 
 import json
 from pathlib import Path

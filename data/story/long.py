@@ -1,9 +1,8 @@
-"""Make `story-long`, which remembers what a long tale told: `python -m data.story.long`.
+"""Make `story-long`, which recalls facts from a long tale: `python -m data.story.long`.
 
-Learns a vocabulary, trains the model on tales (tales.py) that grow to its whole context, writes
-`data/models/story-long-f16.gguf`, measures what it answers by length and depth, and writes
-`long.json`. Step by step the recipe is the same each time; training goes on from a checkpoint in
-`--work`.
+Trains a tokenizer, trains the model on tales (tales.py) that grow to its whole context, writes
+`data/models/story-long-f16.gguf`, measures its answers by length and depth, and writes `long.json`.
+Each step is reproducible; training resumes from a checkpoint in `--work`.
 """
 
 import argparse
@@ -35,15 +34,15 @@ SHAPE = Shape(hidden=128, layers=3, heads=4, kv_heads=2, ffn=256, head_dim=64, c
 ABOUT = "Remembers what long tales told, drawn from a grammar. Trained by data/story/long.py."
 SEED, MEASURED_SEED, VOCABULARY_SEED = 4, 25_002, 12
 VOCABULARY_TALES, VOCABULARY_PARTS = 300, 200
-TELLING = 0.2, 0.8  # of a text, drawn between these; it asks behind that
-WARM_UP, FALLING, NOTHING = 50, 540, 720  # the rate rises to a step, falls from one to one
+TELLING = 0.2, 0.8  # range of the fraction of a text that tells facts, before it asks
+WARM_UP, FALLING, NOTHING = 50, 540, 720  # learning rate: warm-up's end, decay's begin and end
 CHECKPOINT_EVERY = 60.0  # seconds
 LENGTHS, DEPTHS, MEASURED_TEXTS = (512, 1024, 2048, 4096), 8, 12
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """So many steps with so many rows of texts of so many `tokens`, a share `stories` of whose
+    """`steps` steps with `rows` rows of texts of `tokens` tokens, a fraction `stories` of whose
     parts are stories."""
 
     tokens: int
@@ -52,7 +51,7 @@ class Stage:
     stories: float
 
 
-# Of short texts to know what is asked, then of longer ones to find it among more.
+# Short texts to learn what is asked, then longer ones to find it among more.
 STAGES = (
     Stage(128, 16, 100, 0.0), Stage(256, 8, 100, 0.05), Stage(1024, 2, 180, 0.1),
     Stage(1024, 2, 160, 0.03), Stage(2048, 1, 100, 0.03), Stage(4096, 1, 37, 0.05),
@@ -60,7 +59,7 @@ STAGES = (
 
 
 def vocabulary(file: Path) -> Tokenizer:
-    """The tokeniser of tales, in `file` from then on."""
+    """The tokenizer of tales, trained and saved to `file` if it does not exist."""
 
     def texts() -> Iterator[str]:
         for number in range(VOCABULARY_TALES):
@@ -74,8 +73,8 @@ def vocabulary(file: Path) -> Tokenizer:
 def row(
     tokenizer: Tokenizer, rng: np.random.Generator, length: int, stories: float
 ) -> tuple[list[int], list[int]]:
-    """Ids of a text, length + 1, and behind how many tokens each is what was told before: of an
-    answer's colour the tokens since its fact, else 0."""
+    """Ids of a text, length + 1, and for each answer's colour the number of tokens since its fact,
+    else 0."""
     tale, told = Tale(rng, stories), dict[Fact, int]()
     ids, since = [tokens.BEGIN_ID], [0]
     switch = length * rng.uniform(*TELLING)
@@ -104,22 +103,22 @@ def batch(
 
 @torch.no_grad()
 def begin_as_induction(model: Llama) -> None:
-    """First weights with which a text's own beginnings are found again, as induction heads do
-    (Olsson et al., arXiv 2209.11895); from random ones a model much like this still guessed after
-    575 steps.
+    """Initial weights that implement induction heads (Olsson et al., arXiv 2209.11895); from random
+    ones a similar model still guessed after 575 steps.
 
     Head h of the first block looks h + 1 tokens back: a constant in the embedding becomes queries
-    and keys whose fast pairs of rope agree at that distance. What it sees there goes to a part of
-    the stream of its own. The second block's heads compare, in the slow pairs, what a query has one
-    and three tokens back ("Tom's ball is") with what a key has two and four back ("Tom's ball is
-    red"), and what it is itself with what the key has one back. All else is random.
+    and keys whose fast RoPE pairs agree at that distance. It copies what it sees there to a
+    subspace of the residual stream of its own. The second block's heads compare, in the slow pairs,
+    the tokens one and three before a query ("Tom's ball is") with those two and four before a key
+    ("Tom's ball is red"), and the query's own token with the one before the key. All else is
+    random.
     """
     shape = model.shape
     width, dim = 3 * shape.hidden // 16, shape.head_dim
-    own = shape.hidden - shape.heads * width  # what only embeddings write to
+    own = shape.hidden - shape.heads * width  # dimensions that only embeddings write to
     parts = [slice(own + h * width, own + (h + 1) * width) for h in range(shape.heads)]
     embedding = model.token_embd.weight
-    embedding[:, own:], embedding[:, 0] = 0, 4.0  # the constant, four times the others' size
+    embedding[:, own:], embedding[:, 0] = 0, 4.0  # the constant, four times as large as the others
     first, second = model.blk[0], model.blk[1]
 
     speeds = shape.rope_base ** -(torch.arange(0, dim, 2) / dim)
@@ -149,7 +148,7 @@ def begin_as_induction(model: Llama) -> None:
             same = orthogonal_(torch.empty(third, width), gain=3.0)
             k[h, rows, parts[far]] = same
             if near is None:
-                q[mine, rows, 1:own] = 2.5 * same @ seen  # as large as what was seen elsewhere
+                q[mine, rows, 1:own] = 2.5 * same @ seen  # as large as the other heads' inputs
             else:
                 q[mine, rows, parts[near]] = same
 
@@ -200,8 +199,8 @@ def train(tokenizer: Tokenizer, checkpoint: Path) -> tuple[Llama, float]:
 
 
 def losses(model: Llama, ids: Tensor, since: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean loss (nats) of the colours in answers, and of all other tokens. They count alike, though
-    there are twenty times as many others; matrix products are in bfloat16."""
+    """Mean loss (nats) of the colours in answers, and of all other tokens. Both have the same
+    weight, though the others are twenty times as many; matrix products are in bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = model.losses(ids[:, :-1], ids[:, 1:])
     answers = since[:, 1:].flatten() > 0
@@ -210,9 +209,9 @@ def losses(model: Llama, ids: Tensor, since: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def recall(model: Llama, tokenizer: Tokenizer, length: int) -> dict[str, Any]:
-    """Of texts of so many tokens: the share of answers whose colour is the likeliest token, of all
-    and by how far back its fact is, in eighths of the text; the mean loss of other tokens (nats).
-    """
+    """For texts of this many tokens: the fraction of answers whose colour is the likeliest token,
+    overall and by the distance of its fact, in eighths of the text; the mean loss of other tokens
+    (nats)."""
     rng = np.random.default_rng([MEASURED_SEED, length])
     right, places, nats = list[Tensor](), list[Tensor](), list[Tensor]()
     for _ in range(MEASURED_TEXTS):

@@ -1,9 +1,9 @@
 """Make the story models, their held-out text and their facts: `python -m data.story.make`.
 
-Learns a vocabulary, trains a model, its draft and its ReLU variant against the clock, makes a
-sparse model of the latter, exports them to `data/models/`, measures them, and writes
-`held_out.txt`, `facts.json` and the table in `data/README.md`. Training goes on from checkpoints in
-`--work`; with finished checkpoints only the rest is done again.
+Trains a tokenizer, trains a model, its draft and its ReLU variant for a fixed time, makes a sparse
+model of the latter, exports them to `data/models/`, measures them, and writes `held_out.txt`,
+`facts.json` and the table in `data/README.md`. Training resumes from checkpoints in `--work`; with
+finished checkpoints only the rest is done again.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ABOUT = "Tells little stories drawn from a grammar of known entropy. Trained by 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model to train, for so many minutes unless the command says otherwise."""
+    """A model to train, for this many minutes unless an option differs."""
 
     name: str  # of its files
     title: str
@@ -38,13 +38,13 @@ class Recipe:
     seed: int
     minutes: float
     forms: tuple[str, ...] = tuple(FORMS)
-    start: str | None = None  # the model whose F16 file has its first weights
+    start: str | None = None  # the model whose F16 file has its initial weights
     rate: float = 1.0
     sparsity: float = 0.0
-    sparse: bool = False  # what ships is the sparse model; the dense one stays with checkpoints
+    sparse: bool = False  # ship the sparse model; the dense one stays with checkpoints
 
 
-# story-relu is story, which learns on with ReLU for SiLU.
+# story-relu is story, trained further with ReLU instead of SiLU.
 RECIPES = (
     Recipe("story", "Assay Story", STORY, seed=7, minutes=32),
     Recipe("story-draft", "Assay Story Draft", DRAFT, seed=7, minutes=7),
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def grammar_facts(floor: evaluate.Floor, stories: int = 20_000) -> dict[str, Any]:
-    """What is known of the grammar, and what samples say of the same."""
+    """Exact values of the grammar, and estimates from samples."""
     rng = np.random.default_rng(evaluate.LENGTH_SEED)
     gap, error = entropy_gap(rng, stories)
     texts = [sample(rng).text for _ in range(stories // 10)]
@@ -151,7 +151,7 @@ def model_facts(
     floor: evaluate.Floor,
     files: dict[str, Path],
 ) -> dict[str, Any]:
-    """Figures of a trained model, and of what its files hold."""
+    """Figures of a trained model and its files."""
     model = done.model.eval()
     texts = [story.text for story in evaluate.held_out()]
 
@@ -182,7 +182,7 @@ def shares(judged: dict[str, float]) -> tuple[str, str]:
 
 
 def write_table(facts: dict[str, Any]) -> None:
-    """The figures, between two marks in the README."""
+    """Write the figures between two marks in the README."""
     heads = ("", "parameters", "file", *(f"perplexity {form}" for form in ("f32", *FORMS)),
              "no violation", "grammar can write it")  # fmt: skip
     lowest = f"{facts['held_out']['floor_perplexity']:.4f}"

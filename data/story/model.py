@@ -1,7 +1,7 @@
-"""The story model in PyTorch: LLaMA's architecture, parameters named as GGUF names its tensors.
+"""The story model in PyTorch: LLaMA's architecture, with GGUF's tensor names for parameters.
 
-Rope turns the pairs (2i, 2i+1), as llama.cpp does for architecture "llama", so weights are exported
-as they are. Shapes: x is (rows, tokens, hidden).
+RoPE rotates the pairs (2i, 2i+1), as llama.cpp does for architecture "llama", so weights are
+exported unchanged. Shapes: x is (rows, tokens, hidden).
 """
 
 from dataclasses import dataclass, replace
@@ -36,14 +36,14 @@ DRAFT = Shape(hidden=128, layers=2, heads=4, kv_heads=2, ffn=256)
 
 
 def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
-    """Keeps the size of what it multiplies, times `gain`."""
+    """A linear layer that preserves the magnitude of its input, times `gain`."""
     layer = nn.Linear(inputs, outputs, bias=False)
     nn.init.normal_(layer.weight, std=gain * inputs**-0.5)
     return layer
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (2i, 2i+1) of x (rows, heads, tokens, head_dim); cos, sin (tokens, pairs)."""
+    """Rotate pairs (2i, 2i+1) of x (rows, heads, tokens, head_dim); cos, sin (tokens, pairs)."""
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
@@ -121,9 +121,9 @@ class Llama(nn.Module):
         pasts: list[Past] | None = None,
         gates: list[Tensor] | None = None,
     ) -> Tensor:
-        """With `pasts` (a dict a block, empty at first) ids go on, one by one, from `start`.
+        """With `pasts` (a dict a block, initially empty) decoding continues from `start`.
 
-        `gates` gets what each block's activation gives, (rows, tokens, ffn).
+        `gates` gets the outputs of each block's activation, (rows, tokens, ffn).
         """
         here = slice(start, start + ids.shape[1])
         x = self.token_embd(ids)

@@ -1,7 +1,7 @@
-"""The plots. Each is written for a cast (a table of characters that its names come from).
+"""The plots, each written for a cast (a table of characters from which names are picked).
 
-A pronoun means the first character named before it in its sentence; where none is, the hero.
-Everyone but the hero is picked other than those already in the story.
+A pronoun refers to the first character named before it in its sentence, otherwise to the hero.
+Everyone but the hero is picked among those not yet in the story.
 """
 
 from data.story import words
@@ -19,7 +19,7 @@ def third(cast: Cast) -> Pick:
 
 
 def opening(cast: Cast) -> Rule:
-    """Who the hero is, where the hero lives, what the hero loves to do."""
+    """The hero's name, home and hobby."""
     tables = {"mood": words.MOODS, "hero": cast, "place": words.PLACES}
     return seq(
         one_of(
@@ -258,7 +258,7 @@ def way_home() -> Rule:
 
 
 def ending() -> Rule:
-    """What the hero lived by and loved comes back."""
+    """The hero's home and hobby return."""
     return one_of(
         (2, "From that day on, {hero} and {friend} were best friends."),
         (2, "After that, {hero} and {friend} met every week to {hobby}."),

@@ -1,10 +1,10 @@
 # ruff: noqa: ARG002 - a rule uses what it needs of the common signature
-"""What a story grammar is made of: rules that can be sampled, weighed and parsed.
+"""Building blocks of a story grammar: rules that can be sampled, weighed and parsed.
 
-A derivation is a sequence of independent choices. Values once picked stay in the story's
-`values`, so later text can name the same friend, toy or number again. No rule's choice
-*probabilities* depend on earlier values, so the entropy of a derivation is a plain recursion; and
-since every text has one derivation (`parse` counts them), it is the entropy of the text too.
+A derivation is a sequence of independent choices. Values once picked stay in the story's `values`,
+so later text can name the same friend, toy or number again. No rule's choice *probabilities* depend
+on earlier values, so the entropy of a derivation is a plain recursion; and since every text has one
+derivation (`parse` counts them), it is the entropy of the text too.
 
 All entropies and log probabilities are in nats.
 """
@@ -28,16 +28,16 @@ NAME = re.compile(r"\{(\w+)")
 
 
 class Rule(Protocol):
-    """Something that writes a part of a story."""
+    """A rule that writes a part of a story."""
 
     def sample(self, rng: np.random.Generator, values: Values, out: list[str]) -> float:
-        """Write text to `out` and picks to `values`; give the log probability of the choices."""
+        """Write text to `out` and picks to `values`; returns the log probability of the choices."""
 
     def entropy(self) -> float:
         """Expected -log probability of this rule's choices."""
 
     def parse(self, text: str, at: int, values: Values) -> Iterator[Parsed]:
-        """Every way in which this rule can have written `text` from character `at` on."""
+        """Every way in which this rule could have written `text` from character `at` on."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Say:
 
 @dataclass(frozen=True)
 class Pick:
-    """Pick one row of a table, all alike likely, other than what `other_than` already are.
+    """Pick one row of a table, with equal probabilities, other than those of `other_than`.
 
-    The names in `other_than` must hold different rows of the same table.
+    The names in `other_than` must have different rows of the same table.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Among:
-    """Pick one of the values that the story already has under `names`, all alike likely."""
+    """Pick one of the story's values under `names`, with equal probabilities."""
 
     name: str
     names: tuple[str, ...]
@@ -110,7 +110,7 @@ class Among:
 
 @dataclass(frozen=True)
 class Let:
-    """Work out a value from the values known: no choice, so no entropy."""
+    """Compute a value from known values: no choice, so no entropy."""
 
     name: str
     compute: Callable[[Values], Any]
@@ -161,7 +161,7 @@ class OneOf:
 
     @cached_property
     def thresholds(self) -> tuple[float, ...]:
-        """Where a number from [0, 1) passes from one option to the next."""
+        """The boundaries in [0, 1) between one option and the next."""
         return tuple(accumulate(self.probabilities[:-1]))
 
     def sample(self, rng: np.random.Generator, values: Values, out: list[str]) -> float:

@@ -1,4 +1,4 @@
-"""The sparse story model: made with Assay's own tools, read by PowerInfer's formula in PyTorch."""
+"""The sparse story model: made by Assay's own tools, and run by PowerInfer's formula in PyTorch."""
 
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ from engine.sparsify.train import Training
 from engine.sparsity import THRESHOLD as KEY
 from reference.formats import FORMATS
 
-TEXT_SEED, TEXT_STORIES = 20_004, 500  # predictors learn from these
+TEXT_SEED, TEXT_STORIES = 20_004, 500  # training text of the predictors
 TRAINING = Training(recall=0.95, steps=1500)
 
 
 def make(
     dense: Path, out: Path, tokenizer: Tokenizer, shape: Shape, threads: int
 ) -> dict[str, Any]:
-    """Write the sparse model `out` of a dense one in F16, all matrices in Q8_0."""
+    """Write the sparse model `out` of a dense one in F16, with all matrices in Q8_0."""
     rng = np.random.default_rng(TEXT_SEED)
     passages = [encode(tokenizer, sample(rng).text) for _ in range(TEXT_STORIES)]
     aside = dense.with_suffix(".powerinfer.gguf")
@@ -58,7 +58,7 @@ def make(
 
 
 def read(file: Path, shape: Shape) -> tuple[Llama, dict[str, Tensor], float]:
-    """The model of a sparse file, dequantised to f32, its predictors by name, the threshold."""
+    """The model of a sparse file, dequantised to f32, its predictors by name, and the threshold."""
     with GGUFFile(file) as opened:
         weights = {
             name: torch.from_numpy(
@@ -76,7 +76,7 @@ def read(file: Path, shape: Shape) -> tuple[Llama, dict[str, Tensor], float]:
 
 
 def predict(model: Llama, predictors: dict[str, Tensor], threshold: float) -> None:
-    """From now on the model's gates are 0 where fc2 . relu(fc1 . p) is below the threshold."""
+    """Set the model's gates to 0 where fc2 . relu(fc1 . p) is below the threshold, from now on."""
     for i, block in enumerate(model.blk):
         fc1, fc2 = (predictors[f"blk.{i}.{name}.weight"] for name in ("fc1", "fc2"))
         _mask(block, fc1, fc2, threshold)
@@ -85,12 +85,12 @@ def predict(model: Llama, predictors: dict[str, Tensor], threshold: float) -> No
 def _mask(block: Block, fc1: Tensor, fc2: Tensor, threshold: float) -> None:
     mask = torch.empty(0)
 
-    def foretell(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def mask_of(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         nonlocal mask
         mask = relu(inputs[0] @ fc1.T) @ fc2.T >= threshold
 
     def gate(linear: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> Tensor:
         return out * mask
 
-    block.ffn_norm.register_forward_pre_hook(foretell)
+    block.ffn_norm.register_forward_pre_hook(mask_of)
     block.ffn_gate.register_forward_hook(gate)

@@ -1,9 +1,9 @@
 """Long tales, in which a fact is told early and asked for late.
 
-First a tale tells: what colour the things of many owners have, and little stories in between. Then
-it asks, in an order of its own, each thing at most once, again with stories in between. A thing's
-colour is drawn alone, so nothing but what was told says it. As of the stories (grammar.py), the
-probability of every part is known. All in nats.
+First a tale tells the colours of many owners' things, with short stories between. Then it asks for
+them in another order, each at most once, again with stories between. Each colour is independent, so
+only the text determines it. As in the stories (grammar.py), the probability of every part is known.
+All in nats.
 """
 
 import math
@@ -21,7 +21,7 @@ KEYS = tuple(
 
 @dataclass(frozen=True)
 class Fact:
-    """A thing of somebody's, and its colour."""
+    """An owner's thing, and its colour."""
 
     owner: str
     toy: str
@@ -38,8 +38,8 @@ class Fact:
 
 @dataclass(frozen=True)
 class Part:
-    """A story, or else what is told or asked of a `fact`; the log probability (nats) of its text
-    where parts like it are due."""
+    """A story, or a statement or question about a `fact`; the log probability (nats) of its text
+    among parts of its kind."""
 
     text: str
     log_probability: float
@@ -48,11 +48,11 @@ class Part:
 
 @dataclass
 class Tale:
-    """Parts one by one: a share `stories` of them are stories."""
+    """Parts one by one: a fraction `stories` of them are stories."""
 
     rng: np.random.Generator
     stories: float
-    facts: list[Fact] = field(default_factory=list)  # told and not yet asked for
+    facts: list[Fact] = field(default_factory=list)  # told but not yet asked for
 
     def __post_init__(self) -> None:
         self._keys = [KEYS[i] for i in self.rng.permutation(len(KEYS))]
@@ -78,7 +78,7 @@ class Tale:
         return Part(f"{fact.question} {fact.told}", log_probability, fact)
 
     def _story(self, others: bool) -> Part | None:
-        """A story if it is one's turn; it always is where there are no `others`."""
+        """A story if it is next; it always is if there are no `others`."""
         share = self.stories if others else 1.0
         if self.rng.random() >= share:
             return None

@@ -12,11 +12,11 @@ BEGIN, END = "<|begin|>", "<|end|>"
 BEGIN_ID, END_ID = 0, 1
 SIZE = 1024
 VOCABULARY_SEED, VOCABULARY_STORIES = 11, 30_000
-IGNORE = -1  # a target that counts for nothing
+IGNORE = -1  # a target without loss
 
 
 def vocabulary(file: Path, texts: Iterable[str] | None = None) -> Tokenizer:
-    """The tokeniser in `file`, learned first if there is none: from these texts, or from sampled
+    """The tokenizer in `file`, trained first if there is none: on these texts, or on sampled
     stories."""
     if file.exists():
         return Tokenizer.from_file(str(file))
@@ -45,10 +45,10 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
 def alone(
     tokenizer: Tokenizer, rng: np.random.Generator, rows: int, batches: int = 4
 ) -> Iterator[np.ndarray]:
-    """Fresh samples for ever: ids (rows, longest story), one story a row, IGNORE after its end."""
+    """Endless samples: ids (rows, longest story), one story a row, IGNORE after its end."""
     while True:
         stories = [encode(tokenizer, sample(rng).text) for _ in range(rows * batches)]
-        stories.sort(key=len)  # so that rows of a batch are about as long
+        stories.sort(key=len)  # similar lengths in a batch
         for first in rng.permutation(batches) * rows:
             chosen = stories[first : first + rows]
             batch = np.full((rows, len(chosen[-1])), IGNORE, dtype=np.int64)
@@ -60,7 +60,7 @@ def alone(
 def packed(
     tokenizer: Tokenizer, rng: np.random.Generator, rows: int, tokens: int
 ) -> Iterator[np.ndarray]:
-    """Fresh samples for ever: ids (rows, tokens + 1), full of stories, each row begins with one."""
+    """Endless samples: ids (rows, tokens + 1), full of stories, each row begins with one."""
     while True:
         batch = np.empty((rows, tokens + 1), dtype=np.int64)
         for row in batch:
@@ -72,5 +72,5 @@ def packed(
 
 
 def targets(ids: np.ndarray) -> np.ndarray:
-    """What is to be predicted at each id but the last; the start of a next story is not."""
+    """The target of each id but the last; the start of a next story is none."""
     return np.where(ids[:, 1:] == BEGIN_ID, IGNORE, ids[:, 1:])

@@ -1,4 +1,4 @@
-"""Training of a story model against the clock."""
+"""Training of a story model for a fixed time."""
 
 import time
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torch import Tensor
 from data.story.model import Llama, Shape
 from data.story.tokens import alone, packed, targets
 
-# Stories one by one make it easy to find what a story said before; every fourth step, rows that
+# Single stories make it easy to attend to earlier facts; every fourth step, rows that
 # fill the context train every position. Both are about 2600 tokens a step.
 ALONE_ROWS, PACKED_ROWS = 20, 5
 PACKED_EVERY = 4
@@ -23,7 +23,7 @@ CHECKPOINT_EVERY = 60.0  # seconds
 
 @dataclass
 class Trained:
-    """A model and what its training took."""
+    """A model, its training steps, time and loss."""
 
     model: Llama
     seconds: float = 0.0
@@ -33,7 +33,7 @@ class Trained:
 
 
 def schedule(step: int, progress: float) -> float:
-    """Share of the peak rate: 100 steps of warm-up, a cosine over `progress` (0 to 1) in time."""
+    """Fraction of the peak rate: 100 steps of warm-up, a cosine over `progress` (0 to 1)."""
     return min(1.0, (step + 1) / 100) * (0.01 + 0.99 * (1 + cos(pi * progress)) / 2)
 
 
@@ -64,7 +64,7 @@ def step_loss(model: Llama, ids: np.ndarray, gates: list[Tensor] | None = None) 
 
 def effective_share(gates: list[Tensor]) -> Tensor:
     """(sum a)^2 / (n sum a^2) of each token's activations a >= 0, the mean over tokens and blocks:
-    s if a share s of them is equal and the rest 0, whatever their size (1908.09979: DeepHoyer)."""
+    s if a fraction s of them is equal and the rest 0, at any scale (1908.09979: DeepHoyer)."""
     squares = [gate.float().square().mean(-1) for gate in gates]
     means = [gate.float().mean(-1) for gate in gates]
     shares = [m.square() / (s + 1e-12) for m, s in zip(means, squares, strict=True)]
@@ -75,9 +75,9 @@ def train(
     name: str, shape: Shape, tokenizer: Tokenizer, *, seconds: float, floor: float, seed: int,
     checkpoint: Path, start: Llama | None = None, rate: float = 1.0, sparsity: float = 0.0,
 ) -> Trained:  # fmt: skip
-    """Train for `seconds`, or go on from `checkpoint`; `floor` (nats a token) is only shown.
+    """Train for `seconds`, or resume from `checkpoint`; `floor` (nats a token) is only displayed.
 
-    Weights begin as those of `start`, if given; `rate` is a share of the peak learning rates;
+    Initial weights are those of `start`, if given; `rate` is a fraction of the peak learning rates;
     `sparsity` times the `effective_share` of the activations is added to the loss (nats).
     """
     torch.manual_seed(seed)

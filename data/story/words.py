@@ -36,7 +36,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Beast(Noun):
-    """An animal and what it says."""
+    """An animal and its sound."""
 
     sound: str = ""
 
@@ -51,7 +51,7 @@ class Tool(Noun):
 
 @dataclass(frozen=True)
 class Plight:
-    """What a small animal suffers from, and what ends it."""
+    """A small animal's trouble, and what ends it."""
 
     state: str
     cure: str
@@ -87,7 +87,7 @@ class Character:
 
 @dataclass(frozen=True)
 class Gift:
-    """`start` things, of which `less` are given away: `left` stay."""
+    """`start` things, of which `less` are given away and `left` remain."""
 
     start: Number
     less: Number

@@ -30,7 +30,7 @@ def ops(
     from kernels.certificates import Key, Store
     from kernels.table import EVERY, brought, complaints, of_packages
     from reference.table import OPS
-    from reference.table import brought as ops_of_packages
+    from reference.table import package_ops as ops_of_packages
 
     known = Store().load()
     every, packages = (*EVERY, *of_packages()), {n: p for n, (_, p) in brought()[0].items()}

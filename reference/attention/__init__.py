@@ -1,1 +1,1 @@
-"""Attention over the cells that a token sees: all of them, by pattern, or in two bits."""
+"""Attention over a KV cache: full, sparse by pattern, and over compressed pages."""

@@ -1,48 +1,49 @@
 """Scaled dot-product attention over a KV cache (Vaswani et al., arXiv 1706.03762).
 
-Grouped queries (Ainslie et al., arXiv 2305.13245): query head h reads KV head h * kv_heads / heads.
-Which cells a token sees is data: the cache lists each sequence's cells in order of position, and a
-token sees a range of one list. So causality, sliding windows, shared prefixes and trees are one
-mechanism, and where a cell lies never changes a result.
+out = softmax(scale * q k^T + bias) v. With grouped queries (GQA, Ainslie et al., arXiv 2305.13245)
+query head h reads KV head h * kv_heads / heads. The cells that a token sees are data: the cache
+lists each sequence's cells by position, and a token sees a range of one list. Causality, sliding
+windows, shared prefixes and trees are all expressed by these lists, and where a cell is stored
+never changes a result.
 """
 
 import math
 
 import numpy as np
 
-from reference.bounds import EXP, TINY, U, gamma, truncating
+from reference.bounds import EXP, TINY, U, gamma, gamma_truncated
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.laws.attention.attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
-LARGEST_SCORE = 60.0  # of sum |q||k|, or thereabouts; of the scores themselves some 20
-FAIR_SCORE = 8.0  # where it is below 1
-MERGED = 64  # cells: a kernel may add partial results of so many, or of more
+LARGEST_SCORE = 60.0  # roughly, of scale * sum |q||k|; the scores themselves reach about 20
+FAIR_SCORE = 8.0  # replaces a largest score below 1
+MERGED = 64  # cells: the smallest chunk whose partial results a kernel may merge
 LARGEST = 2.0**58  # of q, k and v: a sum of 1024 products in float32 stays below 2^127
 LARGEST_HALF = 65504.0
 HELD = {"F32": LARGEST, "F16": LARGEST_HALF, "Q8_0": 127 * LARGEST_HALF, "Q4_0": 8 * LARGEST_HALF}
-# Gemma 2 divides by the root of 256 or 144 whatever head_dim is; others by 8, head_dim, or nothing.
+# Gemma 2 divides by the root of 256 or 144 for any head_dim; others by 8, head_dim, or nothing.
 SCALES = (256**-0.5, 144**-0.5, 1 / 8, 1 / 128, 1.0)
 SOFTCAPS = (50.0, 30.0, 1.0, 120.0)
-BF16 = 2.0**-8  # half a unit of the last of its eight bits
-REACHES = (1, 2**16, 2**18, 2**20)  # of positions, where the cells are fewer
-POOL = 512  # different rows of a cache
+BF16 = 2.0**-8  # unit roundoff of bfloat16
+REACHES = (1, 2**16, 2**18, 2**20)  # ranges of positions, if larger than the number of cells
+POOL = 512  # distinct rows of a cache
 
 
 def attention(
     q: Array, k: Array, v: Array, lists: Array, spans: Array, positions: Array,
     cell_positions: Array, slopes: Array, sinks: Array, scale: float, softcap: float, format: str,
 ) -> Array:  # fmt: skip
-    """out = softmax(scale * q k^T + bias) v, each token over its own cells.
+    """out = softmax(scale * q k^T + bias) v, each token over the cells that it sees.
 
     q [tokens, heads, head_dim]; k, v uint8 [capacity, row_bytes], rows of kv_heads * head_dim
-    elements in `format`. lists int32 [sequences, capacity]: cells by position; spans int32
-    [tokens, 3]: token t sees lists[s, begin:end] for (s, begin, end) = spans[t] (none gives 0).
-    positions int32 [tokens] and cell_positions int32 [capacity] with slopes [heads] make ALiBi's
-    bias, -slope * distance (Press et al., arXiv 2108.12409). softcap c > 0 turns a score s into
-    c * tanh(s / c) before the bias (Gemma 2, arXiv 2408.00118). sinks [heads] are scores of one
-    more cell, whose value is 0 (gpt-oss, arXiv 2508.10925); minus infinity is none.
+    elements in `format`. lists int32 [sequences, capacity]: cells by position; spans int32 [tokens,
+    3]: token t sees lists[s, begin:end] for (s, begin, end) = spans[t]; an empty span gives 0.
+    positions int32 [tokens], cell_positions int32 [capacity] and slopes [heads] give ALiBi's bias,
+    -slope * distance (Press et al., arXiv 2108.12409). softcap c > 0 replaces a score s by c *
+    tanh(s / c) before the bias (Gemma 2, arXiv 2408.00118). sinks [heads] are the scores of one
+    more cell, whose value is 0 (gpt-oss, arXiv 2508.10925); minus infinity means no sink.
     -> float64 [tokens, heads, head_dim].
     """
     keys, values = rows_of(k, q.shape[2], format), rows_of(v, q.shape[2], format)
@@ -50,7 +51,7 @@ def attention(
     for t, (sequence, begin, end) in enumerate(spans):
         cells = lists[sequence, begin:end]
         if len(cells):
-            scores = capped(scale * dots(q[t], keys[cells]), softcap)
+            scores = apply_softcap(scale * dots(q[t], keys[cells]), softcap)
             scores -= slopes[:, None] * (positions[t] - cell_positions[cells])
             scores = np.column_stack([scores, sinks])
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -77,16 +78,14 @@ def _sums(weights: Array, values: Array) -> Array:
     return (groups @ values.transpose(1, 0, 2)).reshape(len(weights), -1)
 
 
-def capped(scores: Array, softcap: float) -> Array:
+def apply_softcap(scores: Array, softcap: float) -> Array:
     return softcap * np.tanh(scores / softcap) if softcap else scores
 
 
 def make(case: Case) -> Arguments:
-    """Tokens of sequences that share one cache, their cells scattered over it and the last of each
-    at the end of memory; cells that no token sees hold NaN.
-
-    Of more than two tokens the last looks for the last cell it sees, beside what else it does.
-    """
+    """Tokens of sequences that share one cache, with cells scattered over it and the last cell of
+    each at the end of memory; cells that no token sees hold NaN. With more than two tokens, the
+    query of the last one matches the last cell that it sees."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
     capacity, heads, head_dim = shape["capacity"], shape["heads"], shape["head_dim"]
@@ -109,7 +108,7 @@ def make(case: Case) -> Arguments:
     sinks[:: 1 if case.seed % 2 else 3] = -np.inf
     scales = (head_dim**-0.5, *SCALES)
     scale = scales[case.seed % len(scales)]
-    # an infinite query gives numbers where scores are capped, and else mostly NaN
+    # infinite queries give finite outputs only if scores are capped
     soft = shape["softcapped"] or (case.values == "infinite" and case.seed % 2)
     q = case.array(rng, shape["tokens"], heads, head_dim)
     if len(q) > 2:
@@ -117,7 +116,7 @@ def make(case: Case) -> Arguments:
         sought = rows_of(k[lists[sequence, end - 1 : end]], head_dim, case.format)[0]
         q[-1] += np.repeat(sought, heads // len(sought), axis=0)
     return {
-        "q": tamed(q, scale, rows_of(k[seen][:MERGED], head_dim, case.format), case),
+        "q": limit_scores(q, scale, rows_of(k[seen][:MERGED], head_dim, case.format), case),
         "k": k,
         "v": v,
         "lists": lists.astype(np.int32),
@@ -133,8 +132,8 @@ def make(case: Case) -> Arguments:
 
 
 def _spans(rng: np.random.Generator, case: Case) -> Array:
-    """Half of the tokens are a prompt's, one after the other. Of the others the last sees every
-    cell, those before it one, about as many as make whole chunks, any number, and none."""
+    """Half of the tokens are consecutive tokens of a prompt. Of the others the last sees every
+    cell; those before it one, a number around whole chunks, a random number, and none."""
     tokens, capacity, sequences = (case.shape[a] for a in ("tokens", "capacity", "sequences"))
     t, prompt = np.arange(tokens), tokens // 2
     chunk = 2 ** rng.integers(4, 11, tokens)
@@ -153,7 +152,7 @@ def _spans(rng: np.random.Generator, case: Case) -> Array:
 
 
 def _cache(rng: np.random.Generator, case: Case, seen: Array) -> Array:
-    """uint8 [capacity, row_bytes]: finite in its format where seen; rows repeat where many."""
+    """uint8 [capacity, row_bytes]: finite in its format where seen; rows repeat in large caches."""
     assert case.format is not None
     capacity, held = len(seen), HELD[case.format]
     width = case.shape["kv_heads"] * case.shape["head_dim"]
@@ -165,10 +164,9 @@ def _cache(rng: np.random.Generator, case: Case, seen: Array) -> Array:
     return cache
 
 
-def tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
-    """Queries whose scores stay within softmax's reach, or the largest takes all and nothing else
-    is tried, and are not so small that keys do not matter; where the domain ends, the scores of
-    every other head reach that far."""
+def limit_scores(q: Array, scale: float, keys: Array, case: Case) -> Array:
+    """Queries scaled so that softmax neither saturates, where one cell would hide all others, nor
+    ignores the keys; of "huge" values every other head keeps scores up to the end of the domain."""
     sizes = np.abs(np.where(np.isfinite(q), q, 0))
     scores = [dots(token, np.abs(keys)).max(axis=1, initial=TINY / scale) for token in sizes]
     steepest = scale * np.reshape(scores, (*q.shape[:2], 1))
@@ -180,29 +178,29 @@ def tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Of `errors`, for a kernel in float32."""
+    """`errors` of a float32 kernel."""
     return {"out": errors(inputs, expected["out"], gamma(inputs["q"].shape[2] + 2), 0.0)}
 
 
 def bound_f16x2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The same of tensor cores, where elements of queries and weights are sums of two float16.
+    """The bound on tensor cores that take elements of queries and weights as sums of two float16.
 
-    Two products for each of float32 are added 16 at a time, by instructions that may cut. A pair
-    has 22 bits of its number, unless its lower part is subnormal: a query's largest element lies
-    between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest; the largest
-    weight of a chunk is 2^15, so that a weight loses 2^-40 of that at most.
+    Each float32 product becomes two, added 16 at a time by instructions that may truncate. A pair
+    holds 22 bits of its number, unless its lower part is subnormal: a query's largest element lies
+    between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest; the largest weight
+    of a chunk is 2^15, so a weight loses at most 2^-40 of that.
     """
     q, cells = inputs["q"], inputs["lists"].shape[1]
-    of_scores = truncating(2 * q.shape[2], 16) + 2.0**-22 + 2 * U
-    of_weights = truncating(2 * cells, 16) + 2.0**-22
+    of_scores = gamma_truncated(2 * q.shape[2], 16) + 2.0**-22 + 2 * U
+    of_weights = gamma_truncated(2 * cells, 16) + 2.0**-22
     return {"out": errors(inputs, expected["out"], of_scores, of_weights, 2.0**-39)}
 
 
 def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
-    """Of Op.rounded, for queries, keys, values and weights in bfloat16, whose unit is BF16.
+    """Op.rounded for queries, keys, values and weights in bfloat16, whose unit roundoff is BF16.
 
-    Products are exact, and added by instructions that may cut and take subnormal numbers for zero
-    (linear.bf16_bound). Rounding the inputs moves each product of a score by less than 2.01 BF16.
+    Products are exact, and added by instructions that may truncate and flush subnormal numbers
+    (linear.bf16_bound). Rounding the inputs changes each product of a score by less than 2.01 BF16.
     """
     bf16 = FORMATS["BF16"]
     rounded = {name: bf16.dequantise(bf16.quantise(inputs["q"])) for name in ("q",)}
@@ -212,7 +210,7 @@ def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
     exact = {**inputs, **rounded, "format": "F32"}
     out, head_dim = attention(**exact), inputs["q"].shape[2]
     cells = inputs["lists"].shape[1]
-    own = errors(exact, out, truncating(head_dim) + U, BF16 + truncating(cells))
+    own = errors(exact, out, gamma_truncated(head_dim) + U, BF16 + gamma_truncated(cells))
     moved = errors(inputs, attention(**inputs), 2.01 * BF16, 1.01 * BF16)
     return exact, own, moved
 
@@ -221,21 +219,21 @@ def errors(
     inputs: Arguments, expected: Array, of_scores: float, of_weights: float, lost: float = 0.0,
     parts: int = 1,
 ) -> Array:  # fmt: skip
-    """The rounding of scores, through softmax, into the weighted sum of values -> [tokens, heads,
-    head_dim].
+    """The error of scores, propagated through softmax to the weighted sum of values -> [tokens,
+    heads, head_dim].
 
-    A score of head_dim products is off by `of_scores` * scale * sum |q||k|, its bias by
-    three roundings, a cap by tanh's own error times the cap (its slope is at most 1), and the
-    argument of exp by U * depth, depth being how far the score lies below the largest. So a weight
-    is off by a factor of e^own and, through the sum that divides it, by the mean of the others'.
-    Sums over cells add gamma(2 * cells + 8), and a weight too small for float32 may become zero.
-    A kernel may take MERGED cells or more at a time, below a maximum of their own, and then merge
-    what they give: the steps from maximum to maximum add up to the depth, but each is one more exp
-    in `own` and two more roundings in either sum. What a cell adds to a sum may be flushed to zero,
-    and so may the sum. A sink is exact and merged last. A quantised cache is exact: it is what it
-    holds. What else a weight, or the value that it meets, is off by is `of_weights`. Elements of a
-    query may lose `lost` of its largest, and weights half as much of theirs, where both are finite.
-    Where cells lie in `parts`, each is taken so by itself.
+    A score of head_dim products has the error `of_scores` * scale * sum |q||k|, its bias three
+    roundings, a cap tanh's own error times the cap (its slope is at most 1), and the argument of
+    exp U * depth, where depth is the score's distance below the largest. So a weight changes by a
+    factor of e^own and, through the normalising sum, by the mean error of all weights. Sums over
+    cells add gamma(2 * cells + 8), and a weight below float32's range may become zero. A kernel may
+    process chunks of MERGED cells or more with a maximum of their own and merge the partial
+    results: the differences of the maxima add up to the depth, but each merge is one more exp in
+    `own` and two more roundings in either sum. A cell's contribution to a sum may be flushed to
+    zero, and so may the sum. A sink is exact and merged last. A quantised cache is exact: its
+    decoded values are the inputs. `of_weights` is any further relative error of a weight or its
+    value. Elements of a query may lose `lost` of its largest, and weights half as much of theirs,
+    where both are finite. Cells in several `parts` are processed part by part.
     """
     q, slopes, scale = (inputs[name] for name in ("q", "slopes", "scale"))
     keys = rows_of(inputs["k"], q.shape[2], inputs["format"])
@@ -260,13 +258,13 @@ def weight_errors(
     q: Array, keys: Array, bias: Array, sinks: Array, scale: float, softcap: float,
     of_scores: float, lost: float = 0.0, parts: int = 1,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Of one token, q [heads head_dim], over its cells, keys [cells kv_heads head_dim]: the largest
-    weights that `errors` allows, and by which part of itself each is off, sums over all of them
-    included: [heads, cells + 1] with the sink."""
-    scores = capped(scale * dots(q, keys), softcap)
+    """For one token, q [heads head_dim], over its cells, keys [cells kv_heads head_dim]: the
+    largest weights that `errors` allows, and their relative errors, sums over all cells included:
+    [heads, cells + 1] with the sink."""
+    scores = apply_softcap(scale * dots(q, keys), softcap)
     sizes, heights = np.abs(q), np.abs(keys)
     magnitude = scale * dots(sizes, heights)
-    # an infinite query makes scores infinite exactly
+    # infinite queries give exact, infinite scores
     magnitude[np.isinf(magnitude)] = 0
     error = of_scores * magnitude + 8 * U * softcap
     error += 3 * U * (np.abs(scores) + np.abs(bias))
@@ -293,7 +291,7 @@ def complaint(inputs: Arguments) -> str:
     layout = FORMATS[inputs["format"]]
     kv_heads = inputs["k"].shape[1] // layout.block_bytes * layout.block // head_dim
     if not kv_heads or heads % kv_heads:
-        return f"{heads} heads are no multiple of {kv_heads} kv_heads"
+        return f"{heads} heads are not a multiple of {kv_heads} kv_heads"
     sequences, capacity = inputs["lists"].shape
     sequence, begin, end = inputs["spans"].T
     return (
@@ -305,7 +303,7 @@ def complaint(inputs: Arguments) -> str:
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Every cell read once; each token meets every cell."""
+    """Every cell is read once; each token's query is multiplied by each cell's key."""
     width = shape["kv_heads"] * shape["head_dim"]
     cache = 2 * shape["capacity"] * FORMATS[format or "F32"].row_bytes(width)
     q = shape["tokens"] * shape["heads"] * shape["head_dim"]
@@ -357,7 +355,7 @@ OP = Op(
     formats=FORMATS_OF_CACHE,
     fit=fit,
     corners=(
-        # chunks and tiles: more tokens than have their chunks dealt out, and over three of them,
+        # chunks and tiles: more tokens than split-KV kernels divide, over three chunks,
         # also of two sequences; a last chunk of one cell; groups of more heads than a tile
         _plain(tokens=11, heads=6, kv_heads=2, head_dim=64, capacity=600, alibi=1),
         _plain(tokens=9, heads=2, kv_heads=1, head_dim=128, capacity=500),
@@ -376,10 +374,10 @@ OP = Op(
         _plain(tokens=1, heads=32, kv_heads=32, head_dim=128, capacity=17),
         _plain(tokens=3, heads=4, kv_heads=2, head_dim=80, capacity=65),
         _plain(tokens=3, heads=16, kv_heads=8, head_dim=256, capacity=33, windowed=1, softcapped=1),
-        # heads of Gemma 4 that see all, and latent ones, of which many have a vector in common
+        # Gemma 4's global heads, and latent heads (MLA), many of which share a key
         _plain(tokens=3, heads=6, kv_heads=2, head_dim=512, capacity=290),
         _plain(tokens=11, heads=33, kv_heads=1, head_dim=576, capacity=270),
-        # long contexts, sought in by few tokens and by more
+        # long contexts, for few tokens and for more
         _plain(tokens=3, heads=2, kv_heads=1, head_dim=64, capacity=4100, alibi=1),
         _plain(tokens=9, heads=1, kv_heads=1, head_dim=64, capacity=4100),
         _plain(tokens=3, heads=1, kv_heads=1, head_dim=64, capacity=65600, alibi=1, windowed=1),

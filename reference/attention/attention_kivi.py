@@ -1,12 +1,12 @@
-"""Attention over a cache of which all but the latest tokens are in two bits: pages of keys and
-values, and then cells (Liu et al., KIVI, arXiv 2402.02750)."""
+"""Attention over a KV cache whose older tokens are in two bits (Liu et al., KIVI, arXiv
+2402.02750): out = softmax(scale * q [K_pages, K_cells]^T + bias) [V_pages, V_cells]."""
 
 import numpy as np
 
 from reference.attention import attention as of_cells
 from reference.attention import paged
 from reference.attention.attention import LARGEST
-from reference.attention.paged import off_over_pages, over_pages
+from reference.attention.paged import attend_pages, bound_over_pages
 from reference.bounds import gamma
 from reference.cache.kivi import LARGEST_HALF
 from reference.formats.kivi import (
@@ -27,25 +27,25 @@ def attention_kivi(
     cell_positions: Array, slopes: Array, sinks: Array, scale: float, softcap: float,
     k_pages: Array, v_pages: Array, page_lists: Array, packed: Array, format: str,
 ) -> Array:  # fmt: skip
-    """attention over what the first packed[t] pages of token t's sequence hold, 32 tokens each from
-    position 0 on, and over the cells that it sees.
+    """attention over the first packed[t] pages of token t's sequence, 32 tokens each from position
+    0, followed by the cells that it sees.
 
     k_pages, v_pages uint8 [pages, kv_heads, head_dim, 11] (formats/kivi.py); page_lists int32
-    [sequences, slots]: pages in the order of their tokens; packed int32 [tokens]. All else is as
-    attention has it -> float64 [tokens, heads, head_dim].
+    [sequences, slots]: pages in the order of their tokens; packed int32 [tokens]. Other arguments
+    are attention's -> float64 [tokens, heads, head_dim].
     """
     given = locals()
-    return over_pages(given, _held(given))
+    return attend_pages(given, _held(given))
 
 
 def _held(given: Arguments) -> Array:
-    """What all pages hold: keys, values float32 [2, pages, 32, kv_heads, head_dim]."""
+    """The decoded pages: keys and values, float32 [2, pages, 32, kv_heads, head_dim]."""
     return np.stack([keys_of(given["k_pages"]), values_of(given["v_pages"])])
 
 
 def make(case: Case) -> Arguments:
-    """As attention's, with pages of which tokens see any number, scattered over the cache; those
-    that no token sees hold NaN."""
+    """attention's case with a random number of pages for each token, scattered over the cache;
+    pages that no token sees hold NaN."""
     rng = case.rng()
     given, seen = paged.cells_and_lists(case, rng, GROUP)
     kv_heads, head_dim = case.shape["kv_heads"], case.shape["head_dim"]
@@ -54,14 +54,14 @@ def make(case: Case) -> Arguments:
         for page in np.flatnonzero(seen):
             x = case.finite(rng, GROUP, kv_heads, head_dim).clip(-LARGEST_HALF, LARGEST_HALF)
             given[name][page] = page_of(x.astype(np.float16).astype(np.float32))
-    given["q"] = paged.tamed_for(given, keys_of(given["k_pages"][seen][:2]), case)
+    given["q"] = paged.limit_page_scores(given, keys_of(given["k_pages"][seen][:2]), case)
     return given
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """attention's: what a page holds is exact, a number of float32. Pages and cells are parts."""
+    """attention's bound: decoded pages are exact in float32. Pages and cells are parts."""
     of_scores = gamma(inputs["q"].shape[2] + 2)
-    return {"out": off_over_pages(inputs, _held(inputs), expected["out"], of_scores, 0.0)}
+    return {"out": bound_over_pages(inputs, _held(inputs), expected["out"], of_scores, 0.0)}
 
 
 def complaint(inputs: Arguments) -> str:
@@ -72,13 +72,13 @@ def complaint(inputs: Arguments) -> str:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """As for attention; there is a page for every slot, and heads are whole groups."""
+    """attention's, with a page for every slot and head_dim a multiple of the group size."""
     head_dim = -(-max(1, shape["head_dim"]) // GROUP) * GROUP
-    return of_cells.fit({**paged.with_pages(shape), "head_dim": head_dim}, format)
+    return of_cells.fit({**paged.fit_pages(shape), "head_dim": head_dim}, format)
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Every page and cell read once; each token meets all of them."""
+    """Every page and cell is read once; each token's query is multiplied by all of them."""
     cells = of_cells.cost(shape, format)
     page = shape["kv_heads"] * shape["head_dim"] * PAGE_BYTES
     products = shape["tokens"] * shape["heads"] * shape["head_dim"] * GROUP
@@ -106,7 +106,7 @@ OP = Op(
     formats=("F16",),
     fit=fit,
     corners=(
-        # chunks and tiles as attention has them, over pages; a prompt; heads of models
+        # attention's chunks and tiles, over pages; a prompt; heads of models
         _plain(tokens=11, heads=6, kv_heads=2, head_dim=64, capacity=300, slots=17, alibi=1),
         _plain(tokens=10, heads=4, kv_heads=1, head_dim=64, capacity=70, slots=9, sequences=2),
         _plain(tokens=5, heads=33, kv_heads=1, head_dim=64, capacity=40, slots=9, softcapped=1),

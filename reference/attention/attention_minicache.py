@@ -1,22 +1,22 @@
-"""Attention over a cache that two blocks share but for the latest tokens: pages of merged keys and
-values, and then cells (Liu et al., MiniCache, arXiv 2405.14366)."""
+"""Attention over a cache whose older tokens two adjacent blocks share (Liu et al., MiniCache, arXiv
+2405.14366): out = softmax(scale * q [K_pages, K_cells]^T + bias) [V_pages, V_cells]."""
 
 import numpy as np
 
 from reference.attention import attention as of_cells
 from reference.attention import paged
 from reference.attention.attention import LARGEST
-from reference.attention.paged import off_over_pages, over_pages
+from reference.attention.paged import attend_pages, bound_over_pages
 from reference.bounds import gamma
-from reference.cache.minicache import LARGEST_HALF, restored
+from reference.cache.minicache import LARGEST_HALF, restore_vectors
 from reference.formats.minicache import (
     COSINE,
     GROUP,
     LENGTH_X,
     LENGTH_Y,
     OF_X,
-    fitting,
     page_of,
+    page_size,
     retained_in,
     rows_of_pages,
 )
@@ -30,32 +30,32 @@ def attention_minicache(
     cell_positions: Array, slopes: Array, sinks: Array, scale: float, softcap: float,
     k_pages: Array, v_pages: Array, page_lists: Array, packed: Array, upper: int, format: str,
 ) -> Array:  # fmt: skip
-    """attention over what the first packed[t] pages of token t's sequence hold for the lower block,
-    or for the `upper` one, 256 tokens each from position 0 on, and over the cells that it sees.
+    """attention over the first packed[t] pages of token t's sequence, as the lower block or the
+    `upper` one reads them, 256 tokens each from position 0, followed by the cells that it sees.
 
     k_pages, v_pages uint8 [pages, kv_heads, page] (formats/minicache.py): a merged token's vector
-    is its length times the direction that both blocks have; page_lists int32 [sequences, slots]:
-    pages in the order of their tokens; packed int32 [tokens]. All else is as attention has it
+    is the block's length times the shared direction; page_lists int32 [sequences, slots]: pages in
+    the order of their tokens; packed int32 [tokens]. Other arguments are attention's
     -> float64 [tokens, heads, head_dim].
     """
     given = locals()
-    return over_pages(given, _held(given))
+    return attend_pages(given, _held(given))
 
 
 def _held(given: Arguments) -> Array:
-    """What all pages hold for a block: keys, values [2, pages, 256, kv_heads, head_dim]."""
+    """The pages decoded for one block: keys and values [2, pages, 256, kv_heads, head_dim]."""
     head_dim, upper = given["q"].shape[2], given["upper"]
     return np.stack([_of_block(given[f"{name}_pages"], head_dim, upper) for name in "kv"])
 
 
 def _of_block(pages: Array, head_dim: int, upper: int) -> Array:
-    """uint8 [pages, kv_heads, page] -> [pages, 256, kv_heads, head_dim]."""
-    return restored(*rows_of_pages(pages, head_dim, upper)).swapaxes(1, 2)
+    """Decode for one block: uint8 [pages, kv_heads, page] -> [pages, 256, kv_heads, head_dim]."""
+    return restore_vectors(*rows_of_pages(pages, head_dim, upper)).swapaxes(1, 2)
 
 
 def make(case: Case) -> Arguments:
-    """As attention's, with pages of which tokens see any number, scattered over the cache; those
-    that no token sees hold NaN."""
+    """attention's case with a random number of pages for each token, scattered over the cache;
+    pages that no token sees hold NaN."""
     rng = case.rng()
     given, seen = paged.cells_and_lists(case, rng, GROUP)
     kv_heads, head_dim, size = (case.shape[name] for name in ("kv_heads", "head_dim", "page"))
@@ -65,12 +65,12 @@ def make(case: Case) -> Arguments:
         for page, g in np.argwhere(np.repeat(seen[:, None], kv_heads, axis=1)):
             given[name][page, g] = _page(rng, case, head_dim, size)
     keys = _of_block(given["k_pages"][seen][:2], head_dim, given["upper"])
-    given["q"] = paged.tamed_for(given, keys, case)
+    given["q"] = paged.limit_page_scores(given, keys, case)
     return given
 
 
 def _page(rng: np.random.Generator, case: Case, head_dim: int, size: int) -> Array:
-    """A head's page whose merged vectors are as large as retained ones."""
+    """A page of one head, whose merged vectors are as large as the retained ones."""
     x, y = (case.finite(rng, GROUP, head_dim).clip(-LARGEST_HALF, LARGEST_HALF) for _ in "xy")
     x, y = x.astype(np.float16), y.astype(np.float16)
     own = np.empty((5, GROUP), np.float32)
@@ -83,31 +83,30 @@ def _page(rng: np.random.Generator, case: Case, head_dim: int, size: int) -> Arr
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """attention's, pages and cells being parts. What a page holds is restored with one rounding;
-    a kernel may have none, but two for the length by which it multiplies a score, and the weight of
-    a value, instead: three at most."""
+    """attention's bound with pages and cells as parts. Decoding a page rounds once; a kernel may
+    instead multiply a score and the weight of a value by the length: three roundings at most."""
     of_scores = gamma(inputs["q"].shape[2] + 5)
-    return {"out": off_over_pages(inputs, _held(inputs), expected["out"], of_scores, gamma(3))}
+    return {"out": bound_over_pages(inputs, _held(inputs), expected["out"], of_scores, gamma(3))}
 
 
 def complaint(inputs: Arguments) -> str:
     _, kv_heads, size = inputs["k_pages"].shape
     head_dim = inputs["q"].shape[2]
-    if size != fitting(size, head_dim) or inputs["k"].shape[1] != 2 * kv_heads * head_dim:
-        return f"pages of {size} bytes hold no {GROUP} tokens with {kv_heads} heads of {head_dim}"
+    if size != page_size(size, head_dim) or inputs["k"].shape[1] != 2 * kv_heads * head_dim:
+        return f"a page of {size} bytes is not of {GROUP} tokens, {kv_heads} heads of {head_dim}"
     return paged.complaint(inputs) or out_of_range("upper", np.array([inputs["upper"]]), 2)
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """As for attention; there is a page for every slot, and a page is as large as it is for some
-    number of retained tokens: `page` itself, where it is no more than 256."""
-    own = dict(of_cells.fit(paged.with_pages(shape), format))
-    own["page"] = fitting(own["page"], own["head_dim"])
+    """attention's, with a page for every slot; `page` is rounded to the bytes of a page that
+    retains a whole number of tokens: `page` tokens, if it is at most 256."""
+    own = dict(of_cells.fit(paged.fit_pages(shape), format))
+    own["page"] = page_size(own["page"], own["head_dim"])
     return own
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Every page and cell read once, of a page the rows of one block; each token meets all."""
+    """Cells and, of each page, the rows of one block are read once; each token uses all of them."""
     cells, head_dim = of_cells.cost(shape, format), shape["head_dim"]
     page = shape["page"] - 2 * head_dim * retained_in(shape["page"], head_dim) - 4 * GROUP
     products = shape["tokens"] * shape["heads"] * head_dim * GROUP
@@ -140,7 +139,7 @@ OP = Op(
     formats=("F16",),
     fit=fit,
     corners=(
-        # chunks and tiles as attention has them, over pages; a prompt; heads of models
+        # attention's chunks and tiles, over pages; a prompt; heads of models
         _plain(
             tokens=11, heads=6, kv_heads=2, head_dim=64, capacity=300, slots=2, alibi=1, page=13
         ),

@@ -1,9 +1,10 @@
-"""The attention that cells receive: what H2O and SnapKV score them by (policies.py)."""
+"""Attention weights received by cells, out = before + sum_t softmax(scale * q_t k^T): the scores of
+H2O (arXiv 2306.14048) and SnapKV (arXiv 2404.14469)."""
 
 import numpy as np
 
 from reference.attention import attention
-from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention.attention import LARGEST, apply_softcap, dots, rows_of, weight_errors
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.laws.attention.attention_received import LAWS
@@ -15,18 +16,18 @@ def attention_received(
     q: Array, k: Array, lists: Array, spans: Array, scale: float, softcap: float, before: Array,
     format: str,
 ) -> Array:  # fmt: skip
-    """out[s, g, j] = before[s, g, j] + the sum of the weights that the tokens of sequence s give to
-    cell lists[s, j], over the query heads that read KV head g.
+    """out[s, g, j] = before[s, g, j] + the sum of the attention weights of cell lists[s, j] over
+    the tokens of sequence s and the query heads that read KV head g.
 
     Weights are attention's, softmax(scale * q k^T) over the cells that a token sees, with its
-    softcap; see there for q, k, lists and spans. before float32 [sequences, kv_heads, capacity] ->
-    float64, like before. Tokens of one sequence see cells from the same one on.
+    softcap; q, k, lists and spans are documented there. before float32 [sequences, kv_heads,
+    capacity] -> float64, like before. The spans of one sequence's tokens begin at the same cell.
     """
     out, keys = before.astype(np.float64), rows_of(k, q.shape[2], format)
     for t, (sequence, begin, end) in enumerate(spans):
         cells = lists[sequence, begin:end]
         if len(cells):
-            scores = capped(scale * dots(q[t], keys[cells]), softcap)
+            scores = apply_softcap(scale * dots(q[t], keys[cells]), softcap)
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
             weights = powers / powers.sum(axis=1, keepdims=True)
             groups = weights.reshape(before.shape[1], -1, len(cells))
@@ -35,8 +36,8 @@ def attention_received(
 
 
 def make(case: Case) -> Arguments:
-    """As attention's, with what cells received before; of some cases texts begin later in their
-    lists, as those do of which a block keeps fewer cells."""
+    """attention's case, with weights that cells received earlier; in some cases spans begin later
+    in their lists, as in a block that keeps fewer cells."""
     rng, shape = case.rng(), case.shape
     given = attention.make(
         Case({**shape, "windowed": 0, "alibi": 0}, case.values, case.seed, case.format, LARGEST)
@@ -53,7 +54,7 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A weight is off as in attention; they are added in some order, one after the other."""
+    """A weight has attention's error; weights are added one after the other, in any order."""
     q, off = inputs["q"], np.zeros_like(expected["out"])
     keys = rows_of(inputs["k"], q.shape[2], inputs["format"])
     none = np.full(q.shape[1], -np.inf)
@@ -75,7 +76,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def complaint(inputs: Arguments) -> str:
     heads, kv_heads = inputs["q"].shape[1], inputs["before"].shape[1]
     if not kv_heads or heads % kv_heads:
-        return f"{heads} heads are no multiple of {kv_heads} kv_heads"
+        return f"{heads} heads are not a multiple of {kv_heads} kv_heads"
     sequences, capacity = inputs["lists"].shape
     sequence, begin, end = inputs["spans"].T
     for s in np.unique(sequence):
@@ -91,7 +92,7 @@ def complaint(inputs: Arguments) -> str:
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Half of attention's arithmetic and of its cache, and what cells received read and written."""
+    """Half of attention's arithmetic and cache traffic; `before` is read, `out` written."""
     whole = attention.cost(shape, format)
     return Cost(whole.bytes / 2 + 8 * shape["kv_heads"] * shape["capacity"], whole.operations / 2)
 
@@ -126,7 +127,7 @@ OP = Op(
     formats=FORMATS_OF_CACHE,
     fit=attention.fit,
     corners=(
-        # chunks and tiles as attention has them; groups of more heads than a tile; a prompt's end
+        # attention's chunks and tiles; groups of more heads than a tile; a prompt's end
         _plain(tokens=11, heads=6, kv_heads=2, head_dim=64, capacity=600),
         _plain(tokens=10, heads=4, kv_heads=1, head_dim=64, capacity=500, sequences=2),
         _plain(tokens=5, heads=33, kv_heads=1, head_dim=64, capacity=290, softcapped=1),

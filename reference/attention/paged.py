@@ -1,29 +1,29 @@
-"""What attention has in common that is over pages of a text, whatever these hold, and then over
-cells: pages of so many tokens each from position 0 on, of all kv_heads."""
+"""Shared by attention over compressed pages: a token reads pages of `group` tokens each from
+position 0, for all kv_heads, followed by cells; page formats differ."""
 
 import numpy as np
 
 from reference.attention import attention as of_cells
-from reference.attention.attention import attention, errors, rows_of, tamed
+from reference.attention.attention import attention, errors, limit_scores, rows_of
 from reference.op import Arguments, Array, Case, Shape, out_of_range
 
 SIZES = "tokens", "heads", "kv_heads", "head_dim", "capacity", "sequences", "alibi"
 
 
-def over_pages(given: Arguments, held: Array) -> Array:
-    """attention for every token over what its pages hold, of all pages `held` float32
-    [2, pages, group, kv_heads, head_dim], keys and values, and over the cells that it sees
-    -> float64 [tokens, heads, head_dim]."""
+def attend_pages(given: Arguments, held: Array) -> Array:
+    """attention of every token over its pages and the cells that it sees; `held` are all decoded
+    pages, keys and values, float32 [2, pages, group, kv_heads, head_dim] -> float64 [tokens, heads,
+    head_dim]."""
     out = np.zeros(given["q"].shape)
     for t in range(len(out)):
         out[t] = attention(**_seen_by(t, given, held))[0]
     return out
 
 
-def off_over_pages(
+def bound_over_pages(
     given: Arguments, held: Array, out: Array, of_scores: float, of_values: float
 ) -> Array:
-    """The bound of that: attention's, pages and cells being parts."""
+    """The bound of `attend_pages`: attention's, with pages and cells as parts."""
     off = np.zeros(out.shape)
     for t, own in enumerate(out):
         seen = _seen_by(t, given, held)
@@ -32,7 +32,7 @@ def off_over_pages(
 
 
 def _seen_by(t: int, given: Arguments, held: Array) -> Arguments:
-    """attention's arguments for one token over its pages and cells, one after the other."""
+    """attention's arguments for one token, with its pages' tokens placed before its cells."""
     sequence, begin, end = given["spans"][t]
     pages = given["page_lists"][sequence, : given["packed"][t]]
     cells, (_, _, group, kv_heads, head_dim) = given["lists"][sequence, begin:end], held.shape
@@ -53,8 +53,8 @@ def _seen_by(t: int, given: Arguments, held: Array) -> Arguments:
 
 
 def cells_and_lists(case: Case, rng: np.random.Generator, group: int) -> tuple[Arguments, Array]:
-    """attention's arguments, with lists of pages of which tokens see any number, scattered over the
-    cache, and whether any sees a page: bool [pages]. Pages' tokens stand before those of cells."""
+    """attention's arguments with page lists, a random number of pages for each token, and which
+    pages any token sees: bool [pages]. Pages hold the positions before those of the cells."""
     shape = case.shape
     own = {name: shape[name] for name in SIZES} | {"windowed": 1, "softcapped": shape["softcapped"]}
     given = of_cells.make(Case(own, case.values, case.seed, case.format, case.largest))
@@ -71,21 +71,21 @@ def cells_and_lists(case: Case, rng: np.random.Generator, group: int) -> tuple[A
     return {**given, **lists, "packed": packed.astype(np.int32)}, seen
 
 
-def tamed_for(given: Arguments, keys: Array, case: Case) -> Array:
-    """Queries that are not too steep for some pages' keys [pages, group, kv_heads, head_dim], and
-    for those of the last cells."""
+def limit_page_scores(given: Arguments, keys: Array, case: Case) -> Array:
+    """`limit_scores` for some pages' keys [pages, group, kv_heads, head_dim] and the last cells'
+    keys."""
     _, group, *_, head_dim = keys.shape
     cells = [given["lists"][s, b:e] for s, b, e in given["spans"]]
     some = [rows_of(given["k"][own[:group]], head_dim, "F16") for own in cells[-2:]]
     shown = np.concatenate([keys.reshape(-1, *keys.shape[2:]), *some])
-    return tamed(given["q"], given["scale"], shown, case)
+    return limit_scores(given["q"], given["scale"], shown, case)
 
 
 def complaint(inputs: Arguments) -> str:
-    """What is wrong with lists of pages, or with what attention is given."""
+    """An error in the page lists or in attention's arguments; "" if there is none."""
     slots = inputs["page_lists"].shape[1]
     if inputs["v_pages"].shape != inputs["k_pages"].shape:
-        return "k_pages and v_pages are not alike"
+        return "k_pages and v_pages have different shapes"
     return (
         of_cells.complaint(inputs)
         or out_of_range("page_lists", inputs["page_lists"], len(inputs["k_pages"]))
@@ -93,20 +93,20 @@ def complaint(inputs: Arguments) -> str:
     )
 
 
-def with_pages(shape: Shape) -> Shape:
-    """A page for every slot at least."""
+def fit_pages(shape: Shape) -> Shape:
+    """The shape with at least one page for every slot."""
     slots = max(1, shape["slots"])
     return {**shape, "slots": slots, "pages": max(slots, shape["pages"])}
 
 
 def signature(pages: str, more: str = "") -> str:
-    """attention's, with pages of these axes."""
+    """attention's signature with pages of these axes."""
     lists = f", k_pages: {pages}, v_pages: {pages}, page_lists: i32[sequences slots]"
     return of_cells.OP.signature.replace(" -> ", f"{lists}, packed: i32[tokens]{more} -> ")
 
 
 def axes(head_dim: tuple[int, ...], **of_pages: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Sizes to try: attention's, and those of pages."""
+    """attention's sizes to try, and those of pages."""
     return {
         "tokens": (1, 2, 3, 5, 8, 9),
         "heads": (1, 2, 3, 4, 6, 8, 9),

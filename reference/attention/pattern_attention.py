@@ -1,35 +1,35 @@
-"""Attention in which blocks of queries see chosen cells, as prompts are read sparsely (MInference,
-Jiang et al., arXiv 2407.02490)."""
+"""Block-sparse attention for prompts (MInference, Jiang et al., arXiv 2407.02490): out =
+softmax(scale * q k^T - c (1 - M)) v, c = infinity; M [heads, query blocks, cells] is the mask."""
 
 import numpy as np
 
 from reference.attention import attention
-from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention.attention import LARGEST, apply_softcap, dots, rows_of, weight_errors
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.laws.attention.pattern_attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
-BLOCK = 64  # queries that see the same cells, in their order
-LARGEST_MAP = 2**22  # bytes of what is seen in a case: rows are fewer where cells are many
+BLOCK = 64  # consecutive queries that share a row of the mask
+LARGEST_MAP = 2**22  # bytes of a case's mask: many cells leave room for fewer rows
 
 
 def pattern_attention(
     q: Array, k: Array, v: Array, lists: Array, spans: Array, sees: Array, scale: float,
     softcap: float, before: Array, format: str,
 ) -> Array:  # fmt: skip
-    """out[t, h] = softmax(scale * q k^T) v over those of a token's cells that its block of queries
-    sees; a token without cells keeps what it has `before`.
+    """out[t, h] = softmax(scale * q k^T) v over those of a token's cells that the mask allows for
+    its block of queries; a token without cells keeps its row of `before`.
 
-    As attention's, but for `sees` uint8 [heads, rows, capacity]: the token whose own cell is j-th
-    of its list belongs to the block of queries j // 64, and this one to row j // 64 % rows, where
-    what is not 0 is seen. Spans begin at 0. -> float64 [tokens, heads, head_dim].
+    Other arguments are attention's. sees uint8 [heads, rows, capacity] is the mask: the token whose
+    own cell is entry j of its list belongs to query block j // 64, which has row j // 64 % rows,
+    where nonzero entries are seen. Spans begin at 0. -> float64 [tokens, heads, head_dim].
     """
     keys, values = rows_of(k, q.shape[2], format), rows_of(v, q.shape[2], format)
     out, group = before.astype(np.float64), q.shape[1] // keys.shape[1]
     for t, h, cells in _seen(spans, lists, sees):
         own = slice(h // group, h // group + 1)
-        scores = capped(scale * dots(q[t, h : h + 1], keys[cells, own]), softcap)
+        scores = apply_softcap(scale * dots(q[t, h : h + 1], keys[cells, own]), softcap)
         powers = np.exp(scores - scores.max(initial=-np.inf))
         weights = powers / powers.sum() if len(cells) else powers
         out[t, h] = (weights @ values[cells, h // group])[0]
@@ -37,12 +37,12 @@ def pattern_attention(
 
 
 def row_of(slot: Array, rows: int) -> Array:
-    """The row of `sees` for the queries in these slots of a list."""
+    """The row of the mask for queries at these list slots."""
     return slot // BLOCK % rows
 
 
 def _seen(spans: Array, lists: Array, sees: Array) -> list[tuple[int, int, Array]]:
-    """Of each token that has cells, and each head, which cells it sees."""
+    """For each token that has cells and each head, the cells that it sees."""
     rows = row_of(spans[:, 2] - 1, sees.shape[1])
     return [
         (t, h, lists[sequence, np.flatnonzero(sees[h, rows[t], :end])])
@@ -52,9 +52,9 @@ def _seen(spans: Array, lists: Array, sees: Array) -> list[tuple[int, int, Array
     ]
 
 
-def stretch(rng: np.random.Generator, shape: Shape, most: int) -> Array:
-    """int32 [tokens, 3]: spans of tokens that follow one another in a sequence, so that each row of
-    `sees` is one block's and there are `most` cells at most; some that have none come before."""
+def chunk_spans(rng: np.random.Generator, shape: Shape, most: int) -> Array:
+    """int32 [tokens, 3]: spans of consecutive tokens of one sequence, so that each row of the mask
+    belongs to one query block and no span exceeds `most` cells; tokens without cells come first."""
     tokens, capacity = shape["tokens"], min(most, shape["capacity"])
     count = min(tokens - int(rng.integers(0, min(2, tokens) + 1)), capacity)
     count = max(0, min(count, BLOCK * (shape.get("rows", tokens) - 1) + 1))
@@ -66,12 +66,12 @@ def stretch(rng: np.random.Generator, shape: Shape, most: int) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """A stretch of a prompt; cells that nobody sees hold NaN. Some heads see all, some little."""
+    """A chunk of a prompt; cells that no head sees hold NaN. Some heads see all cells, some few."""
     rng, shape = case.rng(), case.shape
     more = {**shape, "tokens": shape["tokens"] + 2, "windowed": 0, "alibi": 0}
     given = attention.make(Case(more, case.values, case.seed, case.format, LARGEST))
     names = ("k", "v", "lists", "scale", "softcap", "format")
-    spans = stretch(rng, shape, shape["capacity"])
+    spans = chunk_spans(rng, shape, shape["capacity"])
     dims = shape["heads"], shape["rows"], shape["capacity"]
     share = rng.choice([0.02, 0.3, 0.9, 1.0], (shape["heads"], shape["rows"], 1))
     sees = (rng.random(dims) < share) * rng.integers(1, 256, dims)
@@ -88,7 +88,7 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """As attention's, of each head over its own cells; zero where nothing is computed."""
+    """attention's bound, each head over the cells that it sees; zero for rows that are kept."""
     q, scale, cap = inputs["q"], inputs["scale"], inputs["softcap"]
     keys = rows_of(inputs["k"], q.shape[2], inputs["format"])
     values = np.abs(rows_of(inputs["v"], q.shape[2], inputs["format"]))
@@ -106,13 +106,13 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": off}
 
 
-def of_one_stretch(inputs: Arguments, cells: int) -> str:
-    """What is wrong with the spans of a stretch, of which `cells` may be seen."""
+def chunk_complaint(inputs: Arguments, cells: int) -> str:
+    """An error in the spans of a prompt's chunk over at most `cells` cells; "" if there is none."""
     sequence, begin, end = inputs["spans"].T
     if begin.any():
         return f"spans[:, 1] holds {begin[begin != 0][0]}: spans begin at 0"
     if len(several := np.unique(sequence[end > 0])) > 1:
-        return f"tokens are of sequences {several[0]} and {several[1]}: want those of one"
+        return f"tokens belong to sequences {several[0]} and {several[1]}: want one"
     return (
         out_of_range("lists", inputs["lists"], inputs["lists"].shape[1])
         or out_of_range("spans[:, 0]", sequence, len(inputs["lists"]))
@@ -121,24 +121,24 @@ def of_one_stretch(inputs: Arguments, cells: int) -> str:
 
 
 def complaint(inputs: Arguments) -> str:
-    return of_one_stretch(inputs, inputs["lists"].shape[1]) or attention.complaint(inputs)
+    return chunk_complaint(inputs, inputs["lists"].shape[1]) or attention.complaint(inputs)
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Attention's, and what is seen of each block of queries."""
+    """attention's, and the mask of each query block."""
     whole = attention.cost(shape, format)
     seen = shape["heads"] * shape["capacity"] * -(-shape["tokens"] // BLOCK)
     return Cost(whole.bytes + seen, whole.operations)
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """As attention's; head_dim is whole vectors and whole blocks of every format."""
+    """attention's; head_dim is whole vectors, and whole blocks in every format."""
     head_dim = min(256, -(-max(1, shape["head_dim"]) // 32) * 32)
-    return with_rows(attention.fit({**shape, "head_dim": head_dim}, format))
+    return fit_rows(attention.fit({**shape, "head_dim": head_dim}, format))
 
 
-def with_rows(shape: Shape) -> Shape:
-    """With as many rows as a map has room for."""
+def fit_rows(shape: Shape) -> Shape:
+    """The shape with as many rows as LARGEST_MAP has room for."""
     most = LARGEST_MAP // (shape["heads"] * shape["capacity"])
     return {**shape, "rows": max(1, min(shape["rows"], most))}
 
@@ -173,7 +173,7 @@ OP = Op(
     formats=FORMATS_OF_CACHE,
     fit=fit,
     corners=(
-        # chunks of what is seen, and tiles of a block; more heads than a group; a prompt's end
+        # chunks of the mask, and tiles of a query block; more heads than a group; a prompt's end
         plain(tokens=140, heads=2, kv_heads=1, head_dim=64, capacity=1200, rows=4),
         plain(tokens=40, heads=32, kv_heads=4, head_dim=64, capacity=70),
         plain(tokens=0, heads=4, kv_heads=2, head_dim=64, capacity=16),

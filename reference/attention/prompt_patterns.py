@@ -1,18 +1,18 @@
-"""What queries of a long prompt see, head by head (MInference, Jiang et al., arXiv 2407.02490): two
-estimates of a head's attention, three patterns, and the op that writes down what is seen."""
+"""Sparse attention masks for prompts (MInference, Jiang et al., arXiv 2407.02490): two estimates of
+each head's attention, its three patterns, and the op that writes the mask."""
 
 import numpy as np
 
 from reference.attention import attention
-from reference.attention.attention import LARGEST, capped, dots, rows_of, weight_errors
+from reference.attention.attention import LARGEST, apply_softcap, dots, rows_of, weight_errors
 from reference.attention.pattern_attention import (
     AXES,
     BLOCK,
+    chunk_complaint,
+    chunk_spans,
     fit,
-    of_one_stretch,
+    fit_rows,
     plain,
-    stretch,
-    with_rows,
 )
 from reference.bounds import TINY, gamma
 from reference.cache.kv_write import FORMATS_OF_CACHE
@@ -27,9 +27,9 @@ def stripe_sums(
     q: Array, k: Array, lists: Array, spans: Array, scale: float, softcap: float, last: int,
     before: Array, format: str,
 ) -> Array:  # fmt: skip
-    """out[h, 0, j]: the attention that the `last` tokens with cells give to the j-th cell of their
-    list, added up; out[h, 1, d]: what they give to cells d before their own. Without such tokens
-    out is `before`, and elsewhere 0.
+    """Estimate vertical and slash lines: out[h, 0, j] is the sum of the attention weights that the
+    `last` tokens give to entry j of their list; out[h, 1, d] the sum at distance d before their own
+    cell. Without such tokens out is `before`, and entries beyond their cells are 0.
 
     q, k, lists, spans and weights are attention's -> float64 [heads, 2, capacity].
     """
@@ -39,7 +39,7 @@ def stripe_sums(
     out, keys = np.zeros(before.shape), rows_of(k, q.shape[2], format)
     for t in observers:
         sequence, _, end = spans[t]
-        scores = capped(scale * dots(q[t], keys[lists[sequence, :end]]), softcap)
+        scores = apply_softcap(scale * dots(q[t], keys[lists[sequence, :end]]), softcap)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         weights = powers / powers.sum(axis=1, keepdims=True)
         out[:, 0, :end] += weights
@@ -50,10 +50,10 @@ def stripe_sums(
 def block_scores(
     q: Array, k: Array, lists: Array, spans: Array, before: Array, format: str
 ) -> Array:
-    """out[h, b % rows, j]: the mean query of block b times the mean key of block j, up to b itself;
-    of blocks after it, and of those of which no query is here, what was `before`.
+    """out[h, b % rows, j] = mean(q of block b) . mean(k of block j), j <= b; entries with j > b and
+    rows of query blocks without a query here keep `before`.
 
-    Blocks are BLOCK slots of the list, as far as they are there -> float64 [heads, rows, parts].
+    Blocks are BLOCK slots of the list, the last one partial -> float64 [heads, rows, parts].
     """
     out, keys = before.astype(np.float64), rows_of(k, q.shape[2], format)
     group = q.shape[1] // keys.shape[1]
@@ -67,14 +67,15 @@ def block_scores(
 
 
 def a_shape(slots: Array, end: int, sinks: int, local: int) -> Array:
-    """bool [end]: the first `sinks` cells and, of the first query of a block, the `local` last."""
+    """A-shape: bool [end], the first `sinks` cells and the last `local` of a block's first
+    query."""
     cells = np.arange(end)
     return np.asarray((cells < sinks) | (cells > slots[0] - local))
 
 
 def vertical_slash(slots: Array, end: int, columns: Array, diagonals: Array) -> Array:
-    """bool [end]: these columns, and cells that lie so far before a query of the block: the
-    `highest` ones as the last queries have them."""
+    """Vertical-slash: bool [end], these columns, and the cells at these distances before a query of
+    the block: the `top_scores` ones of the last queries."""
     seen = np.zeros(end, bool)
     seen[columns[columns < end]] = True
     for distance in diagonals:
@@ -83,13 +84,13 @@ def vertical_slash(slots: Array, end: int, columns: Array, diagonals: Array) -> 
 
 
 def block_sparse(end: int, scores: Array, blocks: int) -> Array:
-    """bool [end]: the best `blocks` of those up to a block of queries."""
-    chosen = np.isin(np.arange(len(scores)), highest(scores, blocks, 0))
+    """Block-sparse: bool [end], the `blocks` best blocks up to the query block."""
+    chosen = np.isin(np.arange(len(scores)), top_scores(scores, blocks, 0))
     return np.repeat(chosen, BLOCK)[:end]
 
 
-def highest(scores: Array, count: int, first: int) -> Array:
-    """The first ones, and so many in all as are highest, the earlier of equal ones."""
+def top_scores(scores: Array, count: int, first: int) -> Array:
+    """bool: `count` entries, the `first` and the highest of the others; ties go to the earlier."""
     order = np.argsort(-scores[first:], kind="stable")[: max(0, count - first)] + first
     return np.append(np.arange(min(first, len(scores))), order)
 
@@ -98,18 +99,18 @@ def prompt_pattern(
     kinds: Array, sizes: Array, sums: Array, scores: Array, spans: Array, first: int, recent: int,
     before: Array,
 ) -> Array:  # fmt: skip
-    """out[h, b % rows, j] = 1 where head h's queries of block b see the j-th cell of their list, by
-    the pattern that kinds[h] names, else 0; of blocks of which no query is here what was `before`.
+    """The mask: out[h, b % rows, j] = 1 if head h's queries of block b see entry j of their list by
+    pattern kinds[h], else 0; rows of blocks without a query here keep `before`.
 
-    kinds int32 [heads]; sizes int32 [heads, 2] are a pattern's numbers: sinks and local cells, or
-    columns and diagonals, or blocks and nothing; sums float32 [heads, 2, capacity] and scores
-    float32 [heads, rows, parts] as `stripe_sums` and `block_scores` have them; spans of these
-    queries -> uint8, like before.
+    kinds int32 [heads]; sizes int32 [heads, 2], a pattern's parameters: sinks and local cells,
+    columns and diagonals, or blocks and 0; sums float32 [heads, 2, capacity] and scores float32
+    [heads, rows, parts] from `stripe_sums` and `block_scores`; spans of these queries -> uint8,
+    like before.
     """
     out = before.copy()
     held = int(spans[:, 2].max(initial=0))
     stripes = [
-        [highest(own[:held], most, least) for own, most, least in zip(*each, strict=True)]
+        [top_scores(own[:held], most, least) for own, most, least in zip(*each, strict=True)]
         for each in zip(sums, sizes, np.tile([first, recent], (len(sums), 1)), strict=True)
     ]
     for b, end, _ in _blocks(spans):
@@ -127,8 +128,8 @@ def prompt_pattern(
 
 
 def _blocks(spans: Array) -> list[tuple[int, int, Array]]:
-    """Of each block that has a query here: which it is, how many cells there are up to its end,
-    and its tokens."""
+    """For each block with a query here: its index, the number of cells up to its end, and its
+    tokens."""
     own, held = (spans[:, 2] - 1) // BLOCK, int(spans[:, 2].max(initial=0))
     return [
         (int(b), min(held, int(b + 1) * BLOCK), np.flatnonzero(own == b))
@@ -137,12 +138,12 @@ def _blocks(spans: Array) -> list[tuple[int, int, Array]]:
 
 
 def _keys(case: Case, most: int) -> tuple[Arguments, np.random.Generator]:
-    """Queries and keys of a stretch with `most` cells; those that no token sees hold NaN."""
+    """Queries and keys of a chunk with `most` cells; cells that no token sees hold NaN."""
     rng, shape = case.rng(), case.shape
     more = {**shape, "tokens": shape["tokens"] + 2, "windowed": 0, "alibi": 0}
     more.setdefault("softcapped", 0)
     given = attention.make(Case(more, case.values, case.seed, case.format, LARGEST))
-    spans = stretch(rng, shape, most)
+    spans = chunk_spans(rng, shape, most)
     sequence, held = spans[0, 0] if len(spans) else 0, spans[:, 2].max(initial=0)
     given["k"][np.setdiff1d(np.arange(shape["capacity"]), given["lists"][sequence, :held])] = 0xFF
     names = ("k", "lists", "format")
@@ -172,7 +173,7 @@ def make_scores(case: Case) -> Arguments:
 
 
 def make_pattern(case: Case) -> Arguments:
-    """Every pattern; of some cases most scores are another's, too."""
+    """Every pattern; in some cases most scores are ties."""
     rng, shape = case.rng(), case.shape
     heads, rows, capacity = shape["heads"], shape["rows"], shape["capacity"]
     sums = np.abs(case.array(rng, heads, 2, capacity))
@@ -187,7 +188,7 @@ def make_pattern(case: Case) -> Arguments:
         "sizes": rng.choice(some, (heads, 2)).astype(np.int32),
         "sums": sums,
         "scores": scores,
-        "spans": stretch(rng, {**shape, "sequences": 1}, shape["parts"] * BLOCK),
+        "spans": chunk_spans(rng, {**shape, "sequences": 1}, shape["parts"] * BLOCK),
         "first": int(few[0]),
         "recent": int(few[1]),
         "before": rng.integers(0, 2, (heads, rows, capacity), np.uint8),
@@ -195,7 +196,7 @@ def make_pattern(case: Case) -> Arguments:
 
 
 def bound_sums(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A weight is off as in attention; they are added one after the other."""
+    """A weight has attention's error; weights are added one after the other."""
     q, off = inputs["q"], np.zeros_like(expected["out"])
     keys = rows_of(inputs["k"], q.shape[2], inputs["format"])
     observers = np.flatnonzero(inputs["spans"][:, 2])[-inputs["last"] :]
@@ -215,8 +216,8 @@ def bound_sums(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array
 
 
 def bound_scores(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Means of BLOCK numbers at most, one sum and one quotient each, then head_dim products; what
-    is below the normal range may be lost of a mean, a product or a sum."""
+    """Means of at most BLOCK numbers, with one sum and one quotient each, then head_dim products;
+    means, products and sums below the normal range may be flushed."""
     q = np.abs(inputs["q"])
     keys = np.abs(rows_of(inputs["k"], q.shape[2], inputs["format"]))
     off, group, head_dim = np.zeros_like(expected["out"]), q.shape[1] // keys.shape[1], q.shape[2]
@@ -233,16 +234,16 @@ def bound_scores(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Arr
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: what is seen is 1, and all else 0."""
+    """Zero: the mask holds 0 and 1."""
     return {"out": np.zeros(expected["out"].shape)}
 
 
 def unfit_keys(inputs: Arguments) -> str:
     if inputs.get("last", 1) < 1:
-        return f"last is {inputs['last']}: want a token at least"
+        return f"last is {inputs['last']}: want at least one token"
     parts = inputs["before"].shape[2] * BLOCK if "last" not in inputs else np.inf
     cells = min(inputs["lists"].shape[1], parts)
-    return of_one_stretch(inputs, int(cells)) or attention.complaint(inputs)
+    return chunk_complaint(inputs, int(cells)) or attention.complaint(inputs)
 
 
 def unfit_pattern(inputs: Arguments) -> str:
@@ -258,18 +259,18 @@ def unfit_pattern(inputs: Arguments) -> str:
             return f"{name} holds {np.min(inputs[name])}: want 0 or more"
     cells = min(capacity, inputs["scores"].shape[2] * BLOCK)
     lists = np.zeros((int(inputs["spans"][:, 0].max(initial=0)) + 1, capacity), np.int32)
-    return of_one_stretch({"spans": inputs["spans"], "lists": lists}, cells)
+    return chunk_complaint({"spans": inputs["spans"], "lists": lists}, cells)
 
 
 def cost_sums(shape: Shape, format: str | None) -> Cost:
-    """Half of attention's arithmetic, of the tokens that observe, twice: for the sum of weights and
-    for them."""
+    """Half of attention's arithmetic for the observing tokens, twice: for the normaliser and for
+    the weights."""
     whole = attention.cost({**shape, "tokens": min(shape["tokens"], 64)}, format)
     return Cost(whole.bytes / 2 + 8 * shape["heads"] * shape["capacity"], whole.operations)
 
 
 def cost_scores(shape: Shape, format: str | None) -> Cost:
-    """All queries and keys read; each block of the one meets each of the other."""
+    """Queries and keys are read; each query block's mean meets the mean of each key block."""
     whole = attention.cost(shape, format)
     blocks = -(-shape["tokens"] // BLOCK) * shape["parts"] * shape["heads"]
     added = shape["capacity"] * shape["kv_heads"] * shape["head_dim"]
@@ -277,7 +278,7 @@ def cost_scores(shape: Shape, format: str | None) -> Cost:
 
 
 def cost_pattern(shape: Shape, format: str | None) -> Cost:
-    """What is seen written, sums and scores read; about thirty passes over these find the best."""
+    """Reads sums and scores, in about thirty passes to select the best; writes the mask."""
     blocks = -(-shape["tokens"] // BLOCK)
     seen = shape["heads"] * blocks * shape["capacity"]
     read = shape["heads"] * (2 * shape["capacity"] + blocks * shape["parts"])
@@ -289,7 +290,7 @@ def fit_scores(shape: Shape, format: str | None) -> Shape:
 
 
 def fit_pattern(shape: Shape, format: str | None) -> Shape:
-    return with_rows({**shape, **{a: max(1, shape[a]) for a in ("parts", "capacity", "heads")}})
+    return fit_rows({**shape, **{a: max(1, shape[a]) for a in ("parts", "capacity", "heads")}})
 
 
 SUMS = (
@@ -335,7 +336,7 @@ OPS = (
             a: s for a, s in fit({**shape, "rows": 9}, format).items() if a in OF_SUMS
         },
         corners=(
-            # more tokens than observe, chunks, a long context, and the heads of a model
+            # more tokens than the observation window, chunks, a long context, and heads of a model
             _summed(tokens=140, heads=2, kv_heads=1, head_dim=64, capacity=600),
             _summed(tokens=70, heads=32, kv_heads=4, head_dim=64, capacity=90),
             _summed(tokens=0, heads=4, kv_heads=2, head_dim=64, capacity=16),

@@ -1,1 +1,1 @@
-"""What is done to the cells of a cache: written, scored, chosen, kept together, packed."""
+"""KV cache ops: write cells, score them, select and compact them, compress them into pages."""

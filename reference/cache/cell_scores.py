@@ -1,7 +1,5 @@
-"""Scores of cells: by their keys alone, and smoothed over neighbours (policies.py has the methods).
-
-The more a cell's score, the rather it is kept.
-"""
+"""Scores of KV cache cells for eviction, by key alone: KNorm -|k|, KeyDiff -cos(k, mean k / |k|),
+and SnapKV's smoothing over neighbours. Cells of high scores are kept (policies.py)."""
 
 import numpy as np
 
@@ -22,7 +20,7 @@ SIZES = (1, 3, 5, 7, 31)
 
 
 def knorm(k: Array, cells: Array, kv_heads: int, format: str) -> Array:
-    """out[g, j] = -|k_j| of the key of cell cells[j] for head g: keys of a small norm receive the
+    """out[g, j] = -|k_j|, k_j the key of cell cells[j] for head g: keys of a small norm receive the
     most attention (Devoto et al., arXiv 2406.11430).
 
     k uint8 [capacity, row_bytes], rows of kv_heads * head_dim elements in `format`; cells int32
@@ -32,10 +30,10 @@ def knorm(k: Array, cells: Array, kv_heads: int, format: str) -> Array:
 
 
 def keydiff(k: Array, cells: Array, kv_heads: int, format: str) -> Array:
-    """out[g, j] = -cos(k_j, the mean of all k_i / |k_i|): keys unlike the others are kept (Park et
-    al., KeyDiff, arXiv 2504.15364). A key of zeros has no direction and a cosine of 0.
+    """out[g, j] = -cos(k_j, mean of k_i / |k_i|): keys that differ from the others are kept (Park
+    et al., KeyDiff, arXiv 2504.15364). A zero key has a cosine of 0.
 
-    As for knorm -> float64 [kv_heads, held].
+    Arguments are those of knorm -> float64 [kv_heads, held].
     """
     units = _directions(_keys(k, cells, kv_heads, format))
     anchors = _directions(units.sum(axis=1, keepdims=True) / max(1, len(cells)))
@@ -43,9 +41,9 @@ def keydiff(k: Array, cells: Array, kv_heads: int, format: str) -> Array:
 
 
 def pool_scores(scores: Array, size: int, last: int) -> Array:
-    """out[g, j] = the mean of `size` scores around j, an odd number; there are held - last of them,
-    and those beyond either end count as 0. The `last` ones stay as they are: a window of the latest
-    cells, which SnapKV keeps whatever their scores.
+    """out[g, j] = the mean of the `size` (odd) scores centred at j, over the first held - last
+    scores, with zeros beyond both ends: SnapKV's average pooling. The `last` scores, of the
+    observation window that SnapKV always keeps, are copied.
 
     scores float32 [kv_heads, held] -> float64 [kv_heads, held].
     """
@@ -69,7 +67,7 @@ def _directions(x: Array) -> Array:
 
 
 def make_keys(case: Case) -> Arguments:
-    """Cells anywhere, in no order; those that no list names hold NaN. Some keys are zeros."""
+    """Random distinct cells; cells that are not listed hold NaN. Some keys are zeros."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
     layout, capacity, kv_heads = FORMATS[case.format], shape["capacity"], shape["kv_heads"]
@@ -92,14 +90,14 @@ def make_scores(case: Case) -> Arguments:
 
 
 def bound_knorm(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Squares and their sum in float64, whose error is far below, and one rounding to float32."""
+    """Squares and sums are float64, with a negligible error; the result is rounded to float32."""
     return {"out": np.abs(expected["out"]) * (U + 1e-12) + TINY}
 
 
 def bound_keydiff(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """All is float64 but the result. Each element of the mean is a sum of `held` parts that are off
-    by g = gamma(held + head_dim + 4) in all; so the anchor's direction is off by 2 g / |mean|, the
-    mean's length being 1 at most and as small as directions cancel, and a cosine by as much."""
+    """Only the result is float32. Each element of the mean is a sum of `held` terms with a total
+    relative error g = gamma(held + head_dim + 4); so the mean direction has an error of at most 2 g
+    / |mean|, where |mean| <= 1 shrinks as directions cancel, and a cosine has the same."""
     keys = _keys(inputs["k"], inputs["cells"], inputs["kv_heads"], inputs["format"])
     means = _directions(keys).mean(axis=1) if keys.shape[1] else np.ones((len(keys), 1))
     lengths = np.linalg.norm(means, axis=1)[:, None]
@@ -129,7 +127,7 @@ def unfit_pool(inputs: Arguments) -> str:
 
 
 def fit_keys(shape: Shape, format: str | None) -> Shape:
-    """There is a cell; heads are whole blocks; no more is held than there is."""
+    """There is a cell; heads are whole blocks; `held` is at most the capacity."""
     block = FORMATS[format or "F32"].block
     head_dim = -(-max(1, shape["head_dim"]) // block) * block
     capacity = max(1, shape["capacity"])

@@ -1,4 +1,4 @@
-"""Which cells of a KV cache are kept, by scores, and how what is kept moves together."""
+"""Evict cells of a KV cache: keep those of the top scores for each head, and compact the cache."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ MOVED = (
 
 def keep_top(scores: Array, kept: int, first: int, last: int) -> Array:
     """out[g]: the slots that head g keeps, ascending: the `first` and the `last` of those held, and
-    of the others those of the highest scores, the earlier of equal ones.
+    the top scores among the others; of equal scores the earlier slots are kept.
 
     scores float32 [kv_heads, held], first + last <= kept <= held -> int32 [kv_heads, kept].
     """
@@ -30,11 +30,11 @@ def keep_top(scores: Array, kept: int, first: int, last: int) -> Array:
 
 
 def kv_keep(slots: Array, cells: Array, into: Array, before: Array, format: str) -> Array:
-    """out = before, but cell into[j] holds for head g what cell cells[slots[g, j]] holds for it.
+    """out = before, but cell into[j] gets head g's part of the row of cell cells[slots[g, j]].
 
-    slots int32 [kv_heads, kept], ascending in [0, held); cells int32 [held] and into int32 [kept],
-    distinct, into being the last of cells or none of them; before uint8 [capacity, row_bytes], a
-    head's part of a row being whole blocks of `format` -> uint8, like before.
+    slots int32 [kv_heads, kept], ascending in [0, held); cells int32 [held] and into int32 [kept]
+    are distinct, and into is either the end of cells or disjoint from them; before uint8 [capacity,
+    row_bytes], a head's part of a row being whole blocks of `format` -> uint8, like before.
     """
     heads = before.reshape(len(before), len(slots), -1)
     out = heads.copy()
@@ -44,7 +44,7 @@ def kv_keep(slots: Array, cells: Array, into: Array, before: Array, format: str)
 
 
 def make_top(case: Case) -> Arguments:
-    """Of some cases most scores are another's, too."""
+    """In some cases most scores are ties."""
     rng, shape = case.rng(), case.shape
     held, kept = shape["held"], shape["kept"]
     first = int(rng.integers(0, kept + 1)) if case.seed % 3 else 0
@@ -56,7 +56,7 @@ def make_top(case: Case) -> Arguments:
 
 
 def make_moved(case: Case) -> Arguments:
-    """Into the last of the cells that are held, or into cells of nobody; any bytes."""
+    """Into the last of the held cells, or into free cells; random bytes."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
     capacity, held, kept = shape["capacity"], shape["held"], shape["kept"]
@@ -85,22 +85,22 @@ def unfit_top(inputs: Arguments) -> str:
     held, kept = inputs["scores"].shape[1], inputs["kept"]
     first, last = inputs["first"], inputs["last"]
     if min(first, last) < 0 or first + last > kept:
-        return f"first is {first} and last {last}, of {kept} that are kept"
-    return "" if kept <= held else f"kept is {kept}, of {held} that are held"
+        return f"first is {first} and last {last}, of {kept} kept"
+    return "" if kept <= held else f"kept is {kept}, of {held} held"
 
 
 def unfit_moved(inputs: Arguments) -> str:
     slots, cells, into = inputs["slots"], inputs["cells"], inputs["into"]
     if (np.diff(slots, axis=1) <= 0).any():
-        return "slots do not ascend"
+        return "slots are not ascending"
     if len(into) > len(cells):
-        return f"into has {len(into)} cells, of {len(cells)} that are held"
+        return f"into has {len(into)} cells, of {len(cells)} held"
     strange = (into != cells[len(cells) - len(into) :]) & np.isin(into, cells)
     if strange.any():
         return f"into[{int(strange.argmax())}] is a cell that another slot holds"
     for name in ("cells", "into"):
         if len(np.unique(inputs[name])) < len(inputs[name]):
-            return f"{name} names a cell twice"
+            return f"{name} has a cell twice"
     capacity = len(inputs["before"])
     return (
         out_of_range("slots", slots, len(cells))
@@ -114,7 +114,7 @@ def fit_top(shape: Shape, format: str | None) -> Shape:
 
 
 def fit_moved(shape: Shape, format: str | None) -> Shape:
-    """There is a head; heads are whole blocks; no more is kept than is held, nor held than is."""
+    """There is a head; heads are whole blocks; kept <= held <= capacity."""
     block = FORMATS[format or "F32"].block
     capacity = max(1, shape["capacity"])
     held = min(shape["held"], capacity)

@@ -1,7 +1,8 @@
-"""Keys and values of 32 tokens into a page of a cache in two bits (formats/kivi.py has the layout).
+"""Pack keys and values into two-bit pages of 32 tokens (Liu et al., KIVI, arXiv 2402.02750):
+q = round((x - z) / s), by channel for keys and by token for values (formats/kivi.py).
 
-A text's tokens are in the cells of a float16 cache at first. Those of which 32 are together and
-older than the latest ones are packed, by the slots that they have in their text and once for all.
+Tokens are written to a float16 cache first. Groups of 32 that are older than the latest tokens are
+packed once, by their slots in the sequence.
 """
 
 from collections.abc import Callable
@@ -25,12 +26,12 @@ SIGNATURE = (
 def kivi_keys(
     x: Array, lists: Array, spans: Array, into: Array, before: Array, format: str
 ) -> Array:
-    """out = before, but page into[t] holds the keys of the 32 cells before those that token t sees:
-    lists[s, begin - 32 : begin] for (s, begin, _) = spans[t]; -1 is no page.
+    """out = before, but page into[t] gets the keys of the 32 cells before those that token t sees:
+    lists[s, begin - 32 : begin] for (s, begin, _) = spans[t]; into[t] = -1 writes no page.
 
     x uint8 [capacity, row_bytes], rows of kv_heads * head_dim elements in `format`; lists and spans
-    as attention has them; into int32 [tokens], pages distinct; before uint8 [pages, kv_heads,
-    head_dim, 11] -> uint8, like before.
+    are attention's; into int32 [tokens], pages distinct; before uint8 [pages, kv_heads, head_dim,
+    11] -> uint8, like before.
     """
     return _written(page_of_keys, x, lists, spans, into, before, format)
 
@@ -38,7 +39,7 @@ def kivi_keys(
 def kivi_values(
     x: Array, lists: Array, spans: Array, into: Array, before: Array, format: str
 ) -> Array:
-    """The same of values, whose pages are others: shapes as for kivi_keys."""
+    """kivi_keys for values, into value pages: shapes as for kivi_keys."""
     return _written(page_of_values, x, lists, spans, into, before, format)
 
 
@@ -56,7 +57,7 @@ def _written(
 
 def make(case: Case) -> Arguments:
     """Groups of sequences that share one cache; some tokens have none. Cells of no group hold NaN,
-    and pages any bytes before."""
+    and pages hold random bytes."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
     tokens, capacity, pages = shape["tokens"], shape["capacity"], shape["pages"]
@@ -80,7 +81,7 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: each rounding is defined bit for bit."""
+    """Zero: each rounding is defined exactly."""
     return {"out": np.zeros(expected["out"].shape)}
 
 
@@ -90,11 +91,11 @@ def complaint(inputs: Arguments) -> str:
     sequence, begin, _ = inputs["spans"].T
     written = into[into >= 0]
     if head_dim % GROUP:
-        return f"head_dim is {head_dim}, no whole groups of {GROUP} channels"
+        return f"head_dim is {head_dim}, not a multiple of {GROUP} channels"
     if len(np.unique(written)) < len(written):
-        return "into names a page twice"
+        return "into has a page twice"
     if (begin[into >= 0] < GROUP).any():
-        return f"a page is written of fewer than {GROUP} cells"
+        return f"a page has fewer than {GROUP} cells before the span"
     return (
         out_of_range("into", written, pages)
         or out_of_range("into", into + 1, pages + 1)
@@ -105,14 +106,14 @@ def complaint(inputs: Arguments) -> str:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """There is a group of cells, a sequence, a page and a head; heads are whole groups."""
+    """There is a group of cells, a sequence, a page and a head; head_dim is whole groups."""
     least = {"capacity": GROUP, "sequences": 1, "pages": 1, "kv_heads": 1}
     head_dim = -(-max(1, shape["head_dim"]) // GROUP) * GROUP
     return {**shape, **{a: max(n, shape[a]) for a, n in least.items()}, "head_dim": head_dim}
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Of each token a group."""
+    """One group for each token."""
     elements = shape["tokens"] * GROUP * shape["kv_heads"] * shape["head_dim"]
     bits = FORMATS[format or "F32"].bits + 8 * PAGE_BYTES / GROUP
     return Cost(elements * bits / 8, 5 * elements)

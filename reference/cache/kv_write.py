@@ -1,4 +1,4 @@
-"""Write keys or values of new tokens into the cells of a KV cache."""
+"""Write keys or values of new tokens into the cells of a KV cache: cache[cells[t]] = x[t]."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ FORMATS_OF_CACHE = ("F32", "F16", "Q8_0", "Q4_0")
 
 
 def kv_write(x: Array, cells: Array, before: Array, format: str) -> Array:
-    """out = before, but row cells[t] holds x[t], encoded in `format` (width is whole blocks).
+    """out = before, but row cells[t] is x[t], encoded in `format` (width is whole blocks).
 
     x float32 [tokens, width], cells int32 [tokens] (distinct), before uint8 [capacity, row_bytes]
     -> uint8, like before.
@@ -24,9 +24,9 @@ def kv_write(x: Array, cells: Array, before: Array, format: str) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """Tokens for cells at random, the first for the last in memory, that hold any bytes before.
+    """Random cells, the first token's at the end of memory, that hold random bytes before.
 
-    Infinities and NaN are legal where each element is a float: in a block they are no scale.
+    Infinities and NaN are legal in float formats; in a block format they have no scale.
     """
     rng, shape = case.rng(), case.shape
     assert case.format is not None
@@ -43,10 +43,10 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: the format's rounding is defined bit for bit, and other cells are untouched.
+    """Zero: the format's rounding is defined exactly, and other cells are unchanged.
 
-    But what a NaN carries is the processor's choice: in F16 the low byte is any, and the high one
-    that of a NaN, with 0x7E one of 0x7D to 0x7F.
+    Except for a NaN's payload, which depends on the CPU: in F16 the low byte is any, and the high
+    byte that of a NaN, 0x7E within one of 0x7D to 0x7F.
     """
     zero = np.zeros_like(expected["out"], np.float64)
     if inputs["format"] == "F16":
@@ -58,7 +58,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def complaint(inputs: Arguments) -> str:
     cells = inputs["cells"]
     if len(np.unique(cells)) < len(cells):
-        return "cells names a cell twice"
+        return "cells has a cell twice"
     return out_of_range("cells", cells, len(inputs["before"]))
 
 
@@ -75,7 +75,7 @@ def fit(shape: Shape, format: str | None) -> Shape:
 
 
 def _in_full(case: Case) -> Arguments:
-    """The arguments of a case whose tokens a law has made more."""
+    """The arguments of a case to which a law has added tokens."""
     return make(replace(case, shape=fit(case.shape, case.format)))
 
 

@@ -1,8 +1,8 @@
-"""Keys or values of two adjacent blocks in one cache (Liu et al., MiniCache, arXiv 2405.14366).
+"""Merge keys or values of two adjacent blocks (Liu et al., MiniCache, arXiv 2405.14366).
 
-Of each token and head the two blocks' vectors keep their own lengths and share a direction, which
-lies between theirs on the sphere. Tokens whose two directions are furthest apart are retained: both
-vectors stay as they are (formats/minicache.py has the layout).
+For each token and head the two blocks' vectors keep their magnitudes and share the direction e =
+slerp(x / |x|, y / |y|, t). Tokens with the largest angle between both are retained: both vectors
+are stored unchanged (formats/minicache.py has the layout).
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ from reference.formats.minicache import (
     GROUP,
     LENGTH_X,
     OF_X,
-    fitting,
     page_bytes,
     page_of,
+    page_size,
     retained_in,
 )
 from reference.laws.cache.minicache import MERGING_LAWS, WEIGHTS_LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 LARGEST_HALF = 65504.0
-LEAST_COSINE = 2.0**-20 - 1  # as if no two directions were further apart
+LEAST_COSINE = 2.0**-20 - 1  # cosines are clipped here, since sin W vanishes at -1
 WEIGHTS = (
     "x: format[capacity head_dim*kv_heads], y: format[capacity head_dim*kv_heads],"
     " lists: i32[sequences capacity], due: i32[sequences 2], towards: f64,"
@@ -40,15 +40,15 @@ MERGING = (
 
 
 def slerp(u: Array, v: Array, t: float) -> Array:
-    """e = [sin((1 - t) W) u + sin(t W) v] / sin W, W being the angle of two unit vectors: the
-    paper's equation of the merged state, `t` of the way from u to v [..., head_dim]."""
-    of_u, of_v = shares((u * v).sum(axis=-1), t)
+    """e = [sin((1 - t) W) u + sin(t W) v] / sin W, with the angle W between unit vectors u and v
+    [..., head_dim]: the paper's equation of the merged state."""
+    of_u, of_v = slerp_factors((u * v).sum(axis=-1), t)
     return np.asarray(of_u[..., None] * u + of_v[..., None] * v)
 
 
-def shares(cosine: Array, t: float) -> tuple[Array, Array]:
-    """sin((1 - t) W) / sin W and sin(t W) / sin W, cos W being given; 1 - t and t where W is 0.
-    Opposite directions, between which there are many ways, are taken for nearly opposite ones."""
+def slerp_factors(cosine: Array, t: float) -> tuple[Array, Array]:
+    """The factors sin((1 - t) W) / sin W and sin(t W) / sin W for cos W; 1 - t and t where W is 0.
+    Cosines are at least LEAST_COSINE, since opposite directions have no unique midpoint."""
     angle = np.arccos(np.clip(cosine, LEAST_COSINE, 1))
     sine = np.where(angle > 0, np.sin(angle), 1)
     both = ((part, np.sin(part * angle) / sine) for part in (1 - t, t))
@@ -56,20 +56,20 @@ def shares(cosine: Array, t: float) -> tuple[Array, Array]:
     return of_u, of_v
 
 
-def restored(e: Array, lengths: Array) -> Array:
-    """A block's own vectors again, or nearly: the shared directions [..., head_dim] by the lengths
-    [...] that the block's had; rounded once to float32."""
+def restore_vectors(e: Array, lengths: Array) -> Array:
+    """A block's approximate vectors: shared directions [..., head_dim] times the block's magnitudes
+    [...], rounded once to float32."""
     return np.asarray(lengths[..., None].astype(np.float64) * e, np.float32)
 
 
 def slerp_weights(
     x: Array, y: Array, lists: Array, due: Array, towards: float, before: Array, format: str
 ) -> Array:
-    """out = before, but of the places 256 first to 256 end of sequence s, for (first, end) of
-    due[s], out[s, g, :, place] has what merging wants of head g's vectors x of the lower block and
-    y of the upper, which stand in cell lists[s, place]: the cosine of their angle, what x and y are
-    multiplied by so that their sum is slerp's, t being `towards`, and their lengths. A vector
-    without length has no direction; the other's is both's.
+    """out = before, but for (first, end) of due[s] and each place in 256 first to 256 end of
+    sequence s, out[s, g, :, place] has five values for head g's vectors x (lower block) and y
+    (upper block) of cell lists[s, place]: the cosine of their angle, the factors of x and y whose
+    sum is slerp's direction at t = `towards`, and their magnitudes. If one vector is zero, the
+    other's direction is used.
 
     x, y uint8 [capacity, row_bytes], rows of kv_heads * head_dim elements in `format`
     -> float64, like before.
@@ -80,7 +80,7 @@ def slerp_weights(
         lengths = np.sqrt((u * u).sum(axis=1)), np.sqrt((v * v).sum(axis=1))
         product = lengths[0] * lengths[1]
         cosine = np.where(product > 0, (u * v).sum(axis=1) / np.where(product > 0, product, 1), 1)
-        both = shares(cosine, towards)
+        both = slerp_factors(cosine, towards)
         for i, length in enumerate(lengths):
             alone = np.where(lengths[1 - i] > 0, both[i], 1)
             out[s, g, OF_X + i, places] = np.where(
@@ -95,13 +95,13 @@ def merge_blocks(
     x: Array, y: Array, weights: Array, lists: Array, due: Array, page_lists: Array, before: Array,
     format: str,
 ) -> Array:  # fmt: skip
-    """out = before, but page page_lists[s, p] holds the tokens 256 p to 256 (p + 1) of sequence s,
-    for p from due[s, 0] to due[s, 1]: merged, and of each head as many retained as a page has room
-    for, those of the lowest cosine, the earlier of equal ones.
+    """out = before, but page page_lists[s, p] gets the tokens 256 p to 256 (p + 1) of sequence s,
+    for p from due[s, 0] to due[s, 1]: merged, except for the tokens retained for each head, as many
+    as fit into a page, of the lowest cosines, the earlier of equal ones.
 
-    x, y, lists, due as slerp_weights has them, `weights` what it gives; page_lists int32
-    [sequences, slots]; before uint8 [pages, kv_heads, page] -> uint8, like before. All is rounded
-    to float32, and a shared direction to float16 then, so that every kernel finds the same bytes.
+    x, y, lists, due are those of slerp_weights, `weights` its output; page_lists int32 [sequences,
+    slots]; before uint8 [pages, kv_heads, page] -> uint8, like before. Values are rounded to
+    float32, and a shared direction then to float16, so that every kernel writes the same bytes.
     """
     out = before.copy()
     for s, g, places in _due(before, due):
@@ -112,7 +112,7 @@ def merge_blocks(
 
 
 def _due(before: Array, due: Array) -> Any:
-    """Each head of each page that is due: its sequence, its number, and the places of its
+    """For each head of each page that is due: its sequence, its head, and the places of its
     tokens."""
     for s, (first, end) in enumerate(due):
         for p in range(first, end):
@@ -121,15 +121,15 @@ def _due(before: Array, due: Array) -> Any:
 
 
 def _head(rows: Array, g: int, before: Array, format: str) -> Array:
-    """float64 [256, head_dim]."""
+    """One head's vectors, float64 [256, head_dim]."""
     x = FORMATS[format].dequantise(rows)
     return x.reshape(len(x), before.shape[1], -1)[:, g].astype(np.float64)
 
 
 def make_weights(case: Case) -> Arguments:
-    """Some sequences have pages due, from the first or from a later one; cells that none of these
-    names hold NaN. Of the tokens some have vectors of one direction in both blocks, or of nearly
-    one, opposite ones, or none in one of them."""
+    """Some sequences have pages due, from the first or a later one; cells not listed there hold
+    NaN. Some tokens' vectors are parallel, nearly parallel, opposite, or zero in one of the
+    blocks."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
     capacity, kv_heads, head_dim = (shape[name] for name in ("capacity", "kv_heads", "head_dim"))
@@ -158,8 +158,8 @@ def make_weights(case: Case) -> Arguments:
 
 
 def make_merging(case: Case) -> Arguments:
-    """The same, with what slerp_weights has of it, rounded; in some cases many angles are alike.
-    Pages lie anywhere, and hold any bytes before."""
+    """The same, with the rounded output of slerp_weights; in some cases many angles are equal.
+    Pages are at random places and hold random bytes before."""
     given, rng, shape = make_weights(case), case.rng(), case.shape
     weights = slerp_weights(**given)
     if case.seed % 2:
@@ -168,7 +168,7 @@ def make_merging(case: Case) -> Arguments:
     pages, slots, sequences = shape["pages"], shape["slots"], shape["sequences"]
     due, page_lists = given["due"], np.zeros((sequences, slots), np.int32)
     free = rng.permutation(pages)
-    for s, (first, end) in enumerate(due):  # a page that is written is nobody else's
+    for s, (first, end) in enumerate(due):  # written pages belong to one sequence
         end = min(end, first + len(free))
         due[s] = first, end
         page_lists[s, first:end], free = free[: end - first], free[end - first :]
@@ -180,12 +180,12 @@ def make_merging(case: Case) -> Arguments:
 
 
 def bound_weights(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Of a kernel that adds up in float64, where products of float16 are exact, and rounds once.
+    """For a kernel that accumulates products of float16, exact, in float64, and rounds once.
 
-    A length is off by its sum's gamma; the cosine by three such sums, of magnitudes that are at
-    most 1. The logarithm of sin(p W) / sin W has the slope |p cot(p W) - cot W| / sin W by the
-    cosine, near W = 0 (1 - p p) / 3; beside it are the roundings of the functions themselves, of
-    arccos near pi once more by the cotangents, which LEAST_COSINE keeps below 2^10.
+    A magnitude has its sum's gamma; the cosine three such sums, whose terms add up to at most 1.
+    The logarithm of sin(p W) / sin W has the derivative |p cot(p W) - cot W| / sin W by the cosine,
+    (1 - p p) / 3 near W = 0; to this add the roundings of the functions, and near pi that of arccos
+    times the cotangents, which LEAST_COSINE keeps below 2^10.
     """
     given, kv_heads = expected["out"], expected["out"].shape[1]
     out: Array = np.zeros_like(given)
@@ -208,7 +208,7 @@ def bound_weights(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Ar
 
 
 def bound_merging(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: each rounding is defined bit for bit."""
+    """Zero: each rounding is defined exactly."""
     return {"out": np.zeros(expected["out"].shape)}
 
 
@@ -231,11 +231,11 @@ def unfit_merging(inputs: Arguments) -> str:
     head_dim, lists = inputs["x"].shape[1] // 2 // kv_heads, inputs["page_lists"]
     retained = retained_in(size, head_dim)
     if not 0 <= retained <= GROUP or size != page_bytes(head_dim, retained):
-        return f"pages of {size} bytes hold no {GROUP} tokens with heads of {head_dim}"
+        return f"a page of {size} bytes is not of {GROUP} tokens, heads of {head_dim}"
     most = min(inputs["weights"].shape[3], len(inputs["x"])) // GROUP
     written = [own[f:e] for own, (f, e) in zip(lists, inputs["due"], strict=True)]
     if len(np.unique(all_of := np.concatenate(written))) < len(all_of):
-        return "page_lists names a page twice"
+        return "page_lists has a page twice"
     return _unfit(inputs, min(most, lists.shape[1])) or out_of_range("page_lists", lists, pages)
 
 
@@ -247,18 +247,17 @@ def fit_weights(shape: Shape, format: str | None) -> Shape:
 
 
 def fit_merging(shape: Shape, format: str | None) -> Shape:
-    """The same; there is a page and a place in a list for each group of places, and a page is as
-    large as it is for some number of retained tokens: `page` itself, where it is no more than
-    256."""
+    """The same, with a page and a list entry for each group of places; `page` is rounded to the
+    bytes of a page that retains a whole number of tokens: `page` tokens, if it is at most 256."""
     own = dict(fit_weights({**shape, "places": max(GROUP, shape["places"])}, format))
     groups = own["places"] // GROUP
     own["slots"], own["pages"] = max(groups, own["slots"]), max(1, own["pages"])
-    own["page"] = fitting(own["page"], own["head_dim"])
+    own["page"] = page_size(own["page"], own["head_dim"])
     return own
 
 
 def cost_weights(shape: Shape, format: str | None) -> Cost:
-    """Of each sequence all places."""
+    """All places of each sequence."""
     elements = shape["sequences"] * shape["places"] * shape["kv_heads"] * shape["head_dim"]
     return Cost(4 * elements + 20 * elements / shape["head_dim"], 6 * elements)
 

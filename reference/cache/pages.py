@@ -1,7 +1,8 @@
-"""Pages of a KV cache, and which of them a token reads (Tang et al., Quest, arXiv 2406.10774).
+"""Query-aware page selection (Tang et al., Quest, arXiv 2406.10774): pages' key extremes m and M,
+their scores sum_i max(q_i m_i, q_i M_i), and the top pages that a token reads (policies.py).
 
-Page p of a text are the cells that its list names from p * page on. A page that a token's own cell
-does not stand in is whole. policies.py has the method.
+Page p of a sequence is `page` cells of its list from entry p * page on, and whole if it lies before
+the page of the token's own cell.
 """
 
 from collections.abc import Iterator
@@ -30,19 +31,19 @@ CHOICE = (
     " page: i64, chosen: i64, kv_heads: i64, before: i32[rows wide]"
     " -> out: i32[rows wide], chosen_spans: i32[tokens*choosers 3]"
 )
-FORMATS_OF_PAGES = ("F32", "F16")  # whose elements are numbers of their own
-LARGEST = 2.0**55  # sums over heads and channels of products of these stay below 2^127
+FORMATS_OF_PAGES = ("F32", "F16")  # formats without blocks
+LARGEST = 2.0**55  # sums of products of two over heads and channels stay below 2^127
 
 
 def page_extremes(
     k: Array, lists: Array, stale: Array, page: int, before: Array, format: str
 ) -> Array:
-    """out = before, but out[s, g, p] holds the least and the largest of each channel of head g over
-    the keys of page p of sequence s, for stale[s] = (first page, end); of equal ones the first.
+    """out = before, but out[s, g, p] has the minimum and the maximum of head g's channels over the
+    keys of page p of sequence s, for p in stale[s] = (first page, end); of equal ones the first.
 
     k uint8 [capacity, row_bytes], rows of kv_heads * head_dim elements in `format`; lists int32
-    [sequences, capacity]; before [sequences, kv_heads, pages, 2, bytes of head_dim elements]
-    -> uint8, like before.
+    [sequences, capacity]; before [sequences, kv_heads, pages, 2, bytes of head_dim elements] ->
+    uint8, like before.
     """
     out, layout = before.copy(), FORMATS[format]
     size = layout.block_bytes
@@ -59,13 +60,13 @@ def page_extremes(
 def page_scores(
     q: Array, extremes: Array, spans: Array, page: int, before: Array, format: str
 ) -> Array:
-    """out[t, c, p] = sum_i max(q_i m_i, q_i M_i) over the channels of the query heads of chooser c,
-    m and M being the extremes of page p of token t's sequence for the KV head that they read: no
-    key of the page has a larger dot product with q. Of other pages than those before the one in
-    which t's span ends, out is what was there before.
+    """out[t, c, p] = sum_i max(q_i m_i, q_i M_i) over the channels of the query heads that select
+    together (chooser c), with the extremes m, M of page p of token t's sequence for their KV head:
+    an upper bound of q . k for every key of the page. Only pages before the one in which t's span
+    ends are scored; other entries keep `before`.
 
-    q float32 [tokens, heads, head_dim]; extremes as page_extremes has them; spans int32 [tokens, 3]
-    as attention has them, from a list's first cell on; before float32 [tokens, choosers, pages]
+    q float32 [tokens, heads, head_dim]; extremes are those of page_extremes; spans int32 [tokens,
+    3] are attention's and begin at a list's first cell; before float32 [tokens, choosers, pages]
     -> float64, like before.
     """
     out = before.astype(np.float64)
@@ -77,8 +78,8 @@ def page_scores(
 def _products(
     q: Array, extremes: Array, spans: Array, page: int, choosers: int, format: str
 ) -> Iterator[tuple[int, Array, Array]]:
-    """Of each token with whole pages: its number, their scores [choosers, pages], and the sums of
-    their addends' magnitudes."""
+    """For each token with whole pages: its index, their scores [choosers, pages], and the sums of
+    their terms' magnitudes."""
     heads, head_dim = q.shape[1:]
     for t, (sequence, _, end) in enumerate(spans):
         if (last := max(0, end - 1) // page) == 0:
@@ -99,13 +100,14 @@ def _products(
 def choose_pages(
     scores: Array, lists: Array, spans: Array, page: int, chosen: int, kv_heads: int, before: Array
 ) -> tuple[Array, Array]:
-    """Lists of cells in which heads stand as rows: chosen_spans[t * choosers + c] is a part of
-    `out` that has cell * kv_heads + g for each cell of the pages that chooser c of token t reads, g
-    being its KV head.
+    """Build block tables of (cell, head) rows: chosen_spans[t * choosers + c] is the part of `out`
+    that lists cell * kv_heads + g for each cell of the pages that chooser c of token t reads, with
+    g its KV head.
 
-    It reads the page in which its span ends, up to there, and of the pages before the `chosen` - 1
-    with the highest scores, the earlier of equal ones; ascending. A token without cells has none.
-    Each row has a room of R = min(chosen * page, wide) entries, as many in a row of `out` as fit.
+    A token reads the page in which its span ends, up to its end, and the `chosen` - 1 earlier pages
+    of the highest scores, of equal ones the earlier; ascending. A token without cells has none.
+    Each list has room for R = min(chosen * page, wide) entries; a row of `out` has as many lists as
+    fit.
 
     scores float32 [tokens, choosers, pages], lists int32 [sequences, capacity], spans int32
     [tokens, 3] from a list's first cell on, before int32 [rows, wide]
@@ -129,14 +131,14 @@ def choose_pages(
 
 
 def make_extremes(case: Case) -> Arguments:
-    """Some sequences have pages to make, from the first or from a later one; cells that none of
-    these names hold NaN."""
+    """Some sequences have stale pages, from the first or a later one; cells of no stale page hold
+    NaN."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
     capacity, page, sequences = shape["capacity"], shape["page"], shape["sequences"]
     width, held = shape["kv_heads"] * shape["head_dim"], HELD[case.format]
     rows = case.finite(rng, capacity, width).clip(-held, held)
-    if case.seed % 2:  # zeros of either sign are equals
+    if case.seed % 2:  # zeros of both signs, which are equal
         rows = rows * (rng.random(rows.shape) < 0.3).astype(np.float32)
     k = FORMATS[case.format].quantise(rows)
     lists = np.array([rng.permutation(capacity) for _ in range(sequences)], np.int32)
@@ -160,7 +162,7 @@ def make_extremes(case: Case) -> Arguments:
 
 
 def make_scored(case: Case) -> Arguments:
-    """Tokens see any number of cells, the last one all; pages that nobody scores hold NaN."""
+    """Tokens see any number of cells, the last token all; pages that no token scores hold NaN."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
     layout, page, pages = FORMATS[case.format], shape["page"], shape["pages"]
@@ -196,7 +198,7 @@ def _spans(rng: np.random.Generator, shape: Shape, most: int) -> Array:
 
 
 def make_choice(case: Case) -> Arguments:
-    """Of some cases most scores are another's, too."""
+    """In some cases most scores are ties."""
     rng, shape = case.rng(), case.shape
     pages, capacity, page = shape["pages"], shape["capacity"], shape["page"]
     scores = case.array(rng, shape["tokens"], shape["choosers"], pages)
@@ -221,8 +223,8 @@ def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 
 def bound_scores(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A kernel may add up a chooser's queries first, those above zero and those below, since they
-    meet the same extremes: sums of a group's heads, then of two products for each channel."""
+    """A kernel may add up a chooser's positive and its negative queries first, since they multiply
+    the same extremes: sums over a group's heads, then two products for each channel."""
     q, before = inputs["q"], inputs["before"]
     off = np.zeros(before.shape)
     group, head_dim, own = q.shape[1] // before.shape[1], q.shape[2], inputs["format"]
@@ -236,7 +238,7 @@ def bound_scores(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Arr
 def unfit_extremes(inputs: Arguments) -> str:
     page, (first, end) = inputs["page"], inputs["stale"].T
     if page < 1:
-        return f"page is {page}: want a cell at least"
+        return f"page is {page}: want at least one cell"
     most = min(inputs["before"].shape[2], len(inputs["k"]) // page)
     return (
         out_of_range("lists", inputs["lists"], len(inputs["k"]))
@@ -247,10 +249,10 @@ def unfit_extremes(inputs: Arguments) -> str:
 
 def _unfit_spans(inputs: Arguments, sequences: int, most: int) -> str:
     if inputs["page"] < 1:
-        return f"page is {inputs['page']}: want a cell at least"
+        return f"page is {inputs['page']}: want at least one cell"
     sequence, begin, end = inputs["spans"].T
     if begin.any():
-        return "spans begin behind a list's first cell, where pages are not whole"
+        return "spans must begin at a list's first cell, so that pages are whole"
     return out_of_range("spans[:, 0]", sequence, sequences) or out_of_range(
         "spans[:, 2]", end, most + 1
     )
@@ -285,13 +287,13 @@ def fit_extremes(shape: Shape, format: str | None) -> Shape:
 
 
 def _choosers(shape: Shape) -> dict[str, int]:
-    """Choosers are a multiple of kv_heads."""
+    """Sizes with choosers rounded to a multiple of kv_heads."""
     kv_heads = max(1, shape["kv_heads"])
     return {"kv_heads": kv_heads, "choosers": -(-max(1, shape["choosers"]) // kv_heads) * kv_heads}
 
 
 def fit_scores(shape: Shape, format: str | None) -> Shape:
-    """And heads one of choosers."""
+    """Those, with heads a multiple of choosers."""
     own = _choosers(shape)
     heads = -(-max(1, shape["heads"]) // own["choosers"]) * own["choosers"]
     least = {axis: max(1, shape[axis]) for axis in ("head_dim", "sequences", "page")}
@@ -316,7 +318,7 @@ def cost_extremes(shape: Shape, format: str | None) -> Cost:
 
 
 def cost_scores(shape: Shape, format: str | None) -> Cost:
-    """The extremes of one sequence read once; each token's choosers meet them."""
+    """The extremes of one sequence are read once; each token's choosers multiply all of them."""
     pages, head_dim, tokens = shape["pages"], shape["head_dim"], shape["tokens"]
     extremes = 2 * pages * shape["kv_heads"] * head_dim * FORMATS[format or "F32"].bits / 8
     scores = tokens * shape["choosers"] * pages

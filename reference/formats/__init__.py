@@ -1,4 +1,4 @@
-"""Weight formats: how elements become bytes. `FORMATS` lists them all by their GGUF names."""
+"""Weight formats: how elements are quantised to bytes. `FORMATS` lists them by their GGUF names."""
 
 from reference.formats.blocks32 import Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from reference.formats.codebooks import IQ4_NL, IQ4_XS, MXFP4

@@ -1,4 +1,4 @@
-"""Fields of a few bits in bytes, as all block formats lay them out."""
+"""Pack and unpack fields of a few bits in bytes, in the order that all block formats share."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from reference.formats.format import Bytes, Integers
 def unpack(data: Bytes, bits: int, run: int) -> Bytes:
     """uint8 [n, bytes] -> uint8 [n, bytes * 8 / bits].
 
-    Bytes go in runs: the lowest fields of a run's bytes come first, then their second ones.
+    Bytes form runs: the lowest fields of all bytes of a run come first, then the next ones.
     """
     shifts = np.arange(0, 8, bits).astype(np.uint8)[:, None]
     n, size = data.shape
@@ -17,7 +17,7 @@ def unpack(data: Bytes, bits: int, run: int) -> Bytes:
 
 
 def pack(fields: Integers, bits: int, run: int) -> Bytes:
-    """The reverse of `unpack`; of a field only its low bits count."""
+    """The inverse of `unpack`; only the low bits of a field are stored."""
     shifts, (n, count) = np.arange(0, 8, bits).astype(np.uint8)[:, None], fields.shape
     kept = fields.astype(np.uint8) & np.uint8((1 << bits) - 1)
     runs = kept.reshape(n, count * bits // (8 * run), 8 // bits, run) << shifts

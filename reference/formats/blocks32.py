@@ -1,7 +1,7 @@
-"""Blocks of 32 elements with a float16 scale d, and perhaps a minimum m (ggml's first formats).
+"""ggml's formats Q8_0, Q4_0, Q5_0, Q4_1, Q5_1: blocks of 32 elements, x = d q or x = d q + m.
 
-Arithmetic is float32 on purpose: it defines which integer an element becomes, and files written by
-llama.cpp and the `gguf` package agree bit for bit.
+d and m are float16. Arithmetic is float32 by definition: it fixes the integers, and files written
+by llama.cpp and the `gguf` package agree bit for bit.
 """
 
 import numpy as np
@@ -16,11 +16,19 @@ from reference.formats.format import (
     scaled_at,
     to_halves,
 )
-from reference.formats.scale_search import FINER, TRIES, affine, nearest, symmetric, weighed, whole
+from reference.formats.scale_search import (
+    FINER,
+    TRIES,
+    affine,
+    importance_weights,
+    nearest,
+    symmetric,
+    to_integers,
+)
 
 
 def decode_q8_0(blocks: Bytes) -> Floats:
-    """d * q, q an int8."""
+    """d * q, with int8 q."""
     return from_halves(blocks[:, :2]) * blocks[:, 2:].view(np.int8)
 
 
@@ -33,7 +41,7 @@ def encode_q8_0(x: Floats) -> Bytes:
 
 
 def decode_q4_0(blocks: Bytes) -> Floats:
-    """d * (q - 8); byte j holds element j in its low half and j + 16 in its high one."""
+    """d * (q - 8); byte j holds element j in its low nibble and j + 16 in its high one."""
     q = unpack(blocks[:, 2:], 4, 16)
     return from_halves(blocks[:, :2]) * (q.view(np.int8) - np.int8(8))
 
@@ -44,13 +52,13 @@ def encode_q4_0(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), pack(q, 4, 16)], axis=1)
 
 
-def weigh_q4_0(x: Floats, importance: Floats) -> Bytes:
-    d, q = _weighed_extreme(x, importance, 8)
+def search_q4_0(x: Floats, importance: Floats) -> Bytes:
+    d, q = _search_extreme(x, importance, 8)
     return np.concatenate([d, pack(q, 4, 16)], axis=1)
 
 
 def decode_q5_0(blocks: Bytes) -> Floats:
-    """d * (q - 16); four bytes hold the fifth bits, then low halves as in Q4_0."""
+    """d * (q - 16); four bytes hold the fifth bits, followed by the low nibbles as in Q4_0."""
     q = unpack(blocks[:, 6:], 4, 16) | unpack(blocks[:, 2:6], 1, 1) << 4
     return from_halves(blocks[:, :2]) * (q.view(np.int8) - np.int8(16))
 
@@ -61,24 +69,24 @@ def encode_q5_0(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
-def weigh_q5_0(x: Floats, importance: Floats) -> Bytes:
-    d, q = _weighed_extreme(x, importance, 16)
+def search_q5_0(x: Floats, importance: Floats) -> Bytes:
+    d, q = _search_extreme(x, importance, 16)
     return np.concatenate([d, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
 def _from_extreme(x: Floats, half: int) -> tuple[Floats, Bytes]:
-    """The scale that takes the value of largest magnitude to -half, and integers raised by half."""
+    """The scale d = (element of largest magnitude) / -half, and the integers plus half."""
     extreme = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)
     d = extreme / np.float32(-half)
     q = np.trunc(x * inverse(d) + np.float32(half + 0.5))
     return d, q.astype(np.uint8).clip(0, 2 * half - 1)
 
 
-def _weighed_extreme(x: Floats, importance: Floats, half: int) -> tuple[Bytes, Bytes]:
-    """d as bytes, by the error that matters, and integers raised by half."""
-    becomes = whole(half)
+def _search_extreme(x: Floats, importance: Floats, half: int) -> tuple[Bytes, Bytes]:
+    """d as bytes, of the smallest weighted error, and the integers plus half."""
+    becomes = to_integers(half)
     targets = [-(half + step) for step in TRIES]
-    d = to_halves(symmetric(x, weighed(x, importance), targets, becomes)[:, None])
+    d = to_halves(symmetric(x, importance_weights(x, importance), targets, becomes)[:, None])
     return d, (becomes(x * inverse(from_halves(d))) + np.float32(half)).astype(np.uint8)
 
 
@@ -89,7 +97,7 @@ def decode_q4_1(blocks: Bytes) -> Floats:
 
 
 def offset_1(blocks: Bytes) -> Floats:
-    """m, of Q4_1 and Q5_1."""
+    """m of Q4_1 and Q5_1."""
     return np.repeat(from_halves(blocks[:, 2:4]), 32, axis=1)
 
 
@@ -99,13 +107,13 @@ def encode_q4_1(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), to_halves(m), pack(q, 4, 16)], axis=1)
 
 
-def weigh_q4_1(x: Floats, importance: Floats) -> Bytes:
-    d, m, q = _weighed_range(x, importance, 15)
+def search_q4_1(x: Floats, importance: Floats) -> Bytes:
+    d, m, q = _search_range(x, importance, 15)
     return np.concatenate([d, m, pack(q, 4, 16)], axis=1)
 
 
 def decode_q5_1(blocks: Bytes) -> Floats:
-    """d * q + m, the fifth bits in four bytes before the low halves."""
+    """d * q + m, with the fifth bits in four bytes before the low nibbles."""
     q = unpack(blocks[:, 8:], 4, 16) | unpack(blocks[:, 4:8], 1, 1) << 4
     return from_halves(blocks[:, :2]) * q.astype(np.float32) + offset_1(blocks)
 
@@ -117,35 +125,35 @@ def encode_q5_1(x: Floats) -> Bytes:
     return np.concatenate([*halves, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
-def weigh_q5_1(x: Floats, importance: Floats) -> Bytes:
-    d, m, q = _weighed_range(x, importance, 31)
+def search_q5_1(x: Floats, importance: Floats) -> Bytes:
+    d, m, q = _search_range(x, importance, 31)
     return np.concatenate([d, m, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
 def _from_range(x: Floats, top: int) -> tuple[Floats, Floats, Bytes]:
-    """The scale and minimum that take a block's range to 0 .. top, and its integers."""
-    zero = np.float32(0)  # by adding it, of two zeros the positive one
+    """The scale and minimum that map a block's range to 0 .. top, and the integers."""
+    zero = np.float32(0)  # adding it turns -0 into +0
     m = x.min(axis=1, keepdims=True) + zero
     d = (x.max(axis=1, keepdims=True) - m) / np.float32(top) + zero
     q = np.trunc((x - m) * inverse(d) + np.float32(0.5))
     return d, m, q.astype(np.uint8).clip(0, top)
 
 
-def _weighed_range(x: Floats, importance: Floats, top: int) -> tuple[Bytes, Bytes, Bytes]:
-    """d and m as bytes, by the error that matters, and the integers."""
-    scale, minimum = affine(x, weighed(x, importance), top, FINER, 2)
+def _search_range(x: Floats, importance: Floats, top: int) -> tuple[Bytes, Bytes, Bytes]:
+    """d and m as bytes, of the smallest weighted error, and the integers."""
+    scale, minimum = affine(x, importance_weights(x, importance), top, FINER, 2)
     d, m = to_halves(scale[:, None]), to_halves(np.float32(0) - minimum[:, None])
     q = nearest((x - from_halves(m)) * inverse(from_halves(d)), 0, top)
     return d, m, q.astype(np.uint8)
 
 
 D, D_AND_M = scaled_at(0), scaled_at(0, 2)
-Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0, weigh_q4_0, scaled=D)
+Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0, search_q4_0, scaled=D)
 Q4_1 = Format(
-    "Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, weigh_q4_1, offset=offset_1, scaled=D_AND_M
+    "Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, search_q4_1, offset=offset_1, scaled=D_AND_M
 )
-Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0, weigh_q5_0, scaled=D)
+Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0, search_q5_0, scaled=D)
 Q5_1 = Format(
-    "Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, weigh_q5_1, offset=offset_1, scaled=D_AND_M
+    "Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, search_q5_1, offset=offset_1, scaled=D_AND_M
 )
 Q8_0 = Format("Q8_0", 8, 32, 34, decode_q8_0, encode_q8_0, scaled=D)

@@ -18,7 +18,7 @@ def decode_f16(blocks: Bytes) -> Floats:
 
 
 def encode_f16(x: Floats) -> Bytes:
-    """Round to nearest even; beyond 65504 is infinity, as IEEE 754 says."""
+    """Round to nearest even; magnitudes beyond 65504 round to infinity (IEEE 754)."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).view(np.uint8)
 
@@ -28,7 +28,7 @@ def decode_bf16(blocks: Bytes) -> Floats:
 
 
 def encode_bf16(x: Floats) -> Bytes:
-    """The upper half of a float32, rounded to nearest even; a NaN stays a (quiet) NaN."""
+    """The upper half of a float32, rounded to nearest even; NaN becomes a quiet NaN."""
     bits = x.view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     quiet = (bits >> 16) | 64

@@ -1,4 +1,4 @@
-"""What a weight format is: blocks of a fixed number of elements in a fixed number of bytes."""
+"""The type of a weight format: blocks of a fixed number of elements in a fixed number of bytes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,22 +9,21 @@ import numpy as np
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Integers = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-LARGEST_HALF = 65504.0  # that float16 holds
-FITTED = 2**14  # elements of drawn rows: to quantise more would take long
-NO_INVERSE = np.float32(2.0**-128)  # the largest number whose inverse float32 does not hold
+LARGEST_HALF = 65504.0  # the largest finite float16
+FITTED = 2**14  # elements of random rows that are quantised, which is slow
+NO_INVERSE = np.float32(2.0**-128)  # the largest number whose inverse overflows float32
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """One GGUF weight format.
 
-    `gguf_type` is its number in a GGUF file. `decode` turns uint8 [blocks, block_bytes] into
-    float32 [blocks, block], `encode` the reverse; both are exact definitions, bit for bit. Where
-    scales are fitted, `encode_weighted` also takes how much each element matters, and looks for
-    those that are best for it. `part` elements of a block share a scale; where they have an offset,
-    too, `offset` gives it as `decode` gives the elements. A format that is only read has no
-    `encode`. `scaled` gives blocks other float16 scales, float32 [blocks, 2]: d and, where there is
-    one, the minimum's.
+    `gguf_type` is its type id in a GGUF file. `decode` maps uint8 [blocks, block_bytes] to float32
+    [blocks, block], `encode` is the reverse; both are defined bit for bit. Where scales are
+    searched, `encode_weighted` also takes the importance of each element and minimises the weighted
+    error. `part` elements of a block share a scale; if they also have an offset, `offset` decodes
+    it like `decode`. A read-only format has no `encode`. `scaled` replaces the float16 scales of
+    blocks by float32 [blocks, 2]: d and, if there is one, the minimum's.
     """
 
     name: str
@@ -52,22 +51,22 @@ class Format:
         """uint8 [..., row_bytes] -> float32 [..., elements]."""
         blocks = np.ascontiguousarray(data).reshape(-1, self.block_bytes)
         elements = data.shape[-1] // self.block_bytes * self.block
-        with np.errstate(invalid="ignore", over="ignore"):  # a file may hold an infinite scale
+        with np.errstate(invalid="ignore", over="ignore"):  # files may hold infinite scales
             return self.decode(blocks).reshape(*data.shape[:-1], elements)
 
     def quantise(self, x: Floats) -> Bytes:
         """float32 [..., elements] -> uint8 [..., row_bytes]."""
         row_bytes = self.row_bytes(x.shape[-1])
         if self.encode is None:
-            raise ValueError(f"{self.name} cannot be quantised to: its files are only read")
+            raise ValueError(f"{self.name} cannot be quantised to: it is read-only")
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block)
         with np.errstate(over="ignore", invalid="ignore"):  # such tries of a scale lose
             return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)
 
     def quantise_weighted(self, x: Floats, importance: Floats) -> Bytes:
-        """As `quantise`, importance float32 [elements] being that of each column."""
+        """As `quantise`, with importance float32 [elements], one for each column."""
         if self.encode_weighted is None:
-            raise ValueError(f"{self.name} has nothing that an importance could decide")
+            raise ValueError(f"{self.name} has no scales that importance could change")
         row_bytes = self.row_bytes(x.shape[-1])
         matters = np.broadcast_to(importance, x.shape)
         blocks, weights = (
@@ -76,9 +75,9 @@ class Format:
         with np.errstate(over="ignore", invalid="ignore"):  # such tries of a scale lose
             return self.encode_weighted(blocks, weights).reshape(*x.shape[:-1], row_bytes)
 
-    def like(self, x: Floats, rng: np.random.Generator) -> Bytes:
-        """Some rows as large as x, float32 [..., elements] -> uint8 [..., row_bytes]: x quantised
-        or, in a format that is only read, any blocks whose largest magnitudes are those of x."""
+    def random_like(self, x: Floats, rng: np.random.Generator) -> Bytes:
+        """Rows of the magnitude of x, float32 [..., elements] -> uint8 [..., row_bytes]: x
+        quantised or, in a read-only format, random blocks with the same largest magnitudes as x."""
         if self.encode is not None:
             return self.quantise(x)
         drawn = self._any(x.size // self.block, rng)
@@ -86,12 +85,12 @@ class Format:
         d = np.divide(self._largest(x), unit)
         return self._with(drawn, d).reshape(*x.shape[:-1], self.row_bytes(x.shape[-1]))
 
-    def drawn(self, x: Floats, rng: np.random.Generator) -> Bytes:
-        """Rows as a file may hold them, float32 [rows, elements] -> uint8 [rows, row_bytes].
+    def random_rows(self, x: Floats, rng: np.random.Generator) -> Bytes:
+        """Random rows as files may hold them, float32 [rows, elements] -> uint8 [rows, row_bytes].
 
-        Each is x quantised (some of the first), any blocks as large as x, or any blocks whose
-        scales have about one power of two, some of them none: from float16's least subnormal number
-        to its largest. All scales are finite, and of either sign where blocks are any.
+        Each is x quantised (only among the first), random blocks as large as x, or random blocks
+        whose scales are near one power of two, from float16's smallest subnormal to its largest
+        number, some of them 0. All scales are finite, and those of random blocks have either sign.
         """
         if self.scaled is None:
             return self.quantise(x)
@@ -109,10 +108,10 @@ class Format:
             found[own] = self.quantise(x[own].clip(-LARGEST_HALF, LARGEST_HALF))
         return found
 
-    def spoilt(self, data: Bytes, scale: float, rng: np.random.Generator) -> Bytes:
-        """Rows of which every fourth or so has a block with this scale, infinity or NaN, by turns d
-        and the minimum's: an element where blocks have one alone. MXFP4 has no such scales, and
-        its rows stay as they are."""
+    def with_scale(self, data: Bytes, scale: float, rng: np.random.Generator) -> Bytes:
+        """Rows of which about one in four gets a block with this scale, infinity or NaN,
+        alternately as d and as the minimum's; an element in formats of one element a block. MXFP4
+        has no such scales, so its rows are unchanged."""
         if self.scaled is None and self.block > 1:
             return data
         blocks = data.copy().reshape(len(data), -1, self.block_bytes)
@@ -126,11 +125,11 @@ class Format:
         return blocks.reshape(data.shape)
 
     def _any(self, count: int, rng: np.random.Generator) -> Bytes:
-        """So many blocks of any bytes."""
+        """Blocks of random bytes."""
         return rng.integers(0, 256, (count, self.block_bytes), np.uint8)
 
     def _with(self, blocks: Bytes, scales: Floats) -> Bytes:
-        """The blocks with these scales, [blocks, 2] or what becomes that, or float16's largest."""
+        """The blocks with these scales, broadcast to [blocks, 2] and clipped to float16."""
         assert self.scaled is not None
         held = np.clip(scales, -LARGEST_HALF, LARGEST_HALF).astype(np.float32)
         return self.scaled(blocks, np.broadcast_to(held, (len(blocks), 2)))
@@ -147,13 +146,13 @@ def from_halves(data: Bytes) -> Floats:
 
 
 def to_halves(x: Floats) -> Bytes:
-    """float32 [n, k] -> uint8 [n, 2k] of float16, nearest even; too large becomes infinity."""
+    """float32 [n, k] -> uint8 [n, 2k] of float16, nearest even; overflow becomes infinity."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).view(np.uint8)
 
 
 def scaled_at(*places: int) -> Callable[[Bytes, Floats], Bytes]:
-    """`Format.scaled` where d, and the minimum's scale if there is one, begin at these bytes."""
+    """A `Format.scaled` for d and, if there is one, the minimum's scale at these byte offsets."""
 
     def scaled(blocks: Bytes, scales: Floats) -> Bytes:
         found = blocks.copy()
@@ -165,13 +164,13 @@ def scaled_at(*places: int) -> Callable[[Bytes, Floats], Bytes]:
 
 
 def by_parts(values: Integers, per_part: Floats) -> Floats:
-    """Integers [n, elements] times what each part of a block has, [n, parts]."""
+    """Integers [n, elements] times the factors of their parts, [n, parts]."""
     (n, elements), parts = values.shape, per_part.shape[1]
     in_parts = values.reshape(n, parts, elements // parts).astype(np.float32)
     return np.asarray((per_part[..., None] * in_parts).reshape(n, elements))
 
 
 def inverse(d: Floats) -> Floats:
-    """1 / d, and 0 where float32 does not hold that: for 0 and up to 2^-128."""
+    """1 / d, or 0 if that overflows float32: for d up to 2^-128."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.where(np.abs(d) > NO_INVERSE, np.float32(1) / d, np.float32(0))

@@ -1,10 +1,10 @@
-"""IQ1 to IQ3: superblocks of 256 elements, groups of which are points of a grid.
+"""IQ1 to IQ3: superblocks of 256 elements, in which an index names a group of values in a grid.
 
-A part's scale is d times an odd integer; d is float16. An element is that times some eighths, all
-exact in float32. In IQ2 and IQ3 an index names magnitudes, whose signs are stored beside; in IQ1
-it names values of -1, 0 and 1, which all move by an eighth up or down.
+x = d s g / 8 with a float16 d, an odd integer scale s for each part, and grid values g, exact in
+float32. In IQ2 and IQ3 an index names magnitudes, whose signs are stored separately; in IQ1 it
+names values of -1, 0 and 1, all of which are shifted by an eighth up or down.
 
-Files in these formats come from elsewhere: only an importance matrix makes them worth having.
+These formats are read-only: quantising to them requires an importance matrix.
 """
 
 import numpy as np
@@ -23,8 +23,8 @@ from reference.formats.format import (
 )
 
 EIGHTH = np.float32(1 / 8)
-QUARTERS = np.array([0, 4, 8, 12], np.uint16)  # where those of IQ1_M's d stand in it
-# Seven signs, and an eighth which makes the number of negative ones even.
+QUARTERS = np.array([0, 4, 8, 12], np.uint16)  # bit offsets of the four nibbles of IQ1_M's d
+# Seven signs, and an eighth that makes the number of negative ones even.
 EVEN_SIGNS = np.array([i | i.bit_count() % 2 << 7 for i in range(128)], np.uint8)
 
 
@@ -95,14 +95,14 @@ def decode_iq3_s(blocks: Bytes) -> Floats:
 
 
 def _moved(index: Integers, down: Integers) -> Integers:
-    """IQ1's values of 32 groups, an eighth more or, where `down`, less: int8 [n, 256]."""
+    """IQ1's values of 32 groups, plus or, where `down`, minus an eighth: int8 [n, 256]."""
     step = np.where(down, np.int8(-1), np.int8(1))
     return (grids.IQ1[index] + step[..., None]).reshape(len(index), 256)
 
 
 def decode_iq1_s(blocks: Bytes) -> Floats:
     """32 indices of 11 bits; for each of 8 parts a word with their upper bits, a scale of 3 bits
-    and whether its values move down."""
+    and the sign of the shift."""
     words = _words(blocks[:, 34:], np.uint16)
     index = blocks[:, 2:34] | _four(words, 3).reshape(len(blocks), 32) << 8
     scale = _odd(words >> 12 & 7)
@@ -111,8 +111,8 @@ def decode_iq1_s(blocks: Bytes) -> Floats:
 
 
 def decode_iq1_m(blocks: Bytes) -> Floats:
-    """32 indices of 11 bits, whose upper bits share a nibble with whether the group moves down;
-    four words of four scales of 3 bits and a quarter of d."""
+    """32 indices of 11 bits, whose upper bits share a nibble with the sign of the group's shift;
+    four words of four scales of 3 bits and a nibble of d."""
     nibbles = unpack(blocks[:, 32:48], 4, 1)
     q = _moved(blocks[:, :32] | (nibbles & np.uint8(7)).astype(np.uint16) << 8, nibbles >> 3)
     words = _words(blocks[:, 48:], np.uint16)

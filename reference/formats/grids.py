@@ -1,8 +1,8 @@
-"""The grids of IQ1 to IQ3: groups of eight or four values, in eighths, that an index may name.
+"""The grids of IQ1 to IQ3: the groups of eight or four values, in eighths, that an index can name.
 
-A group of values of a small set is a number whose digits they are, the first the lowest. A grid is
-a choice of such groups in ascending order, so a bit for each possible group says it all; those bits
-are here, compressed. Which groups they are is ggml's choice.
+A group is a number whose digits, the lowest first, select values from a small set. A grid is a set
+of groups in ascending order (ggml's choice), stored as a compressed bitmap over all possible
+groups.
 """
 
 import zlib
@@ -14,7 +14,7 @@ from reference.formats.format import Integers
 
 
 def _grid(values: tuple[int, ...], size: int, bits: str) -> Integers:
-    """int8 [groups, size]."""
+    """Decompress a grid: int8 [groups, size]."""
     packed = np.frombuffer(zlib.decompress(b85decode(bits)), np.uint8)
     number = np.flatnonzero(np.unpackbits(packed, bitorder="little"))[:, None]
     digits = number // len(values) ** np.arange(size) % len(values)

@@ -1,12 +1,12 @@
 """MiniCache's pages: 256 tokens' keys or values of a head in two blocks (arXiv 2405.14366).
 
-Merged tokens have one row for both blocks, the direction that they share, and a length in each;
-retained ones have a row of each block. A head's page, uint8 [page]:
+Merged tokens have one row, the direction that both blocks share, and a magnitude for each block;
+retained tokens have a row for each block. A head's page, uint8 [page]:
 
-- rows of float16 [head_dim]: first those of merged tokens, then of retained ones their lower
-  block's, then their upper block's, each in the order of the text;
-- lengths by token, float32: of the lower block, then of the upper; 1 for retained tokens;
-- a byte for each token, the number of its row; for retained ones that is the lower block's.
+- rows of float16 [head_dim]: merged tokens, then retained tokens of the lower block, then of the
+  upper block, each in token order;
+- magnitudes by token, float32: of the lower block, then of the upper; 1 for retained tokens;
+- one byte for each token, the index of its row; of a retained token, the lower block's.
 """
 
 from typing import Any
@@ -16,30 +16,30 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 GROUP = 256  # tokens of a page
-PLAIN = 9 * GROUP  # bytes of a head's page that are no rows
-COSINE, OF_X, OF_Y, LENGTH_X, LENGTH_Y = range(5)  # what slerp_weights has of a token
+PLAIN = 9 * GROUP  # bytes of a head's page besides its rows
+COSINE, OF_X, OF_Y, LENGTH_X, LENGTH_Y = range(5)  # rows of slerp_weights' output
 
 
 def page_bytes(head_dim: int, retained: int) -> int:
-    """Of a head's page that retains so many tokens."""
+    """Bytes of a head's page that retains this many tokens."""
     return 2 * head_dim * (GROUP + retained) + PLAIN
 
 
 def retained_in(size: int, head_dim: int) -> int:
-    """How many tokens a page of so many bytes retains."""
+    """The number of tokens that a page of `size` bytes retains."""
     return (size - PLAIN) // (2 * head_dim) - GROUP
 
 
-def fitting(page: int, head_dim: int) -> int:
-    """The bytes of a page, of no more than these; or where they are 256 at most, of one that
-    retains so many tokens."""
+def page_size(page: int, head_dim: int) -> int:
+    """The largest page size of at most `page` bytes; if page <= 256, the size that retains `page`
+    tokens."""
     retained = page if page <= GROUP else retained_in(page, head_dim)
     return page_bytes(head_dim, min(GROUP, max(0, retained)))
 
 
 def page_of(x: Array, y: Array, own: Array, size: int) -> Array:
-    """A head's page, uint8 [size], of its vectors in two blocks, float16 numbers [256, head_dim],
-    and of what slerp_weights has of them, float32 [5, 256]."""
+    """Encode a head's page, uint8 [size], from its vectors in two blocks, float16 [256, head_dim],
+    and their slerp_weights, float32 [5, 256]."""
     x, y = x.astype(np.float32), y.astype(np.float32)
     retained = np.sort(np.argsort(own[COSINE], kind="stable")[: retained_in(size, x.shape[1])])
     merged = np.setdiff1d(np.arange(GROUP), retained)
@@ -52,9 +52,9 @@ def page_of(x: Array, y: Array, own: Array, size: int) -> Array:
 
 
 def rows_of_pages(pages: Array, head_dim: int, upper: int) -> tuple[Array, Array]:
-    """Of pages uint8 [pages, kv_heads, page] what the lower block, or the `upper`, has: rows
-    float32 [pages, kv_heads, 256, head_dim], and the lengths [pages, kv_heads, 256] by which they
-    are to be multiplied."""
+    """Decode pages uint8 [pages, kv_heads, page] for the lower block, or the `upper` one: rows
+    float32 [pages, kv_heads, 256, head_dim], and the magnitudes [pages, kv_heads, 256] to multiply
+    them by."""
     dims, retained = pages.shape[:2], retained_in(pages.shape[2], head_dim)
     count = GROUP + retained
     rows, lengths, numbers = np.split(

@@ -1,8 +1,8 @@
-"""Scales that make a block's weighted error small, by trying some and fitting each once more.
+"""Search scales of the least weighted error: try candidates, refit each by least squares.
 
-What elements become is a function of elements over the scale: `whole` numbers of some range, or
-values of a table. Sums are float32 chains over a block's elements in order, so that every
-implementation finds the same integers.
+`becomes` maps elements / scale to quantised values: integers of a range, or values of a table. Sums
+are sequential in float32 over a block's elements, so that every implementation finds the same
+integers.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,15 +13,15 @@ import numpy as np
 from reference.formats.format import Bytes, Floats, from_halves, inverse, to_halves
 
 ZERO = np.float32(0)
-STEPS = (0, -1, 1)  # neighbours of an integer scale, itself first
+STEPS = (0, -1, 1)  # offsets tried for an integer scale
 TRIES = [0.1 * step for step in range(-9, 10)]
-FINER = [0.05 * step for step in range(-18, 19)]  # where no other search follows
+FINER = [0.05 * step for step in range(-18, 19)]  # for scales that are not searched again
 
 Becomes = Callable[[Floats], Floats]
 
 
-def chain(terms: Floats) -> Floats:
-    """The sum over the last axis, element after element."""
+def chain_sum(terms: Floats) -> Floats:
+    """The sequential sum over the last axis."""
     total = terms[..., 0].copy()
     for j in range(1, terms.shape[-1]):
         total += terms[..., j]
@@ -29,17 +29,17 @@ def chain(terms: Floats) -> Floats:
 
 
 def nearest(x: Floats, low: int, high: int) -> Floats:
-    """Rounded to even, within [low, high]; float32."""
+    """Round to nearest even and clip to [low, high]; float32."""
     return np.rint(x).clip(np.float32(low), np.float32(high))
 
 
-def whole(half: int) -> Becomes:
-    """Integers in [-half, half)."""
+def to_integers(half: int) -> Becomes:
+    """A `becomes` that rounds to integers in [-half, half)."""
     return lambda scaled: nearest(scaled, -half, half - 1)
 
 
 def quotient(a: Floats | np.float32, b: Floats) -> Floats:
-    """a / b, and 0 where b is 0."""
+    """a / b, or 0 where b is 0."""
     return np.where(b == 0, ZERO, a / np.where(b == 0, np.float32(1), b))
 
 
@@ -49,38 +49,38 @@ def extreme(x: Floats) -> Floats:
 
 
 def mean_square(x: Floats) -> Floats:
-    """[..., k] -> [..., 1]."""
-    return np.asarray(chain(x * x) / np.float32(x.shape[-1]))[..., None]
+    """Mean square over the last axis: [..., k] -> [..., 1]."""
+    return np.asarray(chain_sum(x * x) / np.float32(x.shape[-1]))[..., None]
 
 
-def weighed(x: Floats, importance: Floats) -> Floats:
-    """Weights of elements whose columns matter: by size too, since a large one's error is more
-    often that of its scale (as llama.cpp weighs them)."""
+def importance_weights(x: Floats, importance: Floats) -> Floats:
+    """Weights from importance and magnitude (llama.cpp's: importance * sqrt(mean square + x^2)):
+    the error of a large element more often comes from the scale."""
     return np.asarray(importance * np.sqrt(mean_square(x) + x * x))
 
 
-def squares(x: Floats, importance: Floats | None) -> Floats:
+def symmetric_weights(x: Floats, importance: Floats | None) -> Floats:
     """Weights for `symmetric` fits."""
-    return x * x if importance is None else weighed(x, importance)
+    return x * x if importance is None else importance_weights(x, importance)
 
 
-def sizes(x: Floats, power: int, importance: Floats | None) -> Floats:
+def affine_weights(x: Floats, power: int, importance: Floats | None) -> Floats:
     """Weights for `affine` fits; flatter where errors are squared."""
     if importance is not None:
-        return weighed(x, importance)
+        return importance_weights(x, importance)
     return np.abs(x) + np.sqrt(mean_square(x)) if power == 2 else np.abs(x)
 
 
 def symmetric(x: Floats, weights: Floats, targets: Sequence[float], becomes: Becomes) -> Floats:
-    """The scale by which what elements become comes nearest to them. [..., k] -> [...].
+    """The scale of the least weighted error for x ~ scale * q. [..., k] -> [...].
 
-    For a choice q the best scale is sum wqx / sum wq^2, and what it explains of the squares is
-    (sum wqx)^2 / sum wq^2. Each try takes the extreme element to a target; 0 if none explains.
+    For integers q the best scale is sum wqx / sum wq^2, which reduces the weighted squares by (sum
+    wqx)^2 / sum wq^2. Each try maps the extreme element to a target; 0 if none reduces them.
     """
     rates = quotient(np.array(targets, np.float32), extreme(x)[..., None])
     each, weight = x[..., None, :], weights[..., None, :]
     q = becomes(each * rates[..., None])
-    along, square = chain(weight * q * each), chain(weight * q * q)
+    along, square = chain_sum(weight * q * each), chain_sum(weight * q * q)
     explained, scales = quotient(along * along, square), quotient(along, square)
     first = explained.argmax(axis=-1)[..., None]
     best, scale = (np.take_along_axis(v, first, axis=-1)[..., 0] for v in (explained, scales))
@@ -90,8 +90,8 @@ def symmetric(x: Floats, weights: Floats, targets: Sequence[float], becomes: Bec
 def symmetric_parts(
     x: Floats, weights: Floats, most: int, targets: Sequence[float], becomes: Becomes
 ) -> tuple[Bytes, Floats]:
-    """Of blocks in parts, [n, parts, k]: d as bytes [n, 2], and scales [n, parts], integers in
-    [-most, most), of which the neighbours are tried too."""
+    """For blocks in parts, [n, parts, k]: d as bytes [n, 2], and integer scales [n, parts] in
+    [-most, most), each chosen among its neighbours."""
     scale = symmetric(x, weights, targets, becomes)
     halves = to_halves(extreme(scale)[:, None] / np.float32(-most))
     d = from_halves(halves)
@@ -101,7 +101,7 @@ def symmetric_parts(
         trial = (first + np.float32(step)).clip(-most, most - 1)
         size = (d * trial)[..., None]
         off = size * becomes(x * inverse(size)) - x
-        error = chain(weights * off * off)
+        error = chain_sum(weights * off * off)
         better = error < best
         best, scales = np.where(better, error, best), np.where(better, trial, scales)
     return halves, scales
@@ -110,27 +110,28 @@ def symmetric_parts(
 def affine(
     x: Floats, weights: Floats, top: int, tries: Sequence[float], power: int
 ) -> tuple[Floats, Floats]:
-    """The scale and the minimum by which scale * q - minimum, q in 0 .. top, come nearest to x, in
-    the sum of weights times |error|^power. [..., k] -> [...] twice, neither negative.
+    """The scale and minimum for which scale * q - minimum, q in 0 .. top, has the least sum of
+    weights times |error|^power. [..., k] -> [...] twice, neither negative.
 
-    The first try takes the range to `top`, each further one that from the best minimum so far to
-    `top` + try steps; for its integers, least squares give the pair.
+    The first try maps the range to `top`, each later one the range from the best minimum so far to
+    `top` + try steps; least squares fit the pair to the integers.
     """
     low, high = np.minimum(x.min(axis=-1), ZERO), x.max(axis=-1)
-    total, first = chain(weights), chain(weights * x)
+    total, first = chain_sum(weights), chain_sum(weights * x)
 
     def integers(rate: Floats, lowest: Floats) -> Floats:
         return nearest((x - lowest[..., None]) * rate[..., None], 0, top)
 
     def error(scale: Floats, lowest: Floats, q: Floats) -> Floats:
         off = np.abs(scale[..., None] * q + lowest[..., None] - x)
-        return chain(weights * (off * off if power == 2 else off))
+        return chain_sum(weights * (off * off if power == 2 else off))
 
     scale, lowest = (high - low) / np.float32(top), low
     best = error(scale, lowest, integers(inverse(scale), lowest))
     for step in tries:
         q = integers(quotient(np.float32(top + step), high - lowest), lowest)
-        one, two, along = chain(weights * q), chain(weights * q * q), chain(weights * q * x)
+        one, along = chain_sum(weights * q), chain_sum(weights * q * x)
+        two = chain_sum(weights * q * q)
         spread = total * two - one * one
         fitted = quotient(total * along - first * one, spread)
         shift = quotient(two * first - one * along, spread)
@@ -140,14 +141,14 @@ def affine(
         better = (spread > 0) & (fitted > 0) & (found < best)
         best = np.where(better, found, best)
         scale, lowest = np.where(better, fitted, scale), np.where(better, shift, lowest)
-    return scale + ZERO, ZERO - lowest  # of two zeros the positive one
+    return scale + ZERO, ZERO - lowest  # +0 instead of -0
 
 
 def affine_parts(
     x: Floats, weights: Floats, top: int, most: int, tries: Sequence[float], power: int
 ) -> tuple[Bytes, Bytes, Floats, Floats]:
-    """Of blocks in parts, [n, parts, k]: d and dmin as bytes [n, 2], scales and minima [n, parts],
-    integers in 0 .. most, of which the neighbours are tried too."""
+    """For blocks in parts, [n, parts, k]: d and dmin as bytes [n, 2], integer scales and minima [n,
+    parts] in 0 .. most, each chosen among its neighbours."""
     scale, minimum = affine(x, weights, top, tries, power)
     d, dmin = (to_halves(v.max(axis=1, keepdims=True) / np.float32(most)) for v in (scale, minimum))
     step_of, low_of = from_halves(d), from_halves(dmin)
@@ -161,7 +162,7 @@ def affine_parts(
         )
         size, low = (step_of * trial)[..., None], (low_of * other)[..., None]
         off = np.abs(size * nearest((x + low) * inverse(size), 0, top) - low - x)
-        error = chain(weights * (off * off if power == 2 else off))
+        error = chain_sum(weights * (off * off if power == 2 else off))
         better = error < best
         best = np.where(better, error, best)
         scales, minima = np.where(better, trial, scales), np.where(better, other, minima)

@@ -1,8 +1,8 @@
-"""Q2_K to Q6_K: superblocks of 256 elements, whose parts of 16 or 32 have small integer scales.
+"""Q2_K to Q6_K: superblocks of 256 elements, x = d s q - dmin m, whose parts of 16 or 32 elements
+have small integer scales s and, in some, minima m; d and dmin are float16.
 
-A part's scale is d times an integer, its minimum dmin times another; d and dmin are float16. What
-element becomes which integer is our own choice: the weighted error is smallest among the scales
-that scale_search.py tries and, once scales are integers, among their neighbours.
+The encoder is our own: it minimises the weighted error over the scales that scale_search.py tries
+and, once scales are integers, over their neighbours.
 """
 
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ from reference.formats.format import (
 from reference.formats.scale_search import (
     TRIES,
     affine_parts,
+    affine_weights,
     nearest,
-    sizes,
-    squares,
     symmetric_parts,
-    whole,
+    symmetric_weights,
+    to_integers,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Symmetric:
-    """How a format without minima is fitted: parts of a superblock, integers in [-half, half) and
-    their scales in [-most, most)."""
+    """Search parameters of a format without minima: parts of a superblock, integers q in [-half,
+    half) and scales in [-most, most)."""
 
     parts: int
     half: int
@@ -48,8 +48,8 @@ def _symmetric(x: Floats, importance: Floats | None, fit: Symmetric) -> tuple[By
     """d as bytes, scales int8 [n, parts] in [-most, most), q int8 [n, 256] in [-half, half)."""
     x, importance = _in_parts(x, fit.parts), _in_parts(importance, fit.parts)
     targets = [-(fit.half + step) for step in TRIES]
-    becomes = whole(fit.half)
-    d, scales = symmetric_parts(x, squares(x, importance), fit.most, targets, becomes)
+    becomes = to_integers(fit.half)
+    d, scales = symmetric_parts(x, symmetric_weights(x, importance), fit.most, targets, becomes)
     q = becomes(x * inverse((from_halves(d) * scales)[..., None]))
     return d, scales.astype(np.int8).view(np.uint8), q.reshape(len(x), 256).astype(np.int8)
 
@@ -67,8 +67,8 @@ def _in_parts(x: Floats | None, parts: int) -> Floats | None:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """How a format with minima is fitted: parts of a superblock, the largest q, the largest integer
-    scale or minimum, tries, and the power of the error (with 2, weights are flatter)."""
+    """Search parameters of a format with minima: parts of a superblock, the largest q, the largest
+    integer scale or minimum, tries, and the power of the error (2 has flatter weights)."""
 
     parts: int
     top: int
@@ -90,7 +90,7 @@ def _affine(
     """d and dmin as bytes, scales and minima uint8 [n, parts], q uint8 [n, 256]."""
     x, importance = _in_parts(x, fit.parts), _in_parts(importance, fit.parts)
     power = fit.power if importance is None else 2
-    weights = sizes(x, power, importance)
+    weights = affine_weights(x, power, importance)
     d, dmin, scales, minima = affine_parts(x, weights, fit.top, fit.most, fit.tries, power)
     size, low = ((from_halves(h) * v)[..., None] for h, v in ((d, scales), (dmin, minima)))
     q = nearest((x + low) * inverse(size), 0, fit.top).reshape(len(x), 256)
@@ -98,7 +98,7 @@ def _affine(
 
 
 def decode_q2_k(blocks: Bytes) -> Floats:
-    """16 parts: scales and minima of 4 bits (a byte each pair), q of 2 bits, d, dmin."""
+    """16 parts: scales and minima of 4 bits (a byte for each pair), q of 2 bits, d, dmin."""
     scale = from_halves(blocks[:, 80:82]) * (blocks[:, :16] & 15)
     return by_parts(unpack(blocks[:, 16:80], 2, 32), scale) + offset_q2_k(blocks)
 
@@ -113,8 +113,8 @@ def encode_q2_k(x: Floats, importance: Floats | None = None) -> Bytes:
 
 
 def decode_q3_k(blocks: Bytes) -> Floats:
-    """16 parts: a bit that is set where q is not negative, two low bits of q, scales of 6 bits
-    raised by 32 (low halves in 8 bytes, then 2 bits each in 4), d."""
+    """16 parts: a bit that is set where q >= 0, two low bits of q, scales of 6 bits plus 32 (low
+    nibbles in 8 bytes, then 2 bits each in 4), d."""
     q = (unpack(blocks[:, 32:96], 2, 32) | unpack(blocks[:, :32], 1, 32) << 2).view(np.int8)
     scales = (unpack(blocks[:, 96:104], 4, 8) | unpack(blocks[:, 104:108], 2, 4) << 4).view(np.int8)
     d = from_halves(blocks[:, 108:])
@@ -129,9 +129,9 @@ def encode_q3_k(x: Floats, importance: Floats | None = None) -> Bytes:
 
 
 def _six_bits(data: Bytes) -> tuple[Bytes, Bytes]:
-    """Twelve bytes to 8 scales and 8 minima of 6 bits: the first four of each lie in the low bits
-    of the first eight bytes, the others are halves in the last four, their upper bits above the
-    first ones."""
+    """Twelve bytes to 8 scales and 8 minima of 6 bits: the first four of each are the low bits of
+    the first eight bytes; the low nibbles of the others are in the last four, and their upper bits
+    above the first ones."""
     first, second, halves = data[:, :4], data[:, 4:8], data[:, 8:]
     scales = np.concatenate([first & 63, halves & 15 | first >> 2 & 48], axis=1)
     minima = np.concatenate([second & 63, halves >> 4 | second >> 2 & 48], axis=1)
@@ -151,7 +151,7 @@ def decode_q4_k(blocks: Bytes) -> Floats:
 
 
 def offset_k(blocks: Bytes) -> Floats:
-    """Of Q4_K and Q5_K."""
+    """The minima of Q4_K and Q5_K."""
     minima = _six_bits(blocks[:, 4:16])[1]
     return np.repeat(-(from_halves(blocks[:, 2:4]) * minima), 32, axis=1)
 
@@ -162,7 +162,7 @@ def encode_q4_k(x: Floats, importance: Floats | None = None) -> Bytes:
 
 
 def decode_q5_k(blocks: Bytes) -> Floats:
-    """As Q4_K, the fifth bits in 32 bytes before the low halves."""
+    """As Q4_K, with the fifth bits in 32 bytes before the low nibbles."""
     scale = from_halves(blocks[:, :2]) * _six_bits(blocks[:, 4:16])[0]
     q = unpack(blocks[:, 48:], 4, 32) | unpack(blocks[:, 16:48], 1, 32) << 4
     return by_parts(q, scale) + offset_k(blocks)
@@ -175,7 +175,7 @@ def encode_q5_k(x: Floats, importance: Floats | None = None) -> Bytes:
 
 
 def decode_q6_k(blocks: Bytes) -> Floats:
-    """16 parts: low halves of q, its two upper bits (raised by 32), scales int8, d."""
+    """16 parts: low nibbles of q + 32, its two upper bits, scales int8, d."""
     q = unpack(blocks[:, :128], 4, 64) | unpack(blocks[:, 128:192], 2, 32) << 4
     scales = blocks[:, 192:208].copy().view(np.int8)
     return by_parts(q.view(np.int8) - np.int8(32), from_halves(blocks[:, 208:]) * scales)

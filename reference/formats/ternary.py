@@ -1,5 +1,5 @@
-"""TQ1_0 and TQ2_0: blocks of 256 elements of -1, 0 or 1 with one float16 scale d, for models that
-were trained so (BitNet b1.58)."""
+"""TQ1_0 and TQ2_0: x = d (q - 1), blocks of 256 elements of -1, 0 or 1 with one float16 scale d,
+for ternary models (BitNet b1.58, Ma et al., arXiv 2402.17764)."""
 
 import numpy as np
 
@@ -14,13 +14,13 @@ from reference.formats.format import (
     to_halves,
 )
 
-# TQ1_0: five elements a byte in runs of 32, then in runs of 16, then four a byte in one run of 4.
+# TQ1_0: five elements a byte in a run of 32, then in a run of 16, then four a byte in a run of 4.
 RUNS = ((0, 160, 32), (160, 240, 16), (240, 256, 4))
 POWERS = np.array([81, 27, 9, 3, 1], np.uint16)
 
 
 def _quantised(x: Floats) -> tuple[Floats, Bytes]:
-    """d = max|x|, and x / d rounded half away from zero, raised by 1."""
+    """d = max|x|, and x / d rounded half away from zero, plus 1."""
     d = np.abs(x).max(axis=1, keepdims=True)
     scaled = x * inverse(d)
     q = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
@@ -39,8 +39,8 @@ def encode_tq2_0(x: Floats) -> Bytes:
 
 
 def decode_tq1_0(blocks: Bytes) -> Floats:
-    """d * (q - 1). A byte is its base-3 fraction of 256, rounded up: times 3^k modulo 256, then
-    times 3 over 256, it gives digit k."""
+    """d * (q - 1). A byte is the base-3 number of its digits as a fraction of 256, rounded up:
+    digit k is (byte * 3^k mod 256) * 3 / 256."""
     digits, start = [], 0
     for begin, end, run in RUNS:
         count = -(-(end - begin) // (5 * run)) * run

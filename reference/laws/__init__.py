@@ -1,2 +1,2 @@
-"""What is true of each op beyond its formula: laws that a candidate is held to
+"""Laws: properties of each op beyond single points of its formula, which kernels are tested for
 (reference.op.Law)."""

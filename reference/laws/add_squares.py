@@ -7,7 +7,7 @@ from reference.op import Apply, Case, Law
 
 
 def signs_do_not_count(make: Make) -> Law:
-    """-x adds what x does."""
+    """-x gives the same sums as x."""
 
     def broken(apply: Apply, case: Case) -> str:
         given = make(case)
@@ -17,8 +17,8 @@ def signs_do_not_count(make: Make) -> Law:
 
 
 def experts_in_turns(make: Make) -> Law:
-    """Some of a batch, then the others onto what those gave, give the bits of all at once; none
-    give what was there before."""
+    """A batch in two calls, the second on the first one's output, gives the bits of one call; an
+    empty batch gives `before`."""
 
     def broken(apply: Apply, case: Case) -> str:
         given = make(several(case, "tokens"))
@@ -36,7 +36,7 @@ def experts_in_turns(make: Make) -> Law:
 
 
 def others_do_not_count(make: Make) -> Law:
-    """What an expert's tokens are, and if they are numbers, changes no bit of others' sums."""
+    """One expert's tokens, NaN included, change no bit of other experts' sums."""
 
     def broken(apply: Apply, case: Case) -> str:
         given = make(several(case.in_range(), "tokens"))

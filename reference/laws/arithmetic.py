@@ -8,13 +8,13 @@ from reference.op import Apply, Array, Case, Law
 
 
 def order_does_not_matter(apply: Apply, case: Case) -> str:
-    """Of x and y, bit for bit."""
+    """Commutative, bit for bit."""
     x, y = _two(case)
     return other_bits(apply({"x": y, "y": x}), apply({"x": x, "y": y}))
 
 
 def one_changes_nothing(apply: Apply, case: Case) -> str:
-    """x * 1 is x, and x * -1 what it says, bit for bit."""
+    """x * 1 = x and x * -1 = -x, bit for bit."""
     x, _ = _two(case)
     for factor in (1.0, -1.0):
         if (apply({"x": x, "y": np.full_like(x, factor)})["out"] != x * np.float32(factor)).any():
@@ -23,7 +23,7 @@ def one_changes_nothing(apply: Apply, case: Case) -> str:
 
 
 def zero_changes_nothing(apply: Apply, case: Case) -> str:
-    """x + 0 is x, and so it is with a zero below zero."""
+    """x + 0 = x and x + -0 = x."""
     x, _ = _two(case)
     for zero in (0.0, -0.0):
         if (apply({"x": x, "y": np.full_like(x, zero)})["out"] != x).any():
@@ -32,7 +32,7 @@ def zero_changes_nothing(apply: Apply, case: Case) -> str:
 
 
 def factors_are_exact(apply: Apply, case: Case) -> str:
-    """A factor of 1 or of another power of two rounds nothing, one of 0 gives zeros."""
+    """A factor of a power of two does not round; 0 gives zeros."""
     x, _ = _two(case)
     for factor in (1.0, -2.0, 2.0**-20, 0.0):
         if (apply({"x": x, "factor": factor})["out"] != x * np.float32(factor)).any():
@@ -41,33 +41,33 @@ def factors_are_exact(apply: Apply, case: Case) -> str:
 
 
 def signs_pass(apply: Apply, case: Case) -> str:
-    """What is below zero is cut as what is above, bit for bit."""
+    """softcap(-x) = -softcap(x), bit for bit."""
     x, _ = _two(case)
     out = apply({"x": x, "cap": 2.0})["out"]
     return other_bits(apply({"x": -x, "cap": 2.0}), {"out": -out})
 
 
 def the_cap_is_the_limit(apply: Apply, case: Case) -> str:
-    """Nothing is above the cap, which large numbers reach."""
+    """|softcap(x)| <= cap, with equality for large x."""
     x, _ = _two(case)
     far = np.full((1, 3), 1e4, np.float32)
     for cap in (30.0, 0.5):
         if (np.abs(apply({"x": x, "cap": cap})["out"]) > cap).any():
-            return f"a number is beyond the cap {cap}"
+            return f"an output exceeds the cap {cap}"
         if (apply({"x": far, "cap": cap})["out"] != cap).any():
-            return f"a large number is not the cap {cap}"
+            return f"a large number does not give the cap {cap}"
     return ""
 
 
 def small_numbers_stay(apply: Apply, case: Case) -> str:
-    """Far below the cap tanh is its argument."""
+    """softcap(x) is close to x for |x| far below the cap."""
     x, _ = _two(case)
     off = np.abs(apply({"x": x, "cap": 2.0**40})["out"] - x)
     return f"off by {off.max():.3g}" if (off > 10 * U * np.abs(x)).any() else ""
 
 
 def _two(case: Case) -> tuple[Array, Array]:
-    """Two arrays of normal numbers."""
+    """Two arrays of ordinary numbers."""
     rng, case = case.rng(), several(case, "tokens", "width")
     dims = case.shape["tokens"], case.shape["width"]
     x, y = rng.standard_normal((2, *dims), np.float32) * np.float32(2.0 ** rng.integers(-20, 20))

@@ -1,7 +1,7 @@
-"""Laws that follow from what an op's signature says, for any op of which they are true.
+"""Laws derived from an op's signature, for any op that satisfies them.
 
-Each is made of the op's signature and its `make`, and stands in the op's row:
-`laws=(alone(SIGNATURE, make), contained(SIGNATURE, make), *LAWS)`.
+Each takes the op's signature and its `make`, and belongs in the op's row: `laws=(alone(SIGNATURE,
+make), contained(SIGNATURE, make), *LAWS)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ import numpy as np
 from reference.op import Apply, Argument, Arguments, Array, Case, Law, parse_signature
 
 Make = Callable[[Case], Arguments]
-FEW, MANY = 9, 40  # of what a law is about: beyond what kernels take at once, and seldom whole
+FEW, MANY = 9, 40  # sizes beyond kernels' tiles, seldom a multiple of one
 
 
 def alone(signature: str, make: Make, axis: str = "tokens") -> Law:
-    """A part of a batch, down to a single token, gives the bits that it gives in the batch."""
+    """A part of a batch, down to a single token, gives the bits that it has in the batch."""
     inputs, outputs = parse_signature(signature)
     _demand(outputs, (axis,))
 
@@ -34,8 +34,7 @@ def alone(signature: str, make: Make, axis: str = "tokens") -> Law:
 
 
 def contained(signature: str, make: Make, *axes: str) -> Law:
-    """A NaN or an infinity changes no bit of what stands elsewhere along these axes: of other
-    tokens, if none is named.
+    """NaN or infinity changes no bit elsewhere along these axes: in other tokens, if none is named.
 
     It is put into each float32 argument that has one of the axes.
     """
@@ -67,14 +66,14 @@ def contained(signature: str, make: Make, *axes: str) -> Law:
 
 
 def scales(make: Make, names: Sequence[str], factors: Sequence[float]) -> Law:
-    """These inputs together times -1, 0 or a power of two give the output times that, exactly."""
+    """These inputs times -1, 0 or a power of two give the output times that, exactly."""
 
     def broken(apply: Apply, case: Case) -> str:
         given = make(replace(case, values="normal"))
         once = apply(given)
         for factor in factors:
             got = apply({**given, **{name: given[name] * factor for name in names}})
-            # a sum that cancels is +0 both times: zeros of either sign are one here
+            # a sum that cancels is +0 both times: +0 and -0 compare equal here
             got = {name: value + 0.0 for name, value in got.items()}
             want = {name: value * factor + 0.0 for name, value in once.items()}
             if found := other_bits(got, want):
@@ -87,8 +86,8 @@ def scales(make: Make, names: Sequence[str], factors: Sequence[float]) -> Law:
 def in_turns(
     signature: str, make: Make, before: str = "before", out: str = "out", axis: str = "tokens"
 ) -> Law:
-    """Some of a batch, then the others onto what those gave, give the bits of all at once; none
-    give what was there before."""
+    """A batch in two calls, the second on the first one's output, gives the bits of one call; an
+    empty batch gives `before`."""
     inputs, _ = parse_signature(signature)
 
     def broken(apply: Apply, case: Case) -> str:
@@ -107,14 +106,14 @@ def in_turns(
 
 
 def several(case: Case, *axes: str) -> Case:
-    """The case with no fewer of these axes than a law needs to show something."""
+    """The case with these axes at least as large as a law needs."""
     rng = case.rng()
     sizes = {axis: max(case.shape[axis], int(rng.integers(FEW, MANY))) for axis in axes}
     return replace(case, shape={**case.shape, **sizes})
 
 
 def other_bits(got: dict[str, Array], want: dict[str, Array]) -> str:
-    """The first place where outputs have other bits, as a complaint; one NaN is like another."""
+    """A complaint about the first place where outputs differ in bits, or ""; all NaN are equal."""
     for name, expected in want.items():
         found = got[name]
         if found.shape != expected.shape:
@@ -143,7 +142,7 @@ def _size(arguments: Sequence[Argument], given: Arguments, axis: str) -> int:
 def _part(
     arguments: Sequence[Argument], values: Arguments, axis: str, first: int, end: int
 ) -> Arguments:
-    """The values, those that have the axis from `first` to `end` of it."""
+    """The values, sliced from `first` to `end` along the axis if they have it."""
     part = dict(values)
     for a in arguments:
         if axis in a.axes:

@@ -1,4 +1,4 @@
-"""Laws of the gated activations, beside those of the factors that they have."""
+"""Laws of the gated activations, in addition to those of their factors."""
 
 import numpy as np
 
@@ -7,23 +7,23 @@ from reference.op import Apply, Array, Case, Law
 
 
 def twice_the_gate_is_four_times_as_much(apply: Apply, case: Case) -> str:
-    """The square of a power of two rounds nothing."""
+    """The square of a power of two does not round."""
     gate, up = _two(case)
     once, twice = (apply({"gate": g, "up": up})["out"] for g in (gate, 2 * gate))
     return other_bits({"out": twice}, {"out": 4 * once})
 
 
 def gate_and_up_are_alike(apply: Apply, case: Case) -> str:
-    """Exchanging them changes no bit, and either below zero gives zero."""
+    """Swapping gate and up changes no bit, and a negative one gives zero."""
     gate, up = _two(case)
     out = apply({"gate": gate, "up": up})
     if (out["out"][(gate < 0) | (up < 0)] != 0).any():
-        return "below zero something is left"
+        return "a negative gate or up does not give zero"
     return other_bits(apply({"gate": up, "up": gate}), out)
 
 
 def beyond_the_limit_is_at_it(apply: Apply, case: Case) -> str:
-    """A gate above the limit and an up beyond it on either side give the bits of those at it."""
+    """A gate above the limit, and an up beyond it on either side, give the bits of those at it."""
     gate, up = _two(case)
     scalars = {"alpha": 1.702, "limit": 0.5}
     at = {"gate": np.minimum(gate, 0.5), "up": np.clip(up, -0.5, 0.5)}
@@ -31,7 +31,8 @@ def beyond_the_limit_is_at_it(apply: Apply, case: Case) -> str:
 
 
 def up_and_one_is_a_factor(apply: Apply, case: Case) -> str:
-    """An up of -1 gives zero, and of 1, 3 and 7 two, four and eight times that of 0, exactly."""
+    """An up of -1 gives zero; 1, 3 and 7 give two, four and eight times the output for 0,
+    exactly."""
     gate, _ = _two(case)
     rest = {"gate": gate, "alpha": 1.702, "limit": 7.0}
     once = apply({**rest, "up": np.zeros_like(gate)})["out"]

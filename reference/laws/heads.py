@@ -1,4 +1,4 @@
-"""Laws of heads that are taken apart and joined."""
+"""Laws of transposing heads to the outer axis and back."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from reference.op import Apply, Array, Case, Law
 
 def laws_of_apart(make: Make) -> tuple[Law, ...]:
     def tokens_are_alone(apply: Apply, case: Case) -> str:
-        """A token gives the rows that it gives among others, and each head ends behind it."""
+        """A token has the rows that it has in a batch, and each head's rows end after it."""
         given = make(several(case, "tokens"))
         x, size = given["x"], given["size"]
         count, heads, _ = x.shape
@@ -23,7 +23,7 @@ def laws_of_apart(make: Make) -> tuple[Law, ...]:
         return ""
 
     def heads_change_places(apply: Apply, case: Case) -> str:
-        """Heads in the reverse order give their rows in that order."""
+        """Heads in reverse order give their rows in that order."""
         given = make(several(case, "tokens"))
         count, heads, _ = given["x"].shape
         turned = {**given, "x": np.ascontiguousarray(given["x"][:, ::-1])}
@@ -44,7 +44,7 @@ def laws_of_joined(make: Make) -> tuple[Law, ...]:
         return np.ascontiguousarray(rows.reshape(-1, y.shape[1]))
 
     def tokens_are_alone(apply: Apply, case: Case) -> str:
-        """A token gives what it gives among others."""
+        """A token gives what it gives in a batch."""
         given = make(several(case, "tokens"))
         count, heads, _ = given["x"].shape
         whole = apply(given)["out"]
@@ -56,7 +56,7 @@ def laws_of_joined(make: Make) -> tuple[Law, ...]:
         return ""
 
     def nothing_else_is_seen(apply: Apply, case: Case) -> str:
-        """What of x stands before the last elements makes no difference."""
+        """Elements of x before the appended ones make no difference."""
         several_tokens = several(case, "tokens")
         sizes = {"width": 9, "size": 4, "whole": 7}
         given = make(replace(several_tokens, shape={**several_tokens.shape, **sizes}))

@@ -11,7 +11,7 @@ def mean_is_zero_and_variance_one(apply: Apply, case: Case) -> str:
     x = _rows(case)
     hidden = x.shape[1]
     out = apply({"x": x, **_plain(hidden), "eps": 0.0})["out"].astype(np.float64)
-    # elements are off by what the mean is, and by (hidden + 4) / 2 + 5 roundings of their size
+    # elements have the error of the mean, and (hidden + 4) / 2 + 5 roundings of their own
     off = gamma(2 * hidden + 16)
     if (np.abs(out.mean(axis=1)) > off).any():
         return f"a row of {hidden} has a mean of {np.abs(out.mean(axis=1)).max()}"
@@ -21,7 +21,7 @@ def mean_is_zero_and_variance_one(apply: Apply, case: Case) -> str:
 
 
 def size_does_not_matter(apply: Apply, case: Case) -> str:
-    """Without eps, a row scaled by a power of two gives the same bits."""
+    """Without eps, scaling a row by a power of two changes no bit."""
     x = _rows(case)
     given = {**_plain(x.shape[1]), "eps": 0.0}
     once = apply({"x": x, **given})["out"]
@@ -32,8 +32,8 @@ def size_does_not_matter(apply: Apply, case: Case) -> str:
 
 
 def place_does_not_matter(apply: Apply, case: Case) -> str:
-    """Whole numbers moved along by another, exactly, are normalised as before, but for the
-    rounding of their means."""
+    """Adding an integer to rows of integers, exactly, changes nothing but the rounding of their
+    means."""
     rng, hidden = case.rng(), max(16, case.shape["hidden"])
     x = rng.integers(-512, 512, (3, hidden)).astype(np.float32)
     given = {**_plain(hidden), "eps": 1e-5}
@@ -41,7 +41,7 @@ def place_does_not_matter(apply: Apply, case: Case) -> str:
     for shift in (16, -1024):
         off = np.abs(apply({"x": x + np.float32(shift), **given})["out"] - before)
         rounded = 2 * gamma(hidden / 2 + 7) * np.abs(before)
-        # a mean that was taken twice is off by few roundings of its own size
+        # a mean computed twice has a few roundings of its magnitude
         moved = 4 * U * (512 + abs(shift)) / x.std(axis=1, keepdims=True)
         if (off > rounded + moved).any():
             return f"rows moved by {shift} are off by {off.max():.3g}"
@@ -49,7 +49,7 @@ def place_does_not_matter(apply: Apply, case: Case) -> str:
 
 
 def flat_row_becomes_the_bias(apply: Apply, case: Case) -> str:
-    """Equal elements have no variance: what is left is the bias, bit for bit."""
+    """A row of equal elements has no variance and gives the bias, bit for bit."""
     weight, bias = case.rng().standard_normal((2, 64), np.float32)
     x = np.repeat(np.array([0, 3, -40_000], np.float32)[:, None], 64, axis=1)
     out = apply({"x": x, "weight": weight, "bias": bias, "eps": 1e-5})["out"]

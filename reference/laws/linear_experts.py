@@ -7,7 +7,7 @@ import numpy as np
 from reference.laws.common import Make, contained, other_bits, scales
 from reference.op import Apply, Case, Law
 
-# The least that a law is about, so that runs are several and of several tokens.
+# Minimum sizes, so that there are several runs of several tokens.
 LEAST = {"tokens": 40, "experts": 4, "held": 3}
 
 
@@ -17,7 +17,7 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
         return replace(case, shape=shape)
 
     def each_run_is_alone(apply: Apply, case: Case) -> str:
-        """An expert's tokens, or a part of them, give the bits that they give among all."""
+        """An expert's tokens, or some of them, give the bits that they have among all."""
         given = make(several(case.in_range()))
         whole, begin = apply(given)["out"], 0
         for expert, end in enumerate(given["ends"].tolist()):
@@ -48,7 +48,7 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
         return ""
 
     def experts_change_places(apply: Apply, case: Case) -> str:
-        """Experts in the reverse order, with their tokens and slots, give the same."""
+        """Experts in reverse order, with their tokens and slots, give the same."""
         given = make(several(case.in_range()))
         ends = given["ends"]
         counts = np.diff(ends, prepend=0)[::-1]
@@ -63,7 +63,7 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
         return other_bits(apply(turned), {"out": apply(given)["out"][order]})
 
     def slots_change_places(apply: Apply, case: Case) -> str:
-        """Where weights are held makes no difference."""
+        """Permuting the slots of weights makes no difference."""
         given = make(several(case.in_range()))
         held = len(given["weight"])
         turned = {

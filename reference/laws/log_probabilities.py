@@ -1,4 +1,4 @@
-"""Laws of log-probabilities in 16 bits, and of the KL divergence from them."""
+"""Laws of 16-bit log-probabilities, and of the KL divergence from them."""
 
 import numpy as np
 
@@ -7,8 +7,8 @@ from reference.laws.common import other_bits
 from reference.laws.samplers import log, some_on_grid
 from reference.op import Apply, Arguments, Array, Case, Law
 
-# What a divergence of up to 32 nats may be off by: in each of its terms, weighted by p, there are
-# fewer than 32 roundings of numbers up to 32, and logits that a law rounds move ln q by as much.
+# Error of a divergence of up to 32 nats: each of its terms, weighted by p, has fewer than 32
+# roundings of numbers up to 32, and logits that a law rounds move ln q by as much.
 SLACK = 2048 * U
 
 
@@ -18,8 +18,8 @@ def log_softmax(logits: Array) -> Array:
 
 
 def half_a_step(apply: Apply, case: Case) -> str:
-    """Log-probabilities come back to half a step of at most 16 / 65535 nats; what lies deeper than
-    16 below the likeliest comes back as 16 below it."""
+    """Log-probabilities are decoded to within half a step of at most 16 / 65535 nats, clipped to 16
+    below the likeliest."""
     for deep in (1, 4):
         logits = deep * some_on_grid(case)
         base, exact = apply({"logits": logits}), log_softmax(logits)
@@ -27,14 +27,14 @@ def half_a_step(apply: Apply, case: Case) -> str:
         error = np.abs(step * found + least - np.maximum(exact, exact.max() - 16)).max()
         if step > 16 / 65535 * (1 + 2 * U):
             return f"the step is {step:.9g} nats"
-        # the code comes of three roundings of up to 65535, a sixty-fourth of a step
+        # three roundings of codes up to 65535 are a sixty-fourth of a step
         if not error <= step * (1 / 2 + 1 / 64) + 64 * U:
             return f"off by {error / step:.6g} steps"
     return ""
 
 
 def order_stays(apply: Apply, case: Case) -> str:
-    """A likelier token never has a smaller code; the likeliest has the largest there is."""
+    """Codes are monotonic in the logits; the likeliest has the largest code."""
     for logits in (some_on_grid(case), np.full(40, 2.5, np.float32)):
         codes = apply({"logits": logits})["codes"][np.argsort(logits)].astype(int)
         if (np.diff(codes) < 0).any():
@@ -45,8 +45,8 @@ def order_stays(apply: Apply, case: Case) -> str:
 
 
 def some_base(case: Case) -> tuple[Arguments, Array]:
-    """Codes of what sums to 1.25 and lies up to 24 nats below the likeliest token, so that some
-    are forgotten; and the log-probabilities that they say, float64."""
+    """Codes of a distribution that sums to 1.25, down to 24 nats below the likeliest token, so that
+    some are skipped; and the decoded log-probabilities, float64."""
     logits, scale = some_on_grid(case), 2.0**-11
     depth = np.minimum(logits.max() - logits, 24)
     codes = (65535 - np.round(depth / scale)).astype(np.uint16)
@@ -56,8 +56,7 @@ def some_base(case: Case) -> tuple[Arguments, Array]:
 
 
 def from_itself(apply: Apply, case: Case) -> str:
-    """The divergence of S times a distribution from the distribution is ln S for each of its parts;
-    what is forgotten is no part."""
+    """The divergence of S p from p is ln S for each part of it; skipped tokens are no part."""
     base, said = some_base(case)
     p = np.exp(said)
     want = p[said > -16].sum() * np.log(p.sum())
@@ -66,7 +65,7 @@ def from_itself(apply: Apply, case: Case) -> str:
 
 
 def not_below_zero(apply: Apply, case: Case) -> str:
-    """sum p ln p / q >= S ln S with S = sum p, whatever q: the log-sum inequality."""
+    """sum p ln p / q >= S ln S with S = sum p, for any q: the log-sum inequality."""
     (base, said), rng = some_base(case), case.rng()
     whole = np.exp(said[said > -16]).sum()
     least = whole * np.log(whole)
@@ -79,7 +78,7 @@ def not_below_zero(apply: Apply, case: Case) -> str:
 
 
 def textbook(apply: Apply, case: Case) -> str:
-    """Of 1/2 1/4 1/4 from a uniform third: ln 3 less 3/2 ln 2 nats; the other way it differs."""
+    """(1/2 1/4 1/4) against a uniform third: ln 3 - 3/2 ln 2 nats; the reverse differs."""
     skewed, third = log(0.5, 0.25, 0.25), log(1 / 3, 1 / 3, 1 / 3)
     halves: Arguments = {
         "codes": np.array([65535, 0, 0], np.uint16),
@@ -99,7 +98,7 @@ def textbook(apply: Apply, case: Case) -> str:
 
 
 def blind_to_a_shift(apply: Apply, case: Case) -> str:
-    """Logits on a grid shift without rounding, and then only what follows in float64 changes."""
+    """Logits on a grid shift without rounding, after which only float64 arithmetic changes."""
     base, _ = some_base(case)
     logits = np.maximum(some_on_grid(case), -30)
     still, *moved = (
@@ -107,11 +106,11 @@ def blind_to_a_shift(apply: Apply, case: Case) -> str:
         for shift in (0, -1024, 1024)
     )
     error = max(abs(found - still) for found in moved)
-    return f"1024 more or less moves it by {error:.3g} nats" if not error <= 2.0**-40 else ""
+    return f"a shift of 1024 changes it by {error:.3g} nats" if not error <= 2.0**-40 else ""
 
 
 def forgotten_count_for_nothing(apply: Apply, case: Case) -> str:
-    """A token that the base gives less than e^-16 may have any logit far below the others."""
+    """A token of base probability below e^-16 may have any logit far below the others."""
     line = np.array([16 / 65535, -16.5], np.float32)
     given = {"codes": np.array([65535, 60000, 0, 4000], np.uint16), "line": line}
     sums = [

@@ -1,4 +1,4 @@
-"""Laws of int8 activations, for blocks of 32 or of 256 with a scale."""
+"""Laws of int8 activations, in blocks of 32 or 256 with a scale."""
 
 from functools import partial
 
@@ -11,8 +11,8 @@ BLOCK = 32
 
 
 def the_error_is_half_a_step(together: int, apply: Apply, case: Case) -> str:
-    """Every element is within half its block's scale, which its largest element sets to 127; and
-    a total is the sum of its block."""
+    """Every element is within half its block's scale, which maps its maximum to 127; a total is its
+    block's sum."""
     blocks = _blocks(together, case) * np.float32(2.0 ** case.rng().integers(-60, 60))
     q, scale, total = apply({"x": blocks.reshape(len(blocks), -1)}).values()
     q = q.astype(np.int64).reshape(blocks.shape)
@@ -26,7 +26,7 @@ def the_error_is_half_a_step(together: int, apply: Apply, case: Case) -> str:
 
 
 def halves_round_away_from_zero(together: int, apply: Apply, case: Case) -> str:
-    """Where the scale is 1, halves go to the whole number beyond them."""
+    """At scale 1, halves round away from zero."""
     rng = case.rng()
     halves = np.asarray(rng.integers(-127, 127, _blocks(together, case).shape) + 0.5, np.float32)
     halves[..., int(rng.integers(together))] = 127
@@ -38,7 +38,7 @@ def halves_round_away_from_zero(together: int, apply: Apply, case: Case) -> str:
 
 
 def powers_of_two_change_the_scale_alone(together: int, apply: Apply, case: Case) -> str:
-    """x times a power of two has the same integers and a scale times that; -x has the negatives."""
+    """x times a power of two has the same integers and that times the scale; -x the negatives."""
     blocks = _blocks(together, case)
     x = blocks.reshape(len(blocks), -1)
     once = apply({"x": x})
@@ -53,7 +53,7 @@ def powers_of_two_change_the_scale_alone(together: int, apply: Apply, case: Case
 
 
 def a_block_that_is_not_finite_says_so(together: int, apply: Apply, case: Case) -> str:
-    """Its scale is NaN, its integers and its total are 0; no other block changes a bit."""
+    """A non-finite block has scale NaN, integers and total 0; no other block changes a bit."""
     blocks, rng = _blocks(together, case), case.rng()
     before = apply({"x": blocks.reshape(len(blocks), -1)})
     for value in (np.nan, np.inf, -np.inf):
@@ -77,12 +77,12 @@ def _blocks(together: int, case: Case) -> Array:
 
 
 def _once(scale: Array, together: int) -> Array:
-    """A block's scale, of which there is one for each 32 of its elements."""
+    """One scale for each block, of those repeated for each 32 elements."""
     return scale[:, :: together // BLOCK]
 
 
 def laws(together: int) -> tuple[Law, ...]:
-    """Of blocks of so many elements."""
+    """The laws for blocks of `together` elements."""
     return tuple(
         Law(check.__name__.replace("_", "-"), partial(check, together))
         for check in (

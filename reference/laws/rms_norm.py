@@ -12,13 +12,13 @@ def mean_square_is_one(apply: Apply, case: Case) -> str:
     hidden = x.shape[1]
     out = apply({"x": x, "weight": np.ones(hidden, np.float32), "eps": 0.0})["out"]
     found = np.mean(out.astype(np.float64) ** 2, axis=1)
-    # of an element (hidden + 1) / 2 + 6 roundings, which its square doubles
+    # an element has (hidden + 1) / 2 + 6 roundings, its square twice as many
     wrong = np.abs(found - 1) > gamma(hidden + 13)
     return f"a row of {hidden} has a mean square of {found[wrong][0]}" if wrong.any() else ""
 
 
 def size_does_not_matter(apply: Apply, case: Case) -> str:
-    """Without eps, a row scaled by a power of two gives the same bits."""
+    """Without eps, scaling a row by a power of two changes no bit."""
     x = _rows(case)
     given = {"weight": np.ones(x.shape[1], np.float32), "eps": 0.0}
     once = apply({"x": x, **given})["out"]
@@ -29,7 +29,7 @@ def size_does_not_matter(apply: Apply, case: Case) -> str:
 
 
 def eps_rules_small_rows(apply: Apply, case: Case) -> str:
-    """A row far below eps is divided by its root, and a row of zeros stays zero."""
+    """A row far below eps is divided by eps's root, and a zero row is unchanged."""
     x = _rows(case) * np.float32(2.0**-60)
     x[0] = 0
     for eps in (2.0**-20, 2.0**-40):
@@ -40,7 +40,7 @@ def eps_rules_small_rows(apply: Apply, case: Case) -> str:
 
 
 def largest_rows_are_normalised(apply: Apply, case: Case) -> str:
-    """A row of 2^16 elements, all at the end of the domain, becomes one of 1 and -1."""
+    """A row of 2^16 elements at the end of the domain becomes 1 and -1."""
     signs = case.rng().choice(np.array([-1, 1], np.float32), (1, 2**16))
     x = signs * np.float32(case.largest)
     out = apply({"x": x, "weight": np.ones(x.shape[1], np.float32), "eps": 1e-5})["out"]

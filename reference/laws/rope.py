@@ -18,7 +18,7 @@ def magnitude_scales(apply: Apply, case: Case) -> str:
 
 
 def temperature_changes_by_lengths(apply: Apply, case: Case) -> str:
-    """It is 1 within the first length, bit for bit, and the same at all positions of another."""
+    """Its factor is 1 within the first length, bit for bit, and constant within any other."""
     start, length = (0, 1000)[case.seed % 2], int(_positions(case)[0]) + 1
     positions = start * length + np.array([0, length // 2, length - 1], np.int32)
     given = {"positions": positions, "frequencies": np.zeros(1), "magnitude": 1.0, "length": length}
@@ -29,19 +29,19 @@ def temperature_changes_by_lengths(apply: Apply, case: Case) -> str:
 
 
 def position_zero_turns_nothing(apply: Apply, case: Case) -> str:
-    """At position 0, and for a pair without a frequency, cosines are 1 and sines 0."""
+    """At position 0, and for a frequency of 0, cosines are 1 and sines 0."""
     frequencies = _frequencies(case)
     frequencies[-1] = 0
     positions = _positions(case)
     positions[0] = 0
     out = apply({"positions": positions, "frequencies": frequencies, **PLAIN})["out"]
     if (out[0] != [1, 0]).any() or (out[:, -1] != [1, 0]).any():
-        return "what does not turn is not (1, 0)"
+        return "a rotation by 0 is not (1, 0)"
     return ""
 
 
 def doubled_positions_are_doubled_frequencies(apply: Apply, case: Case) -> str:
-    """Only the product of position and frequency counts, bit for bit."""
+    """Only the product of position and frequency matters, bit for bit."""
     positions, frequencies = _positions(case), _frequencies(case)
     slow, fast = (
         apply({"positions": p, "frequencies": f, **PLAIN})
@@ -51,30 +51,30 @@ def doubled_positions_are_doubled_frequencies(apply: Apply, case: Case) -> str:
 
 
 def lengths_stay(apply: Apply, case: Case) -> str:
-    """A rotation changes the length of no pair's vector, so of no head's."""
+    """Rotation preserves the norm of each pair, and so of each head."""
     x = _heads(case)
     turn = _rotation(case, _positions(case)[: len(x)])
     out = apply({"x": x, "rotation": turn})["out"]
     before, after = (np.linalg.norm(v.astype(np.float64), axis=-1) for v in (x, out))
-    # two products and a sum of each element, and cosines and sines that are rounded
+    # two products and a sum for each element, and rounded cosines and sines
     off = np.abs(after - before) > (np.sqrt(2) * gamma(2) + 2 * U) * before
     return f"a head of length {before[off][0]} has {after[off][0]}" if off.any() else ""
 
 
 def unturned_is_itself(apply: Apply, case: Case) -> str:
-    """At position 0 nothing turns, and what lies beyond the pairs never does, bit for bit."""
+    """Position 0, and dimensions beyond the pairs at any position, are copied bit for bit."""
     x = _heads(case)
     positions = np.array([0, 5, 0], np.int32)
     out = apply({"x": x, "rotation": _rotation(case, positions)})["out"]
     if (out[positions == 0] != x[positions == 0]).any():
-        return "position 0 turns a head"
+        return "position 0 changes a head"
     beyond = slice(2 * case.shape["pairs"], None)
     turned = (out[..., beyond] != x[..., beyond]).any()
-    return "a dimension beyond the pairs turns" if turned else ""
+    return "a dimension beyond the pairs changes" if turned else ""
 
 
 def only_the_distance_counts(apply: Apply, case: Case) -> str:
-    """The product of a query and a key moved by as many positions stays."""
+    """q . k depends only on the difference of their positions."""
     q, k = _heads(case)[:2, None]
 
     def product(query: int, key: int) -> Array:
@@ -84,19 +84,19 @@ def only_the_distance_counts(apply: Apply, case: Case) -> str:
 
     length = np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)
     for shift in (1, 100, 4096):
-        # of both products, what both heads' turns are off by
+        # rotation errors of both heads, in both products
         if (np.abs(product(9 + shift, 4 + shift) - product(9, 4)) > gamma(20) * length).any():
             return f"query and key moved by {shift} have another product"
     return ""
 
 
 def neighbours_turn(apply: Apply, case: Case) -> str:
-    """Element 0 turns with element 1 and no other."""
+    """Element 0 is rotated with element 1 and no other."""
     return _turns_with(1, apply, case)
 
 
 def halves_turn(apply: Apply, case: Case) -> str:
-    """Element 0 turns with the first of the second half of the pairs' elements and no other."""
+    """Element 0 is rotated with the first element of the second half of the pairs and no other."""
     return _turns_with(case.shape["pairs"], apply, case)
 
 
@@ -105,7 +105,7 @@ def _turns_with(partner: int, apply: Apply, case: Case) -> str:
     x[:, :, 0] = 1
     out = apply({"x": x, "rotation": _rotation(case, np.array([1, 2, 3], np.int32))})["out"]
     touched = np.unique(np.argwhere(out)[:, 2]).tolist()
-    return "" if touched == [0, partner] else f"element 0 turns into {touched}, not 0 and {partner}"
+    return "" if touched == [0, partner] else f"element 0 goes to {touched}, not 0 and {partner}"
 
 
 def _positions(case: Case) -> Array:

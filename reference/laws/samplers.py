@@ -1,6 +1,6 @@
-"""Laws of the samplers: what their definitions promise, on distributions that are easily checked.
+"""Laws of the samplers: consequences of their definitions, on distributions that are easy to check.
 
-Laws of filters are made of the op's `make`, which draws its thresholds.
+Laws of filters take the op's `make`, which draws its thresholds.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,24 +15,24 @@ from reference.samplers.distribution import NEARLY_ONE, most_likely_first, some_
 from reference.softmax import softmax
 
 GONE = np.float32(-np.inf)
-GRID = 64  # steps in a nat: ordinary logits on it shift without rounding
-SUMS = 2.0**-16  # of 64 probabilities of float32 exponentials of up to 32 nats
+GRID = 64  # steps in a nat: logits on this grid shift without rounding
+SUMS = 2.0**-16  # error of sums of 64 probabilities by float32 exp of up to 32 nats
 Make = Callable[[Case], Arguments]
 
 
-def of_filter(make: Make) -> tuple[Law, ...]:
-    """What is true of whatever drops tokens and keeps the others."""
+def filter_laws(make: Make) -> tuple[Law, ...]:
+    """Laws of any filter, which keeps or drops tokens."""
 
     def dropping(apply: Apply, case: Case) -> str:
-        """What stays has its own bits, what is dropped is -inf; nothing comes back, and some
-        token stays."""
+        """Kept tokens are unchanged, dropped ones -inf; no removed token returns, and at least one
+        is kept."""
         given = make(case)
         highest_below_zero = -np.abs(given["logits"])
         highest_below_zero[np.argmax(given["logits"])] = -0.0
         for logits in (given["logits"], highest_below_zero):
             out = apply({**given, "logits": logits})["out"]
             if not kept(out):
-                return "no token stays"
+                return "no token is kept"
             if found := other_bits({"out": out}, {"out": np.where(np.isneginf(out), GONE, logits)}):
                 return found
         return ""
@@ -45,43 +45,43 @@ def of_filter(make: Make) -> tuple[Law, ...]:
         for shift in (-1024, 1024):
             after = kept(apply({**given, "logits": given["logits"] + np.float32(shift)})["out"])
             if after != before:
-                return f"logits {shift} higher: other tokens stay, {min(after ^ before)} among them"
+                return f"logits plus {shift}: other tokens are kept, such as {min(after ^ before)}"
         return ""
 
     return Law("drops-or-keeps-bits", dropping), Law("blind-to-a-shift", shifted)
 
 
-def likeliest_stay(make: Make) -> Law:
-    """Tokens stay in order of their logits, and of their ids among equals."""
+def keeps_likeliest(make: Make) -> Law:
+    """Kept tokens are a prefix in order of logits, ties by id."""
 
     def broken(apply: Apply, case: Case) -> str:
         given = make(case)
         stayed = kept(apply(given)["out"])
         first = most_likely_first(given["logits"])[: len(stayed)].tolist()
         if strange := stayed - set(first):
-            return f"token {min(strange)} stays, {min(set(first) - stayed)} before it does not"
+            return f"token {min(strange)} is kept, {min(set(first) - stayed)} before it is not"
         return ""
 
     return Law("likeliest-stay", broken)
 
 
-def more_stay(make: Make, name: str, values: Sequence[float]) -> Law:
-    """With each of these values, in order, no fewer tokens stay: one with the first, and all
-    with the last."""
+def keeps_more(make: Make, name: str, values: Sequence[float]) -> Law:
+    """With each of these values, in order, no fewer tokens are kept: one with the first, all with
+    the last."""
 
     def broken(apply: Apply, case: Case) -> str:
         given = make(ordinary(case))
         given["logits"] = np.arange(64, dtype=np.float32)[::-1] / np.float32(4)
         counts = [len(kept(apply({**given, name: value})["out"])) for value in values]
         if counts != sorted(counts) or (counts[0], counts[-1]) != (1, 64):
-            return f"of 64 tokens stay {counts} with {name} of {list(values)}"
+            return f"of 64 tokens {counts} are kept for {name} of {list(values)}"
         return ""
 
     return Law(f"stay-by-{name}", broken)
 
 
 def examples(name: str, wanted: Sequence[tuple[Arguments, Any]]) -> Law:
-    """These inputs give these outputs: tokens that stay if a set, else the only output."""
+    """These inputs give these outputs: the kept tokens if a set, otherwise the only output."""
 
     def broken(apply: Apply, case: Case) -> str:
         for given, want in wanted:
@@ -100,13 +100,13 @@ def kept(out: Array) -> set[int]:
 
 
 def log(*p: float) -> Array:
-    """Logits of these probabilities. float32"""
+    """Logits of these probabilities, float32."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(p), np.float32)
 
 
 def ordinary(case: Case, least: int = 64) -> Case:
-    """The case with ordinary numbers, and no fewer tokens than a law needs to show something."""
+    """The case with ordinary numbers, and at least as many tokens as a law needs."""
     return replace(case, values="normal", shape={"vocab": max(least, case.shape["vocab"])})
 
 
@@ -119,33 +119,33 @@ def some_on_grid(case: Case) -> Array:
     return on_grid(4 * some_logits(ordinary(case), case.rng()))
 
 
-# Each sampler's own laws.
+# Laws of single samplers.
 
 
 def k_stay(apply: Apply, case: Case) -> str:
-    """Exactly k tokens stay, or all that are left."""
+    """Exactly k tokens are kept, or all that remain."""
     logits = some_on_grid(case)
     there = len(kept(logits))
     for k in (1, 2, 40, there, len(logits), len(logits) + 1, 2**33 + 1):
         stayed = len(kept(apply({"logits": logits, "k": k})["out"]))
         if stayed != min(k, there):
-            return f"{stayed} of {there} tokens stay by k of {k}"
+            return f"{stayed} of {there} tokens are kept for k of {k}"
     return ""
 
 
 def reaches_p(apply: Apply, case: Case) -> str:
-    """The probabilities of what stays sum to p, and would not without the least of them."""
+    """The kept probabilities sum to p, and less than p without the smallest."""
     logits = some_on_grid(case)
     probability = softmax(logits)
     for p in (0.01, 0.3, 0.5, 0.7, 0.95, 0.999):
         stayed = probability[list(kept(apply({"logits": logits, "p": p})["out"]))]
         if not stayed.sum() >= p - SUMS or stayed.sum() - stayed.min() >= p + SUMS:
-            return f"what stays sums to {stayed.sum():.6g} by p of {p}"
+            return f"kept probabilities sum to {stayed.sum():.6g} for p of {p}"
     return ""
 
 
 def one_is_the_identity(apply: Apply, case: Case) -> str:
-    """A temperature of one changes no bit, and one of a power of two the exponent alone."""
+    """A temperature of one changes no bit, and a power of two only the exponent."""
     logits = some_logits(ordinary(case), case.rng())
     for temperature in (1.0, 0.5, 2.0, 64.0):
         out = apply({"logits": logits, "temperature": temperature})
@@ -156,8 +156,8 @@ def one_is_the_identity(apply: Apply, case: Case) -> str:
 
 
 def from_low_to_high(apply: Apply, case: Case) -> str:
-    """Certainty is divided by temperature - delta, uniformity by temperature + delta; a lone token
-    stays as it is."""
+    """One-hot logits are divided by temperature - delta, uniform ones by temperature + delta; a
+    single token is unchanged."""
     settings = {"temperature": 1.0, "delta": 0.5, "exponent": 1.0}
     for words, row, divisor in (
         ("certainty", [60, 0, 0, 0, 0], 0.5),
@@ -172,8 +172,8 @@ def from_low_to_high(apply: Apply, case: Case) -> str:
 
 
 def never_favours(apply: Apply, case: Case) -> str:
-    """The repetition penalty shrinks positive logits, makes negative ones more negative, and
-    leaves alone what was not said, however often the rest was."""
+    """The repetition penalty shrinks positive logits, makes negative ones more negative, and leaves
+    other tokens unchanged, whatever the counts."""
     rng = case.rng()
     logits = some_logits(ordinary(case), rng)
     said = rng.choice(np.array([0, 1, 2, 256, 65536, 2**31 - 1], np.int32), len(logits))
@@ -181,17 +181,17 @@ def never_favours(apply: Apply, case: Case) -> str:
     for repetition in (1.1, 1.7):
         out = apply({"logits": logits, "repeated": said, "repetition": repetition, **plain})["out"]
         if found := other_bits({"out": out[said == 0]}, {"out": logits[said == 0]}):
-            return f"what was not said changes: {found}"
+            return f"tokens without a count change: {found}"
         moved = (out < logits) & (np.sign(out) == np.sign(logits))
         strange = np.flatnonzero((said > 0) & np.isfinite(logits) & (logits != 0) & ~moved)
         if strange.size:
             i = strange[0]
-            return f"{logits[i]:.9g}, said {said[i]} times, becomes {out[i]:.9g}"
+            return f"{logits[i]:.9g}, counted {said[i]} times, becomes {out[i]:.9g}"
     return ""
 
 
 def frequency_counts(apply: Apply, case: Case) -> str:
-    """A token said n times pays the frequency penalty n times, and that of presence once."""
+    """A token with count n has n frequency penalties and one presence penalty."""
     counts = np.array([0, 1, 3, 255, 256, 300, 65536, 70001], np.int32)
     settings = {"repetition": 1.0, "frequency": 0.5, "presence": 0.25}
     logits = np.ones(len(counts), np.float32)
@@ -201,7 +201,7 @@ def frequency_counts(apply: Apply, case: Case) -> str:
 
 
 def only_what_is_named(apply: Apply, case: Case) -> str:
-    """A bias changes the tokens that are named; minus infinity forbids them."""
+    """A bias changes only the listed tokens; minus infinity forbids them."""
     rng = case.rng()
     logits = some_logits(ordinary(case), rng)
     ids = rng.permutation(len(logits))[: len(logits) // 2].astype(np.int32)
@@ -212,7 +212,7 @@ def only_what_is_named(apply: Apply, case: Case) -> str:
 
 
 def names_do_not_matter(apply: Apply, case: Case) -> str:
-    """Tokens with other ids pay the same: DRY asks only which are equal."""
+    """Permuting token ids permutes the penalties: DRY only compares ids."""
     rng, vocab = case.rng(), 600
     few, other = rng.permutation(vocab)[:6].astype(np.int32), rng.permutation(vocab)[:6]
     said, logits = rng.choice(4, 80, p=(0.5, 0.3, 0.15, 0.05)), np.zeros(vocab, np.float32)
@@ -221,14 +221,14 @@ def names_do_not_matter(apply: Apply, case: Case) -> str:
     for ids in (few, other.astype(np.int32)):
         out = apply({**settings, "context": ids[said], "breakers": ids[3:5]})["out"]
         if strange := set(np.flatnonzero(out)) - set(ids[:3]):
-            return f"token {min(strange)} pays, which is no repeat"
+            return f"token {min(strange)} has a penalty but is no repetition"
         paid.append({"out": out[ids]})
     return other_bits(*paid)
 
 
 def inverse(apply: Apply, case: Case) -> str:
-    """u in [c_{i-1}, c_i) gives token i, c the running sum: of many u at even distances each token
-    has its share, but for one at each end."""
+    """u in [c_{i-1}, c_i) gives token i, with cumulative sums c: over evenly spaced u each token
+    has its probability, within one at each end."""
     logits, draws = some_on_grid(case), 256
     p = softmax(logits)
     found = [
@@ -239,12 +239,12 @@ def inverse(apply: Apply, case: Case) -> str:
     error = np.abs(np.bincount(found, minlength=len(p)) - draws * p)
     if error.max() > 1 + draws * SUMS:
         i = int(np.argmax(error))
-        return f"token {i}, of probability {p[i]:.6g}, comes {found.count(i)} of {draws} times"
+        return f"token {i}, of probability {p[i]:.6g}, is drawn {found.count(i)} of {draws} times"
     return ""
 
 
 def lowest_of_the_largest(apply: Apply, case: Case) -> str:
-    """Greedy takes the first of the largest, wherever it is."""
+    """Greedy returns the lowest id of the largest logits, wherever it is."""
     rng = case.rng()
     for at in rng.integers(0, 5000, 16):
         logits = np.full(at + 40, np.float32(-1.5))
@@ -257,8 +257,8 @@ def lowest_of_the_largest(apply: Apply, case: Case) -> str:
 
 
 def is_certain(apply: Apply, case: Case) -> str:
-    """Of n tokens alike the first is taken, at ln 1/n, whatever they are and how many were removed;
-    a row's neighbours do not matter."""
+    """Of n equal tokens the first is returned, with ln 1/n, whatever the logit and the removed
+    tokens; other rows do not matter."""
     counts, vocab = (1, 2, 7, 300), 9000
     logits = np.full((len(counts), vocab), GONE)
     places = [np.sort(case.rng().choice(vocab, n, replace=False)) for n in counts]
@@ -268,7 +268,7 @@ def is_certain(apply: Apply, case: Case) -> str:
     for i, where in enumerate(places):
         token, logprob = int(out["token"][i]), float(out["logprob"][i])
         if token != where[0] or abs(logprob + np.log(len(where))) > 2.0**-44:
-            return f"{len(where)} alike from {where[0]} on give {token} at {logprob!r}"
+            return f"{len(where)} equal logits from {where[0]} give {token} with {logprob!r}"
     return ""
 
 
@@ -281,7 +281,7 @@ def normalises(apply: Apply, case: Case) -> str:
 
 
 def removed_weigh_nothing(apply: Apply, case: Case) -> str:
-    """However many removed tokens there are, and wherever."""
+    """Removed tokens change nothing, any number of them, anywhere."""
     logits = np.full(9000, GONE)
     for some, place in enumerate((0, 300, 8999, 15, 16), 1):
         logits[place] = 2.5
@@ -301,9 +301,9 @@ def moves_along(apply: Apply, case: Case) -> str:
     return "" if abs(moved - 1024) <= 2.0**-40 else f"1024 more adds {moved!r}"
 
 
-HALVES = log(0.5, 0.25, 0.125, 0.125)  # 1 2 3 3 bits of surprise, an entropy of 1.75
+HALVES = log(0.5, 0.25, 0.125, 0.125)  # surprise 1 2 3 3 bits, entropy 1.75
 EVENLY = np.array([GONE, 0, GONE, 0, 0, 0, GONE], np.float32)
-FOUR = np.array([0, 0, 0, 4, GONE], np.float32)  # deviate by the root of 3
+FOUR = np.array([0, 0, 0, 4, GONE], np.float32)  # standard deviation: root of 3
 TOP = log(0.4, 0.3, 0.2, 0.1)
 TIED = log(0.3, 0.3, 0.3, 0.1)
 LEFT = np.array([1, GONE, 3, 2, GONE], np.float32)

@@ -1,4 +1,4 @@
-"""Laws of integers in groups and of floats of eight bits, and of linear layers on them."""
+"""Laws of integer and FP8 quantisation in groups, and of linear layers on them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +10,12 @@ from reference.bounds import TINY
 from reference.laws.common import Make, alone, other_bits
 from reference.op import Apply, Arguments, Array, Case, Law
 
-CUTS = (47, 49, 65)  # tokens around what a kernel lays side by side
-LARGEST_GROUP = (2**31 - 1) // 255**2 // 32 * 32  # whose sums 32 bits hold
+CUTS = (47, 49, 65)  # tokens around a kernel's tile
+LARGEST_GROUP = (2**31 - 1) // 255**2 // 32 * 32  # sums fit into 32 bits
 
 
 def halves_round_to_even(apply: Apply, case: Case) -> str:
-    """Where the scale is 1, 0.5 and 2.5 go down, 1.5 goes up, and so below zero."""
+    """At scale 1, 0.5 and 2.5 round down, 1.5 up, and negative numbers likewise."""
     halves = 0.5, 1.5, 2.5, -0.5, -1.5, -2.5
     x = np.array([[127, low, *halves] for low in (-127, -128)], np.float32)
     q, scale, *_ = apply({"x": x, "bits": 8}).values()
@@ -25,7 +25,7 @@ def halves_round_to_even(apply: Apply, case: Case) -> str:
 
 
 def a_group_that_is_not_finite_says_so(apply: Apply, case: Case) -> str:
-    """Its scale is NaN and all else of it 0; no other group changes a bit."""
+    """A non-finite group has scale NaN and other outputs 0; no other group changes a bit."""
     rng, bits = case.rng(), _bits(case)
     x = rng.standard_normal((3, max(2, case.shape["size"])), np.float32)
     before = apply({"x": x, **bits})
@@ -42,7 +42,7 @@ def a_group_that_is_not_finite_says_so(apply: Apply, case: Case) -> str:
 
 
 def scales_too_small_are_zero(apply: Apply, case: Case) -> str:
-    """Subnormal groups and zeros become zeros; a scale that is normal is kept."""
+    """Subnormal groups and zeros become zeros; a normal scale is kept."""
     x = np.float32(TINY) * np.array([[0, 0], [0.5, 1], [0, 2.0**17]], np.float32)
     found = apply({"x": x, **_bits(case)})
     if not np.array_equal(found["scale"] > 0, [False, False, True]):
@@ -53,7 +53,7 @@ def scales_too_small_are_zero(apply: Apply, case: Case) -> str:
 
 
 def the_error_is_half_a_step(apply: Apply, case: Case) -> str:
-    """Of integers, and of what float32 rounds of at most 255 steps."""
+    """Errors of integers are at most half a step, plus float32 rounding of up to 255 steps."""
     x, bits = _ordinary(case), _bits(case)
     found = apply({"x": x, **bits})
     zero = found.get("zero", np.zeros(len(x), np.int32))
@@ -62,11 +62,11 @@ def the_error_is_half_a_step(apply: Apply, case: Case) -> str:
     if (np.abs(restored - x) > steps * (0.5 + 2.0**-14)).any():
         return "an element is off by more than half a step"
     outside = np.abs(found["q"].astype(int) + 0.5) > 2 ** (bits["bits"] - 1)
-    return "an integer has more bits than asked for" if outside.any() else ""
+    return "an integer exceeds the requested bits" if outside.any() else ""
 
 
 def negatives_have_the_same_scale(sign: Callable[[Array], Array]) -> Law:
-    """-x has the same scale, and codes that `sign` says."""
+    """-x has the same scale, and the codes given by `sign`."""
 
     def broken(apply: Apply, case: Case) -> str:
         x, bits = _ordinary(case), _bits(case)
@@ -78,7 +78,7 @@ def negatives_have_the_same_scale(sign: Callable[[Array], Array]) -> Law:
 
 
 def powers_of_two_change_the_scale_alone(apply: Apply, case: Case) -> str:
-    """x times a power of two has the same codes and a scale times that."""
+    """x times a power of two has the same codes and the scale times that."""
     x, bits = _ordinary(case), _bits(case)
     once = apply({"x": x, **bits})
     for factor in np.array([2.0**-60, 2.0**60], np.float32):
@@ -89,7 +89,7 @@ def powers_of_two_change_the_scale_alone(apply: Apply, case: Case) -> str:
 
 
 def whole_numbers_are_exact(apply: Apply, case: Case) -> str:
-    """Of linear_w8a8: a group's sum is exact, then rounded once; so is what 32 bits hardly hold."""
+    """linear_w8a8: a group's sum is exact, then rounded once, up to the limit of 32 bits."""
     rng = case.rng()
     given = _whole(case, int(rng.integers(1, 14)), 1, 96, 33)
     extremes = _whole(case, 2, 1, LARGEST_GROUP, 17)
@@ -105,7 +105,7 @@ def whole_numbers_are_exact(apply: Apply, case: Case) -> str:
 
 
 def only_the_distance_counts(apply: Apply, case: Case) -> str:
-    """Of linear_w8a8: moving integers and zero points together changes no bit."""
+    """linear_w8a8: adding a constant to integers and zero points changes no bit."""
     rng, given = case.rng(), _whole(case, 3, 2, 32, 17)
     for name in ("x", "weight"):
         given[name] = rng.integers(-64, 64, given[name].shape).astype(np.int8)
@@ -120,8 +120,8 @@ def only_the_distance_counts(apply: Apply, case: Case) -> str:
 
 
 def cuts(signature: str, make: Make, *shapes: dict[str, int]) -> Law:
-    """More tokens than are laid side by side, and sums longer than that: each token has the bits
-    that it has alone."""
+    """With more tokens and longer sums than a kernel's tile, each token has the bits that it has
+    alone."""
     tokens_alone = alone(signature, make)
 
     def broken(apply: Apply, case: Case) -> str:
@@ -133,8 +133,8 @@ def cuts(signature: str, make: Make, *shapes: dict[str, int]) -> Law:
 
 
 def every_code_is_its_number(decode: Callable[[Array], Array], one: int) -> Law:
-    """Of a linear layer on floats of eight bits: a one, code `one`, on either side picks the number
-    that each code stands for on the other."""
+    """Linear layers on FP8: a one, code `one`, on either side selects the value of each code on the
+    other."""
 
     def broken(apply: Apply, case: Case) -> str:
         codes = np.arange(256, dtype=np.uint8)
@@ -161,7 +161,7 @@ def _bits(case: Case) -> dict[str, Any]:
 
 
 def _whole(case: Case, tokens: int, groups: int, size: int, out: int) -> Arguments:
-    """Integers of every kind, the extremes among them, and scales of 1."""
+    """Integers over the whole range, extremes included, and scales of 1."""
     rng, found = case.rng(), {}
     for name, rows, scales in (("x", tokens, (tokens, groups)), ("weight", out, (groups, out))):
         q = rng.integers(-128, 128, (rows, groups * size))

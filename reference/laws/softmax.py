@@ -7,7 +7,7 @@ from reference.op import Apply, Array, Case, Law
 
 
 def shift_changes_no_bit(apply: Apply, case: Case) -> str:
-    """softmax(x + c) is softmax(x)."""
+    """softmax(x + c) = softmax(x), bit for bit."""
     x = _eighths(case)
     before = apply({"x": x})["out"]
     for shift in (4096, -4096, 2**20):
@@ -17,19 +17,19 @@ def shift_changes_no_bit(apply: Apply, case: Case) -> str:
 
 
 def rows_sum_to_one(apply: Apply, case: Case) -> str:
-    """Every row is a distribution."""
+    """Every row sums to one."""
     x = case.rng().standard_normal((3, case.shape["width"]), np.float32)
     x[1] *= 1000
     out = apply({"x": x})["out"].astype(np.float64)
     if not (out >= 0).all():
         return "a probability is below zero"
-    # all powers are divided by one sum of the very same powers
+    # all exponentials are divided by the sum of the same ones
     off = np.abs(out.sum(axis=1) - 1).max()
     return f"a row's sum is off by {off:.3g}" if off > gamma(x.shape[1] + 4) + TINY else ""
 
 
 def order_is_kept(apply: Apply, case: Case) -> str:
-    """What was larger is never less likely, and equals are alike."""
+    """Monotonic: larger elements are never less likely, and equal ones are equal."""
     x = _eighths(case)
     out = apply({"x": x})["out"]
     for row, probabilities in zip(x, out, strict=True):
@@ -52,7 +52,7 @@ def equal_values_share_alike(apply: Apply, case: Case) -> str:
 
 
 def masked_is_impossible(apply: Apply, case: Case) -> str:
-    """What is minus infinity gets exactly 0, and the others are as without it."""
+    """Minus infinity gives exactly 0, and others are as without it."""
     x = _eighths(case)
     cut = x.shape[1] // 2 + 1
     masked = x.copy()
@@ -67,7 +67,7 @@ def masked_is_impossible(apply: Apply, case: Case) -> str:
 
 
 def _eighths(case: Case) -> Array:
-    """Numbers that stay exact when a whole number is added."""
+    """Multiples of 1/8, exact after adding an integer."""
     steps = case.rng().integers(-64, 64, (2, case.shape["width"]))
     return (steps / 8).astype(np.float32)
 

@@ -1,6 +1,6 @@
-"""Laws of accept, recover, exclude and pick: what makes speculation give the target's text.
+"""Laws of accept, recover, exclude and pick, by which speculation keeps the target's distribution.
 
-Some are made of the op's `make`, which draws its distributions.
+Some take the op's `make`, which draws its distributions.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from reference.laws.common import other_bits, several
 from reference.op import Apply, Arguments, Array, Case, Law
 from reference.samplers.distribution import LEAST, NEARLY_ONE
 
-SUMS = 2.0**-40  # what rounding makes of sums of up to 1,000 probabilities, with room
+SUMS = 2.0**-40  # ample for rounding errors of sums of up to 1,000 probabilities
 Make = Callable[[Case], Arguments]
 
 
-def taken(apply: Apply, p: float, q: float, u: Array) -> Array:
-    """The decisions on token 1 of two, of these probabilities, for each u. bool [nodes]"""
+def decisions(apply: Apply, p: float, q: float, u: Array) -> Array:
+    """The decisions on token 1 of two, with probabilities p and q, for each u. bool [nodes]"""
     nodes = len(u)
     rows = {name: np.repeat([[1 - x, x]], nodes, axis=0) for name, x in (("p", p), ("q", q))}
     given = {**rows, "tokens": np.ones(nodes, np.int32), "u": u}
@@ -24,42 +24,41 @@ def taken(apply: Apply, p: float, q: float, u: Array) -> Array:
 
 
 def impossible_is_rejected(apply: Apply, case: Case) -> str:
-    """What the target forbids is never accepted, even where u = 0; a token that could not be drawn
-    is no proposal."""
+    """p(x) = 0 is never accepted, even with u = 0; q(x) = 0 is no proposal."""
     u = np.array([0.0, 0.25, 0.5, NEARLY_ONE])
     for p, q in ((0.0, 0.5), (0.0, 0.0), (0.0, LEAST), (0.5, 0.0), (1.0, 0.0)):
-        if taken(apply, p, q, u).any():
+        if decisions(apply, p, q, u).any():
             return f"accepted where p is {p:g} and q {q:g}"
     return ""
 
 
 def equals_are_accepted(apply: Apply, case: Case) -> str:
-    """Where p = q no u below one rejects, nor where p > q; the product's rounding could hide it
-    among subnormal numbers alone."""
+    """p >= q is accepted for every u < 1; the product's rounding could change that only among
+    subnormal numbers."""
     rng = case.rng()
     for p in (1.0, 2.0**-1021, *rng.random(8), *2.0 ** -rng.uniform(0, 1000, 8)):
         for q in (p, p / 2):
-            if not taken(apply, p, q, np.array([0.0, 0.5, NEARLY_ONE])).all():
+            if not decisions(apply, p, q, np.array([0.0, 0.5, NEARLY_ONE])).all():
                 return f"rejected where p is {p!r} and q {q!r}"
     return ""
 
 
 def share_is_the_ratio(apply: Apply, case: Case) -> str:
-    """Of u at even distances in [0, 1) those below p / q are accepted, and the ratio itself is
-    not; a deterministic draft's q is 1."""
+    """Of evenly spaced u in [0, 1) those below p / q are accepted, and the ratio itself is not; a
+    deterministic draft has q = 1."""
     rng, draws = case.rng(), 512
     u = np.arange(draws) / draws
     for numerator in (1, 64, 384, 511, *rng.integers(1, draws, 4)):
         for q in (1.0, 0.5, 2.0**-30):
-            accepted = taken(apply, numerator / draws * q, q, u)
+            accepted = decisions(apply, numerator / draws * q, q, u)
             if accepted.tolist() != [True] * numerator + [False] * (draws - numerator):
-                return f"{accepted.sum()} of {draws} accepted by a ratio of {numerator}/{draws}"
+                return f"{accepted.sum()} of {draws} accepted for a ratio of {numerator}/{draws}"
     return ""
 
 
-def of_recover(make: Make) -> tuple[Law, ...]:
+def recover_laws(make: Make) -> tuple[Law, ...]:
     def gives_the_target(apply: Apply, case: Case) -> str:
-        """min(p, q) + (1 - sum min(p, q)) recover = p: the whole of modified rejection."""
+        """min(p, q) + (1 - sum min(p, q)) recover = p: the proof of modified rejection sampling."""
         given = make(several(case, "nodes"))
         p, q, tokens = given["p"], given["q"], given["tokens"]
         both = np.minimum(p, q)
@@ -69,30 +68,30 @@ def of_recover(make: Make) -> tuple[Law, ...]:
         return f"the whole is off by {error.max():.3g}" if not (error <= SUMS).all() else ""
 
     def only_what_was_underrated(apply: Apply, case: Case) -> str:
-        """Rows sum to one and stay within p's support; of a token that was drawn and rejected, so
-        that p < q, nothing is left."""
+        """Rows sum to one and stay within p's support; a token that was drawn and rejected, with p
+        < q, has probability 0."""
         given = make(several(case, "nodes"))
         p, q, tokens = given["p"], given["q"], given["tokens"]
         out, rows = apply(given)["out"], np.arange(len(p))
         if not np.allclose(out.sum(axis=-1), 1, rtol=SUMS, atol=0):
             return "a row does not sum to one"
         if (p[out > 0] == 0).any():
-            return "what the target forbids has come in"
+            return "a token with p = 0 has a probability"
         changed = (out != p).any(axis=-1)
         if (p[changed] <= q[changed])[out[changed] > 0].any():
-            return "a token is left that was not underrated"
+            return "a token with p <= q has a probability"
         overrated = changed & (p[rows, tokens] < q[rows, tokens])
-        return "the rejected token is left" if out[rows, tokens][overrated].any() else ""
+        return "the rejected token has a probability" if out[rows, tokens][overrated].any() else ""
 
     def nothing_left_nothing_changed(apply: Apply, case: Case) -> str:
-        """p = q, p below q by rounding, and tokens that q cannot give leave p's own bits."""
+        """p = q, p below q by rounding, and tokens that q cannot give return p's own bits."""
         given = make(several(case, "nodes"))
         p, tokens = given["p"], given["tokens"]
         shaved, impossible = np.minimum(np.nextafter(p, 0), p), p.copy()
         impossible[np.arange(len(p)), tokens] = 0
         for words, own, q in (
-            ("q is p", p, p), ("p is q but for rounding", shaved, p),
-            ("q has not the token", p, impossible),
+            ("q is p", p, p), ("p equals q but for rounding", shaved, p),
+            ("q(x) is 0", p, impossible),
         ):  # fmt: skip
             if found := other_bits(apply({"p": own, "q": q, "tokens": tokens}), {"out": own}):
                 return f"{words}: {found}"
@@ -106,7 +105,7 @@ def of_recover(make: Make) -> tuple[Law, ...]:
 
 
 def tiny_masses(apply: Apply, case: Case) -> str:
-    """What is left may be the smallest numbers there are: it is normalised all the same."""
+    """A residual of the smallest numbers is normalised all the same."""
     p = np.array([[1.0, 3 * LEAST, LEAST], [0.5, 0.5, 2.0**-60]])
     q = np.array([[1.0, 0, 0], [0.5, 0.5, 0]])
     out = apply({"p": p, "q": q, "tokens": np.array([0, 1], np.int32)})["out"]
@@ -114,14 +113,14 @@ def tiny_masses(apply: Apply, case: Case) -> str:
     return "" if out.tolist() == want else f"{out.tolist()}, not {want}"
 
 
-def of_exclude(make: Make) -> tuple[Law, ...]:
+def exclude_laws(make: Make) -> tuple[Law, ...]:
     def proportions_stay(apply: Apply, case: Case) -> str:
-        """The token is at zero, the others keep their ratios and sum to one, or there are none."""
+        """The token becomes 0, the others keep their ratios and sum to one, or all are 0."""
         given = make(several(case, "nodes"))
         rest, tokens, out = given["p"].copy(), given["tokens"], apply(given)["out"]
         rest[np.arange(len(rest)), tokens] = 0
         if out[rest == 0].any():
-            return "what is excluded or impossible has come in"
+            return "an excluded or impossible token has a probability"
         mass = rest.sum(axis=-1, keepdims=True)
         if not np.allclose(out.sum(axis=-1), mass[:, 0] > 0, rtol=SUMS, atol=0):
             return "a row does not sum to one"
@@ -132,9 +131,9 @@ def of_exclude(make: Make) -> tuple[Law, ...]:
     return (Law("proportions-stay", proportions_stay),)
 
 
-def of_pick(make: Make) -> tuple[Law, ...]:
+def pick_laws(make: Make) -> tuple[Law, ...]:
     def possible(apply: Apply, case: Case) -> str:
-        """Whatever u, never a token of p = 0; and a certain one always."""
+        """A token of p = 0 is never picked for any u; a certain one always is."""
         given = make(several(case, "nodes"))
         p, tokens = given["p"], apply(given)["tokens"]
         if (p[np.arange(len(p)), tokens] == 0).any():
@@ -147,10 +146,10 @@ def of_pick(make: Make) -> tuple[Law, ...]:
 
 
 def each_has_its_share(apply: Apply, case: Case) -> str:
-    """Of u at even distances each token comes as often as it is likely, in order of ids, whatever
-    the row sums to; the ends of [0, 1) give the first and the last that can come."""
+    """Of evenly spaced u each token has its probability, in order of ids, for rows of any sum; the
+    ends of [0, 1) give the first and the last possible one."""
     shares = case.rng().integers(0, 3, min(max(70, case.shape["vocab"]), 300))
-    shares[1] = 1  # there is at least one
+    shares[1] = 1  # at least one
     draws = int(shares.sum())
     u = np.concatenate([[0.0], (np.arange(draws) + 0.5) / draws, [NEARLY_ONE]])
     every = np.repeat(np.arange(len(shares)), shares)

@@ -6,16 +6,16 @@ from reference.formats import FORMATS
 from reference.laws.common import Make, other_bits
 from reference.op import Apply, Case, Law
 
-# formats whose integers follow from one scale: others look for better ones, and find them again
+# formats whose integers follow from one scale; the search of others may find a better one
 KEEPING = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0", "TQ2_0", "MXFP4")
 
 
 def what_is_held_is_kept(apply: Apply, case: Case) -> str:
-    """Quantising rows that were decoded changes no value."""
+    """Quantising decoded rows changes no value."""
     layout = FORMATS[case.format or "F32"]
     x = case.in_range().array(case.rng(), 3, case.shape["hidden"])
     once = layout.dequantise(apply({"x": x, "format": case.format})["out"])
-    if not np.isfinite(once).all():  # too large for the format
+    if not np.isfinite(once).all():  # overflows the format
         return ""
     again = layout.dequantise(apply({"x": once, "format": case.format})["out"])
     changed = np.argwhere(once != again)
@@ -24,7 +24,7 @@ def what_is_held_is_kept(apply: Apply, case: Case) -> str:
 
 
 def importance_is_relative(make: Make) -> Law:
-    """Importances all times a power of two give the same bytes."""
+    """Multiplying all importances by a power of two changes no byte."""
 
     def broken(apply: Apply, case: Case) -> str:
         given = make(case.in_range())

@@ -1,1 +1,1 @@
-"""Whole models of one family each, in reference ops alone."""
+"""Whole models by family, composed of reference ops."""

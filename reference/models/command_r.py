@@ -1,4 +1,4 @@
-"""A whole forward pass of Command R or Command R7B (Cohere, 2024), in reference ops alone."""
+"""The forward pass of Command R and Command R7B (Cohere, 2024), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,10 +27,10 @@ def command_r(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Attention and the feed-forward network both read the block's input, normalised, and both are
-    added to it; norms have no bias. Each head of queries and keys has one if there are
-    such. If there is a `window`, blocks that are `windowed` see so many tokens, and the others turn
-    nothing. Other arguments are those of `transformer`.
+    Attention and the feed-forward network both read the normalised input of the block, and both
+    outputs are added to it (parallel residual); norms have no bias. If there are `attn_q_norm` and
+    `attn_k_norm`, each head has its own. With a `window`, the `windowed` blocks have sliding-window
+    attention, and the others no RoPE. Other arguments are those of `transformer`.
     -> float64 [tokens, vocab].
     """
     count = len(tokens)

@@ -1,6 +1,6 @@
-"""A whole DeepSeek-V2 (arXiv 2405.04434), V3 (arXiv 2412.19437) or MiniCPM 3 (Hu et al., 2024,
-arXiv 2404.06395) forward pass, in reference ops alone: latent attention as the paper has it first,
-every head with keys and values of its own."""
+"""The forward pass of DeepSeek-V2 (arXiv 2405.04434), V3 (arXiv 2412.19437) and MiniCPM 3 (Hu et
+al., arXiv 2404.06395), in reference ops: MLA in the paper's first form, in which every head has
+keys and values of its own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Sizes of the vector that keys and values come out of, and of a head's key but for what is
-    turned; what scores are multiplied by; how many first blocks have no experts; the eps of such
-    vectors' norms; and which elements rope turns with which."""
+    """Multi-head latent attention: sizes of the latent vector and of a head's key without RoPE; the
+    scale of scores; the number of leading dense blocks; the eps of the latent norms; and RoPE's
+    pairing."""
 
     kv_rank: int
     nope: int
@@ -46,10 +46,10 @@ def deepseek2(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    A head's key is what attn_k_b makes of the token's latent vector, and behind it the turned key
-    that all heads share; its value is what attn_v_b makes of the vector. attn_k_b is [heads,
-    kv_rank, nope], attn_v_b [heads, value, kv_rank]; or attn_kv_b is [heads * (nope + value),
-    kv_rank], both. Other arguments are those of `transformer`.
+    A head's key is W_UK times the token's latent vector, followed by the RoPE key that all heads
+    share; its value is W_UV times the latent. W_UK is attn_k_b [heads, kv_rank, nope], W_UV
+    attn_v_b [heads, value, kv_rank]; or attn_kv_b [heads * (nope + value), kv_rank] holds both.
+    Other arguments are those of `transformer`.
     -> float64 [tokens, vocab].
     """
     count = len(tokens)
@@ -69,7 +69,7 @@ def deepseek2(
         return FORMATS[weight.format].dequantise(weight.data).astype(np.float64)
 
     def makers(block: str) -> tuple[Array, Array]:
-        """Of keys and of values, float64 [heads, nope, kv_rank] and [heads, value, kv_rank]."""
+        """W_UK and W_UV, float64 [heads, nope, kv_rank] and [heads, value, kv_rank]."""
         if f"{block}.attn_kv_b.weight" in weights:
             both = matrices(f"{block}.attn_kv_b").reshape(shape.heads, -1, own.kv_rank)
             return both[:, : own.nope], both[:, own.nope :]

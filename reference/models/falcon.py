@@ -1,4 +1,4 @@
-"""A whole Falcon forward pass (Almazrouei et al., arXiv 2311.16867), in reference ops alone."""
+"""The forward pass of Falcon (Almazrouei et al., arXiv 2311.16867), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,9 +26,9 @@ def falcon(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Attention and the feed-forward network both read the block's input, normalised, and both are
-    added to it; with `attn_norm_2`, attention has that norm of its own. Arguments are those of
-    `transformer`; `blk.N.attn_qkv` holds the rows of queries, then keys, then values.
+    Attention and the feed-forward network both read the normalised input of the block, and both
+    outputs are added to it; attention uses `attn_norm_2`, if there is one. Arguments are those of
+    `transformer`; `blk.N.attn_qkv` has the rows of queries, then keys, then values.
     -> float64 [tokens, vocab].
     """
     count = len(tokens)

@@ -1,5 +1,5 @@
-"""A whole forward pass of Gemma (Gemma Team, arXiv 2403.08295), Gemma 2 (arXiv 2408.00118) or
-Gemma 3 (arXiv 2503.19786), in reference ops alone."""
+"""The forward pass of Gemma (Gemma Team, arXiv 2403.08295), Gemma 2 (arXiv 2408.00118) and Gemma 3
+(arXiv 2503.19786), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class GemmaShape(Shape):
-    """Scores are scaled by `score_scale`, head_dim's where it is 0; caps are 0 where there are
-    none. Blocks that are `windowed` see `window` tokens, and turn by `window_frequencies`, if there
-    are any, unlike the others."""
+    """`score_scale` replaces 1 / sqrt(head_dim) unless it is 0; softcaps of 0 are off. `windowed`
+    blocks have sliding-window attention over `window` tokens, and RoPE with `window_frequencies`,
+    if there are any."""
 
     score_scale: float = 0.0
     score_cap: float = 0.0
@@ -41,9 +41,9 @@ def gemma(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    What comes out of attention and the network is normalised, too, if there are
-    `post_attention_norm` and `post_ffw_norm`; so is each head of queries and keys, before rope
-    turns them, with `attn_q_norm` and `attn_k_norm`. Arguments are those of `transformer`.
+    The outputs of attention and of the network are normalised, too, if there are
+    `post_attention_norm` and `post_ffw_norm`; so is each head of queries and keys before RoPE, with
+    `attn_q_norm` and `attn_k_norm`. Arguments are those of `transformer`.
     -> float64 [tokens, vocab].
     """
     count = len(tokens)

@@ -1,4 +1,4 @@
-"""A whole forward pass of Gemma 4 (Google DeepMind, 2026), of text, in reference ops alone."""
+"""The forward pass of Gemma 4's text model (Google DeepMind, 2026), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Gemma4Shape(Shape):
-    """Blocks that are `windowed` see `window` tokens, turn by `window_frequencies` and have heads
-    of `window_dim`; the last `shared` blocks read keys and values of an earlier one. A token has an
-    embedding of `per_layer` elements for every block, none where that is 0."""
+    """`windowed` blocks see `window` tokens, with `window_frequencies` and heads of `window_dim`;
+    the last `shared` blocks reuse the keys and values of an earlier one. Each block has an
+    embedding of `per_layer` elements for every token (per-layer embeddings), unless that is 0."""
 
     window: int = 0
     windowed: frozenset[int] = frozenset()
@@ -43,14 +43,14 @@ def gemma4(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Values are normalised with no weight, and are keys before their norm where there is no attn_v.
+    Values are normalised without a weight; without attn_v they are the keys before their norm.
     Arguments are those of `transformer`. -> float64 [tokens, vocab].
     """
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
     assert shape.window_frequencies is not None
     turns = [rotation(positions, f, 1.0) for f in (shape.frequencies, shape.window_frequencies)]
-    kept: dict[bool, tuple[Array, Array]] = {}  # the last keys and values of either kind
+    kept: dict[bool, tuple[Array, Array]] = {}  # the latest keys and values, by kind of block
 
     def project(x: Array, name: str) -> Array:
         return projected(x, name, weights, norms, linear)
@@ -73,8 +73,8 @@ def gemma4(
         out = causal(rope_neox(q, turns[windowed]), k, v, positions, scale=1.0, window=window)
         return project(out.reshape(count, -1), f"{block}.attn_output")
 
-    def let_in(x: Array, i: int) -> Array:
-        """What the token's embedding of this block adds."""
+    def per_layer_input(x: Array, i: int) -> Array:
+        """The block's per-layer embedding of each token, gated."""
         block, each = f"blk.{i}", slice(i * shape.per_layer, (i + 1) * shape.per_layer)
         made = scale(project(start, "per_layer_model_proj")[:, each], start.shape[1] ** -0.5)
         own = weights["per_layer_token_embd.weight"]
@@ -83,8 +83,8 @@ def gemma4(
         gate = gelu(project(x, f"{block}.inp_gate"))
         return normed(project(gate * both, f"{block}.proj"), f"{block}.post_norm")
 
-    def beside(x: Array, i: int) -> Array:
-        """What experts add to the network that every token meets."""
+    def experts_output(x: Array, i: int) -> Array:
+        """The experts' output, which is added to the dense network's."""
         block, own = f"blk.{i}", shape.mixture
         assert own
         routed = rms_norm(x, norms[f"{block}.ffn_gate_inp.scale"], shape.norm_eps)
@@ -103,10 +103,10 @@ def gemma4(
         fed = geglu(project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up"))
         fed = project(fed, f"{block}.ffn_down")
         if shape.mixture:
-            fed = add(normed(fed, f"{block}.post_ffw_norm_1"), beside(x, i))
+            fed = add(normed(fed, f"{block}.post_ffw_norm_1"), experts_output(x, i))
         x = add(x, normed(fed, f"{block}.post_ffw_norm"))
         if shape.per_layer:
-            x = add(x, let_in(x, i))
+            x = add(x, per_layer_input(x, i))
         factor = norms.get(f"{block}.layer_output_scale.weight", np.ones(1))
         x = scale(x, float(factor[0]))
     output = "output" if "output.weight" in weights else "token_embd"

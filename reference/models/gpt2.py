@@ -1,5 +1,5 @@
-"""A whole forward pass of GPT-2 (Radford et al., 2019), BLOOM (Scao et al., arXiv 2211.05100) or
-MPT (MosaicML, 2023), in reference ops alone."""
+"""The forward pass of GPT-2 (Radford et al., 2019), BLOOM (Scao et al., arXiv 2211.05100) and MPT
+(MosaicML, 2023), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,8 +28,8 @@ def gpt2(
     """Logits of every token of one sequence that starts at position 0.
 
     Row p of `position_embd`, if there is one, is added to the token at position p; `slopes` [heads]
-    are those of ALiBi. A `token_embd_norm` is of the sum. `blk.N.attn_qkv` holds the rows of
-    queries, then keys, then values. A norm without a bias has zeros. Other arguments are those of
+    are ALiBi's. `token_embd_norm` normalises the sum. `blk.N.attn_qkv` has the rows of queries,
+    then keys, then values. A norm without a bias has zeros. Other arguments are those of
     `transformer`, biases among the norms. -> float64 [tokens, vocab].
     """
     count = len(tokens)

@@ -1,4 +1,4 @@
-"""A whole forward pass of gpt-oss (OpenAI, arXiv 2508.10925), in reference ops alone."""
+"""The forward pass of gpt-oss (OpenAI, arXiv 2508.10925), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class GptOssShape(Shape):
-    """Every other block, from the first on, sees a `window` of tokens."""
+    """Every other block, from the first, has sliding-window attention over `window` tokens."""
 
     window: int = 0
 

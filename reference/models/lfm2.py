@@ -1,4 +1,4 @@
-"""A whole LFM 2 (Liquid AI, 2025) forward pass, in reference ops alone."""
+"""The forward pass of LFM 2 (Liquid AI, 2025), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,8 +26,8 @@ def lfm2(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    A block attends if it has queries, or else convolves; `norms` are all tensors that are not
-    quantised. Arguments are those of `transformer`. -> float64 [tokens, vocab].
+    A block with `attn_q` is attention, any other a gated short convolution; `norms` are all tensors
+    that are not quantised. Arguments are those of `transformer`. -> float64 [tokens, vocab].
     """
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
@@ -53,7 +53,7 @@ def lfm2(
         b, c, x = np.split(project(h, f"{conv}.in_proj"), 3, axis=1)
         weight = norms[f"{conv}.conv.weight"].T
         before = np.zeros((1, len(weight) - 1, x.shape[1]))
-        runs = np.where(positions, -1, 0), np.full(count, -1)  # one run, nothing kept
+        runs = np.where(positions, -1, 0), np.full(count, -1)  # one sequence, no state kept
         found, _ = causal_conv1d(mul(b, x), weight, np.zeros(x.shape[1]), before, *runs)
         return project(mul(c, found), f"{conv}.out_proj")
 

@@ -1,5 +1,5 @@
-"""A whole Mamba (Gu and Dao, arXiv 2312.00752) or Mamba 2 (Dao and Gu, arXiv 2405.21060) forward
-pass, in reference ops alone."""
+"""The forward pass of Mamba (Gu and Dao, arXiv 2312.00752) and Mamba 2 (Dao and Gu, arXiv
+2405.21060), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,12 +28,11 @@ def mamba(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Mamba's where there is an `ssm_x.weight`, or else Mamba 2's; `norms` are all tensors that are
-    not quantised, sizes are theirs. Arguments are those of `transformer`. -> float64
-    [tokens, vocab].
+    Mamba if there is an `ssm_x.weight`, otherwise Mamba 2; `norms` are all tensors that are not
+    quantised, and give the sizes. Arguments are those of `transformer`. -> float64 [tokens, vocab].
     """
     count = len(tokens)
-    routes = np.where(np.arange(count), -1, 0), np.full(count, -1)  # one run, nothing kept
+    routes = np.where(np.arange(count), -1, 0), np.full(count, -1)  # one sequence, no state kept
 
     def project(x: Array, name: str) -> Array:
         return projected(x, name, weights, norms, linear)

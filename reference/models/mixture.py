@@ -1,5 +1,5 @@
-"""A feed-forward network that is a mixture of experts (Shazeer et al., arXiv 1701.06538), in
-reference ops alone."""
+"""A mixture-of-experts feed-forward network (Shazeer et al., arXiv 1701.06538), in reference ops: y
+= sum over the chosen experts e of g_e E_e(x)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """`used` of `count` experts serve a token. Weights are their share of softmax over all, or each
-    its own `sigmoid`, divided by their sum if `normed`; or, with `of_chosen`, softmax over their
-    logits alone."""
+    """Each token goes to `used` of `count` experts. Gates are softmax over all logits, or `sigmoid`
+    of each, divided by the sum of the chosen ones if `normed`; or, with `of_chosen`, softmax over
+    the chosen logits."""
 
     count: int
     used: int
@@ -52,11 +52,11 @@ def mixture(
     activation: Callable[[Array, Array], Array] = swiglu,
     routed: Array | None = None,
 ) -> Array:
-    """What a block's experts make of its normalised input, and the shared network if there is one.
+    """The output of a block's experts, and of its shared expert if there is one.
 
-    x [tokens, hidden]; weights, by their GGUF names, of experts are uint8 [experts, rows,
-    row_bytes]; project(x, NAME) is linear with the tensor NAME.weight and its bias; the router
-    reads x unless there is something `routed` -> float64 [tokens, hidden].
+    x [tokens, hidden], normalised; weights, by their GGUF names, of experts are uint8 [experts,
+    rows, row_bytes]; project(x, NAME) is linear with the tensor NAME.weight and its bias; the
+    router reads `routed` or, without it, x -> float64 [tokens, hidden].
     """
     scores = project(x if routed is None else routed, f"{block}.ffn_gate_inp")
     if not own.of_chosen:

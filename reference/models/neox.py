@@ -1,6 +1,6 @@
-"""A whole forward pass of GPT-NeoX (Black et al., arXiv 2204.06745), Phi 1 to 2 (Li et al., arXiv
+"""The forward pass of GPT-NeoX (Black et al., arXiv 2204.06745), Phi 1 to 2 (Li et al., arXiv
 2309.05463), StarCoder 2 (Lozhkov et al., arXiv 2402.19173), StableLM (Bellagente et al., arXiv
-2402.17834) or Nemotron (Parmar et al., arXiv 2402.16819), in reference ops alone."""
+2402.17834) and Nemotron (Parmar et al., arXiv 2402.16819), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,12 +29,12 @@ def neox(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    If `parallel`, the feed-forward network reads the block's input, as attention does, after a norm
-    of its own, or after attention's where there is no `ffn_norm`; else it reads what attention
-    gave. `activation` takes gate and up where there is an `ffn_gate`. Queries, keys and values may
-    be rows of one `attn_qkv`, in this order, and each head of the first two may have a norm. Other
-    arguments are those of `transformer`, biases among the norms; `frequencies` of fewer pairs than
-    a head has turn its first dimensions.
+    If `parallel`, the feed-forward network reads the block's input, like attention, after a norm of
+    its own or, without `ffn_norm`, attention's; otherwise it reads the sum with attention's output.
+    `activation` takes gate and up if there is an `ffn_gate`. Queries, keys and values may be rows
+    of one `attn_qkv`, in this order, and each head of queries and keys may have a norm. Other
+    arguments are those of `transformer`, biases among the norms; fewer `frequencies` than half of
+    head_dim are a partial RoPE of its first dimensions.
     -> float64 [tokens, vocab].
     """
     count = len(tokens)

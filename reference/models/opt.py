@@ -1,4 +1,4 @@
-"""A whole OPT forward pass (Zhang et al., arXiv 2205.01068), in reference ops alone."""
+"""The forward pass of OPT (Zhang et al., arXiv 2205.01068), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from reference.models.transformer import Shape, Weight, causal, projected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-UNUSED = 2  # rows of the table of positions before that of position 0
+UNUSED = 2  # rows of the position table before that of position 0
 
 
 def opt(
@@ -27,8 +27,8 @@ def opt(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Positions are learned: row p + 2 of `position_embd` is added to the token at position p. Norms
-    stand before what reads them. Arguments are those of `transformer`, biases among the norms.
+    Positions are learned: row p + 2 of `position_embd` is added to the token at position p. Blocks
+    are pre-norm. Arguments are those of `transformer`, biases among the norms.
     -> float64 [tokens, vocab].
     """
     count, width = len(tokens), shape.heads * shape.head_dim

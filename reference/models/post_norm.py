@@ -1,5 +1,5 @@
-"""A whole OLMo 2 (OLMo Team, arXiv 2501.00656), GLM 4 (GLM Team, arXiv 2406.12793) or EXAONE 4 (LG
-AI Research, arXiv 2507.11407) forward pass, in reference ops alone."""
+"""The forward pass of OLMo 2 (OLMo Team, arXiv 2501.00656), GLM 4 (GLM Team, arXiv 2406.12793) and
+EXAONE 4 (LG AI Research, arXiv 2507.11407), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from reference.arithmetic import add
 from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.linear import linear
-from reference.models.transformer import Shape, Weight, apart, causal, projected
+from reference.models.transformer import Shape, Weight, causal, projected, split_fused
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
 
@@ -30,13 +30,13 @@ def post_norm(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    What attention and the network give is normalised before it is added. So is what they read, and
-    so are queries and keys, all heads of a token together or each alone, where there are such
-    norms. GLM 4's `rope` is rope_norm. If there is a `window`, blocks that are `windowed` attend to
-    so many tokens, and rope turns in these alone. Arguments are those of `transformer`.
+    The outputs of attention and of the network are normalised before they are added; so are their
+    inputs, and queries and keys over all heads of a token or by head, if there are such norms. GLM
+    4's `rope` is rope_norm. If there is a `window`, blocks that are `windowed` attend to so many
+    tokens, and RoPE is applied in these alone. Arguments are those of `transformer`.
     -> float64 [tokens, vocab].
     """
-    weights = apart(weights, shape)
+    weights = split_fused(weights, shape)
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
     turn = rotation(positions, shape.frequencies, shape.magnitude)

@@ -1,6 +1,6 @@
-"""A whole Qwen 2 (Yang et al., arXiv 2407.10671), Qwen 3 (arXiv 2505.09388), Phi 3 (Abdin et al.,
-arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060), GLM 4.5 (arXiv 2508.06471) or
-Seed-OSS (ByteDance, 2025) forward pass, in reference ops alone."""
+"""The forward pass of Qwen 2 (Yang et al., arXiv 2407.10671), Qwen 3 (arXiv 2505.09388), Phi 3
+(Abdin et al., arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060), GLM 4.5 (arXiv
+2508.06471) and Seed-OSS (ByteDance, 2025), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.linear import linear
 from reference.models.mixture import mixture
-from reference.models.transformer import Shape, Weight, apart, causal, projected
+from reference.models.transformer import Shape, Weight, causal, projected, split_fused
 from reference.rms_norm import rms_norm
 from reference.rope import rope_neox, rotation
 
@@ -29,13 +29,12 @@ def qwen(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Before rope turns them each head of queries and keys is normalised, or all together, by
-    `attn_q_norm` and `attn_k_norm` if there are any. The norm before the network is called
-    `post_attention_norm` in GLM, whose first blocks are dense, and in Seed-OSS. Arguments are those
-    of `transformer`.
+    Queries and keys are normalised before RoPE, by head or over all heads, if there are
+    `attn_q_norm` and `attn_k_norm`. The norm before the network is called `post_attention_norm` in
+    GLM, whose first blocks are dense, and in Seed-OSS. Arguments are those of `transformer`.
     -> float64 [tokens, vocab].
     """
-    weights = apart(weights, shape)
+    weights = split_fused(weights, shape)
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
     turn = rotation(positions, shape.frequencies, shape.magnitude)
@@ -49,7 +48,7 @@ def qwen(
     def turned(x: Array, name: str, heads: int) -> Array:
         rows = project(x, name)
         weight = norms.get(f"{name}_norm.weight")
-        if weight is not None and len(weight) == rows.shape[1]:  # of all heads together
+        if weight is not None and len(weight) == rows.shape[1]:  # over all heads
             rows = normed(rows, f"{name}_norm")
         rows = rows.reshape(count, heads, shape.head_dim)
         if weight is not None and len(weight) == shape.head_dim:

@@ -1,5 +1,5 @@
-"""A whole Qwen 3 Next (Qwen team, 2025) or Qwen 3.5 (2026) forward pass, dense or of experts, in
-reference ops alone."""
+"""The forward pass of Qwen 3 Next (Qwen team, 2025) and Qwen 3.5 (2026), dense or with experts, in
+reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,15 +30,15 @@ def qwen3next(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    A block attends if it has `attn_q`, whose rows are each head's query, then its gate; else it is
-    a gated delta net, whose heads share queries and keys: those in a row where there is an
-    `ssm_ba` (Qwen 3 Next), or else every so many-th. `norms` are all tensors that are not
-    quantised. Arguments are those of `transformer`. -> float64 [tokens, vocab].
+    A block with `attn_q` is gated attention, with rows of each head's query, then its gate; any
+    other is a gated delta net, whose heads share queries and keys: consecutive heads if there is an
+    `ssm_ba` (Qwen 3 Next), otherwise head h has group h mod groups. `norms` are all tensors that
+    are not quantised. Arguments are those of `transformer`. -> float64 [tokens, vocab].
     """
     count = len(tokens)
     positions = np.arange(count, dtype=np.int32)
     turn = rotation(positions, shape.frequencies, shape.magnitude)
-    routes = np.where(positions, -1, 0), np.full(count, -1)  # one run, nothing kept
+    routes = np.where(positions, -1, 0), np.full(count, -1)  # one sequence, no state kept
 
     def project(x: Array, name: str) -> Array:
         return projected(x, name, weights, norms, linear)
@@ -55,7 +55,7 @@ def qwen3next(
         gated = mul(found.reshape(count, -1), sigmoid(queries[:, :, 1].reshape(count, -1)))
         return project(gated, f"{block}.attn_output")
 
-    def remembered(h: Array, block: str) -> Array:
+    def delta_net(h: Array, block: str) -> Array:
         a, weight = norms[f"{block}.ssm_a"], norms[f"{block}.ssm_conv1d.weight"]
         heads, size = len(a), len(norms[f"{block}.ssm_norm.weight"])
         groups = (len(weight) // size - heads) // 2
@@ -86,7 +86,7 @@ def qwen3next(
         block = f"blk.{i}"
         h = normed(x, f"{block}.attn_norm")
         attends = f"{block}.attn_q.weight" in weights
-        x = add(x, attended(h, block) if attends else remembered(h, block))
+        x = add(x, attended(h, block) if attends else delta_net(h, block))
         h = normed(x, f"{block}.post_attention_norm")
         if shape.mixture:
             x = add(x, mixture(h, block, weights, norms, shape.mixture, project, linear))

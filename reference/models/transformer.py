@@ -1,5 +1,5 @@
-"""A whole LLaMA forward pass (Touvron et al., arXiv 2302.13971), written in reference ops alone;
-one whose feed-forward networks skip neurons (PowerInfer, arXiv 2312.12456)."""
+"""The LLaMA forward pass (Touvron et al., arXiv 2302.13971) in reference ops, and its sparse form
+with predicted active neurons (PowerInfer, arXiv 2312.12456)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A weight matrix as a file holds it: uint8 [rows, row_bytes] in a format."""
+    """A weight matrix as stored in a file: uint8 [rows, row_bytes] in a format."""
 
     data: Array
     format: str
@@ -34,9 +34,9 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Neurons:
-    """Of networks whose gate is relu and whose down is transposed, those that run: with a logit of
-    the block's predictor that reaches `threshold` (None: all), for the token itself or, by `union`,
-    for any other."""
+    """Activation sparsity of networks with a ReLU gate and a transposed down matrix: neurons are
+    active if their predictor's logit reaches `threshold` (None: all are), for the token itself or,
+    with `union`, for any token of the batch."""
 
     threshold: float | None
     union: bool = False
@@ -44,8 +44,8 @@ class Neurons:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What is multiplied: the embedding, what each half of a block adds, queries by keys (None: by
-    1 / sqrt(head_dim)), and the logits."""
+    """Factors of the embedding, of the output of each half of a block, of q k^T (None: 1 /
+    sqrt(head_dim)), and of the logits."""
 
     embedding: float = 1.0
     residual: float = 1.0
@@ -55,9 +55,9 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes and constants that the formula needs; without `neurons` the gate is silu. Every
-    `no_rope`-th block turns nothing by its position, if that is not 0. Networks may be mixtures.
-    Queries have a `temperature` by `length` (reference/rope.py)."""
+    """Sizes and constants of a model; without `neurons` the activation is SiLU. Every `no_rope`-th
+    block has no RoPE, unless that is 0. With `mixture`, networks are mixtures of experts. Queries
+    have a `temperature` by `length` (reference/rope.py)."""
 
     blocks: int
     heads: int
@@ -84,9 +84,9 @@ def transformer(
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    tokens int32 [tokens]; weights and norms (and biases) by their GGUF names; `output.weight` may
-    be absent, which ties it to the embedding. `linear` may be `linear_of_quantised`, and `attend`
-    what block i makes of its q, k and v if that is not causal attention.
+    tokens int32 [tokens]; weights and norms (and biases) by their GGUF names; without
+    `output.weight` the output is tied to the embedding. `linear` may be `linear_of_quantised`, and
+    `attend` replaces causal attention of block i over its q, k and v.
     -> float64 [tokens, vocab].
     """
     count = len(tokens)
@@ -137,7 +137,7 @@ def transformer(
 
 
 def active(logits: Array, neurons: Neurons) -> Array:
-    """The mask uint8 [tokens, neurons] by a predictor's logits of the same shape."""
+    """The mask uint8 [tokens, neurons] for a predictor's logits of the same shape."""
     assert neurons.threshold is not None
     mask = threshold_mask(logits, neurons.threshold)
     return union_mask(mask) if neurons.union else mask
@@ -151,8 +151,8 @@ def transposed(fired: Array, mask: Array, weight: Weight) -> Array:
 
 
 def heads_normed(x: Array, name: str, norms: Mapping[str, Array], shape: Shape) -> Array:
-    """Every head normalised for itself, then times its own row of the tensor NAME.weight, which is
-    [heads, head_dim] (StableLM 2 12B, Command R+); or x, where there is none.
+    """LayerNorm by head, times the head's row of the tensor NAME.weight [heads, head_dim] (StableLM
+    2 12B, Command R+); x if there is no such tensor.
 
     x [tokens, heads * head_dim] -> float64 [tokens, heads, head_dim].
     """
@@ -171,15 +171,15 @@ def projected(
     norms: Mapping[str, Array],
     linear: Callable[[Array, Array, str], Array],
 ) -> Array:
-    """linear with NAME.weight, and NAME.bias where there is one."""
+    """linear with NAME.weight, and NAME.bias if there is one."""
     weight = weights[f"{name}.weight"]
     out = linear(x, weight.data, weight.format)
     return add_bias(out, norms[f"{name}.bias"]) if f"{name}.bias" in norms else out
 
 
-def apart(weights: Mapping[str, Weight], shape: Shape) -> dict[str, Weight]:
-    """All weights, with those apart that are rows of one: of `attn_qkv` queries, keys and values;
-    of `ffn_up` where there is no gate the gate, then up."""
+def split_fused(weights: Mapping[str, Weight], shape: Shape) -> dict[str, Weight]:
+    """All weights, with fused ones split by rows: `attn_qkv` into queries, keys and values;
+    `ffn_up`, if there is no gate, into gate and up."""
     found = dict(weights)
 
     def cut(block: str, joined: str, names: Sequence[str], counts: Sequence[int]) -> None:
@@ -208,10 +208,9 @@ def causal(
     window: int = 0,
     sinks: Array | None = None,
 ) -> Array:
-    """Attention of one sequence over itself, its cells in order; keys and values rounded to the
-    float32 that a cache in F32 holds. `scale` is 1 / sqrt(head_dim) if None, and `slopes` [heads]
-    are those of ALiBi, `sinks` [heads] those of gpt-oss; of a `window` each token sees so many,
-    itself included."""
+    """Causal attention over one sequence; keys and values are rounded to float32 as in an F32
+    cache. `scale` None is 1 / sqrt(head_dim), `slopes` [heads] are ALiBi's, `sinks` [heads]
+    gpt-oss's; with a `window` each token sees this many tokens, itself included."""
     count, heads, head_dim = q.shape
     rows = FORMATS["F32"].quantise
     begin = np.maximum(0, positions + 1 - window) if window else np.zeros_like(positions)

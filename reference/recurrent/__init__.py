@@ -1,1 +1,1 @@
-"""What carries a state from token to token: a convolution and two scans."""
+"""Ops with recurrent state: a causal convolution and the scans of state space models."""

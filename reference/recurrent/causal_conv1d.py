@@ -1,5 +1,5 @@
-"""Causal convolution of each channel by itself over the last tokens, as state space models have it
-(Gu and Dao, Mamba, arXiv 2312.00752)."""
+"""Depthwise causal convolution of state space models (Gu and Dao, Mamba, arXiv 2312.00752): y_t = b
++ sum_j w_j x_{t - taps + 1 + j}, by channel."""
 
 import numpy as np
 
@@ -21,12 +21,12 @@ SIGNATURE = (
 def causal_conv1d(
     x: Array, weight: Array, bias: Array, before: Array, sources: Array, targets: Array
 ) -> tuple[Array, Array]:
-    """out[t] = bias + sum over j of weight[j] * x[t - taps + 1 + j], a channel like another.
+    """out[t] = bias + sum over j of weight[j] * x[t - taps + 1 + j], by channel.
 
-    x [tokens, width], weight [taps, width], bias [width]. A sequence's state is its last
-    kept = taps - 1 tokens: before [slots, kept, width]; sources and targets as
-    reference/recurrent/state.py has them. -> float64 [tokens, width], and `before` with what was
-    put into its slots.
+    x [tokens, width], weight [taps, width], bias [width]. A sequence's state is its last kept =
+    taps - 1 tokens: before [slots, kept, width]; sources and targets are those of
+    reference/recurrent/state.py. -> float64 [tokens, width], and `before` with the slots that were
+    written.
     """
     out, states = np.zeros(x.shape), before.copy()
     for columns, t in state.runs(sources, targets, states):
@@ -49,7 +49,7 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A sum of `taps` products and the bias, in whatever order; states are copies."""
+    """A sum of `taps` products and the bias, in any order; states are copies."""
     taps = len(inputs["weight"])
     sizes = {n: np.abs(inputs[n]) for n in ("x", "weight", "bias", "before")}
     magnitude, _ = causal_conv1d(**{**inputs, **sizes})
@@ -67,7 +67,7 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """What is kept are the tokens that the next one needs."""
+    """kept = taps - 1, and at least two slots."""
     taps = max(2, shape["taps"])
     return {**state.fit(shape, format), "taps": taps, "kept": taps - 1}
 

@@ -1,6 +1,6 @@
-"""The gated delta rule (Yang, Kautz and Hatamizadeh, Gated Delta Networks, arXiv 2412.06464), as
-Qwen 3 Next has it. The recurrent order is the truth: a state is what token after token made of it.
-"""
+"""The gated delta rule (Yang, Kautz and Hatamizadeh, Gated Delta Networks, arXiv 2412.06464), as in
+Qwen 3 Next: S_t = S_{t-1} (a_t (I - b_t k_t k_t^T)) + b_t v_t k_t^T, o_t = S_t q_t, with a_t =
+exp(g_t), s = S^T. The recurrent form is the reference."""
 
 import numpy as np
 
@@ -24,13 +24,13 @@ def gated_delta_net(
     q: Array, k: Array, v: Array, g: Array, beta: Array, group_of: Array, before: Array,
     sources: Array, targets: Array,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """s = exp(g) s, then s = s + k beta (v - s^T k), and out = s^T q: what a state has under a key
-    becomes the value, by a part of the way.
+    """s = exp(g) s, then s = s + k beta (v - s^T k), and out = s^T q: the value stored under a key
+    moves towards v by the fraction beta.
 
     q, k (of length 1 at most) [tokens, groups, state], v [tokens, heads, head_dim], g (at most 0),
-    beta (0 to 1) [tokens, heads]; group_of [heads] says whose q and k a head has; before
-    [slots, heads, state, head_dim]; sources and targets as reference/recurrent/state.py has them.
-    -> float64 [tokens, heads, head_dim], and `before` with what was put into its slots.
+    beta (0 to 1) [tokens, heads]; group_of [heads] is the group of q and k of each head; before
+    [slots, heads, state, head_dim]; sources and targets are those of reference/recurrent/state.py.
+    -> float64 [tokens, heads, head_dim], and `before` with the slots that were written.
     """
     q, k = (each[:, group_of].astype(np.float64) for each in (q, k))
     v, g, beta = (each.astype(np.float64) for each in (v, g, beta))
@@ -68,15 +68,14 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Errors of a state's columns grow from token to token by their lengths.
+    """Errors of a state's columns, in Euclidean norm, propagate from token to token.
 
-    Without rounding a token takes a column s to (I - beta k k^T) e^g s + beta v k. The matrix
-    stretches nothing by more than c = max(1, |1 - beta |k|^2|), so an error of length E becomes one
-    of c e^g E. Element by element it could double with each token, and a bound that did would be
-    none. To that come the roundings of the step itself, of a state that is off already:
-    the decayed state (exp's error and a product's); beta (v - s^T k), which is off by a sum of
-    `state` products and v and by two roundings more; and the sum of the state and k times that.
-    An output sums `state` products. An element is off by no more than its column.
+    In exact arithmetic a token maps a column s to (I - beta k k^T) e^g s + beta v k. The matrix has
+    a norm of at most c = max(1, |1 - beta |k|^2|), so an error of norm E becomes c e^g E; an
+    elementwise bound could double with each token. Each step adds its own roundings, on a state
+    with an error: the decayed state (exp's error and a product's); beta (v - s^T k), with the
+    errors of a sum of `state` products and v, and two more roundings; and the sum of the state and
+    k times that. An output sums `state` products. An element's error is at most its column's.
     """
     of = inputs["group_of"]
     q, k = (inputs[n][:, of].astype(np.float64) for n in "qk")
@@ -104,13 +103,13 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 
 def _pairs(before: Array) -> Array:
-    """States as they are, and their errors [slots, 2, heads, state, head_dim]."""
+    """States and their errors [slots, 2, heads, state, head_dim]."""
     exact = before.astype(np.float64)
     return np.stack([exact, np.zeros_like(exact)], axis=1)
 
 
 def _length(s: Array) -> Array:
-    """Of each column [heads, head_dim]."""
+    """The norm of each column [heads, head_dim]."""
     return np.asarray(np.sqrt((s * s).sum(axis=1)))
 
 
@@ -122,7 +121,7 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """There is a group that a head can be of."""
+    """At least one group, and at least two slots."""
     return {**state.fit(shape, format), "groups": max(1, shape["groups"])}
 
 

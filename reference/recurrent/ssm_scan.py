@@ -1,6 +1,6 @@
-"""The scans of selective state space models: Mamba (Gu and Dao, arXiv 2312.00752), whose channels
-each decay at rates of their own, and Mamba 2 (Dao and Gu, arXiv 2405.21060), where the channels of
-a head have one. The recurrent order is the truth: a state is what token after token made of it."""
+"""Scans of selective state space models, h_t = exp(dt A) h_{t-1} + dt B x_t, y_t = C h_t + D x_t:
+Mamba (Gu and Dao, arXiv 2312.00752), with decay rates A for each channel, and Mamba 2 (Dao and Gu,
+arXiv 2405.21060), with one for each head. The recurrent form is the reference."""
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.recurrent import state
 from reference.sizes import TOKENS
 
-LARGEST = 2.0**20  # a state has three factors and an output four
-DEEPEST = 104.0  # e^-104 is no number of float32
+LARGEST = 2.0**20  # a state is a product of three inputs, an output of four
+DEEPEST = 104.0  # e^-104 underflows float32
 
 SCAN = (
     "x: f32[tokens inner], dt: f32[tokens inner], a: f32[state inner], b: f32[tokens state],"
@@ -32,12 +32,12 @@ def ssm_scan(
     x: Array, dt: Array, a: Array, b: Array, c: Array, d: Array, before: Array, sources: Array,
     targets: Array,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """s = exp(dt a) s + dt b x, then out = c s + d x: Mamba's, with a state of each channel.
+    """Mamba: s = exp(dt a) s + dt b x, then out = c s + d x, with a state for each channel.
 
-    x, dt (at least 0) [tokens, inner], a (at most 0) [state, inner], b, c [tokens, state],
-    d [inner], before [slots, state, inner]; sources and targets as
-    reference/recurrent/state.py has them.
-    -> float64 [tokens, inner], and `before` with what was put into its slots.
+    x, dt (at least 0) [tokens, inner], a (at most 0) [state, inner], b, c [tokens, state], d
+    [inner], before [slots, state, inner]; sources and targets are those of
+    reference/recurrent/state.py.
+    -> float64 [tokens, inner], and `before` with the slots that were written.
     """
     x, dt = x.astype(np.float64), dt.astype(np.float64)
     out, states = np.zeros(x.shape), before.astype(np.float64)
@@ -51,12 +51,12 @@ def ssm_scan_heads(
     x: Array, dt: Array, a: Array, b: Array, c: Array, d: Array, before: Array, sources: Array,
     targets: Array,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The same of Mamba 2, where dt, a and d are a head's, and head h has the b and c of group
-    h * groups / heads.
+    """Mamba 2: the same, where each head has one dt, a and d, and head h has the b and c of group h
+    * groups / heads.
 
-    x [tokens, heads, head_dim], dt (at least 0) [tokens, heads], a (at most 0), d [heads],
-    b, c [tokens, groups, state], before [slots, heads, state, head_dim].
-    -> float64 [tokens, heads, head_dim], and `before` with what was put into its slots.
+    x [tokens, heads, head_dim], dt (at least 0) [tokens, heads], a (at most 0), d [heads], b, c
+    [tokens, groups, state], before [slots, heads, state, head_dim].
+    -> float64 [tokens, heads, head_dim], and `before` with the slots that were written.
     """
     x, dt = x.astype(np.float64), dt.astype(np.float64)
     out, states = np.zeros(x.shape), before.astype(np.float64)
@@ -98,13 +98,13 @@ def make_heads(case: Case) -> Arguments:
     }
 
 
-def decayed(sizes: Array, exponent: Array, added: Array) -> None:
-    """One step of a state's magnitude and error, sizes [2, ...], in place: s = e^exponent s +
-    added.
+def propagate(sizes: Array, exponent: Array, added: Array) -> None:
+    """Propagate a state's magnitude and error, sizes [2, ...], by one step in place: s = e^exponent
+    s + added.
 
-    The exponent is one product, so the factor is off by U * |exponent| beside exp's own error, and
-    below float32's range it is 0. Its product with the state rounds, what is added has two
-    roundings, and the sum rounds all.
+    The exponent is one product, so the factor has a relative error of U * |exponent| besides exp's
+    own, and below float32's range it is 0. Its product with the state rounds, the added term has
+    two roundings, and the sum rounds.
     """
     decay = np.exp(exponent)
     own = np.expm1(U * np.minimum(np.abs(exponent), DEEPEST) + EXP)
@@ -116,13 +116,13 @@ def decayed(sizes: Array, exponent: Array, added: Array) -> None:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Errors of a state grow from token to token (`decayed`); an output sums them, with `state`
+    """A state's errors grow from token to token (`propagate`); an output sums them, with `state`
     products and that of d."""
     x, dt, a = (inputs[n].astype(np.float64) for n in ("x", "dt", "a"))
     b, c, d = (np.abs(inputs[n]).astype(np.float64) for n in "bcd")
     out, sizes = np.zeros(x.shape), _sizes(inputs["before"])
     for s, t in state.runs(inputs["sources"], inputs["targets"], sizes):
-        decayed(s, dt[t] * a, b[t][:, None] * (dt[t] * np.abs(x[t])))
+        propagate(s, dt[t] * a, b[t][:, None] * (dt[t] * np.abs(x[t])))
         held, through = c[t] @ (s[0] + s[1]), d * np.abs(x[t])
         out[t] = c[t] @ s[1] + gamma(len(a) + 2) * (held + through) + (len(a) + 3) * TINY
     return {"out": out, "states": sizes[:, 1]}
@@ -135,7 +135,7 @@ def bound_of_heads(inputs: Arguments, expected: dict[str, Array]) -> dict[str, A
     out, sizes, size = np.zeros(x.shape), _sizes(inputs["before"]), b.shape[2]
     for s, t in state.runs(inputs["sources"], inputs["targets"], sizes):
         exponent = np.broadcast_to((dt[t] * a)[:, None, None], s[0].shape)
-        decayed(s, exponent, b[t] * (dt[t][:, None] * np.abs(x[t]))[:, None, :])
+        propagate(s, exponent, b[t] * (dt[t][:, None] * np.abs(x[t]))[:, None, :])
         held, through = (c[t] * (s[0] + s[1])).sum(axis=1), d[:, None] * np.abs(x[t])
         out[t] = (c[t] * s[1]).sum(axis=1) + gamma(size + 2) * (held + through)
         out[t] += (size + 3) * TINY
@@ -143,7 +143,7 @@ def bound_of_heads(inputs: Arguments, expected: dict[str, Array]) -> dict[str, A
 
 
 def _sizes(before: Array) -> Array:
-    """Magnitudes and errors [slots, 2, ...] of states as they are."""
+    """Magnitudes and errors [slots, 2, ...] of the initial states."""
     magnitude = np.abs(before.astype(np.float64))
     return np.stack([magnitude, np.zeros_like(magnitude)], axis=1)
 
@@ -171,7 +171,7 @@ def fit_heads(shape: Shape, format: str | None) -> Shape:
 def complaint_of_heads(inputs: Arguments) -> str:
     heads, groups = inputs["x"].shape[1], inputs["b"].shape[1]
     if not groups or heads % groups:
-        return f"{heads} heads are no multiple of {groups} groups"
+        return f"{heads} heads are not a multiple of {groups} groups"
     return state.complaint(inputs)
 
 

@@ -1,10 +1,9 @@
-"""Recurrent state in slots: how the tokens of a step follow one another.
+"""Recurrent state in slots: which state each token of a step continues from.
 
-Ops with state run the tokens of a step in order. Token t goes on from the state in slot
-`sources[t]`, or where that is -1 from the state behind the token before it in the step; the state
-behind it is put into slot `targets[t]`, or where that is -1 kept by nobody. So several sequences,
-prompts in parts, forks, drafts that are dropped and trees of them are one mechanism, and where a
-state lies never changes a result.
+Ops with state process the tokens of a step in order. Token t continues from the state in slot
+`sources[t]` or, if that is -1, from the state after the previous token of the step; its own state
+is written to slot `targets[t]`, unless that is -1. So several sequences, chunked prefill, forks,
+rejected drafts and trees of them use one mechanism, and the slot of a state never changes a result.
 """
 
 from collections.abc import Iterator
@@ -13,12 +12,12 @@ import numpy as np
 
 from reference.op import Arguments, Array, Case, Shape, out_of_range
 
-BEFORE = -1  # the source that is the token before
+BEFORE = -1  # source: the previous token of the step
 
 
 def runs(sources: Array, targets: Array, states: Array) -> Iterator[tuple[Array, int]]:
-    """For each token the state that it goes on from, a copy to be changed in place, and its number.
-    What it became is put into `states` [slots, ...] when the next is asked for."""
+    """Yield for each token a copy of the state that it continues from, to be updated in place, and
+    its index. The updated state is written to `states` [slots, ...] when the next is requested."""
     state = np.zeros(states.shape[1:], states.dtype)
     for t, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if source != BEFORE:
@@ -29,8 +28,8 @@ def runs(sources: Array, targets: Array, states: Array) -> Iterator[tuple[Array,
 
 
 def some_runs(case: Case, rng: np.random.Generator) -> Arguments:
-    """Sources and targets int32 [tokens]: half of the slots are read and the other half written, of
-    which some are read by later tokens of the same step; the last token's is written."""
+    """Sources and targets int32 [tokens]: half of the slots are read and the other half written,
+    some of which later tokens of the step read; the last token's state is written."""
     tokens, slots = case.shape["tokens"], case.shape["slots"]
     places = rng.permutation(slots)
     read, free = places[: slots // 2], list(places[slots // 2 :])
@@ -47,28 +46,28 @@ def some_runs(case: Case, rng: np.random.Generator) -> Arguments:
 
 
 def complaint(inputs: Arguments) -> str:
-    """What is wrong with sources and targets."""
+    """An error in sources and targets; "" if there is none."""
     sources, targets, slots = inputs["sources"], inputs["targets"], len(inputs["before"])
     kept = targets[targets >= 0]
     if len(sources) and sources[0] == BEFORE:
         return "sources[0] is -1, but there is no token before the first"
     if len(np.unique(kept)) < len(kept):
-        return "targets names a slot twice"
+        return "targets has a slot twice"
     taken: set[int] = set()
     for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
         taken.add(source)
         if target >= 0 and target in taken:
-            return f"targets names slot {target}, which this token or one before it reads"
+            return f"targets has slot {target}, which this token or one before it reads"
     return out_of_range("sources", sources[sources != BEFORE], slots) or out_of_range(
         "targets", targets[targets != -1], slots
     )
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """There is a slot to read and one to write."""
+    """At least one slot to read and one to write."""
     return {**shape, "slots": max(2, shape["slots"])}
 
 
 def traffic(shape: Shape, size: int) -> int:
-    """Bytes of a state of so many float32, read once and written once at least."""
+    """Bytes of a state of `size` float32, read once and written once."""
     return 8 * size * min(1, shape["tokens"])

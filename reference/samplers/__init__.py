@@ -1,1 +1,1 @@
-"""What a sampler does to logits, one op a file; removed tokens are -inf in and out."""
+"""Samplers and logits processors, one op a file; removed tokens are -inf in inputs and outputs."""

@@ -1,4 +1,4 @@
-"""The most likely token of each row, and its probability: greedy text where logits are."""
+"""Greedy decoding by row: argmax of the logits and its log-probability."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from reference.samplers.distribution import (
     SIZES,
     U64,
     VOCABULARIES,
-    no_number,
+    no_token,
     total_error,
 )
 
@@ -31,7 +31,7 @@ def argmax(logits: Array) -> tuple[Array, Array]:
 
 
 def make(case: Case) -> Arguments:
-    """Each row as greedy's, of a seed of its own."""
+    """Each row is a case of greedy's with its own seed."""
     rows, one = case.shape["rows"], {"vocab": case.shape["vocab"]}
     cases = (replace(case, shape=one, seed=case.seed + i) for i in range(rows))
     made = [greedy.make(own)["logits"] for own in cases]
@@ -39,15 +39,15 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The token is the token. A relative error of the sum is an absolute one of its logarithm."""
+    """The token is exact. The sum's relative error is the absolute one of its logarithm."""
     of_sums = np.array([total_error(row) for row in inputs["logits"]])
     error = of_sums + 8 * U64 * (1 + np.abs(expected["logprob"]))
     return {"token": np.zeros(len(of_sums)), "logprob": error}
 
 
 def complaint(inputs: Arguments) -> str:
-    """There must be a token to give in every row."""
-    return next(filter(None, (no_number({"logits": x}) for x in inputs["logits"])), "")
+    """At least one token must be possible in every row."""
+    return next(filter(None, (no_token({"logits": x}) for x in inputs["logits"])), "")
 
 
 def cost(shape: Shape, format: str | None) -> Cost:

@@ -1,8 +1,8 @@
-"""What the samplers share: their distribution, their cases, and where rounding may decide.
+"""Shared by the samplers: distributions, cases, and which decisions rounding may change.
 
-A filter keeps a logit exactly or drops it to -inf, so its bound is zero. Its decision compares sums
-of float32 exponentials with a threshold; where exact arithmetic lands nearer to the threshold than
-a kernel's rounding reaches, the other decision is as right, and the judge is told so.
+A filter keeps a logit exactly or sets it to -inf, so its bound is zero. It compares sums of float32
+exponentials with a threshold; if exact arithmetic is nearer to the threshold than a kernel's
+rounding error, the other decision is right as well, and the judge accepts both.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from reference.values import NOT_FINITE
 
 SIZES = (1, 2, 3, 8, 15, 16, 17, 31, 33, 65, 127, 257, 1000, 2047, 4096, 4099)
 VOCABULARIES: tuple[Shape, ...] = ({"vocab": 32000}, {"vocab": 128256}, {"vocab": 256000})
-LARGEST = 2.0**126  # of a logit, so that the difference of two is finite
+LARGEST = 2.0**126  # magnitude of a logit, so that the difference of two is finite
 ON_LOGITS: dict[str, Any] = {
     "axes": {"vocab": SIZES},
     "corners": VOCABULARIES,
@@ -31,13 +31,13 @@ U64 = 2.0**-53  # unit roundoff of float64
 T = TypeVar("T")
 
 
-def dropped(logits: Array, keep: Array) -> Array:
-    """The logits where `keep`, -inf elsewhere. Both [vocab]."""
+def mask_tokens(logits: Array, keep: Array) -> Array:
+    """Mask: the logits where `keep`, -inf elsewhere. Both [vocab]."""
     return np.where(keep, logits, -np.inf)
 
 
 def most_likely_first(logits: Array) -> Array:
-    """Token ids by descending logit, the lowest id first among equals. [vocab] -> int64 [vocab]."""
+    """Token ids by descending logit, ties by ascending id. [vocab] -> int64 [vocab]."""
     return np.argsort(-logits, kind="stable")
 
 
@@ -48,14 +48,14 @@ def depths(logits: Array) -> Array:
 
 
 def mean(p: Array, values: Array) -> float:
-    """The expectation of `values` under p; tokens with p = 0 do not count. Both [vocab]."""
+    """The expectation of `values` under p, without tokens of p = 0. Both [vocab]."""
     return float(np.sum(p[p > 0] * values[p > 0]))
 
 
 def relative_errors(logits: Array) -> Array:
-    """Of each exp(logit - max), as a kernel sums it: float32 subtraction, exp, then additions.
+    """Relative errors of exp(logit - max) in a kernel: float32 subtraction, exp, then additions.
 
-    Lanes are folded in float32 (8 roundings leave room for a product), the rest in float64.
+    Lanes are reduced in float32 (8 roundings leave room for a product), the rest in float64.
     """
     depth = depths(logits)
     depth = np.where(np.isfinite(depth), depth, 0)
@@ -63,30 +63,30 @@ def relative_errors(logits: Array) -> Array:
 
 
 def total_error(logits: Array) -> float:
-    """Relative error of the sum of all exp(logit - max): each term's, weighted by its share."""
+    """Relative error of the sum of all exp(logit - max): the mean of its terms' under p."""
     return mean(softmax(logits), relative_errors(logits)) + len(logits) * TINY
 
 
 def undecided(logits: Array, expected: Array, doubtful: Array) -> dict[str, Array]:
-    """The other decision where it is doubtful: a dropped logit kept, a kept one dropped."""
+    """The opposite decision where it is doubtful: a dropped logit kept, a kept one dropped."""
     other = np.where(np.isneginf(expected), logits, -np.inf)
     return {"out": np.where(doubtful, other, expected)[None]}
 
 
 def cut_undecided(logits: Array, expected: Array, cut: float, error: float) -> dict[str, Array]:
-    """Which tokens a filter `logit >= cut` may treat either way, if its cut is off by `error`."""
+    """Tokens that a filter `logit >= cut` may keep or drop, if its cut has this error."""
     return undecided(logits, expected, np.abs(logits - np.float64(cut)) <= error)
 
 
 def prefix_undecided(
     logits: Array, expected: Array, score: Array, score_error: Array, limit: float
 ) -> dict[str, Array]:
-    """Which tokens a filter "by ascending score until the limit is reached" may treat either way.
+    """Tokens that a filter "by ascending score until the limit is reached" may keep or drop.
 
-    Equal logits have equal scores and stand in order of their ids. Others may change places if
-    their scores are nearer than both errors. So the mass before a token lies between that of
-    those surely before it and that of those possibly before it, give or take the sums' rounding.
-    score, score_error [vocab]; limit a share of the whole mass.
+    Equal logits have equal scores and are ordered by id. Others may swap if their scores differ by
+    less than both errors. So the mass before a token lies between that of tokens certainly before
+    it and that of tokens possibly before it, plus or minus the sums' rounding.
+    score, score_error [vocab]; limit as a fraction of the whole mass.
     """
     p = softmax(logits)
     values, first, group = np.unique(logits, return_index=True, return_inverse=True)
@@ -107,31 +107,30 @@ def prefix_undecided(
     return undecided(logits, expected, (lower <= limit) & (limit <= upper))
 
 
-def no_number(inputs: Arguments) -> str:
-    """The complaint of ops that give a token: there must be one to give."""
+def no_token(inputs: Arguments) -> str:
+    """The complaint of ops that return a token: at least one must be possible."""
     logits = inputs["logits"]
     if not logits.size or np.isnan(logits).any() or logits.max() == -np.inf:
-        return "logits holds NaN, or no token that is not removed"
+        return "logits holds NaN, or only removed tokens"
     return ""
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: a logit is kept bit for bit, or it is -inf; a token is the token."""
+    """Zero: a logit is unchanged or -inf; tokens are integers."""
     return {name: np.zeros(value.shape) for name, value in expected.items()}
 
 
-def turn(case: Case, options: Sequence[T]) -> T:
-    """Cases take turns at the options. Their number should have no factor in common with that of
-    another walk that it is to meet in all ways."""
+def option(case: Case, options: Sequence[T]) -> T:
+    """The option for the case's seed, in rotation. To be combined with another rotation in all
+    ways, their lengths must be coprime."""
     return options[case.seed % len(options)]
 
 
 def some_logits(case: Case, rng: np.random.Generator) -> Array:
-    """Logits of the case's kind, a tenth removed. By turns they are as they come, on a coarse grid
-    (ties), half of them the same, but a few of them left, as behind a top-k, or far from zero.
-    """
+    """Logits of the case's kind, a tenth removed. In rotation they are plain, on a coarse grid
+    (ties), half of them equal, all but a few removed, as after top-k, or far from zero."""
     logits, vocab = case.array(rng, case.shape["vocab"]), case.shape["vocab"]
-    shaped = turn(case, ("plain", "grid", "plateau", "few", "far"))
+    shaped = option(case, ("plain", "grid", "plateau", "few", "far"))
     if case.values in NOT_FINITE:
         shaped = "plain"
     if shaped == "grid":
@@ -147,19 +146,19 @@ def some_logits(case: Case, rng: np.random.Generator) -> Array:
 
 
 def plateau(logits: Array, rng: np.random.Generator) -> Array:
-    """Half of them the same: what float32 loses by adding many equal numbers one by one does not
-    average out, as it does with random ones. [vocab] -> [vocab]."""
+    """Half of them equal: the error of adding many equal float32 numbers one by one does not
+    average out as that of random ones does. [vocab] -> [vocab]."""
     return np.where(rng.random(len(logits)) < 0.5, logits[0], logits)
 
 
 def some_depth(logits: Array, rng: np.random.Generator) -> float:
-    """How far one of the tokens lies below the most likely one, in nats."""
+    """The distance of a random token below the most likely one, in nats."""
     deep = depths(logits)
     return float(rng.choice(deep[np.isfinite(deep)]))
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Logits in, logits out; an exponential's work where one is taken."""
+    """Logits are read and written; a few operations for each exponential."""
     return Cost(8 * shape["vocab"], 4 * shape["vocab"])
 
 

@@ -1,4 +1,4 @@
-"""A token drawn from the distribution, by a given random number."""
+"""Sample by inverse transform: the first token i with p_1 + ... + p_i > u, p = softmax(logits)."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from reference.samplers.distribution import (
     NEARLY_ONE,
     ON_LOGITS,
     exact,
-    no_number,
+    no_token,
+    option,
     some_logits,
     token_cost,
     total_error,
-    turn,
 )
 from reference.softmax import softmax
 
@@ -31,11 +31,11 @@ def draw(logits: Array, u: float) -> Array:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    return {"logits": logits, "u": turn(case, (some, NEARLY_ONE, 0.5 + some / 2, 0.0))}
+    return {"logits": logits, "u": option(case, (some, NEARLY_ONE, 0.5 + some / 2, 0.0))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The neighbours, where u is nearer to their edge than the sums' errors reach."""
+    """The adjacent tokens, if u is nearer to their boundary than the sums' errors."""
     p = softmax(inputs["logits"])
     after, error = np.cumsum(p), 2 * total_error(inputs["logits"])
     near = (after - p - error <= inputs["u"]) & (inputs["u"] < after + error) & (p > 0)
@@ -51,6 +51,6 @@ OP = Op(
     bound=exact,
     also=also,
     cost=token_cost,
-    complaint=no_number,
+    complaint=no_token,
     laws=laws.DRAW,
 )

@@ -1,4 +1,4 @@
-"""DRY, "don't repeat yourself" (p-e-w, oobabooga/text-generation-webui pull request 5677)."""
+"""DRY, "don't repeat yourself" (p-e-w, text-generation-webui PR 5677): l - m b^(n - a)."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from reference.bounds import U
 from reference.laws import samplers as laws
 from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
-from reference.samplers.distribution import LARGEST, U64, some_logits, turn
+from reference.samplers.distribution import LARGEST, U64, option, some_logits
 
 HEAVIEST = float(np.finfo(np.float32).max)
 
@@ -19,12 +19,12 @@ def dry(
     base: float,
     allowed: int,
 ) -> Array:
-    """l - multiplier * base^(length - allowed) for tokens that would extend a repeat of at least
-    `allowed` tokens.
+    """l - multiplier * base^(length - allowed) for tokens that would extend a repetition of at
+    least `allowed` tokens.
 
-    A token's length is that of the longest end of the context which also stands right before an
-    earlier occurrence of the token. Repeats do not reach across a breaker, and breakers are never
-    penalised. The penalty is at most the largest float32.
+    A token's length is that of the longest suffix of the context that also precedes an earlier
+    occurrence of the token. Repetitions do not cross a breaker, and breakers are never penalised.
+    The penalty is at most the largest float32.
     logits float32 [vocab], context int32 [context], breakers int32 [breakers], multiplier >= 0,
     base >= 1, allowed >= 0 tokens -> float64 [vocab].
     """
@@ -38,10 +38,10 @@ def dry(
 
 
 def repeats(context: Array, breakers: Array) -> tuple[Array, Array]:
-    """The tokens of the context that are no breakers, and the length of each one's longest
-    repeat."""
+    """The tokens of the context that are no breakers, and the longest repetition that each
+    extends."""
     length, lengths = 0, np.zeros(len(context), np.int64)
-    matching = np.arange(len(context))  # positions before which the last `length` tokens stand
+    matching = np.arange(len(context))  # positions that follow the last `length` tokens
     while matching.size:
         lengths[matching] = length
         matching = matching[matching > length]
@@ -58,14 +58,14 @@ def repeats(context: Array, breakers: Array) -> tuple[Array, Array]:
 
 
 def make(case: Case) -> Arguments:
-    """A context over few tokens, so that it repeats itself; by turns it ends as it began, for up to
-    5,000 tokens, or has a breaker here and there."""
+    """A context over few tokens, so that it has repetitions; in rotation it ends as it begins, for
+    up to 5,000 tokens, or has some breakers."""
     rng, shape = case.rng(), case.shape
     logits, context = some_logits(case, rng), shape["context"]
     left = np.flatnonzero(~np.isneginf(logits))
     few = rng.choice(left if left.size else len(logits), 4)
     breakers = rng.integers(0, shape["vocab"], shape["breakers"])
-    shaped = turn(case, ("again", "random", "broken"))
+    shaped = option(case, ("again", "random", "broken"))
     said = rng.choice(few, context, p=(0.4, 0.3, 0.29, 0.01))
     if shaped == "again" and context > 1:
         length = min(context // 2, 5000)
@@ -76,14 +76,14 @@ def make(case: Case) -> Arguments:
         "logits": logits,
         "context": said.astype(np.int32),
         "breakers": breakers.astype(np.int32),
-        "multiplier": turn(case, (0.7, 1.0, 3.0, 0.3, 1e30)),
-        "base": turn(case, (1.0005, 1.75, 1.0, 1.001, 4.0, 1.2, 1.0005)),
-        "allowed": turn(case, (2, 0, 1, 5, 0, 2, 0, 1, 300, 2, 3)),
+        "multiplier": option(case, (0.7, 1.0, 3.0, 0.3, 1e30)),
+        "base": option(case, (1.0005, 1.75, 1.0, 1.001, 4.0, 1.2, 1.0005)),
+        "allowed": option(case, (2, 0, 1, 5, 0, 2, 0, 1, 300, 2, 3)),
     }
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Float64, a power's error growing with its exponent, then rounded to float32."""
+    """Float64, with a power's error growing with its exponent, then rounded to float32."""
     out, logits = expected["out"], inputs["logits"]
     touched = np.isfinite(out) & (out != logits)
     with np.errstate(invalid="ignore"):

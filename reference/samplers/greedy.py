@@ -1,4 +1,4 @@
-"""The most likely token."""
+"""Greedy decoding: argmax of the logits."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
     exact,
-    no_number,
+    no_token,
+    option,
     some_logits,
     token_cost,
-    turn,
 )
 
 
@@ -22,12 +22,12 @@ def greedy(logits: Array) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """By turns the most likely token is the last, one of two equals, near the end or anywhere."""
+    """In rotation the most likely token is the last, one of two, near the end or anywhere."""
     rng = case.rng()
     logits = some_logits(case, rng)
     near, anywhere = rng.integers(1, min(16, len(logits)) + 1), rng.integers(len(logits), size=2)
     places: tuple[Any, ...] = ([-1], anywhere, [-near], [])
-    logits[turn(case, places)] = np.nextafter(logits.max(), np.inf)
+    logits[option(case, places)] = np.nextafter(logits.max(), np.inf)
     return {"logits": logits}
 
 
@@ -39,6 +39,6 @@ OP = Op(
     make=make,
     bound=exact,
     cost=token_cost,
-    complaint=no_number,
+    complaint=no_token,
     laws=laws.GREEDY,
 )

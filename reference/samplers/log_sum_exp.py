@@ -1,4 +1,4 @@
-"""The normaliser of a distribution: ln p = logit - log_sum_exp."""
+"""The normaliser of softmax, ln sum exp(logit): ln p = logit - log_sum_exp."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
     U64,
-    no_number,
+    no_token,
     some_logits,
     token_cost,
     total_error,
@@ -25,7 +25,7 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A relative error of the sum is an absolute one of its logarithm."""
+    """The sum's relative error is the absolute one of its logarithm."""
     error = total_error(inputs["logits"]) + 8 * U64 * (1 + np.abs(inputs["logits"].max()))
     return {"out": np.full(1, error)}
 
@@ -38,6 +38,6 @@ OP = Op(
     make=make,
     bound=bound,
     cost=token_cost,
-    complaint=no_number,
+    complaint=no_token,
     laws=laws.LOG_SUM_EXP,
 )

@@ -1,4 +1,4 @@
-"""Logit bias: what the user adds to chosen tokens."""
+"""Logit bias: add the user's biases to the logits of some tokens (OpenAI's logit_bias)."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """One float32 addition, where there is one."""
+    """One float32 addition for tokens with a bias; the others are exact."""
     out = expected["out"]
     touched = np.isin(np.arange(len(out)), inputs["ids"]) & np.isfinite(out)
     return {"out": np.where(touched, U * np.abs(out) + TINY, 0)}
@@ -40,7 +40,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 def complaint(inputs: Arguments) -> str:
     if len(np.unique(inputs["ids"])) < len(inputs["ids"]):
-        return "ids names a token twice"
+        return "ids has a token twice"
     return out_of_range("ids", inputs["ids"], len(inputs["logits"]))
 
 

@@ -1,4 +1,4 @@
-"""Min-p: a floor relative to the most likely token (Nguyen et al., arXiv 2407.01082)."""
+"""Min-p: keep p_i >= p max p (Nguyen et al., arXiv 2407.01082)."""
 
 import math
 
@@ -12,11 +12,11 @@ from reference.samplers.distribution import (
     U64,
     cost,
     cut_undecided,
-    dropped,
     exact,
+    mask_tokens,
+    option,
     some_depth,
     some_logits,
-    turn,
 )
 
 
@@ -26,20 +26,20 @@ def min_p(logits: Array, p: float) -> Array:
     logits float32 [vocab], 0 < p <= 1 -> [vocab].
     """
     x = logits.astype(np.float64)
-    return dropped(logits, x >= x.max() + math.log(p))
+    return mask_tokens(logits, x >= x.max() + math.log(p))
 
 
 def make(case: Case) -> Arguments:
-    """By turns p is so near to a token's exp(logit - max) that float32 would decide otherwise."""
+    """In rotation p is too near to a token's exp(logit - max) for float32 to decide."""
     rng = case.rng()
     logits = some_logits(case, rng)
     depth, sign = some_depth(logits, rng), rng.choice([-1, 1])
     near = min(1.0, math.exp(-min(depth, 700)) * (1 + sign * 2.0**-40))
-    return {"logits": logits, "p": turn(case, (near, 0.05, near, 1.0, 0.7, NEARLY_ONE))}
+    return {"logits": logits, "p": option(case, (near, 0.05, near, 1.0, 0.7, NEARLY_ONE))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Logarithm and sum are float64, here and in the kernel."""
+    """The logarithm and the sum are float64, here and in the kernel."""
     highest, log_p = float(inputs["logits"].max()), math.log(inputs["p"])
     error = 4 * U64 * (abs(highest) + abs(log_p)) if log_p else 0.0
     return cut_undecided(inputs["logits"], expected["out"], highest + log_p, error) if error else {}
@@ -55,9 +55,9 @@ OP = Op(
     also=also,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.likeliest_stay(make),
-        laws.more_stay(make, "p", (1.0, 0.5, 0.1, 1e-8)),
+        *laws.filter_laws(make),
+        laws.keeps_likeliest(make),
+        laws.keeps_more(make, "p", (1.0, 0.5, 0.1, 1e-8)),
         *laws.MIN_P,
     ),
 )

@@ -1,4 +1,4 @@
-"""Mirostat: truncation that steers the surprise of the text (Basu et al., arXiv 2007.14966)."""
+"""Mirostat: truncate to control the surprise -log2 p (Basu et al., arXiv 2007.14966)."""
 
 import math
 
@@ -13,23 +13,23 @@ from reference.samplers.distribution import (
     cost,
     cut_undecided,
     depths,
-    dropped,
     exact,
+    mask_tokens,
     most_likely_first,
+    option,
     some_logits,
     total_error,
-    turn,
 )
 from reference.samplers.top_k import top_k
 
-CONSIDERED = 100  # m: most likely tokens that Zipf's exponent is fitted to
-FLATTEST = 2.0**-20  # the least exponent, since its inverse is taken
+CONSIDERED = 100  # m: the most likely tokens, to which Zipf's exponent is fitted
+FLATTEST = 2.0**-20  # the smallest exponent, whose inverse is taken
 
 
 def mirostat_v1(logits: Array, mu: float) -> Array:
-    """Top-k with the k that Zipf's law makes of mu, the largest surprise wanted, in bits.
+    """Top-k, with k from Zipf's law for the maximum surprise mu in bits.
 
-    logits float32 [vocab] -> [vocab]; fewer than two tokens stay as they are.
+    logits float32 [vocab] -> [vocab]; fewer than two tokens are unchanged.
     """
     if np.isfinite(logits).sum() < 2:
         return logits
@@ -54,7 +54,7 @@ def log_k(s: float, mu: float, vocab: int) -> float:
 
 
 def wanted_k(s: float, mu: float, vocab: int) -> int:
-    """k as a number of tokens, between 1 and vocab."""
+    """k as a number of tokens, clamped to [1, vocab]."""
     wanted = log_k(s, mu, vocab)
     return vocab if wanted >= math.log(vocab) else int(math.exp(max(0.0, wanted)))
 
@@ -67,19 +67,19 @@ def mirostat_v2(logits: Array, mu: float) -> Array:
     surprise = (depths(logits) + np.log(np.exp(-depths(logits)).sum())) / math.log(2)
     keep = surprise <= mu
     keep[np.argmax(logits)] = True
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def mirostat_mu(mu: float, surprise: float, tau: float, eta: float) -> float:
-    """mu after a token: mu - eta (surprise - tau), all in bits but the rate eta."""
+    """Update mu after a token: mu - eta (surprise - tau), in bits except for the rate eta."""
     return mu - eta * (surprise - tau)
 
 
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits = some_logits(case, rng)
-    bits = math.log2(len(logits))  # of surprise if all are alike
-    mu = turn(case, (bits, 20 * rng.random(), bits + 1, 5.0, -1.0, 10.0))
+    bits = math.log2(len(logits))  # the surprise of a uniform distribution
+    mu = option(case, (bits, 20 * rng.random(), bits + 1, 5.0, -1.0, 10.0))
     return {"logits": logits, "mu": mu}
 
 
@@ -103,7 +103,7 @@ def also_v1(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 
 def also_v2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The normaliser's error moves the cut; the most likely token is never in doubt."""
+    """The normaliser's error moves the cutoff; the most likely token is always kept."""
     logits, mu = inputs["logits"], inputs["mu"]
     log_sum, highest = np.log(np.exp(-depths(logits)).sum()), float(logits.max())
     cut = highest + log_sum - mu * math.log(2)
@@ -113,7 +113,7 @@ def also_v2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return other
 
 
-PAIRS = ({"vocab": 2}, {"vocab": 2})  # the fewest that Zipf's exponent is of, mu by turns
+PAIRS = ({"vocab": 2}, {"vocab": 2})  # the smallest vocab with a Zipf exponent, for two mu
 SIGNATURE = "logits: f32[vocab], mu: f64 -> out: f32[vocab]"
 OPS = (
     Op(
@@ -126,9 +126,9 @@ OPS = (
         also=also_v1,
         cost=cost,
         laws=(
-            *laws.of_filter(make),
-            laws.likeliest_stay(make),
-            laws.more_stay(make, "mu", (-20.0, 4.0, 6.0, 8.0, 60.0)),
+            *laws.filter_laws(make),
+            laws.keeps_likeliest(make),
+            laws.keeps_more(make, "mu", (-20.0, 4.0, 6.0, 8.0, 60.0)),
         ),
     ),
     Op(
@@ -141,9 +141,9 @@ OPS = (
         also=also_v2,
         cost=cost,
         laws=(
-            *laws.of_filter(make),
-            laws.likeliest_stay(make),
-            laws.more_stay(make, "mu", (-4.0, 1.0, 3.0, 10.0, 60.0)),
+            *laws.filter_laws(make),
+            laws.keeps_likeliest(make),
+            laws.keeps_more(make, "mu", (-4.0, 1.0, 3.0, 10.0, 60.0)),
             *laws.MIROSTAT_V2,
         ),
     ),

@@ -1,5 +1,5 @@
-"""Penalties on what was said before: repetition (Keskar et al., arXiv 1909.05858), frequency and
-presence (OpenAI), as llama.cpp combines them."""
+"""Penalties on earlier tokens: repetition (CTRL, Keskar et al., arXiv 1909.05858), frequency and
+presence (OpenAI), in llama.cpp's order."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from reference.bounds import TINY, U
 from reference.laws import samplers as laws
 from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.samplers.distribution import ON_LOGITS, U64, some_logits, turn
+from reference.samplers.distribution import ON_LOGITS, U64, option, some_logits
 
 
 def penalties(
@@ -31,7 +31,7 @@ def penalties(
 
 
 def make(case: Case) -> Arguments:
-    """Counts as a text has them, and a few beyond what 8, 16 or 24 bits hold."""
+    """Counts as in a text, and a few beyond 8, 16 or 24 bits."""
     rng, vocab = case.rng(), case.shape["vocab"]
     many = np.array([255, 256, 300, 65535, 65536, 70000, 2**24 + 1, 2**31 - 1])
     often, said = rng.random((2, vocab)) < 0.1, rng.poisson(0.3, (2, vocab))
@@ -40,14 +40,14 @@ def make(case: Case) -> Arguments:
         "logits": some_logits(case, rng),
         "repeated": repeated,
         "counts": counts,
-        "repetition": turn(case, (1.1, 0.9, 1e6, 1.5, 1.0, 0.7, 1e-6)),
-        "frequency": turn(case, (0.3, -0.5, 0.0, 0.7, 2.0, 0.2, 1.0, -2.0, 0.0, 1e-3, 0.1)),
-        "presence": turn(case, (-0.3, 0.7, 0.0, 2.0, 0.4, 0.0, -2.0, 0.3)),
+        "repetition": option(case, (1.1, 0.9, 1e6, 1.5, 1.0, 0.7, 1e-6)),
+        "frequency": option(case, (0.3, -0.5, 0.0, 0.7, 2.0, 0.2, 1.0, -2.0, 0.0, 1e-3, 0.1)),
+        "presence": option(case, (-0.3, 0.7, 0.0, 2.0, 0.4, 0.0, -2.0, 0.3)),
     }
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Float64 until the result is rounded to float32; untouched logits are exact."""
+    """Float64 until the result is rounded to float32; other logits are exact."""
     out, counts = expected["out"], inputs["counts"]
     terms = counts * abs(inputs["frequency"]) + abs(inputs["presence"])
     error = U * np.abs(out) + 8 * U64 * (np.abs(out) + terms) + TINY

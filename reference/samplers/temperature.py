@@ -1,4 +1,4 @@
-"""Temperature, fixed or following the entropy."""
+"""Temperature, logits / T, with T fixed or dynamic by entropy."""
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from reference.samplers.distribution import (
     cost,
     depths,
     mean,
+    option,
     relative_errors,
     some_logits,
     total_error,
-    turn,
 )
 from reference.softmax import softmax
 
-LOWEST = 1e-5  # a dynamic temperature below it would only overflow
+LOWEST = 1e-5  # lower limit of a dynamic temperature, against overflow
 
 
 def temperature(logits: Array, temperature: float) -> Array:
@@ -29,8 +29,8 @@ def temperature(logits: Array, temperature: float) -> Array:
 def dynamic_temperature(logits: Array, temperature: float, delta: float, exponent: float) -> Array:
     """logits / T with T = low + (temperature + delta - low) (H / ln n)^exponent (llama.cpp).
 
-    low = max(0, temperature - delta); H is the entropy in nats and n the number of tokens not
-    removed. A lone token stays as it is. T is at least 1e-5.
+    low = max(0, temperature - delta); H is the entropy in nats and n the number of remaining
+    tokens. A single token is unchanged. T is at least 1e-5.
     logits float32 [vocab], temperature, delta, exponent >= 0 -> float64 [vocab].
     """
     n, x = int(np.isfinite(logits).sum()), logits.astype(np.float64)
@@ -46,7 +46,7 @@ def entropy(logits: Array) -> float:
 
 
 def followed(H: float, n: int, temperature: float, delta: float, exponent: float) -> float:
-    """The temperature at an entropy of H nats among n tokens."""
+    """The temperature for an entropy of H nats among n tokens."""
     low = max(0.0, temperature - delta)
     share = min(1.0, max(0.0, H) / np.log(n))
     return float(max(LOWEST, low + (temperature + delta - low) * share**exponent))
@@ -55,7 +55,7 @@ def followed(H: float, n: int, temperature: float, delta: float, exponent: float
 def make_temperature(case: Case) -> Arguments:
     rng = case.rng()
     logits = some_logits(case, rng)
-    T = turn(case, (0.01, 1e-3, 0.7, 100.0, 1.0, 0.3, 1e-5, 1.5, 0.1, 1e6, 0.8))
+    T = option(case, (0.01, 1e-3, 0.7, 100.0, 1.0, 0.3, 1e-5, 1.5, 0.1, 1e6, 0.8))
     return {"logits": logits, "temperature": T}
 
 
@@ -63,9 +63,9 @@ def make_dynamic_temperature(case: Case) -> Arguments:
     rng = case.rng()
     return {
         "logits": some_logits(case, rng),
-        "temperature": turn(case, (0.7, 1.0, 0.01, 100.0)),
-        "delta": turn(case, (0.5, 0.1, 2.0, 0.0, 0.7, 100.0, 0.01)),
-        "exponent": turn(case, (1.0, 0.5, 2.0, 0.0, 0.3, 1.0, 10.0, 1.7, 1.0)),
+        "temperature": option(case, (0.7, 1.0, 0.01, 100.0)),
+        "delta": option(case, (0.5, 0.1, 2.0, 0.0, 0.7, 100.0, 0.01)),
+        "exponent": option(case, (1.0, 0.5, 2.0, 0.0, 0.3, 1.0, 10.0, 1.7, 1.0)),
     }
 
 
@@ -76,7 +76,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 
 def dynamic_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """T grows with H, so the ends of H's interval are the ends of 1 / T's."""
+    """T is monotonic in H, so the ends of H's error interval give those of 1 / T."""
     out, logits = expected["out"], inputs["logits"]
     n = int(np.isfinite(logits).sum())
     plain = np.where(np.isfinite(out), relative(out, 3), 0)

@@ -1,4 +1,4 @@
-"""Top-k: the k most likely tokens (Fan et al., arXiv 1805.04833)."""
+"""Top-k (Fan et al., arXiv 1805.04833): keep the k most likely tokens."""
 
 import numpy as np
 
@@ -7,27 +7,27 @@ from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
     cost,
-    dropped,
     exact,
+    mask_tokens,
     most_likely_first,
+    option,
     some_logits,
-    turn,
 )
 
 
 def top_k(logits: Array, k: int) -> Array:
-    """Keep the k largest logits; of equal ones at the edge, those with the lowest ids.
+    """Keep the k largest logits; of equal ones at the cutoff, those with the lowest ids.
 
     logits float32 [vocab], k >= 1 tokens -> [vocab].
     """
     keep = np.zeros(len(logits), bool)
     keep[most_likely_first(logits)[:k]] = True
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def make(case: Case) -> Arguments:
     vocab = case.shape["vocab"]
-    k = turn(case, (vocab // 2, 40, vocab - 1, 1, vocab, 2, vocab + 3, 5, 2**40, 300, vocab // 3))
+    k = option(case, (vocab // 2, 40, vocab - 1, 1, vocab, 2, vocab + 3, 5, 2**40, 300, vocab // 3))
     return {"logits": some_logits(case, case.rng()), "k": max(1, k)}
 
 
@@ -40,9 +40,9 @@ OP = Op(
     bound=exact,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.likeliest_stay(make),
-        laws.more_stay(make, "k", (1, 2, 7, 63, 64)),
+        *laws.filter_laws(make),
+        laws.keeps_likeliest(make),
+        laws.keeps_more(make, "k", (1, 2, 7, 63, 64)),
         *laws.TOP_K,
     ),
 )

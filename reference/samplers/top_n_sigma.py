@@ -1,4 +1,4 @@
-"""Top-n-sigma: a floor in standard deviations below the best logit (arXiv 2411.07641)."""
+"""Top-n-sigma: keep logits >= max - n sigma (Tang et al., arXiv 2411.07641)."""
 
 import numpy as np
 
@@ -9,37 +9,37 @@ from reference.samplers.distribution import (
     U64,
     cost,
     cut_undecided,
-    dropped,
     exact,
+    mask_tokens,
+    option,
     some_depth,
     some_logits,
-    turn,
 )
 
 
 def top_n_sigma(logits: Array, n: float) -> Array:
-    """Drop logits below max - n sigma; sigma is the deviation of the logits not removed yet.
+    """Drop logits below max - n sigma, with sigma the standard deviation of the remaining logits.
 
     logits float32 [vocab], n >= 0 -> [vocab].
     """
     present = logits[np.isfinite(logits)].astype(np.float64)
     sigma = np.sqrt(np.mean((present - present.mean()) ** 2))
-    return dropped(logits, logits >= present.max() - n * sigma)
+    return mask_tokens(logits, logits >= present.max() - n * sigma)
 
 
 def make(case: Case) -> Arguments:
-    """By turns the floor is so near to a token that float32 would decide otherwise."""
+    """In rotation the cutoff is so near to a token that float32 would decide differently."""
     rng = case.rng()
     logits = some_logits(case, rng)
     sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
     near = some_depth(logits, rng) / (sigma or 1) * (1 + rng.choice([-1, 1]) * 2.0**-30)
-    return {"logits": logits, "n": turn(case, (near, 1.0, near, 0.0, 0.7, 3.0, 1e30))}
+    return {"logits": logits, "n": option(case, (near, 1.0, near, 0.0, 0.7, 3.0, 1e30))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """A mean off by d adds d^2 to the variance, so at most d to sigma; sums have vocab roundings.
 
-    Twice, since the reference rounds too.
+    Twice, for the reference's own rounding.
     """
     logits, n = inputs["logits"], inputs["n"]
     present = logits[np.isfinite(logits)].astype(np.float64)
@@ -59,9 +59,9 @@ OP = Op(
     also=also,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.likeliest_stay(make),
-        laws.more_stay(make, "n", (0.0, 0.5, 1.0, 2.0, 10.0)),
+        *laws.filter_laws(make),
+        laws.keeps_likeliest(make),
+        laws.keeps_more(make, "n", (0.0, 0.5, 1.0, 2.0, 10.0)),
         *laws.TOP_N_SIGMA,
     ),
 )

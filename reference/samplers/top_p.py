@@ -1,4 +1,4 @@
-"""Top-p, or nucleus sampling (Holtzman et al., arXiv 1904.09751)."""
+"""Top-p (nucleus, Holtzman et al., arXiv 1904.09751): the smallest set with sum p_i >= p."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from reference.samplers.distribution import (
     NEARLY_ONE,
     ON_LOGITS,
     cost,
-    dropped,
     exact,
+    mask_tokens,
     most_likely_first,
+    option,
     prefix_undecided,
     some_logits,
-    turn,
 )
 from reference.softmax import softmax
 
@@ -21,26 +21,26 @@ from reference.softmax import softmax
 def top_p(logits: Array, p: float) -> Array:
     """Keep the smallest prefix of the tokens, most likely first, whose probabilities sum to >= p.
 
-    Equals stand in order of their ids. So a token stays if those before it sum to less than p; the
-    first always does, and p >= 1 keeps all. logits float32 [vocab], p > 0 -> [vocab].
+    Equals are ordered by id. So a token is kept if the sum before it is less than p; the first
+    always is, and p >= 1 keeps all. logits float32 [vocab], p > 0 -> [vocab].
     """
     order = most_likely_first(logits)
     probability = softmax(logits)[order]
     before = np.cumsum(probability) - probability
     keep = np.empty(len(logits), bool)
     keep[order] = (before < p) | (p >= 1)
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    p = turn(case, (some, 0.95, 0.9999, 1.0, 0.3, NEARLY_ONE, 1e-30, 0.7, 0.01))
+    p = option(case, (some, 0.95, 0.9999, 1.0, 0.3, NEARLY_ONE, 1e-30, 0.7, 0.01))
     return {"logits": logits, "p": p}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The order is exact, the sums are not."""
+    """The order is exact; the sums have errors."""
     logits, p = inputs["logits"], inputs["p"]
     if p >= 1:
         return {}
@@ -58,9 +58,9 @@ OP = Op(
     also=also,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.likeliest_stay(make),
-        laws.more_stay(make, "p", (1e-6, 0.3, 0.7, 0.95, 1.0)),
+        *laws.filter_laws(make),
+        laws.keeps_likeliest(make),
+        laws.keeps_more(make, "p", (1e-6, 0.3, 0.7, 0.95, 1.0)),
         *laws.TOP_P,
     ),
 )

@@ -1,4 +1,4 @@
-"""Locally typical sampling (Meister et al., arXiv 2202.00666)."""
+"""Locally typical sampling (Meister et al., arXiv 2202.00666): the smallest |-ln p_i - H|."""
 
 import numpy as np
 
@@ -10,31 +10,31 @@ from reference.samplers.distribution import (
     ON_LOGITS,
     cost,
     depths,
-    dropped,
     exact,
+    mask_tokens,
     mean,
+    option,
     prefix_undecided,
     relative_errors,
     some_logits,
-    turn,
 )
 from reference.softmax import softmax
 
-FARTHEST = 1e300  # stands for the distance of a removed token
+FARTHEST = 1e300  # the distance of a removed token
 
 
 def typical(logits: Array, p: float) -> Array:
-    """Keep the tokens whose surprise is nearest to the entropy, until their sum exceeds p.
+    """Keep the tokens whose surprise is nearest to the entropy, until their probabilities exceed p.
 
-    Ascending |-ln p_i - H|, H = -sum p_i ln p_i, in nats; equals in order of their ids. p >= 1
-    keeps all. logits float32 [vocab], p > 0 -> [vocab].
+    Ascending |-ln p_i - H|, H = -sum p_i ln p_i, in nats; equals by id. p >= 1 keeps all. logits
+    float32 [vocab], p > 0 -> [vocab].
     """
     order = np.argsort(distance(logits), kind="stable")
     probability = softmax(logits)[order]
     before = np.cumsum(probability) - probability
     keep = np.empty(len(logits), bool)
     keep[order] = (before <= p) | (p >= 1)
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def distance(logits: Array) -> Array:
@@ -46,12 +46,12 @@ def distance(logits: Array) -> Array:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    p = turn(case, (0.3, some, 0.7, 1.0, 0.95, NEARLY_ONE, 1e-30, 0.9999, 0.01))
+    p = option(case, (0.3, some, 0.7, 1.0, 0.95, NEARLY_ONE, 1e-30, 0.9999, 0.01))
     return {"logits": logits, "p": p}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """E(max - logit) inherits the errors of its terms; the distance is then rounded to float32."""
+    """E(max - logit) has the errors of its terms; the distance is then rounded to float32."""
     logits, p = inputs["logits"], inputs["p"]
     if p >= 1:
         return {}
@@ -72,8 +72,8 @@ OP = Op(
     also=also,
     cost=cost,
     laws=(
-        *laws.of_filter(make),
-        laws.more_stay(make, "p", (1e-9, 0.3, 0.7, 0.95, 1.0)),
+        *laws.filter_laws(make),
+        laws.keeps_more(make, "p", (1e-9, 0.3, 0.7, 0.95, 1.0)),
         *laws.TYPICAL,
     ),
 )

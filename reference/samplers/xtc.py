@@ -1,4 +1,4 @@
-"""XTC, "exclude top choices" (p-e-w, oobabooga/text-generation-webui pull request 6335)."""
+"""XTC, "exclude top choices" (p-e-w, text-generation-webui PR 6335): drop p_i >= t but one."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from reference.samplers.distribution import (
     U64,
     cost,
     depths,
-    dropped,
     exact,
+    mask_tokens,
     most_likely_first,
+    option,
     some_logits,
     total_error,
-    turn,
     undecided,
 )
 from reference.softmax import softmax
@@ -23,10 +23,10 @@ from reference.softmax import softmax
 
 def xtc(logits: Array, probability: float, threshold: float, u: float) -> Array:
     """If the coin u in [0, 1) falls below `probability`, drop every token whose probability is at
-    least `threshold`, but the least likely of them (of equals, the one with the highest id).
+    least `threshold`, except the least likely of them (of equals, the one with the highest id).
 
-    A threshold above 0.5 leaves one such token at most, so nothing is dropped; one of 0 leaves the
-    least likely token that is not removed yet.
+    A threshold above 0.5 has at most one such token, so nothing is dropped; one of 0 keeps only the
+    least likely remaining token.
     logits float32 [vocab] -> [vocab].
     """
     order = most_likely_first(logits)
@@ -34,25 +34,25 @@ def xtc(logits: Array, probability: float, threshold: float, u: float) -> Array:
     keep = np.ones(len(logits), bool)
     if u < probability:
         keep[choices[:-1]] = False
-    return dropped(logits, keep)
+    return mask_tokens(logits, keep)
 
 
 def make(case: Case) -> Arguments:
-    """By turns u is so near to the probability that float32 would decide otherwise."""
+    """In rotation u is so near to the probability that float32 would decide differently."""
     rng = case.rng()
     coins = ((0.7, 0.7 - 2.0**-40), (1.0, NEARLY_ONE), (0.3, 0.3), (0.5, rng.random()))
-    probability, u = turn(case, coins)
+    probability, u = option(case, coins)
     return {
         "logits": some_logits(case, rng),
         "probability": probability,
-        "threshold": turn(case, (0.01, 1e-5, 0.1, 0.0, 1e-3, 0.5, 0.3)),
+        "threshold": option(case, (0.01, 1e-5, 0.1, 0.0, 1e-3, 0.5, 0.3)),
         "u": u,
     }
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Tokens whose ln p is within the normaliser's error of ln threshold may be on either side;
-    if there are any, the last of those surely above may be the last or not."""
+    """Tokens whose ln p is within the normaliser's error of ln threshold may be kept or dropped; if
+    there are any, so may the least likely of those certainly above."""
     logits = inputs["logits"]
     if inputs["u"] >= inputs["probability"]:
         return {}
@@ -76,5 +76,5 @@ OP = Op(
     bound=exact,
     also=also,
     cost=cost,
-    laws=(*laws.of_filter(make), *laws.XTC),
+    laws=(*laws.filter_laws(make), *laws.XTC),
 )

@@ -1,5 +1,5 @@
-"""Integer and float schemes beyond GGUF's blocks: groups of any size that share a scale.
+"""Integer and float quantisation schemes besides GGUF's blocks: groups of any size share a scale.
 
-By tensor, by channel (a row of a weight), by token (a row of activations) and by group is one op on
-an array reshaped to [groups, size]: `x.reshape(1, -1)`, `x` itself, or `x.reshape(-1, size)`.
+Per tensor, per channel (a row of a weight), per token (a row of activations) and per group are the
+same op on an array reshaped to [groups, size]: `x.reshape(1, -1)`, `x`, or `x.reshape(-1, size)`.
 """

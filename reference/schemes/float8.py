@@ -1,8 +1,8 @@
-"""Floats of eight bits with a float32 scale for each group: E4M3 and E5M2.
+"""FP8 with a float32 scale for each group, x = s q: E4M3 and E5M2.
 
-Micikevicius et al., FP8 Formats for Deep Learning (arXiv 2209.05433), and OCP's specification of
-8-bit floats: E4M3 has no infinity and one NaN a sign, so that 448 is its largest; E5M2 is as IEEE
-754 says, the upper half of a float16. Defined in float32, so that kernels give the same bits.
+Micikevicius et al., FP8 Formats for Deep Learning (arXiv 2209.05433), and OCP's specification: E4M3
+has no infinity and one NaN of each sign, so 448 is its largest number; E5M2 follows IEEE 754 and is
+the upper half of a float16. Defined in float32, so that kernels give the same bits.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ from reference.schemes.integers import (
     any_scales,
     bound,
     cost,
-    divided,
     finite_groups,
-    kept,
     make_groups,
     next_to_ties,
+    normal_scales,
+    quotient,
 )
 from reference.values import FINITE
 
@@ -37,9 +37,9 @@ SIGN = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Float8:
-    """A sign, an exponent and `fraction` bits; codes without their sign run up to `last`, which
-    stands for `largest`. The smallest normal number is 2^lowest. What is too large becomes the code
-    after the last: NaN in E4M3, infinity in E5M2. NaN becomes the code `nan`."""
+    """A sign, an exponent and `fraction` bits; codes without their sign run up to `last`, whose
+    value is `largest`. The smallest normal number is 2^lowest. Overflow becomes the code after the
+    last: NaN in E4M3, infinity in E5M2. NaN becomes the code `nan`."""
 
     fraction: int
     lowest: int
@@ -48,7 +48,7 @@ class Float8:
     nan: int
 
     def encode(self, x: Array) -> Array:
-        """The nearest, halves to even. float32 [...] -> uint8 [...]."""
+        """Round to nearest even. float32 [...] -> uint8 [...]."""
         size = np.abs(np.where(np.isnan(x), 0, x)).astype(np.float64)
         size = np.minimum(size, 2 * self.largest)
         exponent = np.where(size > 0, np.frexp(size)[1] - 1, self.lowest)
@@ -60,7 +60,7 @@ class Float8:
         return np.where(np.signbit(x), code | SIGN, code).astype(np.uint8)
 
     def decode(self, codes: Array) -> Array:
-        """uint8 [...] -> float32 [...], exactly."""
+        """uint8 [...] -> float32 [...], exact."""
         code = codes.astype(np.int64) & ~SIGN
         normal = np.maximum((code >> self.fraction) - 1, 0)
         whole = code - normal * 2**self.fraction
@@ -76,24 +76,24 @@ E5M2 = Float8(fraction=2, lowest=-14, last=0x7B, largest=57344.0, nan=0x7E)
 
 
 def quantise_e4m3(x: Array) -> tuple[Array, Array]:
-    """scale = max|x| / 448 over a group; q = the E4M3 number nearest to x / scale, halves to even.
+    """scale = max|x| / 448 over a group; q = the E4M3 number nearest to x / scale, ties to even.
 
     x float32 [groups, size] -> q uint8 [groups, size], scale float32 [groups]. A scale below 2^-126
-    is 0, and so is its group's q. A group with a NaN or infinity has scale NaN and q 0.
+    becomes 0, and so does its group's q. A group with a NaN or infinity has scale NaN and q 0.
     """
     return quantised(x, E4M3)
 
 
 def quantise_e5m2(x: Array) -> tuple[Array, Array]:
-    """As quantise_e4m3, with 57344 and the nearest E5M2 number; shapes as for it."""
+    """quantise_e4m3 with 57344 and the nearest E5M2 number; shapes as for it."""
     return quantised(x, E5M2)
 
 
 def quantised(x: Array, kind: Float8) -> tuple[Array, Array]:
-    """quantise_e4m3 or its like; shapes as for it."""
+    """quantise_e4m3 for either kind; shapes as for it."""
     finite, x = finite_groups(x)
-    scale = kept(np.abs(x).max(axis=1, initial=0) / np.float32(kind.largest))
-    q = np.where(scale[:, None] > 0, kind.encode(divided(x, scale)), np.uint8(0))
+    scale = normal_scales(np.abs(x).max(axis=1, initial=0) / np.float32(kind.largest))
+    q = np.where(scale[:, None] > 0, kind.encode(quotient(x, scale)), np.uint8(0))
     return q, np.where(finite, scale, np.float32(np.nan))
 
 
@@ -115,7 +115,7 @@ def make_quantise(kind: Float8, case: Case) -> Arguments:
 
 
 def _values(case: Case, kind: Float8) -> Array:
-    """Of the kind `ties`, what is halfway between neighbours, and the largest."""
+    """Of the kind `ties`, halfway points between neighbours, and the largest number."""
     x = make_groups(case)
     if case.values == "ties":
         codes = case.rng().integers(0, kind.last, x.shape) | np.where(x < 0, SIGN, 0)

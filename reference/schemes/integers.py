@@ -1,8 +1,8 @@
-"""Whole numbers of 2 to 8 bits with a scale for each group, symmetric or with a zero point.
+"""Integer quantisation in groups, 2 to 8 bits: symmetric x = s q, asymmetric x = s (q - z).
 
 Jacob et al., Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-Inference (arXiv 1712.05877), section 2.1. The symmetric one leaves out -2^(bits - 1), so that -x
-has the negatives of x. Defined in float32, so that every correct kernel gives the same bits.
+Inference (arXiv 1712.05877), section 2.1. The symmetric scheme omits -2^(bits - 1), so that -x has
+the negated integers. Defined in float32, so that every correct kernel gives the same bits.
 """
 
 from functools import partial
@@ -21,41 +21,41 @@ FEWEST, MOST = 2, 8  # bits
 def quantise_symmetric(x: Array, bits: int) -> tuple[Array, Array]:
     """scale = max|x| / (2^(bits - 1) - 1) over a group; q = x / scale rounded half to even.
 
-    x float32 [groups, size], bits 2 to 8 -> q int8 [groups, size], scale float32 [groups].
-    A scale below 2^-126 is 0, and so is its group's q. A group with a NaN or infinity has scale NaN
+    x float32 [groups, size], bits 2 to 8 -> q int8 [groups, size], scale float32 [groups]. A scale
+    below 2^-126 becomes 0, and so does its group's q. A group with a NaN or infinity has scale NaN
     and q 0.
     """
     finite, x = finite_groups(x)
     scale = np.abs(x).max(axis=1, initial=0) / np.float32(2 ** (bits - 1) - 1)
-    scale = kept(scale)
-    return over(x, scale).astype(np.int8), np.where(finite, scale, np.float32(np.nan))
+    scale = normal_scales(scale)
+    return rounded_quotient(x, scale).astype(np.int8), np.where(finite, scale, np.float32(np.nan))
 
 
 def quantise_asymmetric(x: Array, bits: int) -> tuple[Array, Array, Array]:
-    """scale = (high - low) / (2^bits - 1) over a group's range, which includes 0;
-    q = x / scale rounded half to even, plus the zero point that takes low to -2^(bits - 1).
+    """scale = (high - low) / (2^bits - 1) over a group's range, extended to include 0;
+    q = x / scale rounded half to even, plus the zero point, which maps low to -2^(bits - 1).
 
     x float32 [groups, size], bits 2 to 8 -> q int8 [groups, size], scale float32 [groups], zero
-    int32 [groups]. A scale below 2^-126 is 0, and so are its group's q and zero. A group with a NaN
-    or infinity has scale NaN, and q and zero 0.
+    int32 [groups]. A scale below 2^-126 becomes 0, and so do its group's q and zero. A group with a
+    NaN or infinity has scale NaN, and q and zero 0.
     """
     finite, x = finite_groups(x)
     low, high = x.min(axis=1, initial=0), x.max(axis=1, initial=0)
     steps, least = np.float32(2**bits - 1), np.float32(-(2 ** (bits - 1)))
-    scale = kept(high / steps - low / steps)  # their difference might overflow
-    zero = np.where(scale > 0, least - over(low[:, None], scale)[:, 0], np.float32(0))
-    q = np.clip(over(x, scale) + zero[:, None], least, least + steps)
+    scale = normal_scales(high / steps - low / steps)  # high - low could overflow
+    zero = np.where(scale > 0, least - rounded_quotient(low[:, None], scale)[:, 0], np.float32(0))
+    q = np.clip(rounded_quotient(x, scale) + zero[:, None], least, least + steps)
     scale = np.where(finite, scale, np.float32(np.nan))
     return q.astype(np.int8), scale, zero.astype(np.int32)
 
 
 def dequantise_symmetric(q: Array, scale: Array) -> Array:
-    """q scale. int8 [groups, size], float32 [groups] -> float32 [groups, size], rounded once."""
+    """q * scale. int8 [groups, size], float32 [groups] -> float32 [groups, size], rounded once."""
     return q.astype(np.float32) * scale[:, None]
 
 
 def dequantise_asymmetric(q: Array, scale: Array, zero: Array) -> Array:
-    """(q - zero) scale.
+    """(q - zero) * scale.
 
     q int8 [groups, size], scale float32 [groups], zero int32 [groups], -128 to 127 -> float32
     [groups, size], rounded once.
@@ -64,23 +64,23 @@ def dequantise_asymmetric(q: Array, scale: Array, zero: Array) -> Array:
 
 
 def finite_groups(x: Array) -> tuple[Array, Array]:
-    """Which groups hold numbers only; x as float32 with zeros for the others."""
+    """Which groups are finite; x as float32 with zeros for the others."""
     finite = np.asarray(np.isfinite(x).all(axis=1))
     return finite, np.where(finite[:, None], x, 0).astype(np.float32)
 
 
-def kept(scale: Array) -> Array:
-    """Scales in float32's normal range; 0 for those below, too coarse to divide by."""
+def normal_scales(scale: Array) -> Array:
+    """Scales in float32's normal range; 0 for smaller ones, too coarse to divide by."""
     return np.where(scale < np.float32(TINY), np.float32(0), scale)
 
 
-def over(x: Array, scale: Array) -> Array:
-    """x / scale rounded half to even, 0 where the scale is. float32 [groups, n], [groups]."""
-    return np.rint(divided(x, scale))
+def rounded_quotient(x: Array, scale: Array) -> Array:
+    """x / scale rounded half to even, 0 if the scale is. float32 [groups, n], [groups]."""
+    return np.rint(quotient(x, scale))
 
 
-def divided(x: Array, scale: Array) -> Array:
-    """x / scale, 0 where the scale is. float32 [groups, n], [groups] -> float32 [groups, n]."""
+def quotient(x: Array, scale: Array) -> Array:
+    """x / scale, 0 if the scale is. float32 [groups, n], [groups] -> float32 [groups, n]."""
     steps = scale[:, None]
     return np.where(steps > 0, x / np.where(steps > 0, steps, np.float32(1)), np.float32(0))
 
@@ -98,7 +98,7 @@ def make_quantise_asymmetric(case: Case) -> Arguments:
 
 
 def _make(case: Case, beyond: int) -> Arguments:
-    """Of the kind `ties`, halves of steps: from -top to top, and so far beyond it."""
+    """Of the kind `ties`, multiples of half a step from -top to top, and `beyond` on both sides."""
     bits, x = case.shape["bits"], make_groups(case)
     if case.values == "ties":
         top = 2 ** (bits - 1) - 1
@@ -109,7 +109,7 @@ def _make(case: Case, beyond: int) -> Arguments:
 
 
 def next_to_ties(case: Case, x: Array) -> Array:
-    """Every other group times a number that makes its ties inexact. float32 [groups, size]."""
+    """Every other group times a factor that makes its ties inexact. float32 [groups, size]."""
     factors = case.rng().uniform(1, 2, (len(x), 1)).astype(np.float32)
     factors[::2] = 1
     return x * factors
@@ -126,7 +126,7 @@ def make_asymmetric(case: Case) -> Arguments:
 
 
 def any_scales(case: Case, scale: Array) -> Array:
-    """Some of them any numbers of the case's kind instead, as a file may have them."""
+    """Some scales are numbers of the case's kind instead, as files may have them."""
     rng = case.rng()
     return np.where(rng.random(scale.shape) < 0.3, case.array(rng, *scale.shape), scale)
 
@@ -150,7 +150,7 @@ def unknown_bits(inputs: Arguments) -> str:
 
 
 def no_zero_point(name: str, zero: Array) -> str:
-    """The first zero point that is no int8, as a complaint."""
+    """A complaint about the first zero point outside int8, or ""."""
     bad = zero[(zero < -128) | (zero > 127)]
     return f"{name} holds {bad[0]}, not in -128 to 127" if bad.size else ""
 
@@ -163,7 +163,7 @@ GROUPS: dict[str, tuple[int, ...]] = {
     "groups": (1, 2, 7, 9, 33),
     "size": (1, 2, 31, 33, 64, 127, 129, 256),
 }
-MANY = {"groups": 7, "size": 256}  # elements, for near ties are few
+MANY = {"groups": 7, "size": 256}  # enough elements to include near ties
 OF_MODELS: tuple[dict[str, int], ...] = (
     {"groups": 0, "size": 33},
     {"groups": 513, "size": 33},
@@ -173,7 +173,7 @@ OF_MODELS: tuple[dict[str, int], ...] = (
 )
 TIES_FIRST = ("ties", *(kind for kind in FINITE if kind != "ties"))  # which corners are made of
 BITS: dict[str, tuple[int, ...]] = {"bits": (2, 3, 4, 5, 6, 7, 8)}
-ANY_FLOAT32 = 2.0**127  # where the domain ends
+ANY_FLOAT32 = 2.0**127  # the end of the domain
 
 _row = partial(
     Op,

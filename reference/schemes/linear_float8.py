@@ -1,5 +1,5 @@
-"""The linear layer on eight-bit floats, both sides E4M3 or both E5M2, with a scale for each token
-and each row of the weight (arXiv 2209.05433; a scale by tensor is the same one everywhere)."""
+"""The linear layer on FP8, y = s_x s_w sum q_x q_w, both operands E4M3 or both E5M2, with a scale
+for each token and each row of the weight (arXiv 2209.05433; a per-tensor scale is repeated)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ from reference.schemes.float8 import E4M3, E5M2, Float8, any_codes, quantised
 
 
 def linear_e4m3(x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
-    """out = x_scale weight_scale sum x weight, of the numbers that the codes stand for.
+    """out = x_scale weight_scale sum x weight, with the codes' E4M3 values.
 
     x uint8 [tokens, hidden], x_scale float32 [tokens], weight uint8 [out, hidden], weight_scale
     float32 [out] -> float64 [tokens, out].
@@ -25,7 +25,7 @@ def linear_e4m3(x: Array, x_scale: Array, weight: Array, weight_scale: Array) ->
 
 
 def linear_e5m2(x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
-    """As linear_e4m3, of E5M2 numbers; shapes as for it."""
+    """linear_e4m3 with E5M2 values; shapes as for it."""
     return _product(E5M2, x, x_scale, weight, weight_scale)
 
 
@@ -50,9 +50,9 @@ def _values(case: Case) -> tuple[Array, Array]:
 
 
 def bound(kind: Float8, inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A dot product of length K of exact numbers, the product of scales and that of both:
-    gamma(K + 2) * sum |term|. No sum is below the normal range; a product of scales may be, which
-    may be flushed: TINY times the dot."""
+    """A dot product of length K of exact numbers, the product of scales and that of both: gamma(K +
+    2) * sum |term|. No sum is subnormal; a product of scales may be, and may be flushed: TINY times
+    the dot product."""
     magnitude = {name: inputs[name] & 0x7F for name in ("x", "weight")}
     ones = {f"{name}_scale": np.ones(len(inputs[name]), np.float32) for name in ("x", "weight")}
     dots = _product(kind, **magnitude, **ones)
@@ -79,7 +79,7 @@ CORNERS = (
     {"tokens": 0, "hidden": 33, "out": 5},
     {"tokens": 1, "hidden": 1, "out": 1},
     {"tokens": 3, "hidden": 2, "out": 2},
-    {"tokens": 67, "hidden": 2112, "out": 33},  # more than a kernel holds at once
+    {"tokens": 67, "hidden": 2112, "out": 33},  # more than a kernel's tile
     {"tokens": 1, "hidden": 14_336, "out": 17},
     {"tokens": 7, "hidden": 11_009, "out": 9},
     {"tokens": 513, "hidden": 65, "out": 33},

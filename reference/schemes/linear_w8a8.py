@@ -1,7 +1,7 @@
-"""The linear layer on int8 weights and int8 activations, both in groups with scale and zero point.
+"""The linear layer W8A8: y = sum over groups of s_x s_w sum (q_x - z_x) (q_w - z_w), int8 q and z.
 
-One group makes it LLM.int8()'s and SmoothQuant's (arXiv 2208.07339, 2211.10438): a scale for each
-token and each channel. The weight's scales stand by group, as GPTQ's and AWQ's files have them.
+With one group it is LLM.int8()'s and SmoothQuant's (arXiv 2208.07339, 2211.10438): a scale for each
+token and each channel. Scales of the weight are [groups, out], as in GPTQ's and AWQ's files.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def linear_w8a8(
 
 
 def _dots(x: Array, x_zero: Array, weight: Array, weight_zero: Array) -> Array:
-    """Each group's sum of whole numbers, exactly -> [groups, tokens, out]."""
+    """Each group's exact integer dot product -> [groups, tokens, out]."""
     groups = x_zero.shape[1]
     x_ = _by_group(x, groups) - x_zero.T[:, :, None]
     w_ = _by_group(weight, groups) - weight_zero[:, :, None]
@@ -62,9 +62,9 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Dots are exact. A float32 of each, the product of scales and one fused multiply-add a group
-    round: gamma(groups + 2) * sum |term|. A product of scales that is subnormal may be flushed:
-    TINY times the dot."""
+    """Dot products are exact. Their conversion to float32, the product of scales and one fused
+    multiply-add for each group round: gamma(groups + 2) * sum |term|. A subnormal product of scales
+    may be flushed: TINY times the dot product."""
     dots = np.abs(_dots(*(inputs[name] for name in ("x", "x_zero", "weight", "weight_zero"))))
     terms = dots * _scales(inputs["x_scale"], inputs["weight_scale"])
     out = gamma(len(dots) + 2) * terms.sum(axis=0) + TINY * (1 + dots).sum(axis=0)
@@ -103,7 +103,7 @@ OP = Op(
     make=make,
     bound=bound,
     cost=cost,
-    # more tokens than a kernel holds at once, and groups that it has to cut
+    # more tokens, and longer groups, than a kernel's tile
     corners=(
         {"tokens": 0, "groups": 1, "size": 32, "out": 5},
         {"tokens": 1, "groups": 1, "size": 1, "out": 1},

@@ -1,1 +1,1 @@
-"""Products over the neurons that are active, and who they are."""
+"""Sparse linear layers over active neurons (PowerInfer, arXiv 2312.12456), and their masks."""

@@ -1,6 +1,6 @@
-"""Which neurons of a feed-forward network a token needs (PowerInfer, arXiv 2312.12456).
+"""Masks of active neurons in feed-forward networks (PowerInfer, arXiv 2312.12456).
 
-A mask is uint8 [tokens, neurons]: 1 where the neuron is active for the token, else 0.
+A mask is uint8 [tokens, neurons]: 1 if the neuron is active for the token, else 0.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,15 @@ import numpy as np
 
 from reference.laws.common import alone, contained, in_turns
 from reference.laws.sparse.neuron_masks import LAWS
-from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape, none
+from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape, no_complaint
 from reference.sizes import TOKENS, WIDTHS
 from reference.values import FINITE
 
-SHARES = (0.5, 0.0, 0.95, 0.02, 1.0, 0.1)  # of the neurons that cases have active, by their seeds
+SHARES = (0.5, 0.0, 0.95, 0.02, 1.0, 0.1)  # fractions of active neurons, in rotation by seed
 
 
 def threshold_mask(logits: Array, threshold: float) -> Array:
-    """A neuron is active where the predictor's logit reaches the threshold; NaN does not.
+    """1 where the predictor's logit is at least the threshold; NaN is not.
 
     logits float32 [tokens, neurons] -> mask.
     """
@@ -27,12 +27,12 @@ def threshold_mask(logits: Array, threshold: float) -> Array:
 
 
 def union_mask(mask: Array) -> Array:
-    """Active for every token what is active for any of them. mask -> mask."""
+    """A neuron active for any token is active for every token. mask -> mask."""
     return np.broadcast_to(mask.max(axis=0, initial=0), mask.shape)
 
 
 def neuron_split(mask: Array, places: Array, place: float) -> Array:
-    """The active neurons that live at `place` (PowerInfer's gpu_idx: 1 the GPU, 0 the CPU).
+    """The active neurons placed at `place` (PowerInfer's gpu_idx: 1 the GPU, 0 the CPU).
 
     mask, places int32 [neurons] -> mask.
     """
@@ -40,7 +40,7 @@ def neuron_split(mask: Array, places: Array, place: float) -> Array:
 
 
 def active_rows(mask: Array) -> tuple[Array, Array]:
-    """The neurons active for any token, in order.
+    """The indices of neurons active for any token, ascending.
 
     mask -> rows int32 [neurons], zero beyond the first `count`; count int32 [1].
     """
@@ -51,7 +51,7 @@ def active_rows(mask: Array) -> tuple[Array, Array]:
 
 
 def add_counts(mask: Array, before: Array) -> Array:
-    """out[i] = before[i] + for how many tokens neuron i is active.
+    """out[i] = before[i] + the number of tokens for which neuron i is active.
 
     mask, before int64 [neurons] -> int64 [neurons].
     """
@@ -64,7 +64,7 @@ def where_active(x: Array, mask: Array) -> Array:
 
 
 def some_mask(rng: np.random.Generator, tokens: int, neurons: int, active: int) -> Array:
-    """A mask by which so many neurons are active for some token each."""
+    """A mask in which `active` neurons are active for at least one token."""
     mask = np.zeros((tokens, neurons), np.uint8)
     if tokens:
         chosen = rng.permutation(neurons)[:active]
@@ -74,8 +74,8 @@ def some_mask(rng: np.random.Generator, tokens: int, neurons: int, active: int) 
 
 
 def some_slots(rng: np.random.Generator, active: Array, neurons: int, held: int) -> Array:
-    """A row for each active neuron among so many, any and no two the same; what the slots of the
-    others hold may not be read: -1, a row that is not there, or one that is.
+    """A distinct random row among `held` for each active neuron; the slots of the others, which may
+    not be read, are -1, out of range, or valid.
 
     active int32 [count] -> int32 [neurons].
     """
@@ -85,7 +85,7 @@ def some_slots(rng: np.random.Generator, active: Array, neurons: int, held: int)
 
 
 def _make_logits(case: Case) -> Arguments:
-    """The threshold is a logit or lies between two float32, and many a logit is next to it."""
+    """The threshold is a logit or lies between two float32, and many logits are adjacent to it."""
     rng = case.rng()
     logits = case.array(rng, case.shape["tokens"], case.shape["neurons"])
     finite = logits[np.isfinite(logits)]
@@ -120,7 +120,7 @@ def _make_masked(case: Case) -> Arguments:
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: decisions, not arithmetic."""
+    """Zero: the outputs are decisions and copies."""
     return {name: np.zeros(np.shape(value)) for name, value in expected.items()}
 
 
@@ -135,7 +135,7 @@ def _row(
     bytes_each: float,
     *laws: Law,
 ) -> Op:
-    """Of an op on a mask, of each neuron of which so many bytes move."""
+    """An op on a mask that moves `bytes_each` bytes for each neuron."""
 
     def cost(shape: Shape, format: str | None) -> Cost:
         elements = shape["tokens"] * shape["neurons"]
@@ -153,7 +153,7 @@ def _row(
         corners=(
             {"tokens": 0, "neurons": 33},
             {"tokens": 65, "neurons": 63},
-            {"tokens": 513, "neurons": 17},  # of any two in a row one has half of them active
+            {"tokens": 513, "neurons": 17},  # of any two, one has half of them active
             {"tokens": 513, "neurons": 33},
             {"tokens": 3, "neurons": 352},
             {"tokens": 1, "neurons": 14_335},
@@ -184,7 +184,7 @@ OPS = (
             contained(THRESHOLD, _make_logits, "tokens", "neurons"),
         ),
         values=FINITE,
-        complaint=none,
+        complaint=no_complaint,
         nan="element",
         largest=2.0**127,
     ),

@@ -1,4 +1,4 @@
-"""A linear layer by its transposed weight, over active neurons alone: PowerInfer's AXPY."""
+"""y = sum_i a_i W_i over active neurons only: PowerInfer's AXPY (arXiv 2312.12456)."""
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from reference.sparse.sparse_linear import slots_of
 def sparse_axpy(
     a: Array, weight: Array, rows: Array, count: Array, slots: Array, format: str
 ) -> Array:
-    """out_t = sum of a[t, i] * W_i over the neurons i that `rows` names, `count` of them.
+    """out_t = sum of a[t, i] * W_i over the first `count` neurons i in `rows`.
 
     a [tokens, neurons], rows int32 [neurons], count int32 [1]; weight uint8 [held, row_bytes] in
-    `format`, in which neuron i's row, what it adds to hidden, is row slots[i], int32 [neurons]
-    -> float64 [tokens, hidden]. Rows and slots of other neurons are not read: such a slot may be
-    -1, or anything. Weights are finite: a row that no token wants, its factors all 0, may be read
-    or not.
+    `format`, with neuron i's row W_i [hidden] at slots[i], int32 [neurons]
+    -> float64 [tokens, hidden]. Rows and slots of other neurons are not read: such a slot may be -1
+    or anything. Weights are finite: a row whose factors are 0 for all tokens may be read or
+    skipped.
     """
     active = rows[: count[0]]
     w = FORMATS[format].dequantise(weight[slots[active]]).astype(np.float64)
@@ -42,16 +42,16 @@ def make(case: Case) -> Arguments:
 
 
 def _evened(case: Case, rows: Array) -> Array:
-    """Powers of two that make rows about as large as each other: in a sum with large ones, small
-    ones would not show. -> float32 [rows]."""
+    """Powers of two that give rows similar magnitudes: next to large terms, errors in small ones
+    would not show. -> float32 [rows]."""
     w = FORMATS[case.format or "F32"].dequantise(rows)
     exponents = np.frexp(np.abs(w).max(axis=1, initial=0))[1]
     return np.asarray(np.ldexp(np.float32(1), -exponents))
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A dot product over the active neurons, in any order: gamma(count + 1) * sum |a||w|. Of as
-    many products and sums each may be flushed."""
+    """A dot product over the active neurons, in any order: gamma(count + 1) * sum |a||w|. Each
+    product and sum may be flushed."""
     active = inputs["rows"][: inputs["count"][0]]
     w = FORMATS[inputs["format"]].dequantise(inputs["weight"][inputs["slots"][active]])
     size = np.abs(inputs["a"][:, active]).astype(np.float64) @ np.abs(w).astype(np.float64)
@@ -64,7 +64,7 @@ def complaint(inputs: Arguments) -> str:
         return f"count is {count}, not 0 to {len(rows)}"
     active = rows[:count]
     if (np.diff(active) <= 0).any() or (active < 0).any() or (active >= len(rows)).any():
-        return "rows are not neurons in order"
+        return "rows are not ascending neurons"
     return out_of_range("slots", inputs["slots"][active], len(inputs["weight"]))
 
 
@@ -75,7 +75,7 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """Rows of whole blocks, no more neurons active than there are, and a row for each."""
+    """Rows of whole blocks, at most all neurons active, and a row for each."""
     active = min(shape["active"], shape["neurons"])
     return {**whole_blocks(shape, format), "active": active, "held": max(shape["held"], active)}
 
@@ -102,7 +102,7 @@ OP = Op(
     cost=cost,
     formats=tuple(FORMATS),
     fit=fit,
-    # the least there is; more than a kernel holds at once; sizes of models
+    # the smallest sizes; more than a kernel's tile; sizes of models
     corners=(
         {"tokens": 0, "neurons": 9, "hidden": 33, "active": 5, "held": 9},
         {"tokens": 1, "neurons": 1, "hidden": 1, "active": 1, "held": 1},

@@ -1,4 +1,4 @@
-"""The linear layer over active neurons alone: PowerInfer's MUL_MAT_SPARSE (arXiv 2312.12456)."""
+"""y_i = W_i x over active neurons only: PowerInfer's MUL_MAT_SPARSE (arXiv 2312.12456)."""
 
 from functools import partial
 
@@ -19,10 +19,10 @@ def sparse_linear(
 ) -> Array:
     """out[t, i] = W_i . x_t where neuron i is active for token t, else 0.
 
-    x [tokens, hidden], mask uint8 [tokens, neurons]; rows int32 [neurons] and count int32 [1] as
-    active_rows gives them for that mask; weight uint8 [held, row_bytes] in `format`, in which
-    neuron i's row is row slots[i], int32 [neurons] -> float64 [tokens, neurons]. Rows and slots of
-    neurons that no token needs are not read: such a slot may be -1, or anything.
+    x [tokens, hidden], mask uint8 [tokens, neurons]; rows int32 [neurons] and count int32 [1] are
+    active_rows of the mask; weight uint8 [held, row_bytes] in `format`, with neuron i's row at
+    slots[i], int32 [neurons] -> float64 [tokens, neurons]. Rows and slots of neurons that are not
+    active for any token are not read: such a slot may be -1 or anything.
     """
     active = rows[: count[0]]
     out = np.zeros(mask.shape)
@@ -42,8 +42,8 @@ def make(case: Case) -> Arguments:
 
 
 def slots_of(case: Case, rng: np.random.Generator, active: Array) -> Array:
-    """some_slots, but of a large weight the rows that are not zero are active neurons', half of
-    them the last ones'. active int32 [count] -> int32 [neurons]."""
+    """some_slots, but the nonzero rows of a large weight belong to active neurons, half of them the
+    last ones. active int32 [count] -> int32 [neurons]."""
     held, count = case.shape["held"], len(active)
     slots = some_slots(rng, active, case.shape["neurons"], held)
     known = rng.permutation(case.sampled(held, case.shape["hidden"]))
@@ -66,20 +66,20 @@ def as_int8(inputs: Arguments, rounding: str = "int8") -> tuple[Arguments, Array
 
 
 def _active(inputs: Arguments) -> Arguments:
-    """linear's inputs: the active neurons' rows, side by side."""
+    """linear's inputs: the active neurons' rows, gathered."""
     slots = inputs["slots"][inputs["rows"][: inputs["count"][0]]]
     return {"x": inputs["x"], "weight": inputs["weight"][slots], "format": inputs["format"]}
 
 
 def _where_active(inputs: Arguments, values: Array) -> Array:
-    """What linear has of the active neurons, where they are active; zeros [tokens, neurons]."""
+    """Scatter linear's outputs to where neurons are active; zeros elsewhere [tokens, neurons]."""
     out = np.zeros(inputs["mask"].shape)
     out[:, inputs["rows"][: inputs["count"][0]]] = values
     return np.where(inputs["mask"], out, 0)
 
 
-def not_the_mask(inputs: Arguments) -> str:
-    """What is wrong with rows and count as those of the mask, or with active neurons' slots."""
+def mask_complaint(inputs: Arguments) -> str:
+    """An error in rows and count, which must be the mask's, or in active neurons' slots."""
     rows, count = active_rows(inputs["mask"])
     if inputs["count"][0] != count[0] or (inputs["rows"][: count[0]] != rows[: count[0]]).any():
         return "rows and count are not those of the mask"
@@ -88,7 +88,7 @@ def not_the_mask(inputs: Arguments) -> str:
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
-    """Rows of active neurons, each for every token, and the zeros between."""
+    """Rows of active neurons, each for every token; the zeros are written."""
     tokens = shape["tokens"]
     found = dense.cost({**shape, "out": shape["active"]}, format)
     zeros = 4 * tokens * (shape["neurons"] - shape["active"])
@@ -96,8 +96,8 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """Rows of whole blocks, no more neurons active than there are, none without a token, and a row
-    for each."""
+    """Rows of whole blocks, at most all neurons active, none without a token, and a row for
+    each."""
     active = min(shape["active"], shape["neurons"]) if shape["tokens"] else 0
     return {**whole_blocks(shape, format), "active": active, "held": max(shape["held"], active)}
 
@@ -127,8 +127,7 @@ OP = Op(
     cost=cost,
     formats=FORMATS_OF_SPARSE,
     fit=fit,
-    # the least there is; more tokens than a kernel holds at once, and a hidden that it has to cut;
-    # sizes of models
+    # the smallest sizes; more tokens and a larger hidden than a kernel's tile; sizes of models
     corners=(
         {"tokens": 0, "hidden": 33, "neurons": 9, "active": 5, "held": 9},
         {"tokens": 1, "hidden": 1, "neurons": 1, "active": 1, "held": 1},
@@ -142,7 +141,7 @@ OP = Op(
         {"tokens": 65, "hidden": 14_336, "neurons": 20, "active": 17, "held": 18},
         {"tokens": 513, "hidden": 65, "neurons": 300, "active": 280, "held": 300},
     ),
-    complaint=not_the_mask,
+    complaint=mask_complaint,
     rounded={"int8": as_int8, "int8_256": partial(as_int8, rounding="int8_256")},
     nan="token",
     largest=FACTOR,

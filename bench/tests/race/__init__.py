@@ -1,1 +1,1 @@
-"""Contenders in turns, their samples and rows."""
+"""Interleaved contenders, their samples and rows."""

@@ -1,4 +1,4 @@
-"""A child process answers, and whatever happens to it is told in one line."""
+"""A child process answers, and any failure of it is reported in one line."""
 
 import os
 import signal
@@ -63,7 +63,7 @@ def _spawn(tmp_path):
 
 
 def test_it_answers_in_turn(spawn):
-    """Every question gets its own answer; what is named arrives; a class is made once."""
+    """Every request gets its own answer; keyword arguments arrive; an object is created once."""
     child = spawn(WORD="ä")
     for number in range(3):
         question = {"number": number, "text": "line\nbreak \u2028"}
@@ -73,15 +73,15 @@ def test_it_answers_in_turn(spawn):
 
 
 def test_prints_do_not_disturb_the_talk(spawn):
-    """What the child, or a process it starts, prints or reads is kept apart from the answers, be it
-    more than a pipe holds."""
+    """Output and input of the child, or of its children, are separate from the answers, even if
+    larger than a pipe's buffer."""
     child = spawn()
     for printed in ('{"error": "not an answer"}', "x" * 1_000_000):
         assert child.ask(print=printed)["env"] is None
 
 
 def test_an_error_is_one_line_and_not_the_end(spawn):
-    """An exception reaches the parent as one plain line; the next question is answered."""
+    """An exception reaches the parent as one plain line; the next request is answered."""
     child = spawn()
     with pytest.raises(ChildError, match=r"\Ano such thing\Z"):
         child.ask(**{"raise": "ours"})
@@ -92,7 +92,7 @@ def test_an_error_is_one_line_and_not_the_end(spawn):
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGILL", "SIGKILL"])
 def test_death_by_a_signal_is_named(spawn, name):
-    """A child that crashes is told by the signal's name, the question and its last words."""
+    """A crash is reported with the signal's name, the request and its last output."""
     child = spawn()
     with pytest.raises(ChildError, match=f"told:answer, asked .*: it died of {name}: about to die"):
         child.ask(signal=getattr(signal, name))
@@ -101,7 +101,7 @@ def test_death_by_a_signal_is_named(spawn, name):
 
 
 def test_what_gives_no_answer_is_told(spawn):
-    """A child that just ends by its status, and a module that is not there: a line each."""
+    """A child that exits, by its status, and a missing module: a line each."""
     with pytest.raises(ChildError, match="it ended with status 3"):
         spawn().ask(exit=3)
     missing = r"No module named 'bench\.no_such_module'"
@@ -114,7 +114,7 @@ def test_what_gives_no_answer_is_told(spawn):
 
 
 def test_a_hung_child_is_killed(spawn):
-    """Patience ends, and so does the child."""
+    """After a timeout, and the child is gone."""
     child = spawn(patience=0.5)
     with pytest.raises(ChildError, match=r"no answer within 0\.5 s"):
         child.ask(sleep=60)
@@ -122,7 +122,7 @@ def test_a_hung_child_is_killed(spawn):
 
 
 def test_it_does_not_outlive_its_parent(tmp_path):
-    """A child at work ends with a parent that was killed."""
+    """A busy child ends when its parent is killed."""
     (tmp_path / "told.py").write_text(MODULE)
     program = (
         "import sys, threading\n"

@@ -1,4 +1,4 @@
-"""Contenders at one case: rows of who took part, and reasons of who did not."""
+"""Contenders at one case: rows of those that took part, and reasons for the others."""
 
 import math
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def one(name, measure, **options):
 
 
 def dying(after):
-    """Gives so many samples, then no more."""
+    """Gives this many samples, then fails."""
     turns: Iterator[int] = count()
 
     def measure():
@@ -31,8 +31,8 @@ def dying(after):
 
 
 def test_rows_are_of_those_who_took_turns():
-    """Each has its samples, how many were checked and the word of the race; parts have rows of
-    their own, where samples have them."""
+    """Each has its samples, its number of checks and the race's notes; parts have rows of their
+    own, if samples have them."""
     parts = {name: Measurement("op", "add", phase=name, unit="B") for name in ("bytes", "unknown")}
     raced = Experiment({
         "a": one("assay", lambda: Sample(1.0, {"bytes": 5.0}, check=True), parts=parts),
@@ -47,8 +47,8 @@ def test_rows_are_of_those_who_took_turns():
 
 
 def test_who_fails_is_absent():
-    """Be it at the first sample or later, without samples and with the reason; errors that are not
-    excused, and those of others, end it."""
+    """At the first sample or later, without samples and with the reason; other errors, and those of
+    others, end the experiment."""
     raced = Experiment({
         "a": one("assay", timed(lambda: 1.0)),
         "b": one("numpy", dying(2), excused=ChildError),
@@ -64,8 +64,7 @@ def test_who_fails_is_absent():
 
 
 def test_who_is_far_slower_rests():
-    """Once it has a few samples, if these take longer than it has patience for; who does something
-    else is compared with nobody."""
+    """After a few samples, if these take too long; contenders of other work are not compared."""
     rule = Rule(least=9, most=9)
     slow = {
         "a": one("assay", timed(lambda: 1.0)),
@@ -82,7 +81,7 @@ def test_who_is_far_slower_rests():
 
 
 def test_what_warms_up_does_not_count():
-    """Of the samples those of the last race are the row's."""
+    """Only the last race's samples are in the row."""
     numbers = count(1)
     raced = Experiment({"a": one("assay", lambda: Sample(float(next(numbers))))})
     assert raced.samplers["a"]() == 1.0

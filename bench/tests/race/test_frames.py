@@ -1,4 +1,4 @@
-"""Frames hold what the files hold, one row a sample."""
+"""Data frames hold the files' contents, one row a sample."""
 
 import math
 from dataclasses import replace
@@ -26,8 +26,9 @@ def _folder(tmp_path):
 
 
 def test_one_row_a_sample(folder):
-    """Every sample has a row, in order, with run, commit, device and all that its measurement says;
-    who is absent has one, without a value, with its note. What is in bytes has no seconds."""
+    """Every sample has a row, in order, with run, commit, device and its measurement's fields;
+    absent contenders have one without a value, with the note. Measurements in bytes have no
+    seconds."""
     frame, run = frames.load(str(folder)), read_folder(folder)[0][0]
     assert len(frame) == 3 + 2 + 1 + 2
     names = ("run", "commit", "device", "machine")
@@ -44,8 +45,8 @@ def test_one_row_a_sample(folder):
 
 
 def test_rates_are_at_the_median(folder):
-    """GB/s, GFLOP/s and tokens/s are cost over median; quartiles, mean and sd as NumPy has them;
-    what is no duration has no rate."""
+    """GB/s, GFLOP/s and tokens/s are cost over median; quartiles, mean and sd are NumPy's; other
+    units than time have no rate."""
     table = frames.summary(frames.load(folder)).set_index(["test", "contender"])
     add, tg = table.loc[("add", "assay")], table.loc[("tg16", "assay")]
     assert add.gb_per_second == pytest.approx(1.5)
@@ -64,8 +65,8 @@ def test_rates_are_at_the_median(folder):
 
 
 def test_runs_do_not_mix(folder):
-    """The same measurement in two runs has a row for each; of no runs there is an empty frame with
-    all its columns, and an empty summary."""
+    """The same measurement in two runs has a row for each; no runs give an empty frame with all its
+    columns, and an empty summary."""
     Results(folder, replace(CONDITIONS, commit=""), {}).add(*ROWS)
     assert len(frames.summary(frames.load(folder))) == 2 * len(ROWS)
     frame = frames.of([])

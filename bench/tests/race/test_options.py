@@ -1,4 +1,4 @@
-"""`pytest bench/` and its options: what it measures, what it writes, and what it will not take."""
+"""`pytest bench/` and its options: measurements, files, and errors."""
 
 import os
 
@@ -13,13 +13,13 @@ STORY = ("--quick", "--models", "story")
 
 
 def measure(folder, *words, **env):
-    """pytest with these words, results in a folder of the test's own."""
+    """Run pytest with these arguments, with results in a folder of the test's own."""
     return run(folder, *PYTEST, *words, **env)
 
 
 @pytest.fixture(name="measured", scope="module")
 def _measured(tmp_path_factory):
-    """A run that measures: its folder, and what it said."""
+    """A measuring run: its folder, and its output."""
     folder = tmp_path_factory.mktemp("measured")
     done = measure(folder, "--benchmark", *STORY, *CHOSEN, "bench/tests/race/test_ratio.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -49,7 +49,7 @@ def test_measuring_writes_and_tells(measured):
 
 
 def test_without_the_flag_each_runs_once(tmp_path):
-    """Without it every benchmark runs once, is checked, and nothing is written."""
+    """Every benchmark runs once, is checked, and nothing is written."""
     done = measure(tmp_path, *STORY, *CHOSEN, "-v", "--benchmark-json", str(tmp_path / "out.json"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("PASSED") == 4
@@ -98,7 +98,8 @@ QUIETLY = ("-p", "no:cacheprovider", "--collect-only", "-q", "bench/test_ops.py"
 
 @pytest.fixture(name="told", scope="module")
 def _told(tmp_path_factory):
-    """What all of these say, from one process: its imports take longer than the answers."""
+    """The output for all of these lines, from one process: its imports take longer than the
+    answers."""
     folder = tmp_path_factory.mktemp("nonsense")
     bad = folder / "bad.toml"
     bad.write_text("[models.m]\ncolour = 3\n")
@@ -111,7 +112,7 @@ def _told(tmp_path_factory):
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_is_one_line(told, name):
-    """An option that asks for what there is not: exit 4, as pytest has it, and one plain line."""
+    """An option with an unknown value: exit status 4, as in pytest, and one plain line."""
     code, out, err = told[name]
     assert code == pytest.ExitCode.USAGE_ERROR, out + err
     lines = [line for line in err.splitlines() if line]

@@ -1,4 +1,4 @@
-"""A ratio's interval holds the true ratio about as often as it says."""
+"""A ratio's confidence interval holds the true ratio about as often as its level."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ TOGETHER = 5  # rounds that a disturbance lasts
 
 
 def times(rng, count, scale=1.0):
-    """A floor that nothing beats, and a tail."""
+    """Times with a lower limit and a tail."""
     return scale * (1 + rng.exponential(0.05, count))
 
 
 def in_turns(rng, count, scale):
-    """Both sides of `count` rounds on a machine that drifts by a fifth, from block to block."""
+    """Both sides of `count` interleaved rounds on a machine whose speed drifts by a fifth."""
     drift = np.repeat(rng.lognormal(0, 0.2, -(-count // TOGETHER)), TOGETHER)[:count]
     return times(rng, count, scale) * drift, times(rng, count) * drift
 
@@ -33,7 +33,7 @@ def test_interval_holds_the_truth(together, level):
 
 
 def test_interval_holds_the_truth_where_disturbances_last():
-    """What lasts five rounds counts once, where five rounds are drawn as one."""
+    """A disturbance of five rounds counts once if blocks of five rounds are resampled."""
     rng = np.random.default_rng(2)
     held = {1: 0, TOGETHER: 0}
     for _ in range(RUNS):
@@ -58,15 +58,15 @@ def test_a_quotient_holds_the_truth():
 
 
 def test_no_difference_is_seldom_significant():
-    """Two sides that are the same differ significantly one time in twenty, not more."""
+    """Two equal sides differ significantly at most one time in twenty."""
     rng = np.random.default_rng(3)
     alarms = sum(ratio(times(rng, 40), times(rng, 40)).significant for _ in range(RUNS))
     assert alarms / RUNS <= 0.09
 
 
 def test_equals_are_equal_and_swapping_inverts():
-    """Samples against themselves are 1, in turns without any doubt; b / a is one over a / b,
-    interval and all; a wider level has a wider interval; another seed changes little."""
+    """Samples against themselves are exactly 1; b / a is one over a / b, with its interval; a
+    higher level has a wider interval; another seed changes little."""
     rng = np.random.default_rng(7)
     a, b = times(rng, 30, 1.3), times(rng, 30)
     assert ratio(a, a, together=1) == Ratio(1.0, 1.0, 1.0)
@@ -85,14 +85,14 @@ def test_equals_are_equal_and_swapping_inverts():
 @pytest.mark.parametrize("together", [0, 1, 5, 1000])
 @pytest.mark.parametrize("counts", [(1, 1), (1, 7), (3, 2), (6, 5)])
 def test_any_number_of_samples(counts, together):
-    """However few samples, and more rounds together than there are: value within interval."""
+    """For few samples, and blocks longer than all rounds: the value is in the interval."""
     rng = np.random.default_rng(9)
     found = ratio(times(rng, counts[0]), times(rng, counts[1]), together=together)
     assert found.low <= found.value <= found.high
 
 
 def test_no_samples_are_an_error():
-    """A side without samples is told, not divided by; an interval holds its value."""
+    """A side without samples is an error, not a division; an interval holds its value."""
     for a, b in (([], [1.0]), ([1.0], [])):
         with pytest.raises(ValueError, match="samples on both sides"):
             ratio(a, b)

@@ -1,4 +1,4 @@
-"""Results are only ever appended to, and what is not a result is told by file and line."""
+"""Results files are append-only, and invalid lines are reported by file and number."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def _written(tmp_path):
 
 
 def test_every_field_returns(written):
-    """What was added is read back as it was, every field of it, samples bit for bit."""
+    """Added rows are read back with all fields, samples bit for bit."""
     plain = Measurement("", "")
     assert not [f.name for f in fields(FULL) if getattr(FULL, f.name) == getattr(plain, f.name)
                 and f.name not in ("contender", "phase")]  # fmt: skip
@@ -49,7 +49,7 @@ def test_every_field_returns(written):
 
 
 def test_only_appended(tmp_path):
-    """After every step the bytes that stood there stand there still, and all can be read."""
+    """After every step the earlier bytes are unchanged, and all can be read."""
     results = Results(tmp_path, CONDITIONS)
     before = results.path.read_bytes()
     for step in (
@@ -67,7 +67,7 @@ def test_only_appended(tmp_path):
 
 
 def test_one_write_a_line(tmp_path, monkeypatch):
-    """A line reaches the file whole, in one write, so that a cut leaves whole lines."""
+    """A line is written in one call, so that an interruption leaves whole lines."""
     written, real = [], os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written.append(data) or real(fd, data))
     results = Results(tmp_path, CONDITIONS)
@@ -78,7 +78,7 @@ def test_one_write_a_line(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path):
-    """Where a line does not fit the disk, that is told, and what was kept before stays readable."""
+    """A line that does not fit is reported, and earlier ones stay readable."""
     results = Results(tmp_path, CONDITIONS)
     results.add(PLAIN)
     before = results.path.read_bytes()
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path):
 
 @pytest.mark.parametrize("keep", [0.2, 0.6, 0.999])
 def test_a_cut_line_is_named(written, keep):
-    """Of a file that ends within a line the line is named."""
+    """A file that ends within a line: the line is named."""
     data = written.read_bytes()
     written.write_bytes(data[: int(len(data) * keep)])
     lines = written.read_bytes().count(b"\n") + 1
@@ -132,7 +132,7 @@ MESSES = {
 
 @pytest.mark.parametrize("mess", MESSES)
 def test_a_strange_line_is_named(written, mess):
-    """Whatever a line holds that is no result: one line with file and place."""
+    """Any line that is no result: one line with file and place."""
     with written.open("a") as file:
         file.write(MESSES[mess] + "\n")
     with pytest.raises(ResultsError) as caught:
@@ -172,7 +172,7 @@ def test_a_strange_file_is_named(tmp_path, name):
 
 
 def test_good_runs_come_through_bad_company(tmp_path, written):
-    """A folder gives its good runs by date, and a line for each file that is none."""
+    """A folder's valid runs by date, and a line for each other file."""
     older = Results(tmp_path, CONDITIONS).path
     first, *rest = older.read_text().splitlines()
     first = json.dumps(json.loads(first) | {"when": "2001-01-01T00:00:00+00:00"})
@@ -198,7 +198,7 @@ def test_an_empty_folder_says_what_fills_it(tmp_path):
 
 
 def test_a_run_is_found_by_what_people_call_it(tmp_path, written, monkeypatch):
-    """By its file, its name, the file's name, how it begins, and as the latest."""
+    """By its file, its name, the file's name, a prefix, and as the latest."""
     other = Results(tmp_path, CONDITIONS).path
     first, *rest = other.read_text().splitlines()
     later = json.dumps(json.loads(first) | {"when": "2999-01-01T00:00:00+00:00"})
@@ -216,7 +216,7 @@ def test_a_run_is_found_by_what_people_call_it(tmp_path, written, monkeypatch):
 
 @pytest.mark.parametrize("name", ["20", "nope", "", "/tmp/nope.jsonl", "**", "*", "[", "../x", "."])
 def test_what_is_not_found_is_told(tmp_path, name):
-    """A beginning of many runs, or of none, whatever its letters, is one line."""
+    """An ambiguous prefix, or one of no run, in any case, is one line."""
     for _ in range(2):
         Results(tmp_path, CONDITIONS)
     told = "2 runs begin so" if name == "20" else "no such run"
@@ -234,8 +234,8 @@ def test_runs_have_names_of_their_own(tmp_path):
 
 
 def test_faster_than_the_machine_is_impossible():
-    """A share above the limit, its spread granted, is named, and no page says that more than all
-    was reached; no samples and no limit are not."""
+    """A share above the limit, beyond its spread, is listed, and no page shows it; no samples and
+    no limit are not."""
     limited = replace(PLAIN, limit="memory read", limit_seconds=2.1, limit_spread=0.1)
     assert limited.share == pytest.approx(1.05)
     assert not limited.impossible
@@ -247,7 +247,7 @@ def test_faster_than_the_machine_is_impossible():
 
 
 def test_the_key_is_what_makes_runs_comparable():
-    """Samples, costs and the machine's limits do not tell cases apart; what was run does."""
+    """Samples, costs and the machine's limits are not part of a case's key; what was run is."""
     same = ("samples", "tokens", "bytes", "operations", "limit", "limit_seconds", "limit_spread",
             "kernel", "checked", "rivals", "note", "unit", "model")  # fmt: skip
     for name, value in asdict(FULL).items():

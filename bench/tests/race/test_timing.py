@@ -1,4 +1,4 @@
-"""When measuring stops, and that contenders take turns."""
+"""Stopping rules, and interleaving of contenders."""
 
 import math
 
@@ -18,7 +18,7 @@ SKEWED = {  # draws, and the true median
 @pytest.mark.parametrize("name", SKEWED)
 @pytest.mark.parametrize("count", [9, 25, 101])
 def test_error_is_one_standard_error(name, count):
-    """The error told covers the true median's error two times in three, whatever the tail."""
+    """The reported error covers the true median's error two times in three, for any tail."""
     draw, truth = SKEWED[name]
     rng = np.random.default_rng(count)
     covered = 0
@@ -30,8 +30,8 @@ def test_error_is_one_standard_error(name, count):
 
 
 def test_what_the_error_is_of():
-    """Of fewer than three samples it is unknown, not zero; it is relative, so that the unit is no
-    matter; equal samples have none, zeros included; one stray sample of many changes little."""
+    """For fewer than three samples it is unknown, not zero; it is relative; equal samples have
+    none, zeros included; one outlier among many changes little."""
     assert {relative_error(few) for few in ((), (1.0,), (1.0, 1.0))} == {math.inf}
     samples = np.random.default_rng(1).lognormal(0, 0.3, 31)
     assert relative_error(samples) == pytest.approx(relative_error(samples * 1e-6))
@@ -41,8 +41,8 @@ def test_what_the_error_is_of():
 
 
 def test_when_it_is_enough():
-    """Never before `least`, whatever they cost and however alike they are; what scatters goes on
-    until it has settled, time is up or there are enough."""
+    """Never before `least`, whatever the cost and the scatter; then when it has settled, at the
+    time limit, or at enough samples."""
     rule = Rule(least=5, error=0.01, cap_seconds=1, most=31)
     assert not rule.enough([1.0] * 4, elapsed=1e9)
     assert rule.enough([1.0] * 5, elapsed=0)
@@ -54,7 +54,8 @@ def test_when_it_is_enough():
 
 
 def test_everyone_begins_in_turn():
-    """Each round has everyone once and begins with the next, so that none always follows one."""
+    """Each round has everyone once and starts with the next one, so that none always follows the
+    same."""
     order = []
     contenders = {name: lambda n=name: order.append(n) or 1.0 for name in "abc"}
     taken = race(contenders, Rule(least=6, most=6))
@@ -63,8 +64,8 @@ def test_everyone_begins_in_turn():
 
 
 def test_a_race_waits_for_the_slowest_to_settle():
-    """All have as many samples as the one that scatters most needs, and the watcher is told; who
-    died, whose samples are NaN, keeps nobody waiting."""
+    """All have as many samples as the one with most scatter needs, and the watcher is called; a
+    dead one, whose samples are NaN, is not waited for."""
     rng, told = np.random.default_rng(4), []
     contenders = {"calm": lambda: 1.0, "wild": lambda: rng.lognormal(0, 1)}
     taken = race(contenders, Rule(least=3, cap_seconds=60, most=40), told.append)

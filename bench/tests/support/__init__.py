@@ -1,1 +1,1 @@
-"""What the lab's tests share: pages in a browser, programs, made-up results and files."""
+"""Shared by the benchmarks' tests: a browser, programs, synthetic results and files."""

@@ -1,4 +1,4 @@
-"""A headless Chromium that never goes to the network, for tests of pages."""
+"""A headless Chromium without network access, for tests of pages."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ FLAGS = (
 
 @contextmanager
 def chromium(profile: Path) -> Iterator["Chrome"]:
-    """A browser with a fresh profile; skips the test, with the reason, where there is none."""
+    """A browser with a fresh profile; skips the test, with the reason, if there is none."""
     pytest.importorskip("selenium", reason="selenium is not installed: pip install 'assay[dev]'")
     programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
     for name, path in programs.items():
@@ -42,7 +42,7 @@ def chromium(profile: Path) -> Iterator["Chrome"]:
 
 
 def show(driver: "Chrome", page: Path, width: int, scheme: str = "light") -> None:
-    """Open a page anew in a window so wide, light or dark."""
+    """Load a page in a window of this width, light or dark."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     feature = {"name": "prefers-color-scheme", "value": scheme}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -51,6 +51,6 @@ def show(driver: "Chrome", page: Path, width: int, scheme: str = "light") -> Non
 
 
 def complaints(driver: "Chrome") -> list[Any]:
-    """What the console has said of errors since it was last asked."""
+    """Errors in the console since the last call."""
     lines = driver.get_log("browser")  # type: ignore[no-untyped-call]
     return [line for line in lines if line["level"] == "SEVERE"]

@@ -1,4 +1,4 @@
-"""Runs that nobody measured: plausible figures of every kind that a report shows."""
+"""Synthetic runs: plausible figures of every kind that a report shows."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ def machine_of(
     caches: Sequence[Cache] = (Cache("L1d", 32 << 10, 1), Cache("L2", 1 << 20, 1)),
     threads: Sequence[int] = (1, 2),
 ) -> Limits:
-    """One whose threads reach these rates each: bytes a second by the working set, operations a
+    """A machine whose threads reach these rates each: bytes a second by working set, operations a
     second by arithmetic and unit."""
     reads = [Rate("read", n, n * rate, spread, size) for n in threads
              for size, rate in bandwidths.items()]  # fmt: skip
@@ -111,7 +111,7 @@ REJECTED = "300% of the limit (L1d read): its cost or the clock is wrong"
 
 
 class Maker:
-    """Draws samples with a long tail, as clocks give them; `pace` makes all of them faster."""
+    """Generates samples with a long tail, as clocks do; `pace` scales all of them."""
 
     def __init__(self, seed: int, pace: float = 1.0) -> None:
         self.rng = np.random.default_rng(seed)
@@ -122,7 +122,7 @@ class Maker:
         return tuple(map(float, seconds / self.pace * tail))
 
     def row(self, seconds: float, *names: str, count: int = 7, **facts: Any) -> Measurement:
-        """A measurement with so many samples about these seconds."""
+        """A measurement with this many samples around these seconds."""
         about = {"threads": THREADS, **facts}
         return Measurement(*names, **about, samples=self.samples(seconds, count))
 
@@ -178,7 +178,7 @@ def overheads(maker: Maker, kernel: Kernel) -> Iterator[Measurement]:
 
 
 def engine(maker: Maker) -> Iterator[Measurement]:
-    """Every model against a peer that is there and one that is not."""
+    """Every model against a peer that is installed and one that is not."""
     for model, rate in MODELS.items():
         about: dict[str, Any] = {"model": f"{model}.gguf"}
         for test, (tokens, times) in TESTS.items():
@@ -216,7 +216,7 @@ def nodes() -> Iterator[Measurement]:
 
 
 def of_the_card(maker: Maker, model: str) -> Iterator[Measurement]:
-    """All that makes a speed card: the model's rate is 10 tokens/s, and llama.cpp's 8."""
+    """All rows of a speed card: the model's rate is 10 tokens/s, and llama.cpp's 8."""
     speeds = {  # by test: tokens, and the tokens/s of Assay, of it with fast numerics, of llama.cpp
         "tg128": (128, 10, 10, 8),
         "pp512": (512, 100, 200, 40),
@@ -260,7 +260,7 @@ def beside_the_races(maker: Maker, model: str) -> Iterator[Measurement]:
 
 
 def qualities() -> Iterator[Measurement]:
-    """The floor, each format, and two mixes."""
+    """The lower bound, each format, and two mixes."""
     yield figure(row_of("", "", THREADS), FLOOR, 1.3, "perplexity")
     rows = [(PURE, *row) for row in DIVERGENCES.items()]
     for kind, name, divergence in (*rows, (MIXED, "Q6_K", 1e-3), (MIXED, "Q2_K", 0.2)):
@@ -271,7 +271,7 @@ def qualities() -> Iterator[Measurement]:
 
 
 def far(divergence: float) -> tuple[Estimate, Estimate, Estimate]:
-    """Perplexity, divergence and same likeliest tokens of a model so far from another."""
+    """Perplexity, divergence and agreement of argmax for a model at this distance from another."""
     same = Estimate(1 - min(divergence, 1) / 2, 0.001)
     return Estimate(1.33 + divergence, 0.01), Estimate(divergence, divergence / 10), same
 
@@ -316,7 +316,7 @@ def write_run(
     pace: float = 1.0,
     **conditions: Any,
 ) -> Path:
-    """A whole run as the benchmarks would have written it at that time."""
+    """A whole run as the benchmarks would write it at that time."""
     maker = Maker(seed, pace)
     results = Results(folder, replace(CONDITIONS, commit=commit, **conditions), LIMITS.to_json())
     card = beside_the_races(maker, "tinyllama-q4_0")
@@ -328,7 +328,7 @@ def write_run(
 
 
 def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
-    """A machine of two caches and a memory, each ten times slower than the one before, whatever the
+    """A machine with two caches and a memory, each ten times slower than the one before, for any
     threads."""
     rates = {1 << 10: 1.0, 1 << 18: 0.1, 1 << 30: 0.01}
     caches = Cache("L1d", 1 << 14, 1), Cache("L2", cache, 1)
@@ -348,5 +348,5 @@ def rows_of(*rows: Measurement) -> pd.DataFrame:
 
 
 def shown(table: Table) -> list[list[str]]:
-    """What stands in each row of a table."""
+    """The cells of each row of a table."""
     return [[cell.text for cell in row] for row in table.rows]

@@ -1,1 +1,1 @@
-"""Formulas that are wrong, a file for each of the reference's."""
+"""Wrong formulas, one file for each of the reference's."""

@@ -23,7 +23,7 @@ def heads_taken_in_turns(**inputs: Any) -> Array:
 
 
 def halves_averaged(**inputs: Any) -> Array:
-    """Each half of a token's cells attended to alone, the two averaged: no merging of sums."""
+    """Attend to each half of a token's cells and average the results, without merging sums."""
     middle = inputs["spans"].sum(axis=1, where=[False, True, True]) // 2
     first, last = inputs["spans"].copy(), inputs["spans"].copy()
     first[:, 2] = last[:, 1] = middle
@@ -32,7 +32,7 @@ def halves_averaged(**inputs: Any) -> Array:
 
 
 def scales_of_the_first_block(**inputs: Any) -> Array:
-    """Every block of a quantised row with the first one's scale."""
+    """Every block of a quantised row uses the first one's scale."""
 
     def stale(rows: Array) -> Array:
         blocks = rows.reshape(len(rows), -1, FORMATS[inputs["format"]].block_bytes).copy()

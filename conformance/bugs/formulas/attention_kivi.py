@@ -10,7 +10,7 @@ from reference.op import Array
 
 
 def averaged_apart(**given: Any) -> Array:
-    """Pages and cells each have weights that add up to one, and are averaged by their tokens."""
+    """Pages and cells each have weights that sum to one, and are averaged by their tokens."""
     nothing = given["spans"].copy()
     nothing[:, 2] = nothing[:, 1]
     pages = attention_kivi(**{**given, "spans": nothing})
@@ -21,7 +21,7 @@ def averaged_apart(**given: Any) -> Array:
 
 
 def swapped_halves(**given: Any) -> Array:
-    """A page's latter sixteen tokens stand before the others: of keys alone."""
+    """A page's last sixteen tokens come before the others, for keys only."""
     pages = given["k_pages"].copy()
     kv_heads, head_dim = pages.shape[1:3]
     rows = pages.reshape(len(pages), kv_heads, -1)

@@ -11,13 +11,13 @@ from reference.op import Array
 
 
 def lengths_of(pages: Array, head_dim: int) -> slice:
-    """Where the lengths of a head's tokens lie."""
+    """The slice of a head's page with the magnitudes of its tokens."""
     rows = 2 * head_dim * (256 + retained_in(pages.shape[2], head_dim))
     return slice(rows, rows + 8 * 256)
 
 
 def unit(*names: str) -> Any:
-    """Directions without their lengths."""
+    """Directions without their magnitudes."""
 
     def wrong(**given: Any) -> Array:
         pages = {name: given[name].copy() for name in names}
@@ -31,7 +31,7 @@ def unit(*names: str) -> Any:
 
 
 def averaged_apart(**given: Any) -> Array:
-    """Pages and cells each have weights that add up to one, and are averaged by their tokens."""
+    """Pages and cells each have weights that sum to one, and are averaged by their tokens."""
     nothing = given["spans"].copy()
     nothing[:, 2] = nothing[:, 1]
     pages = attention_minicache(**{**given, "spans": nothing})

@@ -11,7 +11,7 @@ from reference.op import Array
 
 
 def steps_down(of: Any) -> Any:
-    """Steps rounded down, so that the largest number of a group is beyond its last level."""
+    """Steps rounded down, so that the largest number of a group exceeds its last level."""
 
     def wrong(**given: Any) -> Array:
         out = of(**given)
@@ -26,7 +26,7 @@ def steps_down(of: Any) -> Any:
 
 
 def everywhere(of: Any) -> Any:
-    """What is no page is the last one."""
+    """-1, no page, is taken as the last page."""
 
     def wrong(**given: Any) -> Array:
         pages = len(given["before"])
@@ -42,7 +42,7 @@ def everywhere(of: Any) -> Any:
 
 
 def symmetric(of: Any) -> Any:
-    """Without a zero point: levels are those of the largest magnitude."""
+    """No zero point: levels are those of the largest magnitude."""
 
     def wrong(**given: Any) -> Array:
         out = of(**given)
@@ -58,7 +58,7 @@ def symmetric(of: Any) -> Any:
 
 
 def later_cells(spans: Array) -> Array:
-    """The group that the token sees, not the one before."""
+    """Pack the group that the token sees, not the one before."""
     moved = spans.copy()
     moved[:, 1] = np.maximum(GROUP, spans[:, 1] - 1)
     return moved

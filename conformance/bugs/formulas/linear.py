@@ -1,4 +1,4 @@
-"""Planted bugs of products with weights, of experts too."""
+"""Planted bugs of products with weights, including those of experts."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from reference.quantise_activations import (
 
 
 def stale_weight_scale(x: Array, weight: Array, format: str) -> Array:
-    """Every block with the scale of the block before."""
+    """Every block uses the previous block's scale."""
     size = FORMATS[format].block_bytes
     blocks = weight.reshape(len(weight), -1, size).copy()
     blocks[:, 1:, :2] = blocks[:, :-1, :2].copy()
@@ -40,7 +40,7 @@ def activations_in_blocks_of_32(x: Array, weight: Array, format: str) -> Array:
 
 
 def scale_of_the_first_blocks(x: Array, weight: Array, format: str) -> Array:
-    """Of a superblock, as its first 32 activations would have it."""
+    """A superblock uses the scale of its first 32 activations."""
     q, scale, _ = quantise_activations_256(x)
     _, own, _ = quantise_activations(x)
     first = np.repeat(own[:, ::8], 8, axis=1)
@@ -48,7 +48,7 @@ def scale_of_the_first_blocks(x: Array, weight: Array, format: str) -> Array:
 
 
 def not_stored(inputs: Arguments, outputs: dict[str, Array], thread: int, n_threads: int) -> None:
-    """Tokens of experts beyond the 256th are left as they were."""
+    """Outputs of experts after the 256th are not stored."""
     if thread == 0:
         end = inputs["ends"][:256][-1]
         outputs["out"][:end] = linear_experts(**inputs)[:end]

@@ -1,4 +1,4 @@
-"""Planted bugs of quantisation by a scheme of one's own."""
+"""Planted bugs of quantisation in groups."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from reference.op import Array
 def saturated_pairs(
     x: Array, x_scale: Array, x_zero: Array, weight: Array, weight_scale: Array, weight_zero: Array
 ) -> Array:
-    """Two products added in int16, as vpmaddubsw does."""
+    """Pairs of products are added in saturating int16, as by vpmaddubsw."""
     groups, size = x_scale.shape[1], x.shape[1] // x_scale.shape[1]
     out = np.zeros((len(x), len(weight)))
     for g in range(groups):

@@ -1,4 +1,4 @@
-"""Planted bugs of networks whose neurons are skipped."""
+"""Planted bugs of sparse linear layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ Outputs = Mapping[str, Array]
 
 
 def some_rows(inputs: Inputs, slots: Array) -> Array:
-    """Slots within what is held, so that a bug has rows to read."""
+    """Slots clipped to the held rows, so that a bug has rows to read."""
     return slots % len(inputs["weight"])
 
 
@@ -25,7 +25,7 @@ def active_of(inputs: Inputs) -> Array:
 
 
 def same_place(inputs: Arguments, outputs: Outputs, thread: int, n_threads: int) -> None:
-    """A race: every thread puts its part's rows at the front."""
+    """A race: every thread stores its part's rows at the front."""
     neurons = inputs["mask"].shape[1]
     begin, end = (neurons * n // n_threads for n in (thread, thread + 1))
     rows, count = active_rows(inputs["mask"][:, begin:end])
@@ -36,14 +36,14 @@ def same_place(inputs: Arguments, outputs: Outputs, thread: int, n_threads: int)
 
 
 def left_together(**inputs: Any) -> Array:
-    """The needed neurons' outputs side by side, not where the neurons stand."""
+    """The active neurons' outputs are stored densely, not at the neurons' positions."""
     out, active = np.zeros(inputs["mask"].shape), inputs["rows"][: inputs["count"][0]]
     out[:, : len(active)] = sparse_linear(**inputs)[:, active]
     return out
 
 
 def rows_of_the_group(**inputs: Any) -> Array:
-    """Lanes behind the last neuron have a row too, the zero that stands there, and store it."""
+    """Lanes after the last neuron use the zero entries of `rows`, too, and store their outputs."""
     out, rest = sparse_linear(**inputs), -inputs["count"][0] % 16
     if rest and inputs["rows"].size:
         everyone = np.ones_like(inputs["mask"])
@@ -54,7 +54,7 @@ def rows_of_the_group(**inputs: Any) -> Array:
 
 
 def not_zeroed(inputs: Arguments, outputs: Outputs, thread: int, n_threads: int) -> None:
-    """Outputs of inactive neurons never stored."""
+    """Outputs of inactive neurons are never stored."""
     active = inputs["mask"] == (1 if thread == 0 else 2)
     outputs["out"][active] = sparse_linear(**inputs)[active]
 
@@ -69,12 +69,12 @@ def over(inputs: Inputs, rows: Array) -> Array:
 
 
 def adds_lost(inputs: Arguments, outputs: Outputs, thread: int, n_threads: int) -> None:
-    """A race: threads divide neurons, and each adds to what stood there before any had added."""
+    """A race: threads divide neurons, and each adds to the initial output."""
     outputs["out"][...] = over(inputs, np.array_split(active_of(inputs), n_threads)[thread])
 
 
 def adds_as_they_come(inputs: Arguments, outputs: Outputs, thread: int, n_threads: int) -> None:
-    """Threads divide neurons, and add up their sums in whatever order they come, in float32."""
+    """Threads divide neurons and add their sums in arbitrary order, in float32."""
     if thread == 0:
         outputs["out"][...] = 0
     mine = np.array_split(active_of(inputs), n_threads)[thread]

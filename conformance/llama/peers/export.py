@@ -26,7 +26,7 @@ def export(checkpoint: Checkpoint, path: Path, format: str = "F32") -> Path:
         convert(folder, folder / "model.gguf", "F32")
         rng = np.random.default_rng(checkpoint.seed)
         return copied(
-            folder / "model.gguf", path, format, lambda rows: FORMATS[format].like(rows, rng)
+            folder / "model.gguf", path, format, lambda rows: FORMATS[format].random_like(rows, rng)
         )
 
 

@@ -1,1 +1,1 @@
-"""Disks that fail or are full, files that change, and what the system keeps of them."""
+"""Disks that fail or are full, files that change, and the page cache."""

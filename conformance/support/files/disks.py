@@ -1,4 +1,4 @@
-"""Disks that fail: a preadv that answers as it is told, in place of the C library's."""
+"""Failing disks: a scripted preadv in place of the C library's."""
 
 import ctypes
 import errno
@@ -14,7 +14,7 @@ PREADV = ctypes.CFUNCTYPE(
 )
 READ = PREADV(("preadv", LIBC))
 Answer = Callable[[int, int], int | None]  # of (offset, bytes wanted)
-LASTING = {  # answers that make a fault, and what is told of it, with the byte
+LASTING = {  # answers that are faults, and the error's text with the byte
     "EIO": (-errno.EIO, "cannot be read at byte {}: input/output error"),
     "ENXIO": (-errno.ENXIO, "cannot be read at byte {}: no such device or address"),
     "nothing": (0, "it was cut short while it was read, at byte {}"),
@@ -22,11 +22,11 @@ LASTING = {  # answers that make a fault, and what is told of it, with the byte
 
 
 class Disk:
-    """Answers a call with `answer`: None reads, n >= 0 reads n bytes at most and spoils
-    the rest, -n is errno n.
+    """Answers a call with `answer`: None reads, n >= 0 reads at most n bytes and corrupts the rest,
+    -n is errno n.
 
-    It is asked with a lock held, so that answers may count. `calls` has what it was asked, as
-    (offset, bytes wanted, answer).
+    It is called with a lock held, so answers may count. `calls` records the calls as (offset, bytes
+    wanted, answer).
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -56,23 +56,23 @@ class Disk:
 
 
 def healthy(offset: int, n_bytes: int) -> None:
-    """Reads what it is asked."""
+    """Reads everything."""
 
 
 def in_turn(answers: Sequence[int | None]) -> Answer:
-    """These answers, one a call, and healthy then."""
+    """These answers, one for each call, then healthy."""
     left = iter(answers)
     return lambda *_: next(left, None)
 
 
 def after(calls: int, answer: int) -> Answer:
-    """Healthy for so many calls, and the same answer to every other."""
+    """Healthy for `calls` calls, then the same answer to every other."""
     left = iter(range(calls))
     return lambda *_: None if next(left, None) is not None else answer
 
 
 def slow(bytes_a_second: float) -> Answer:
-    """One arm: a call at a time, each taking as long as its bytes are many."""
+    """A single disk arm: one call at a time, each taking time in proportion to its bytes."""
 
     def answer(offset: int, n_bytes: int) -> None:
         time.sleep(n_bytes / bytes_a_second)

@@ -1,4 +1,4 @@
-"""A disk that is full, as a program sees it."""
+"""A full disk, as a program sees it."""
 
 import resource
 import shutil
@@ -11,7 +11,7 @@ from conformance.support.child import run
 
 @contextmanager
 def full_after(n_bytes: int) -> Iterator[None]:
-    """No file of this process can grow beyond so many bytes."""
+    """No file of this process can grow beyond `n_bytes`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
     try:
@@ -22,8 +22,8 @@ def full_after(n_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def small_disk(folder: Path, n_bytes: int) -> Iterator[None]:
-    """A file system of so many bytes in `folder`; where none may be mounted, no file of this
-    process can grow beyond them."""
+    """A file system of `n_bytes` in `folder`; if mounting is not permitted, no file of this process
+    can grow beyond them."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(folder)]
     if not shutil.which("mount") or run(*mount).returncode:
         with full_after(n_bytes):

@@ -1,4 +1,4 @@
-"""What the system keeps of a file."""
+"""The system's page cache."""
 
 import ctypes
 import mmap
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def pages_kept(path):
-    """How many pages of a file the system has in its cache."""
+    """The number of a file's pages in the page cache."""
     with (
         path.open("rb") as source,
         mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_COPY) as mapped,

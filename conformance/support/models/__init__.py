@@ -1,1 +1,1 @@
-"""Small random models, what files of them say, and the logits that they should have."""
+"""Small random models, their files, and their expected logits."""

@@ -1,4 +1,4 @@
-"""What tests ask llama.cpp about: small models and folders, which the page of families tells."""
+"""Models and folders that tests compare with llama.cpp, as listed on the page of families."""
 
 from dataclasses import fields, replace
 
@@ -22,7 +22,7 @@ from conformance.support.models.small_families import (
 from conformance.support.models.small_models import Small
 from conformance.support.models.small_recurrent import RECURRENT
 
-# Folders of transformers' that `assay convert` reads, by their names in family_configs.py.
+# Folders of transformers that `assay convert` reads, by name in family_configs.py.
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other windows",
               "EXAONE 4, of 64 layers", "EXAONE 4, no windows", "Seed-OSS", "Command R7B",
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
@@ -30,7 +30,7 @@ ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other wi
               "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
 TANH_FOLDERS = ("Gemma 3, stretched, untied, a cap",
                 "Gemma 4, keys alone, no embeddings of layers, untied")  # fmt: skip
-# Of these it has GELU's tanh form, out of a table in F16.
+# For these llama.cpp computes GELU's tanh form from a table in F16.
 TANH = ("falcon", "gptneox", "phi2", "starcoder2", "gpt2", "bloom", "mpt", "gemma", "gemma2",
         "gemma3", "gemma4")  # fmt: skip
 # Files in F32.
@@ -70,7 +70,7 @@ MIXTURES = (
     SmallMixture(architecture="granitemoe", width=96, shared=40, seed=1),
     *(SUBJECTS[name] for name in ("DeepSeek V3", "GLM 4.5, experts")),
 )
-# Files in F16 and Q8_0, against the formula that rounds activations as llama.cpp does.
+# Files in F16 and Q8_0, compared with the formula that rounds activations as llama.cpp does.
 ROUNDED = (
     SmallFalcon(two_norms=True, kv_heads=2),
     *(SmallQwen(architecture=name) for name in ("qwen2", "qwen3")),
@@ -95,19 +95,19 @@ ROUNDED = (
 
 
 def in_superblocks(small: Small) -> Small:
-    """The model in F32, its rows whole superblocks of 256 wherever a size may be chosen."""
+    """The model in F32, with rows of whole superblocks of 256 where sizes are free."""
     sizes = {"hidden": 256, "ffn": 256, "head_dim": 64, "format": "F32", "window_dim": 64,
              "width": 256, "q_rank": 256, "kv_rank": 256, "nope": 32, "turned": 32, "value": 64,
              "per_layer": 256}  # fmt: skip
     if isinstance(small, SmallMixture):
         sizes["shared"] = 256
     if small.architecture.startswith("qwen3") and not isinstance(small, SmallQwen | SmallMixture):
-        sizes |= {"state": 64, "rank": 4, "groups": 2}  # of delta nets
+        sizes |= {"state": 64, "rank": 4, "groups": 2}  # delta nets
     own = {field.name for field in fields(small) if getattr(small, field.name)}
     return replace(small, **{name: size for name, size in sizes.items() if name in own})
 
 
-# One of each architecture that llama.cpp has, for files in Q8_0 and Q4_K_M.
+# One of each architecture that llama.cpp supports, for files in Q8_0 and Q4_K_M.
 IN_SUPERBLOCKS = {
     small.architecture: in_superblocks(small)
     for small in reversed((*ROUNDED, *AGREED, *MIXTURES, *RECURRENT.values(), *SUBJECTS.values()))

@@ -1,4 +1,4 @@
-"""Checkpoints of some families, a block each: numbers tell where they come from."""
+"""Checkpoints of some families, one block each, whose values identify their source."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ GPT2: dict[str, Any] = {
 
 
 def falcon() -> dict[str, Array]:
-    """A block of the 40B's kind, each row of its fused tensor all of one number, the row's."""
+    """A block of the 40B's kind; each row of its fused tensor holds the row's number."""
     rows = (HEADS + 2 * GROUPS) * SIZE
     qkv = np.repeat(np.arange(rows, dtype=np.float32)[:, None], HIDDEN, axis=1)
     block = "transformer.h.0"
@@ -68,7 +68,7 @@ def opt() -> dict[str, Array]:
 
 
 def neox() -> dict[str, Array]:
-    """A block, each row of its fused tensor all of one number, the row's, and its bias as well."""
+    """A block; each row of its fused tensor and its bias holds the row's number."""
     rows, block = np.arange(3 * HIDDEN, dtype=np.float32), "gpt_neox.layers.0"
     return {
         "gpt_neox.embed_in.weight": matrix(VOCAB, HIDDEN),
@@ -89,7 +89,7 @@ def neox() -> dict[str, Array]:
 
 
 def gpt2() -> dict[str, Array]:
-    """A block as the first checkpoints name it, a masks' buffer among it; matrices are numbered."""
+    """A block with the first checkpoints' names, a mask buffer included; matrices are numbered."""
     found = {
         "wte.weight": matrix(VOCAB, HIDDEN),
         "wpe.weight": matrix(30, HIDDEN),

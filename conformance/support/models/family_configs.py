@@ -1,6 +1,6 @@
-"""Small checkpoints of Hugging Face's families, by their config.json: of odd sizes, one for each
-thing that a family may have. Tests have transformers make them with random weights, and the page of
-families lists them."""
+"""Small checkpoints of Hugging Face families by config.json: odd sizes, one for each feature of a
+family. Tests create them by transformers with random weights, and the page of families lists
+them."""
 
 from typing import Any
 

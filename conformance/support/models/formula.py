@@ -1,10 +1,10 @@
-"""The reference's logits of small LLaMAs, and how far an engine may be from them.
+"""The reference's logits of small LLaMAs, and a bound on an engine's distance from them.
 
 The bound is Monte Carlo arithmetic (Parker, 1997). The reference is run TRIALS times with every op
-in error by the whole of its own derived bound, each element up or down at random, so the errors
-travel through the model as a kernel's would. A certified kernel errs less than its bound, so the
-step may not be further from the exact reference than the furthest trial, neither in its worst logit
-nor in NMSE. Nothing is tuned: the trials know the ops' bounds and, for caches in F16, that format's
+perturbed by its own derived bound, each element up or down at random, so that errors propagate
+through the model as a kernel's would. A certified kernel's error is below its bound, so the step
+may not be further from the exact reference than the furthest trial, neither in its worst logit nor
+in NMSE. Nothing is tuned: the trials use the ops' bounds and, for caches in F16, that format's
 rounding of keys and values; activations quantised to int8 flip to a neighbour in a trial as they
 may in a kernel.
 """
@@ -36,7 +36,7 @@ from reference.table import OPS
 
 
 def log_softmax(row: Array) -> tuple[Array, float]:
-    """Log-probabilities, and the error that a kernel of log_sum_exp may make."""
+    """Log-probabilities, and the bound on the error of log_sum_exp."""
     op = OPS["log_sum_exp"]
     expected = op.expected({"logits": row})
     ((name, total),) = expected.items()
@@ -89,18 +89,18 @@ def exact(small: Small, tokens: list[int], linear: Any = None, **shape: Any) -> 
 
 
 def is_int8(small: Small) -> bool:
-    """Whether the first choice for the model's matrices reads quantised activations."""
+    """Whether the preferred kernel for the model's matrices takes quantised activations."""
     exact = (k for k in variants("linear", small.format) if k.numerics == "exact")
     return next(exact).activations in QUANTISING
 
 
 def shaken(value: Array, bound: Any, rng: np.random.Generator) -> Array:
-    """Every element off by its bound, up or down."""
+    """Every element perturbed by its bound, up or down."""
     return np.asarray(value + bound * rng.choice([-1.0, 1.0], value.shape))
 
 
 def erring(name: str, rng: np.random.Generator) -> Callable[..., Array]:
-    """The op's reference, wrong by all that its bound allows."""
+    """The op's reference, perturbed by its bound."""
     op = OPS[name]
     names = inspect.signature(op.reference)
 
@@ -116,7 +116,7 @@ def erring(name: str, rng: np.random.Generator) -> Callable[..., Array]:
 
 
 def erring_int8_linear(rng: np.random.Generator) -> Callable[..., Array]:
-    """linear_of_quantised, wrong by the bound of kernels with exact integer dots."""
+    """linear_of_quantised, perturbed by the bound of kernels with exact integer dot products."""
 
     def wrong(x: Array, weight: Array, format: str) -> Array:
         q, scale, _ = ROUNDINGS[rounding_for(format)](x)
@@ -161,7 +161,7 @@ def furthest(small: Small, tokens: list[int], kv_format: str) -> tuple[float, fl
 
 
 def logits_of(small: Small, folder: Path, tokens: list[int], **options: Any) -> Array:
-    """What the engine gives after every token."""
+    """The engine's logits after every token."""
     rows: list[Array] = []
     path = small.write(folder / "small.gguf")
     with loaded(path, **{"threads": 2, "context": 32, **options}) as model:
@@ -170,7 +170,7 @@ def logits_of(small: Small, folder: Path, tokens: list[int], **options: Any) -> 
 
 
 def demand_explained(got: Array, small: Small, tokens: list[int], kv_format: str = "F32") -> None:
-    """Logits are the reference's, up to what the ops' own bounds explain."""
+    """Assert that logits are the reference's within the ops' own bounds."""
     worst, nmse = distances(got, exact(small, tokens))
     most, most_nmse = furthest(small, tokens, kv_format)
     assert worst <= most

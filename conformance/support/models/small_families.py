@@ -1,4 +1,4 @@
-"""Small random models of the families beside LLaMA, as GGUF files and as checkpoints."""
+"""Small random models of families other than LLaMA, as GGUF files and as checkpoints."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -43,7 +43,7 @@ def biased(name: str, rows: int, elements: int) -> tuple[Listed, Listed]:
 
 @dataclass(frozen=True, slots=True)
 class SmallFalcon(Small):
-    """A random Falcon, tied; attention has a norm of its own if `two_norms`."""
+    """A random Falcon, tied; with `two_norms` attention has a norm of its own."""
 
     tied: bool = True
     two_norms: bool = False
@@ -71,7 +71,7 @@ class SmallFalcon(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallOPT(Small):
-    """A random OPT, tied; `context` is how many positions it has learned."""
+    """A random OPT, tied; `context` is the number of learned positions."""
 
     tied: bool = True
     kv_heads: int = 4
@@ -107,7 +107,7 @@ class SmallOPT(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallQwen(Small):
-    """A random Qwen 3, or 2 or Seed-OSS if `architecture` says so."""
+    """A random Qwen 3, or Qwen 2 or Seed-OSS by `architecture`."""
 
     architecture: str = "qwen3"
 
@@ -132,7 +132,7 @@ class SmallQwen(Small):
 
 
 def scales_of_granite(writer: gguf.GGUFWriter) -> None:
-    """GRANITE's."""
+    """Granite's scale keys."""
     writer.add_embedding_scale(12.0)
     writer.add_residual_scale(0.22)
     writer.add_attention_scale(0.0625)
@@ -141,8 +141,8 @@ def scales_of_granite(writer: gguf.GGUFWriter) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SmallMixture(Small):
-    """A random model of experts: Qwen 3's, or of what `architecture` says; `shared` is the width of
-    the network that every token meets."""
+    """A random mixture of experts: Qwen 3's, or by `architecture`; `shared` is the width of the
+    shared expert."""
 
     architecture: str = "qwen3moe"
     experts: int = 6
@@ -152,9 +152,9 @@ class SmallMixture(Small):
     scale: float = 1.0
     groups: int = 1
     kept: int = 1
-    sigmoid: bool = False  # whose choice has a bias
-    leading: int = 0  # blocks that are dense
-    every: int = 1  # so many-th block has experts
+    sigmoid: bool = False  # routing with a bias
+    leading: int = 0  # dense blocks
+    every: int = 1  # interval of blocks with experts
 
     def routes(self, i: int) -> bool:
         return i >= self.leading and (i + 1) % self.every == 0
@@ -214,7 +214,7 @@ class SmallMixture(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallGlmMoe(SmallMixture):
-    """A random GLM 4.5, which turns half of a head; heads have norms if `head_norms`."""
+    """A random GLM 4.5, with RoPE on half of a head; `head_norms` adds norms of heads."""
 
     architecture: str = "glm4moe"
     blocks: int = 3
@@ -277,10 +277,10 @@ class SmallGptOss(SmallMixture):
 
 @dataclass(frozen=True, slots=True)
 class SmallNeoX(Small):
-    """A random GPT-NeoX, Phi 2, StarCoder 2, StableLM or Nemotron, as `architecture` says;
-    `parallel` are the halves of a block, which Phi's always are and StarCoder's and Nemotron's
-    never, and `fused` are queries, keys and values, as GPT-NeoX's always are. Heads have norms if
-    `head_norms`, Nemotron's projections biases if `biases`."""
+    """A random GPT-NeoX, Phi 2, StarCoder 2, StableLM or Nemotron, by `architecture`; `parallel`
+    residuals are always Phi's and never StarCoder's or Nemotron's, and `fused` queries, keys and
+    values always GPT-NeoX's. `head_norms` adds norms of heads, `biases` biases to Nemotron's
+    projections."""
 
     kv_heads: int = 4
     architecture: str = "gptneox"
@@ -334,8 +334,8 @@ class SmallNeoX(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallGPT2(Small):
-    """A random GPT-2, BLOOM or MPT, tied; `steep` is ALiBi's, which only MPT's file says. MPT has
-    the biases of projections, if at all, but none of norms."""
+    """A random GPT-2, BLOOM or MPT, tied; `steep` is ALiBi's, stored only in MPT's file. MPT may
+    have biases of projections, but none of norms."""
 
     kv_heads: int = 4
     tied: bool = True
@@ -379,10 +379,10 @@ GRANITE = Scales(embedding=12.0, residual=0.22, attention=0.0625, logits=1 / 8)
 
 @dataclass(frozen=True, slots=True)
 class SmallKin(Small):
-    """A random model of a family that is LLaMA but for constants."""
+    """A random model of a family that differs from LLaMA only in constants."""
 
     def shape(self) -> Shape:
-        """LLaMA's, with the family's own constants."""
+        """LLaMA's, with the family's constants."""
         constants = {"smollm3": {"no_rope": 4}, "granite": {"scales": GRANITE},
                      "mistral3": TEMPERED}  # fmt: skip
         return replace(Small.shape(self), **constants.get(self.architecture, {}))
@@ -428,7 +428,7 @@ class SmallOLMo(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallGLM(Small):
-    """A random GLM 4, which turns the first half of a head."""
+    """A random GLM 4, with RoPE on the first half of a head."""
 
     architecture: str = "glm4"
 
@@ -449,8 +449,8 @@ class SmallGLM(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallPhi(Small):
-    """A random Phi 3, which turns all of a head but two; with `long` it has divisors for contexts
-    up to 64 and for longer ones."""
+    """A random Phi 3, with RoPE on all but two dimensions of a head; `long` adds divisors for
+    contexts up to 64 and for longer ones."""
 
     architecture: str = "phi3"
     long: bool = False
@@ -472,11 +472,11 @@ class SmallPhi(Small):
         return self.head_dim - 2
 
     def shape(self) -> Shape:
-        """Of short contexts."""
+        """For short contexts."""
         return self.shape_of("short")
 
     def shape_of(self, kind: str) -> Shape:
-        """Of short contexts, or long ones."""
+        """For short or long contexts."""
         divisors = self.tensors()[1].get(f"rope_factors_{kind}.weight", 1.0)
         plain = Small.shape(self)
         return replace(plain, frequencies=plain.frequencies / divisors)
@@ -492,8 +492,8 @@ class SmallPhi(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallCommandR(Small):
-    """A random Command R, tied, its logits a quarter; or Command R7B if `architecture` says so, or
-    Command R+ if heads have norms."""
+    """A random Command R, tied, with logits scaled by 1/4; or Command R7B by `architecture`, or
+    Command R+ with norms of heads."""
 
     tied: bool = True
     architecture: str = "command-r"
@@ -524,9 +524,9 @@ class SmallCommandR(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallDeepSeek(Small):
-    """A random DeepSeek-V2, whose first `leading` blocks are dense; queries come out of a vector of
-    `q_rank`, if that is not 0. A head's key has `nope` elements before the `turned` ones. With
-    `groups` its router is V3's; what makes keys and values is one tensor if `joined`."""
+    """A random DeepSeek-V2, with `leading` dense blocks; queries have a latent vector of `q_rank`,
+    unless that is 0. A head's key has `nope` elements before the `turned` ones (RoPE). With
+    `groups` its router is V3's; `joined` stores attn_kv_b as one tensor."""
 
     architecture: str = "deepseek2"
     blocks: int = 3
@@ -596,7 +596,7 @@ class SmallDeepSeek(Small):
         return partial(deepseek2, own=own)
 
     def _sizes(self, writer: gguf.GGUFWriter) -> None:
-        if self.joined:  # as llama.cpp wrote it until April 2025
+        if self.joined:  # llama.cpp's format until April 2025
             of_heads = replace(self, kv_heads=self.heads, head_dim=self.nope + self.turned)
             Small._sizes(of_heads, writer)
             writer.add_value_length(self.value)
@@ -624,12 +624,12 @@ class SmallDeepSeek(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallMiniCPM(SmallDeepSeek):
-    """A random MiniCPM 3; with `long` it has divisors for contexts up to 64 and for longer ones."""
+    """A random MiniCPM 3; `long` adds divisors for contexts up to 64 and for longer ones."""
 
     architecture: str = "minicpm3"
     blocks: int = 2
     leading: int = 2
-    value: int = 16  # a head's part of the hidden size, which no key tells
+    value: int = 16  # the hidden size divided by heads, which no key stores
     joined: bool = True
     long: bool = False
 
@@ -641,7 +641,7 @@ class SmallMiniCPM(SmallDeepSeek):
         return divided(Small.tensors(self))
 
     def shape(self) -> Shape:
-        """Of short contexts."""
+        """For short contexts."""
         plain = Small.shape(self)
         divisors = self.tensors()[1].get("rope_factors_short.weight", 1.0)
         scales = Scales(12.0, 1.4 / self.blocks**0.5, logits=256 / self.hidden)
@@ -670,13 +670,13 @@ class SmallMiniCPM(SmallDeepSeek):
 
 
 def divisors(dims: int) -> Iterator[Listed]:
-    """What divides rope's frequencies in contexts that a model was made for, and in longer ones."""
+    """Divisors of RoPE's frequencies for a model's original context, and for longer ones."""
     yield "rope_factors_short.weight", dims // 2
     yield "rope_factors_long.weight", dims // 2
 
 
 def divided(tensors: Tensors) -> Tensors:
-    """The same with divisors above 1, where there are some."""
+    """The same tensors with divisors above 1, if they have any."""
     weights, norms = tensors
     for kind, base in (("short", 1), ("long", 8)):
         if (name := f"rope_factors_{kind}.weight") in norms:
@@ -695,9 +695,9 @@ def joined(small: Small, listed: Iterator[Listed]) -> Iterator[Listed]:
 
 @dataclass(frozen=True, slots=True)
 class SmallGemma(Small):
-    """A random Gemma, tied, or Gemma 2 or 3 if `architecture` says so: then with caps that cut, of
-    which 3 has but that of logits, a window in one of two or five of six blocks, and in 3 rope that
-    is stretched where there is no window."""
+    """A random Gemma, tied, or Gemma 2 or 3 by `architecture`: 2 has effective softcaps, 3 only
+    that of logits; both have windows, in one of two or five of six blocks, and 3 has scaled RoPE in
+    blocks without one."""
 
     tied: bool = True
     architecture: str = "gemma"
@@ -753,11 +753,10 @@ class SmallGemma(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallGemma4(Small):
-    """A random Gemma 4, tied, whose logits are capped. Every third block sees all, has heads of
-    `head_dim`, of which rope turns a half, and `full_kv_heads`, with values of their own unless
-    `keys_alone`; the others have a window and `window_dim`. The last `shared` blocks have no keys.
-    Beside networks there are so many `experts`.
-    """
+    """A random Gemma 4, tied, with a softcap of logits. Every third block has global attention,
+    heads of `head_dim`, half of which have RoPE, and `full_kv_heads`, with values of their own
+    unless `keys_alone`; the others have a window and `window_dim`. The last `shared` blocks have no
+    keys. `experts` are added to dense networks."""
 
     tied: bool = True
     architecture: str = "gemma4"
@@ -779,7 +778,7 @@ class SmallGemma4(Small):
 
     @property
     def widths(self) -> list[int]:
-        """Of networks, twice as wide in blocks without keys."""
+        """Widths of the networks, doubled in blocks without keys."""
         first = self.blocks - self.shared
         return [self.ffn * (1 + (i >= first)) for i in range(self.blocks)]
 
@@ -826,8 +825,8 @@ class SmallGemma4(Small):
             yield "output.weight", self.vocab, hidden
 
     def tensors(self) -> Tensors:
-        """Blocks' factors are around a half, half of a head turns next to nothing, and queries are
-        small, since nothing scales scores."""
+        """Blocks' scales are near 1/2, half of a head rotates very slowly, and queries are small,
+        since scores have no scale."""
         weights, norms = Small.tensors(self)
         turned = np.arange(self.head_dim // 2) < self.head_dim // 4
         norms["rope_freqs.weight"] = np.where(turned, 1, 1e30).astype(np.float32)
@@ -888,7 +887,7 @@ class SmallGemma4(Small):
 
 
 def joined_experts(small: Small) -> Small:
-    """The same model, whose gates and ups of all experts of a block are one tensor."""
+    """The same model, with gates and ups of a block's experts in one tensor."""
 
     def made(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
         for name in [name for name in weights if name.endswith("ffn_gate_exps.weight")]:
@@ -1030,7 +1029,7 @@ def exact(small: Subject, tokens: list[int], **how: Any) -> Array:
 
 
 def linear_of_either(x: Array, weight: Array, format: str) -> Array:
-    """linear, of activations in int8 unless the matrix is in F32, as a router is."""
+    """linear on int8 activations, unless the matrix is in F32, like a router's."""
     return (linear if format == "F32" else linear_of_quantised)(x, weight, format)
 
 
@@ -1042,7 +1041,7 @@ def f32(values: Array) -> Weight:
 
 
 def sparse(small: Subject, path: Path) -> Path:
-    """The model with its magic; predictors are random."""
+    """The model in PowerInfer's format (magic), with random predictors."""
     tampered(small, partial(with_predictors, small)).write(path)
     path.write_bytes(b"PWRI" + path.read_bytes()[4:])
     return path

@@ -1,4 +1,4 @@
-"""Small random LLaMA files, written by the tests' own hand with the gguf package."""
+"""Small random LLaMA files, written by the gguf package rather than our own code."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from reference.formats import FORMATS
 from reference.models.transformer import Shape, Weight, transformer
 from reference.op import Array
 
-Tensors = tuple[dict[str, Weight], dict[str, Array]]  # matrices, and all else
+Tensors = tuple[dict[str, Weight], dict[str, Array]]  # matrices, and other tensors
 Change = Callable[..., Tensors] | Mapping[str, Weight | Array | None]
 # a name, and its dimensions ([experts], rows, elements)
 Listed = tuple[str, int] | tuple[str, int, int] | tuple[str, int, int, int]
@@ -23,12 +23,12 @@ RMS = (
     "deepseek2", "qwen3next", "qwen35", "qwen35moe", "glm4moe", "minicpm3",
     "mistral3", "exaone4", "seed_oss",
 )  # fmt: skip
-HEAD_NORMS = ("attn_q_norm", "attn_k_norm")  # vectors, of which a file may have one a head
-FINER = ("attn_v", "ffn_down", "output")  # values, what leads out of the FFN, and the output
+HEAD_NORMS = ("attn_q_norm", "attn_k_norm")  # vectors, or one for each head
+FINER = ("attn_v", "ffn_down", "output")  # matrices of a finer format
 
 
 def written(writer: gguf.GGUFWriter, path: Path) -> Path:
-    """All that the writer was given, in its file."""
+    """Write the writer's contents to its file; returns the path."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -54,7 +54,7 @@ class Small:
     activation: str = "swiglu"
     architecture: str = "llama"
     seed: int = 0
-    finer: str = ""  # the format of FINER, if another
+    finer: str = ""  # the format of FINER, if different
 
     def tensors(self) -> Tensors:
         """Matrices in the model's format, and norms (with biases) in float32; all read-only."""
@@ -71,9 +71,9 @@ class Small:
             if len(dims) >= 2 and role not in HEAD_NORMS:
                 form = finer if role in FINER else self.format
                 exact = role == "ffn_gate_inp" or kind == "bias"
-                form = "F32" if exact else form  # a router's choice is not rounded, nor are biases
+                form = "F32" if exact else form  # routers and biases stay exact
                 values = rng.standard_normal(dims, np.float32) * np.float32(dims[-1] ** -0.5)
-                rows = FORMATS[form].like(values.reshape(-1, dims[-1]), rng)
+                rows = FORMATS[form].random_like(values.reshape(-1, dims[-1]), rng)
                 weights[name] = Weight(rows.reshape(*dims[:-1], -1), form)
             else:
                 around = np.float32("norm" in role and kind == "weight")
@@ -105,11 +105,11 @@ class Small:
 
     @property
     def rope_dims(self) -> int:
-        """Dimensions of a head that rope turns."""
+        """Dimensions of a head with RoPE."""
         return self.head_dim
 
     def shape(self) -> Shape:
-        """What the reference transformer wants to know."""
+        """The reference transformer's sizes."""
         frequencies = rope_frequencies.plain(self.rope_dims, 10000.0)
         return Shape(self.blocks, self.heads, self.kv_heads, self.head_dim, 1e-5, frequencies)
 
@@ -168,8 +168,8 @@ class Small:
 
 
 def tampered(small: Small, change: Change) -> Small:
-    """The model whose tensors another hand has changed: by a function of its matrices and of all
-    else, or by name, with another tensor or none."""
+    """The model with modified tensors: by a function of its matrices and other tensors, or by name,
+    with a replacement or None."""
 
     def replaced(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
         for name, tensor in change.items():  # type: ignore[union-attr]

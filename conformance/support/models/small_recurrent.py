@@ -17,7 +17,7 @@ from reference.op import Array
 
 @dataclass(frozen=True, slots=True)
 class SmallMamba(Small):
-    """A random Mamba, or Mamba 2 with heads of `head_dim` if `architecture` says so."""
+    """A random Mamba, or Mamba 2 with heads of `head_dim` by `architecture`."""
 
     tied: bool = True
     taps: int = 4
@@ -32,7 +32,7 @@ class SmallMamba(Small):
         return self.expand * self.hidden
 
     def apart(self) -> dict[str, tuple[int, int]]:
-        """Matrices that no format packs, which are drawn as vectors."""
+        """Matrices that are not packed, generated as vectors."""
         if self.architecture == "mamba":
             return {"ssm_conv1d.weight": (self.inner, self.taps), "ssm_a": (self.inner, self.state)}
         heads = self.inner // self.head_dim
@@ -66,7 +66,7 @@ class SmallMamba(Small):
             yield "output.weight", self.vocab, self.hidden
 
     def tensors(self) -> Tensors:
-        """States decay, some fast and some slowly; convolutions are of the size of 1."""
+        """States decay, some fast and some slowly; convolutions have a magnitude of about 1."""
         weights, norms = Small.tensors(self)
         for name, vector in norms.items():
             kind = name.partition("blk.")[2].partition(".")[2]
@@ -99,7 +99,7 @@ class SmallMamba(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallLfm2(Small):
-    """A random LFM 2, whose `attending` blocks attend and whose others convolve."""
+    """A random LFM 2, with attention in the `attending` blocks and convolutions in the others."""
 
     blocks: int = 3
     tied: bool = True
@@ -108,7 +108,7 @@ class SmallLfm2(Small):
     architecture: str = "lfm2"
 
     def apart(self) -> dict[str, tuple[int, int]]:
-        """Matrices that no format packs, which are drawn as vectors."""
+        """Matrices that are not packed, generated as vectors."""
         return {"shortconv.conv.weight": (self.hidden, self.taps)}
 
     def listed(self) -> Iterator[Listed]:
@@ -129,7 +129,7 @@ class SmallLfm2(Small):
                 yield f"blk.{i}.shortconv.out_proj.weight", self.hidden, self.hidden
 
     def tensors(self) -> Tensors:
-        """Convolutions are of the size of 1."""
+        """Convolutions have a magnitude of about 1."""
         weights, norms = Small.tensors(self)
         for name in (name for name in norms if name.endswith("shortconv.conv.weight")):
             norms[name] = 5 * norms[name].reshape(self.hidden, self.taps)
@@ -154,9 +154,8 @@ class SmallLfm2(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallQwen3Next(Small):
-    """A random Qwen 3 Next, or Qwen 3.5 if `architecture` says so: gated delta nets, and attention
-    in every `interval`-th block and in the last `mtp_blocks`. Networks are mixtures if there are
-    `experts`."""
+    """A random Qwen 3 Next, or Qwen 3.5 by `architecture`: gated delta nets, and attention in every
+    `interval`-th block and in the last `mtp_blocks`. With `experts` networks are mixtures."""
 
     blocks: int = 3
     taps: int = 4
@@ -178,7 +177,7 @@ class SmallQwen3Next(Small):
         return (block + 1) % self.interval == 0 or block >= self.blocks - self.mtp_blocks
 
     def apart(self) -> dict[str, tuple[int, int]]:
-        """Matrices that no format packs, which are drawn as vectors."""
+        """Matrices that are not packed, generated as vectors."""
         return {"ssm_conv1d.weight": ((2 * self.groups + self.rank) * self.state, self.taps)}
 
     def listed(self) -> Iterator[Listed]:
@@ -214,7 +213,7 @@ class SmallQwen3Next(Small):
                 yield f"blk.{block}.ffn_down_{kind}.weight", *own, self.hidden, self.width
 
     def tensors(self) -> Tensors:
-        """States decay, some fast and some slowly; convolutions are of the size of 1."""
+        """States decay, some fast and some slowly; convolutions have a magnitude of about 1."""
         weights, norms = Small.tensors(self)
         for name in norms:
             kind = name.partition("blk.")[2].partition(".")[2]

@@ -1,5 +1,5 @@
-"""Small sparse GGUF files: of random bytes, for what looks at their tensors' names, shapes and
-sizes; and models that run."""
+"""Small sparse GGUF files: with random bytes, for code that reads tensors' names, shapes and sizes;
+and models that run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ from reference.op import Array
 class Sparse:
     """Sizes of a file in PowerInfer's layout, with random bytes for weights.
 
-    rows     formats of gate, up and down_t, by block; the last one holds for all further blocks
+    rows     formats of gate, up and down_t, by block; the last one applies to all further blocks
     gated    whether there is a gate
-    tied     whether there is no output matrix
+    tied     whether the output is tied to the embedding
     """
 
     blocks: int = 3
@@ -89,14 +89,14 @@ OF_THE_FILE = Neurons(0.0)
 
 @dataclass(frozen=True, slots=True)
 class SmallSparse(Small):
-    """A random LLaMA whose gate is relu, with predictors.
+    """A random LLaMA with a ReLU gate and predictors.
 
-    ranks      of the predictors, by block; none for a model without predictors
-    predictor  their format, if another
-    shares     of the neurons that a predictor's logits tend to name at a threshold of 0, by block;
-               0 and 1 always hold
-    threshold  in the file, if any
-    runs       which neurons the reference runs, by default those that the file names
+    ranks      ranks of the predictors, by block; empty for a model without predictors
+    predictor  format of the predictors, if different
+    shares     expected fractions of predicted neurons at a threshold of 0, by block;
+               0 and 1 are exact
+    threshold  stored in the file, if any
+    runs       the neurons that the reference runs, by default those of the file's threshold
     """
 
     ranks: tuple[int, ...] = (32, 64)
@@ -127,8 +127,8 @@ class SmallSparse(Small):
         return weights, norms
 
     def _fc2(self, rng: np.random.Generator, rank: int, share: float) -> Array:
-        """What it meets is not negative: a row of one sign gives logits of that sign, and of one
-        that is normal, the mean tells how often they are positive (see data/random_model.py)."""
+        """Its input is not negative: a row of one sign gives logits of that sign, and of a normal
+        row the mean determines how often they are positive (see data/random_model.py)."""
         rows = rng.standard_normal((self.ffn, rank), np.float32)
         if share in (0, 1):
             return np.float32(2 * share - 1) * np.abs(rows)

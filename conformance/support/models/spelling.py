@@ -1,5 +1,4 @@
-"""A small model that spells: its tokens are bytes and letters, so that tests can make it say
-things."""
+"""A small model that can be made to output any text: its tokens are bytes and letters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ def text(pieces: Sequence[Piece]) -> str:
 
 
 def saying(ids: Sequence[int]) -> list[Callable[[list[int], Array], Array]]:
-    """Processors that make the model say these tokens and no others."""
+    """Logits processors that force these tokens."""
     left = list(ids)
 
     def force(history: list[int], logits: Array) -> Array:

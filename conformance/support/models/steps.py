@@ -1,4 +1,4 @@
-"""A model that is loaded for a while, and what it says of a text."""
+"""Load a model in a context, and compute its logits."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from reference.op import Array
 
 @contextmanager
 def loaded(path: Path, **options: Any) -> Iterator[Model]:
-    """On one thread, unless `options` say otherwise; closed afterwards."""
+    """On one thread, unless `options` differ; closed afterwards."""
     model = Model(path, Options(**{"threads": 1, **options}))
     try:
         yield model
@@ -21,12 +21,12 @@ def loaded(path: Path, **options: Any) -> Iterator[Model]:
 
 
 def rows(model: Model, tokens: Sequence[int], start: int = 0, sequence: int = 0) -> Array:
-    """The logits after each of these tokens, of one step; the next one writes over them."""
+    """The logits after each of these tokens, in one step; the next step overwrites them."""
     where = range(start, start + len(tokens))
     return model.step(tokens, where, [(sequence,)] * len(tokens), range(len(tokens)))
 
 
 def logits(path: Path, tokens: Sequence[int], **options: Any) -> Array:
-    """Those of a model that forgets nothing to its cache's rounding."""
+    """The logits of a model with an F32 cache."""
     with loaded(path, kv_format="F32", **options) as model:
         return rows(model, tokens).copy()

@@ -1,4 +1,4 @@
-"""What torch.save writes, without PyTorch: for tests of what reads it, where there is none."""
+"""Write torch.save's format without PyTorch: for tests of our reader without it."""
 
 import io
 import pickle
@@ -19,7 +19,7 @@ STORAGE_OF = {
 
 
 def _rebuild_tensor_v2() -> None:
-    """Stands for PyTorch's."""
+    """A stand-in for PyTorch's function."""
 
 
 _rebuild_tensor_v2.__module__ = "torch._utils"
@@ -38,7 +38,7 @@ class Storage:
 
 
 class Pickler(pickle.Pickler):
-    """Arrays as tensors; `storages` are what they are of. Words of 16 bits are bfloat16."""
+    """Pickles arrays as tensors, whose memory is in `storages`. 16-bit words are bfloat16."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, 2)
@@ -61,8 +61,8 @@ class Pickler(pickle.Pickler):
 
 
 def save(value: Any, path: Path) -> None:
-    """Tables, lists and texts, arrays in them as tensors. A view is a tensor of its base's memory
-    and begins where that begins."""
+    """Save tables, lists and texts, with arrays as tensors. A view becomes a tensor of its base's
+    memory with its offset."""
     data = io.BytesIO()
     pickler = Pickler(data)
     with patch.dict(sys.modules, MODULES):

@@ -1,1 +1,1 @@
-"""Speculation in tests: drafters, targets, and what is exact about them."""
+"""Speculation in tests: draft models, targets, and exactness of distributions."""

@@ -1,8 +1,8 @@
-"""Whether a way of speculating leaves the text distributed as the target's: many draws at once.
+"""Test whether a method of speculation keeps the target's distribution, by many samples at once.
 
-A **way** decides about one place of the text for many texts, from each one's row of p and of q:
-it drafts tokens as a drafter would, verifies them by the four ops, and gives the tokens. Chains of
-places follow a Markov chain, whose next token depends on the last one.
+A **way** processes one position of many texts, given each one's row of p and of q: it drafts tokens
+as a drafter would, verifies them by the four ops, and returns the tokens. Chains of positions
+follow a Markov chain, whose next token depends on the last one.
 """
 
 import math
@@ -28,7 +28,7 @@ FALSE_ALARM = 1e-9  # the probability that an exact way fails a test
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The ops by name, and where their random numbers come from."""
+    """The ops by name, and their source of random numbers."""
 
     ops: Mapping[str, Op]
     random: Random
@@ -37,7 +37,7 @@ class Verification:
         return self.random.random(count)
 
     def draw(self, p: Array) -> Array:
-        """A token from each row. [draws vocab] -> int32 [draws]."""
+        """Sample a token from each row. [draws vocab] -> int32 [draws]."""
         return self.ops["pick"](p=p, u=self.u(len(p)))
 
     def accepted(self, p: Array, q: Array, tokens: Array) -> Array:
@@ -68,25 +68,25 @@ KERNELS: Mapping[str, Op] = {name: compiled(name) for name in NAMES}
 
 
 def one_draft(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """Modified rejection of a token drawn from q."""
+    """Modified rejection sampling of one token drawn from q."""
     drafted = v.draw(q)
     taken = v.accepted(p, q, drafted)
     return np.where(taken, drafted, v.draw(v.recover(p, q, drafted))), taken
 
 
 def certain_draft(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """A deterministic draft, q's likeliest: a token from p, which is the draft or is not."""
+    """A deterministic draft, q's likeliest token: accepted if it equals a token sampled from p."""
     drafted, tokens = np.argmax(q, axis=-1), v.draw(p)
     return tokens, tokens == drafted
 
 
 def siblings(count: int) -> Way:
-    """So many tokens drawn from q without replacement, tried in turn (SpecInfer)."""
+    """`count` tokens drawn from q without replacement, tried in turn (SpecInfer)."""
 
     def way(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
         taken, tokens, left = np.zeros(len(p), bool), np.zeros(len(p), np.int32), p
         for _ in range(count):
-            some = q.any(axis=-1, keepdims=True)  # else all that q has was drawn before
+            some = q.any(axis=-1, keepdims=True)  # otherwise q has no tokens left
             drafted = v.draw(np.where(some, q, 1 / q.shape[1]))
             now = v.accepted(left, q, drafted) & ~taken
             tokens, taken = np.where(now, drafted, tokens), taken | now
@@ -100,9 +100,9 @@ LIKELY = 0.3
 
 
 def likely_drafts(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """A draft that q makes unlikely is not proposed; q of the others is what it leaves them."""
+    """Drafts that are unlikely under q are not proposed; q is then renormalised over the others."""
     likely, drafted = normalised(np.where(q >= LIKELY, q, 0)), v.draw(q)
-    taken = v.accepted(p, likely, drafted)  # not what has q = 0 now, and it leaves p as it is
+    taken = v.accepted(p, likely, drafted)  # not if q is 0 now, which leaves p unchanged
     return np.where(taken, drafted, v.draw(v.recover(p, likely, drafted))), taken
 
 
@@ -118,7 +118,7 @@ EXACT: Mapping[str, Way] = {
 def two_in_turn(
     v: Verification, p: Array, q: Array, first: Array, second: Array
 ) -> tuple[Array, Array]:
-    """Two drafts, each verified against the same q; then what max(0, p - q) leaves."""
+    """Two drafts, each verified against the same q; then the residual max(0, p - q)."""
     taken, left = v.accepted(p, q, first), v.recover(p, q, first)
     also = v.accepted(left, q, second) & ~taken
     tokens = np.where(taken, first, np.where(also, second, v.draw(v.recover(left, q, second))))
@@ -126,20 +126,20 @@ def two_in_turn(
 
 
 def likeliest_siblings(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """llama.cpp's tree: q's likeliest two tokens are drafted and yet accepted with p / q."""
+    """llama.cpp's tree: q's two likeliest tokens are drafted but accepted with p / q."""
     best = np.argsort(-q, axis=-1, kind="stable").astype(np.int32)
     return two_in_turn(v, p, q, best[:, 0].copy(), best[:, 1].copy())
 
 
 def likeliest_draft(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """A greedy draft verified as if it were drawn from q."""
+    """A greedy draft verified as if it were sampled from q."""
     drafted = np.argmax(q, axis=-1).astype(np.int32)
     taken = v.accepted(p, q, drafted)
     return np.where(taken, drafted, v.draw(v.recover(p, q, drafted))), taken
 
 
 def target_after_rejection(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """The recovered token drawn from p itself: drafts that were accepted count twice."""
+    """The replacement sampled from p itself: accepted drafts count twice."""
     drafted = v.draw(q)
     taken = v.accepted(p, q, drafted)
     return np.where(taken, drafted, v.draw(p)), taken
@@ -163,8 +163,8 @@ def siblings_of_one_p(v: Verification, p: Array, q: Array) -> tuple[Array, Array
 
 
 def unlikely_drafts_dropped(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """The same verified against the whole q: whether there is a draft depends on what was drawn,
-    as where drafting ends before a token of little probability, or short drafts are dropped."""
+    """The same verified against all of q: whether there is a draft depends on what was sampled, as
+    when drafting stops before a token of low probability, or short drafts are dropped."""
     drafted = v.draw(q)
     proposed = q[np.arange(len(q)), drafted] >= LIKELY
     taken = v.accepted(p, q, drafted) & proposed
@@ -173,7 +173,7 @@ def unlikely_drafts_dropped(v: Verification, p: Array, q: Array) -> tuple[Array,
 
 
 def one_stream(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """Drafter and verifier seeded alike: what drew the draft also decides whether it is taken."""
+    """Drafter and verifier share a seed: the draft's random number also decides its acceptance."""
     u = v.u(len(p))
     drafted = v.ops["pick"](p=q, u=u)
     taken = v.ops["accept"](p=p, q=q, tokens=drafted, u=u) > 0
@@ -181,7 +181,7 @@ def one_stream(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
 
 
 def draft_taken_at_its_word(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """Whatever the target thinks possible is accepted."""
+    """Every token with p > 0 is accepted."""
     drafted = v.draw(q)
     taken = p[np.arange(len(p)), drafted] > 0
     return np.where(taken, drafted, v.draw(p)), taken
@@ -200,10 +200,10 @@ WRONG: Mapping[str, Way] = {
 
 
 def texts(way: Way, v: Verification, target: Array, draft: Array, length: int) -> Array:
-    """Texts of `length` tokens, each behind token 0: drafted as long as drafts are accepted, then
+    """Texts of `length` tokens, each after token 0: drafted as long as drafts are accepted, then
     the token recovered or picked, and from there on the target's alone.
 
-    target, draft [vocab vocab]: row i is the distribution behind token i. -> [DRAWS length].
+    target, draft [vocab vocab]: row i is the distribution after token i. -> [DRAWS length].
     """
     last, drafting = np.zeros(DRAWS, np.int32), np.ones(DRAWS, bool)
     written = []
@@ -225,13 +225,13 @@ def law_of_texts(target: Array, length: int) -> Array:
 
 
 def numbered(written: Array, vocab: int) -> Array:
-    """Each text as one number. [draws length] -> [draws]."""
+    """Each text as one integer. [draws length] -> [draws]."""
     return np.asarray(written @ vocab ** np.arange(written.shape[1])[::-1])
 
 
 def surprise(counts: Array, law: Array) -> float:
-    """n KL(counts / n || law), half the likelihood-ratio chi-square statistic, in nats; infinite
-    if something happened that cannot."""
+    """n KL(counts / n || law), half the likelihood-ratio chi-square statistic, in nats; infinite if
+    an impossible outcome occurred."""
     n, some = counts.sum(), counts > 0
     if (law[some] == 0).any():
         return math.inf
@@ -239,16 +239,17 @@ def surprise(counts: Array, law: Array) -> float:
 
 
 def limit(cells: int) -> float:
-    """What the surprise of `cells` possible outcomes exceeds with a probability below FALSE_ALARM.
+    """The threshold that the surprise of `cells` possible outcomes exceeds with a probability below
+    FALSE_ALARM.
 
-    For any law and number of draws, the surprise's moment generating function is at most that of
-    a gamma distribution of shape d = cells - 1 and rate 1 (Agrawal, arXiv 1904.02291), so
-    Chernoff's bound is P(surprise >= x) <= exp(-(x - d - d ln(x / d))) for x > d. This x has the
-    exponent ln(1 / FALSE_ALARM): no cell needs so many expected draws, as Pearson's would.
+    For any law and number of draws, the surprise's moment generating function is at most that of a
+    gamma distribution of shape d = cells - 1 and rate 1 (Agrawal, arXiv 1904.02291), so Chernoff's
+    bound is P(surprise >= x) <= exp(-(x - d - d ln(x / d))) for x > d. This x has the exponent ln(1
+    / FALSE_ALARM): unlike Pearson's test it needs no minimum of expected draws in a cell.
     """
     d, wanted = cells - 1, -math.log(FALSE_ALARM)
     if not d:
-        return 1e-9  # one outcome: no surprise but that of the sums' rounding
+        return 1e-9  # one outcome: only rounding errors of the sums
     low, high = float(d), float(d) + 10 * wanted + 10 * d
     for _ in range(100):
         x = (low + high) / 2

@@ -1,4 +1,4 @@
-"""A drafter that knows the text, and errs as often as it is told to."""
+"""A drafter that knows the text, with a given error rate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from engine.speculation.drafter import TEXT, Draft, Verification
 
 @dataclass(slots=True)
 class Oracle:
-    """Predicts `text` (a prompt and what follows), with a wrong token in place of the right one at
-    a rate of `errors`. Beside each token of its chain stand `siblings` wrong ones. Behind the
-    text's end it makes tokens up.
+    """Predicts `text` (a prompt and its continuation), with a wrong token instead of the right one
+    at a rate of `errors`. Each token of its chain has `siblings` wrong ones. After the text's end
+    it drafts arbitrary tokens.
 
-    What it was told is kept in `begun` and `told`.
+    Its calls are recorded in `begun` and `told`.
     """
 
     text: Sequence[int]

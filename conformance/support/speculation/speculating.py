@@ -1,4 +1,4 @@
-"""One engine with and without drafts, and what its cache has to be like between generations."""
+"""One engine with and without drafts, and the invariants of its cache between generations."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ ROOM: dict[str, Any] = {"sequences": 2 + BRANCHES, "outputs": 1 + LONGEST}  # fo
 def drafting(
     engine: Engine, drafter: Drafter, most: int = LONGEST, adaptive: bool = False
 ) -> Iterator[None]:
-    """Within it the engine drafts so."""
+    """A context in which the engine uses this drafter."""
     engine.speculation = Speculation(engine.model, drafter, most, BRANCHES, adaptive)
     try:
         yield
@@ -32,7 +32,7 @@ def drafting(
 
 
 def sampling(params: dict[str, Any]) -> SamplingParams:
-    """Greedy unless `params` say otherwise."""
+    """Greedy unless `params` differ."""
     return SamplingParams(**{"temperature": 0.0, "seed": 0, **params})
 
 
@@ -42,7 +42,7 @@ def pieces(engine: Engine, prompt: Any, params: dict[str, Any], **how: Any) -> l
 
 
 def unmarked(found: Sequence[Piece]) -> list[Piece]:
-    """The pieces but for which of them were drafted."""
+    """The pieces without their marks of drafted tokens."""
     return [replace(piece, drafted=False) for piece in found]
 
 
@@ -51,7 +51,8 @@ def ids(found: Sequence[Piece]) -> list[int]:
 
 
 def demand_settled(engine: Engine) -> None:
-    """Sequence 0 holds the cells of `held`, in order; no other holds any, and none is lost."""
+    """Assert that sequence 0 has the cells of `held`, in order, no other has any, and none is
+    lost."""
     cells = engine.model.cells
     assert cells.positions_of(0).tolist() == list(range(len(engine.text.held)))
     assert cells.lengths[1:] == [0] * (cells.n_sequences - 1)

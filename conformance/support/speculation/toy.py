@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verification
 
-Target = Callable[[tuple[int, ...]], int]  # from the tokens that are seen to the next token
+Target = Callable[[tuple[int, ...]], int]  # from the context to the likeliest next token
 
 
 def fickle(context: int, vocab: int, seed: int = 0) -> Target:
-    """A target whose next token is any function of the last `context` tokens."""
+    """A target whose next token is a random function of the last `context` tokens."""
 
     def argmax(seen: tuple[int, ...]) -> int:
         digest = hashlib.blake2b(repr((seed, seen[-context:])).encode(), digest_size=4).digest()
@@ -19,7 +19,7 @@ def fickle(context: int, vocab: int, seed: int = 0) -> Target:
 
 
 def alone(target: Target, prompt: Sequence[int], count: int) -> list[int]:
-    """What the target writes behind the prompt, token by token."""
+    """The target's own continuation of the prompt, token by token."""
     text = list(prompt)
     for _ in range(count):
         text.append(target(tuple(text)))
@@ -27,7 +27,7 @@ def alone(target: Target, prompt: Sequence[int], count: int) -> list[int]:
 
 
 def verify(target: Target, text: Sequence[int], draft: Draft) -> Verification:
-    """Greedy verification: accept the argmax, from the text on."""
+    """Greedy verification: accept the likeliest tokens, from the text on."""
 
     def argmax(node: int) -> int:
         return target((*text, *(draft.tokens[i] for i in draft.path(node))))
@@ -44,7 +44,8 @@ def verify(target: Target, text: Sequence[int], draft: Draft) -> Verification:
 def speak(
     target: Target, drafter: Drafter, prompt: Sequence[int], count: int, most: int
 ) -> tuple[list[int], int]:
-    """At least `count` tokens behind the prompt, drafted `most` at a time, and the steps taken."""
+    """At least `count` tokens after the prompt, drafted `most` at a time, and the number of
+    steps."""
     text, steps = list(prompt), 0
     drafter.begin(prompt)
     while len(text) < len(prompt) + count:

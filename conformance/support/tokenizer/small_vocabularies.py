@@ -1,4 +1,4 @@
-"""Small vocabularies of the kinds that know no merges, for `texts` of words.py, and a charsmap."""
+"""Small vocabularies of the kinds without merges, for `texts` of words.py, and a charsmap."""
 
 import hashlib
 import random
@@ -32,8 +32,8 @@ NAMES = (*ENDS, "<one>", "<two>", "<user>", "[CLS]", "[MASK]", "<s>", "<unk>")
 
 
 def charsmap(replaced: Mapping[str, str]) -> list[int]:
-    """The bytes of `precompiled_charsmap`, its trie laid out first fit: no unit is two nodes', and
-    no base is, or a child of one would be the other's."""
+    """The bytes of `precompiled_charsmap`, with its trie laid out first fit: no unit belongs to two
+    nodes, and no base is shared, or a child of one would be the other's."""
     trie: dict[int, Any] = {}
     end = b""
     for key, value in replaced.items():
@@ -61,10 +61,11 @@ def told(
     piece: Callable[[int, bool], bytes],
     ends: Callable[[int], bool],
 ) -> dict[str, Any]:
-    """What someone makes of a vocabulary of `size` tokens: digests of the ids of texts, bare and
-    with all that is special, and of the tokens' pieces, and the ids that end a text.
+    """A tokenizer's results for a vocabulary of `size` tokens: digests of the ids of texts, without
+    and with special tokens, and of the tokens' pieces, and the ids that end a text.
 
-    `encode` and `piece` are asked without special tokens and with them."""
+    `encode` and `piece` are called without and with special tokens.
+    """
     pieces = repr([(piece(token, True), piece(token, False)) for token in range(size)])
     return {
         "texts": digest(lambda text: encode(text, False)),
@@ -75,7 +76,7 @@ def told(
 
 
 def ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine makes of a vocabulary."""
+    """The engine's results for a vocabulary."""
     tokenizer = Tokenizer.from_metadata(metadata)
 
     def piece(token: int, special: bool) -> bytes:
@@ -91,7 +92,7 @@ def ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named_texts() -> list[str]:
-    """Texts with the names of special tokens here and there."""
+    """Texts with names of special tokens in some places."""
     rng = random.Random(1)
     breaks = ("\n" * rng.randint(0, 6) for _ in range(200))
     return [
@@ -114,13 +115,13 @@ def pieces(prefix: str = "", count: int = 1500) -> list[str]:
 
 
 def scores(count: int) -> list[float]:
-    """Few different ones, so that there are ties; all are float32."""
+    """A few distinct float32 values, so that there are ties."""
     rng = random.Random(2)
     return [-rng.randint(4, 40) / 4 for _ in range(count)]
 
 
 def unigram(*, spaces: bool) -> dict[str, Any]:
-    """T5's kind: with a charsmap, with tokens of every type, with spaces merged or as they are."""
+    """T5's kind: with a charsmap, with tokens of every type, with spaces merged or kept."""
     first = [("<pad>", CONTROL), ("</s>", CONTROL), ("<unk>", UNKNOWN)]
     own = [("<user>", USER_DEFINED), ("ab c", USER_DEFINED), ("unused", UNUSED)]
     tokens = [*first, *own, (SPACE, NORMAL), *((piece, NORMAL) for piece in pieces(SPACE))]
@@ -132,7 +133,7 @@ def unigram(*, spaces: bool) -> dict[str, Any]:
 
 
 def wordpiece(**keys: Any) -> dict[str, Any]:
-    """BERT's kind, of small letters."""
+    """BERT's kind, lowercase."""
     special = [(name, CONTROL) for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")]
     small = sorted({SPACE.join(p.lower().split()) for p in pieces(SPACE)} - {"", SPACE})
     ids = {"unknown": 1, "bos": 2, "seperator": 3, "mask": 4, "padding": 0}
@@ -141,7 +142,7 @@ def wordpiece(**keys: Any) -> dict[str, Any]:
 
 
 def world() -> dict[str, Any]:
-    """RWKV's kind: every byte, and pieces of bytes that need not be whole characters."""
+    """RWKV's kind: every byte, and byte strings that need not be whole characters."""
     data = "".join(texts()).encode()
     rng = random.Random(0)
     found = {bytes([byte]) for byte in range(256)}
@@ -153,7 +154,7 @@ def world() -> dict[str, Any]:
 
 
 def plamo2() -> dict[str, Any]:
-    """PLaMo 2's kind: bytes, and pieces with a space as it is."""
+    """PLaMo 2's kind: bytes, and pieces with plain spaces."""
     first = [(f"<|plamo:{name}|>", CONTROL) for name in ("unk", "bos", "eos", "pad")]
     found = sorted({piece.replace(SPACE, " ") for piece in pieces()} | {" "})
     tokens = [*first, *((byte, BYTE) for byte in BYTES), *((piece, NORMAL) for piece in found)]
@@ -161,12 +162,12 @@ def plamo2() -> dict[str, Any]:
 
 
 def gemma4() -> dict[str, Any]:
-    """Gemma 4's kind, with runs of line breaks that are tokens and that no merge reaches."""
+    """Gemma 4's kind, with tokens for runs of line breaks that no merge produces."""
     return _more(vocabulary("gemma4") | {"tokenizer.ggml.model": "gemma4"}, ["\n" * 3, "\n" * 4])
 
 
 def ends() -> dict[str, Any]:
-    """Byte-level, with normal tokens whose names say that they end a text or are none of it."""
+    """Byte-level, with normal tokens named like end-of-text tokens or not."""
     return _more(vocabulary("gpt-2") | {"tokenizer.ggml.eos_token_id": 1}, ENDS)
 
 

@@ -1,4 +1,4 @@
-"""tokenizer.json and SentencePiece's file, of small vocabularies and of real ones."""
+"""tokenizer.json and SentencePiece files, of small and real vocabularies."""
 
 import io
 import json
@@ -29,7 +29,7 @@ EMPTY = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": L
 
 
 def sentencepiece_model() -> bytes:
-    """A SentencePiece model, trained on the texts that a vocabulary is tried with."""
+    """A SentencePiece model, trained on the texts of the vocabulary tests."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([line for text in TEXTS for line in text.split("\n")] * 3),

@@ -1,4 +1,4 @@
-"""Vocabularies as GGUF files have them: small ones, and real ones where they are at hand."""
+"""Vocabularies as in GGUF files: small ones, and real ones if available."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from engine.gguf.file import GGUFFile
 from engine.tokenizer import Tokenizer
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "vocabs"
-VOCABS = Path(os.environ.get("ASSAY_VOCABS", SHARED))  # llama.cpp's own are in its models/
+VOCABS = Path(os.environ.get("ASSAY_VOCABS", SHARED))  # llama.cpp's are in its models/
 PREFIX = "ggml-vocab-"
 SEPARATOR = "\n__ggml_vocab_test__\n"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -23,13 +23,13 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def gguf(model: str, tokens: list[tuple[str, int]], **keys: Any) -> dict[str, Any]:
-    """Metadata as a GGUF file has it, from (text, type) pairs."""
+    """GGUF metadata from (text, type) pairs."""
     keys |= {"model": model, "tokens": [t for t, _ in tokens], "token_type": [k for _, k in tokens]}
     return {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
 
 
 def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Path:
-    """The vocabulary in a file of next to nothing else, which llama.cpp opens."""
+    """Write the vocabulary to a file with almost nothing else, which llama.cpp can open."""
     writer = GGUFWriter(path, "llama")
     writer.add_context_length(8)
     writer.add_embedding_length(8)
@@ -74,7 +74,7 @@ BPE = Tokenizer.from_metadata(bpe_metadata())
 
 
 def real_vocabulary(name: str) -> Path:
-    """The file of one that is at hand; else the test is skipped."""
+    """The file of an available vocabulary; otherwise the test is skipped."""
     path = VOCABS / f"{PREFIX}{name}.gguf"
     if not path.exists():
         pytest.skip(f"real vocabularies are not here: {path} is missing")
@@ -87,7 +87,7 @@ def real_metadata(name: str) -> dict[str, Any]:
 
 
 def real_cases(name: str) -> list[tuple[str, list[int]]]:
-    """llama.cpp's texts and their ids; a separator ends the last text, too, of most files."""
+    """llama.cpp's texts and their ids; in most files a separator also follows the last text."""
     stem = str(real_vocabulary(name))
     inputs = Path(stem + ".inp").read_bytes().decode().removesuffix(SEPARATOR).split(SEPARATOR)
     outputs = Path(stem + ".out").read_text().splitlines()

@@ -1,5 +1,5 @@
-"""Where texts are cut into words, seen in the ids of a vocabulary that merges any two bytes, or any
-two characters."""
+"""Pre-tokenization, made visible by the ids of a vocabulary that merges any two bytes, or any two
+characters."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ def texts() -> list[str]:
 
 
 def anything(count: int = ANY, seed: int = 0) -> list[str]:
-    """Random texts of any characters of Unicode 3.2, which all tables of Unicode know, but for
+    """Random texts of any characters of Unicode 3.2, which all tables of Unicode have, except
     controls and planes from 3 on: some real vocabularies lack their bytes."""
     rng = random.Random(seed)
     old = [chr(i) for i in range(0x30000) if unicodedata.ucd_3_2_0.category(chr(i))[:2] not in NONE]
@@ -45,20 +45,20 @@ def anything(count: int = ANY, seed: int = 0) -> list[str]:
     def char() -> str:
         if rng.random() < 0.4:
             return rng.choice(rng.choice(POOLS))
-        few = rng.random() < 0.5  # the first are those of most scripts, the others East Asia's
+        few = rng.random() < 0.5  # most scripts, or East Asia's
         return old[rng.randrange(0x3000 if few else len(old))]
 
     return ["".join(char() for _ in range(rng.randint(1, 20))) for _ in range(count)]
 
 
 def fuzzed() -> list[str]:
-    """As many others as ASSAY_FUZZ says, for a peer that is asked anew."""
+    """ASSAY_FUZZ further texts, for a peer that is run anew."""
     return anything(int(os.environ.get("ASSAY_FUZZ", ANY)), seed=1)
 
 
 def vocabulary(pre: str) -> dict[str, Any]:
-    """GGUF's keys of a vocabulary under this name's rule: of bytes and of all pairs of bytes, or of
-    most characters of the texts, of all pairs of them and of bytes for the rest."""
+    """GGUF keys of a vocabulary with this name's pre-tokenizer: bytes and all pairs of bytes, or
+    most characters of the texts, all pairs of them and bytes for the rest."""
     letters, rest = list(_byte_alphabet()), []
     if PRE_TOKENIZERS[pre].characters:
         letters = sorted({SPACE, *"".join(texts())} - {" ", "🚀", "語"})
@@ -77,6 +77,6 @@ def vocabulary(pre: str) -> dict[str, Any]:
 
 
 def digest(encode: Callable[[str], Sequence[int]], told: Sequence[str] = ()) -> str:
-    """sha256 of the ids of all texts and of any characters, or of others."""
+    """sha256 of the ids of all texts and of random characters, or of other texts."""
     ids = [list(encode(text)) for text in told or [*texts(), *anything()]]
     return hashlib.sha256(repr(ids).encode()).hexdigest()

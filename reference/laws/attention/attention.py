@@ -9,13 +9,13 @@ from reference.laws.common import other_bits
 from reference.op import Apply, Arguments, Array, Case, Law
 
 TOKENS, CELLS = 5, 30
-LONG = 773  # cells: beyond any kernel's chunk, and no whole number of them
-MANY = 10  # tokens: beyond those whose cells are dealt out
-UNIT = 127  # a value that every format holds exactly
+LONG = 773  # cells: more than a kernel's chunk, and no multiple of one
+MANY = 10  # tokens: too many for split-KV
+UNIT = 127  # exact in every format
 
 
 def scene(case: Case, cells: int = CELLS, tokens: int = TOKENS, kv_heads: int = 2) -> Arguments:
-    """Tokens over scattered cells of two sequences, for two heads to each KV head."""
+    """Tokens over scattered cells of two sequences, with two query heads for each KV head."""
     rng = case.rng()
     assert case.format is not None
     layout, heads = FORMATS[case.format], 2 * kv_heads
@@ -42,7 +42,8 @@ def scene(case: Case, cells: int = CELLS, tokens: int = TOKENS, kv_heads: int = 
 
 
 def weighing(case: Case) -> Arguments:
-    """One token over cells in order, each with one value, which its output has times a weight."""
+    """One token over consecutive cells with one-hot values, so that its output is the weights times
+    UNIT."""
     inputs = scene(case, tokens=1, kv_heads=1)
     head_dim = inputs["q"].shape[2]
     count = min(CELLS, head_dim)
@@ -63,12 +64,12 @@ def no_sinks(heads: int) -> Array:
 
 
 def weights_of(apply: Apply, inputs: Arguments) -> Array:
-    """The weights that the one token of `weighing` gives to the cells it sees."""
+    """The weights that `weighing`'s token gives to the cells it sees."""
     return np.asarray(apply(inputs)["out"][0, 0, : inputs["spans"][0, 2]] / UNIT)
 
 
 def cells_out_of_sight_never_matter(apply: Apply, case: Case) -> str:
-    """Whatever other cells hold, later ones included, NaN even, no bit changes."""
+    """Cells that a token does not see, later ones and NaN included, change no bit."""
     for tokens, cells in ((TOKENS, CELLS), (MANY, LONG)):
         inputs = scene(case, cells, tokens)
         before = apply(inputs)["out"]
@@ -85,20 +86,20 @@ def cells_out_of_sight_never_matter(apply: Apply, case: Case) -> str:
 
 
 def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
-    """Moving cells about the cache, lists following, gives the same bits."""
+    """Permuting the cells of the cache and their lists changes no bit."""
     for cells in (CELLS, LONG):
         inputs = scene(case, cells)
-        moved = case.rng().permutation(cells)  # new place -> old place
+        moved = case.rng().permutation(cells)  # new index -> old index
         elsewhere = {name: inputs[name][moved] for name in ("k", "v", "cell_positions")}
         elsewhere["lists"] = np.argsort(moved).astype(np.int32)[inputs["lists"]]
         if found := other_bits(apply({**inputs, **elsewhere}), apply(inputs)):
-            return f"{cells} cells in other places: {found}"
+            return f"{cells} cells permuted: {found}"
     return ""
 
 
 def a_token_attends_alone(apply: Apply, case: Case) -> str:
-    """Tokens in a batch get what they get one by one, bit for bit, over however many cells, be
-    they one prompt or of any sequences."""
+    """Tokens of a batch have the bits of single tokens, over any number of cells, of one prompt or
+    of any sequences."""
     for tokens, cells in ((TOKENS, CELLS), (MANY, LONG)):
         inputs = scene(case, cells, tokens)
         prompt = np.array([[1, 3, 4 + cells // 2 + t] for t in range(tokens)], np.int32)
@@ -113,8 +114,8 @@ def a_token_attends_alone(apply: Apply, case: Case) -> str:
 
 
 def a_head_attends_alone(apply: Apply, case: Case) -> str:
-    """A NaN in a head's query, slope or sink makes that head of that token NaN and changes no bit
-    of another."""
+    """NaN in a head's query, slope or sink makes this head's output for that token NaN and changes
+    no bit of others."""
     for tokens, cells in ((TOKENS, CELLS), (MANY, LONG)):
         inputs = scene(case, cells, tokens)
         clean, t = apply(inputs)["out"], tokens - 2
@@ -132,7 +133,7 @@ def a_head_attends_alone(apply: Apply, case: Case) -> str:
 
 
 def grouped_queries_are_full_heads_repeated(apply: Apply, case: Case) -> str:
-    """Sharing a KV head among query heads is copying it for each, bit for bit."""
+    """GQA equals multi-head attention with each KV head repeated for its group, bit for bit."""
     for kv_heads in (2, 8):
         inputs = scene(case, kv_heads=kv_heads)
 
@@ -141,15 +142,15 @@ def grouped_queries_are_full_heads_repeated(apply: Apply, case: Case) -> str:
             return np.ascontiguousarray(np.repeat(rows, 2, axis=1).reshape(CELLS, -1))
 
         if inputs["q"].shape[2] % FORMATS[inputs["format"]].block:
-            continue  # a block holds elements of two heads
+            continue  # a block spans two heads
         full = {name: repeated(inputs[name]) for name in ("k", "v")}
         if found := other_bits(apply({**inputs, **full}), apply(inputs)):
-            return f"{kv_heads} KV heads, each copied for its queries: {found}"
+            return f"{kv_heads} KV heads, each repeated for its group: {found}"
     return ""
 
 
 def one_cell_returns_its_value(apply: Apply, case: Case) -> str:
-    """A token that sees one cell, and no sink, gets that cell's value, exactly."""
+    """A token that sees one cell, and no sink, returns its value exactly."""
     inputs = {**scene(case), "sinks": no_sinks(4)}
     inputs["spans"][:, 1:] = [[t, t + 1] for t in range(TOKENS)]
     cells = inputs["lists"][inputs["spans"][:, 0], np.arange(TOKENS)]
@@ -159,17 +160,17 @@ def one_cell_returns_its_value(apply: Apply, case: Case) -> str:
 
 
 def no_cells_give_zero(apply: Apply, case: Case) -> str:
-    """A token that sees nothing gets 0, not NaN, also among others."""
+    """A token without cells gives 0, not NaN, in a batch too."""
     for tokens in (1, TOKENS, MANY):
         inputs = scene(case, tokens=tokens)
         inputs["spans"][::2, 2] = inputs["spans"][::2, 1]
         if not (apply(inputs)["out"][::2] == 0).all():
-            return f"of {tokens} tokens one that sees no cell does not get 0"
+            return f"of {tokens} tokens one without cells is not 0"
     return ""
 
 
 def a_window_is_a_cache_without_the_rest(apply: Apply, case: Case) -> str:
-    """A span that begins later is the same as a list that never held what came before."""
+    """A span that begins later equals a list without the cells before."""
     for cells in (CELLS, LONG):
         inputs = scene(case, cells)
         inputs["spans"] = np.array([[0, 11, cells - 2]] * TOKENS, np.int32)
@@ -181,7 +182,7 @@ def a_window_is_a_cache_without_the_rest(apply: Apply, case: Case) -> str:
 
 
 def only_distance_matters(apply: Apply, case: Case) -> str:
-    """A context shifted as a whole, beyond what float32 counts, gives the same bits."""
+    """Adding the same offset to all positions, beyond float32's integers, changes no bit."""
     inputs = scene(case)
     by = 2**24 + 1
     shifted = {name: inputs[name] + np.int32(by) for name in ("positions", "cell_positions")}
@@ -190,15 +191,15 @@ def only_distance_matters(apply: Apply, case: Case) -> str:
 
 
 def positions_need_slopes(apply: Apply, case: Case) -> str:
-    """Without slopes positions change no bit."""
+    """Without ALiBi slopes positions change no bit."""
     inputs = {**scene(case), "slopes": np.zeros(4, np.float32)}
     far = inputs["cell_positions"][::-1] * np.int32(1000)
     found = other_bits(apply({**inputs, "cell_positions": far}), apply(inputs))
-    return f"cells elsewhere in time, slopes of 0: {found}" if found else ""
+    return f"other positions, slopes of 0: {found}" if found else ""
 
 
 def outputs_are_averages(apply: Apply, case: Case) -> str:
-    """Without sinks no output lies outside what the seen values span."""
+    """Without sinks outputs are within the range of the seen values."""
     for tokens, cells in ((TOKENS, CELLS), (MANY, LONG)):
         inputs = {**scene(case, cells, tokens), "sinks": no_sinks(4)}
         out = apply(inputs)["out"].reshape(tokens, 2, 2, -1)
@@ -214,18 +215,18 @@ def outputs_are_averages(apply: Apply, case: Case) -> str:
 
 
 def a_scale_of_zero_is_the_mean(apply: Apply, case: Case) -> str:
-    """With nothing to compare every seen cell counts alike, and the weights sum to one."""
+    """With a scale of 0 all seen cells have equal weights, which sum to one."""
     inputs = {**weighing(case), "scale": 0.0}
     for cells in {1, inputs["spans"][0, 2] // 2, inputs["spans"][0, 2]} - {0}:
         weights = weights_of(apply, {**inputs, "spans": np.array([[0, 0, cells]], np.int32)})
         if not np.allclose(weights, 1 / cells, rtol=1e-5, atol=0):
-            return f"of {cells} cells that are alike one weighs {weights[0]}, not 1 / {cells}"
+            return f"of {cells} equal cells one has the weight {weights[0]}, not 1 / {cells}"
     return ""
 
 
 def a_sink_weighs_like_a_cell(apply: Apply, case: Case) -> str:
-    """Beside cells whose score is 0 a sink of s takes e^s / (cells + e^s) of the weights, be there
-    few tokens or many; neither scale nor softcap changes it."""
+    """Next to cells of score 0, a sink s has the weight e^s / (cells + e^s), for few and many
+    tokens; neither scale nor softcap changes it."""
     inputs = {**weighing(case), "scale": 0.0, "softcap": 1.0}
     cells = inputs["spans"][0, 2]
     for tokens in (1, MANY):
@@ -238,37 +239,37 @@ def a_sink_weighs_like_a_cell(apply: Apply, case: Case) -> str:
             if not np.allclose(
                 weights, [[1 / cells], [1 / (cells + taken)]], rtol=1e-5, atol=1e-38
             ):
-                return f"beside {cells} cells a sink of {sink} leaves {weights[1, 0]} for each"
+                return f"next to {cells} cells a sink of {sink} leaves {weights[1, 0]} for each"
     return ""
 
 
 def alibi_weights_fall_with_distance(apply: Apply, case: Case) -> str:
-    """Among equal keys, each position further away weighs exp(-slope) times as much."""
+    """For equal keys, each step of distance multiplies the weight by exp(-slope)."""
     inputs = {**weighing(case), "scale": 0.0, "slopes": np.array([0.25, 0], np.float32)}
     for step in (1, 1000):
         slopes = inputs["slopes"] / np.float32(step)
         places = {name: inputs[name] * np.int32(step) for name in ("positions", "cell_positions")}
         weights = weights_of(apply, {**inputs, **places, "slopes": slopes})
         if not np.allclose(weights[:-1], weights[1:] * np.exp(-0.25), rtol=1e-4, atol=0):
-            return f"weights do not fall by e^-0.25 with {step} more of distance"
+            return f"weights do not decay by e^-0.25 over {step} more of distance"
     return ""
 
 
 def a_softcap_bounds_the_odds(apply: Apply, case: Case) -> str:
-    """With scores capped at c no cell outweighs another by more than e^2c, however extreme, and
-    the best reaches it beside the worst."""
+    """With scores capped at c the ratio of two weights is at most e^2c, which extreme keys
+    reach."""
     inputs = {**weighing(case), "scale": 1e5}
     if inputs["spans"][0, 2] < 16:
-        return ""  # all of so few keys may lie on one side
+        return ""  # too few keys may all have one sign
     for cap in (0.5, 1.0, 3.0):
         weights = weights_of(apply, {**inputs, "softcap": cap})
         if not np.isclose(weights.max(), weights.min() * np.exp(2 * cap), rtol=1e-4):
-            return f"the odds with a softcap of {cap} are not e^{2 * cap}"
+            return f"the ratio of weights with a softcap of {cap} is not e^{2 * cap}"
     return ""
 
 
 def infinite_queries_are_capped(apply: Apply, case: Case) -> str:
-    """Against an infinite element of a query a key's score is the softcap or its opposite."""
+    """With an infinite query element a key's score is plus or minus the softcap."""
     inputs = {**weighing(case), "softcap": 1.0}
     inputs["q"][0, :, 0] = np.inf
     keys = case.rng().choice(np.array([-1, 1], np.float32), (CELLS, inputs["q"].shape[2]))
@@ -280,14 +281,14 @@ def infinite_queries_are_capped(apply: Apply, case: Case) -> str:
 
 
 def huge_scores_do_not_overflow(apply: Apply, case: Case) -> str:
-    """Scores far beyond exp's range pick the best cell."""
+    """Scores far beyond exp's range select the best cell."""
     inputs = {**weighing(case), "scale": 1e5}
     weights = weights_of(apply, inputs)
     keys = FORMATS[inputs["format"]].dequantise(inputs["k"]).astype(np.float64)
     scores = (keys @ inputs["q"][0, 0])[: len(weights)]
     best = int(np.argmax(scores))
     apart = scores[best] - np.delete(scores, best).max(initial=-np.inf)
-    return "" if weights[best] == 1 or apart < 0.01 else "the best cell does not take all"
+    return "" if weights[best] == 1 or apart < 0.01 else "the best cell does not get all weight"
 
 
 LAWS = (

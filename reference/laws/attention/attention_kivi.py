@@ -1,4 +1,4 @@
-"""Laws of attention over pages and cells, beside that tokens are alone."""
+"""Laws of attention over KIVI's pages and cells, in addition to those of tokens alone."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from reference.laws.attention.paged import (
     KV_HEADS,
     a_page_beyond_is_not_seen,
     as_cells,
-    cells_behind,
+    cells_from,
     where_a_page_lies_changes_no_bit,
 )
 from reference.op import Apply, Arguments, Array, Case, Law
@@ -18,12 +18,12 @@ TOKENS, SLOTS = 5, 11
 
 
 def scene(case: Case) -> Arguments:
-    """Tokens of one sequence, over pages of numbers that have four levels, so that two bits hold
-    them exactly, and over some cells."""
+    """Tokens of one sequence over pages of four-level numbers, exact in two bits, and some
+    cells."""
     rng, tokens = case.rng(), np.arange(TOKENS)
     keys, values = levels(rng), levels(rng)
     return {
-        **cells_behind(rng, TOKENS, GROUP * SLOTS),
+        **cells_from(rng, TOKENS, GROUP * SLOTS),
         "spans": np.stack([0 * tokens, tokens, 20 + tokens], axis=1).astype(np.int32),
         "positions": (GROUP * SLOTS + 20 + tokens).astype(np.int32),
         "scale": HEAD_DIM**-0.5 / 4,
@@ -35,8 +35,8 @@ def scene(case: Case) -> Arguments:
 
 
 def levels(rng: np.random.Generator) -> Array:
-    """float32 [pages, 32, kv_heads, head_dim]: whole numbers from -1 to 2, both ends in each group
-    of tokens and of channels."""
+    """float32 [pages, 32, kv_heads, head_dim]: integers from -1 to 2, both ends in each group of
+    tokens and of channels."""
     x = rng.integers(-1, 3, (SLOTS, GROUP, KV_HEADS, HEAD_DIM)).astype(np.float32)
     eye = np.arange(GROUP)
     for channel in range(0, HEAD_DIM, GROUP):
@@ -46,7 +46,7 @@ def levels(rng: np.random.Generator) -> Array:
 
 
 def pages_are_cells(apply: Apply, case: Case) -> str:
-    """Tokens that two bits hold exactly weigh in pages what they weigh in cells, ALiBi included."""
+    """Tokens that are exact in two bits have the same weights in pages as in cells, with ALiBi."""
     given, rng = scene(case), case.rng()
     numbers = [levels(rng) for _ in "kv"]
     for name, x, page_of in zip("kv", numbers, (page_of_keys, page_of_values), strict=True):
@@ -59,7 +59,7 @@ def pages_are_cells(apply: Apply, case: Case) -> str:
     got, want = apply(given)["out"], apply(as_cells(given, rows, GROUP))["out"]
     if np.allclose(got, want, rtol=1e-4, atol=1e-4):
         return ""
-    return f"pages give {np.abs(got - want).max():.3g} more or less than cells of the same numbers"
+    return f"pages give {np.abs(got - want).max():.3g} off from cells of the same numbers"
 
 
 def where_a_page_lies(apply: Apply, case: Case) -> str:

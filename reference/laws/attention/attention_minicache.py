@@ -1,4 +1,4 @@
-"""Laws of attention over pages that two blocks share and cells, beside that tokens are alone."""
+"""Laws of attention over MiniCache's pages and cells, in addition to those of tokens alone."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from reference.laws.attention.paged import (
     KV_HEADS,
     a_page_beyond_is_not_seen,
     as_cells,
-    cells_behind,
+    cells_from,
     where_a_page_lies_changes_no_bit,
 )
 from reference.laws.common import other_bits
@@ -22,7 +22,7 @@ def scene(case: Case, retained: int = 13, tokens: int = TOKENS) -> tuple[Argumen
     """Tokens of one sequence over pages and some cells; and the float16 vectors of the pages'
     tokens, keys and values of both blocks [2, 2, slots, 256, kv_heads, head_dim]."""
     rng, t, count = case.rng(), np.arange(tokens), GROUP * SLOTS
-    given = cells_behind(rng, tokens, count)
+    given = cells_from(rng, tokens, count)
     vectors = rng.standard_normal((2, BLOCKS, SLOTS, GROUP, KV_HEADS, HEAD_DIM))
     vectors = vectors.astype(np.float16)
     given |= {
@@ -46,8 +46,8 @@ def scene(case: Case, retained: int = 13, tokens: int = TOKENS) -> tuple[Argumen
 
 
 def all_retained_is_attention(apply: Apply, case: Case) -> str:
-    """Where all tokens are retained, a block's pages are its cells, bit for bit: for few tokens and
-    for many, ALiBi included."""
+    """If all tokens are retained, a block's pages equal its cells, bit for bit: for few and many
+    tokens, with ALiBi."""
     for tokens in (TOKENS, 12):
         given, vectors = scene(case, retained=GROUP, tokens=tokens)
         rows = {
@@ -60,10 +60,10 @@ def all_retained_is_attention(apply: Apply, case: Case) -> str:
 
 
 def lengths_are_factors(apply: Apply, case: Case) -> str:
-    """Merged keys of half the length, and a scale of twice as much, give the same bits; the other
-    block's lengths change none."""
+    """Half the magnitudes of merged keys and twice the scale give the same bits; the other block's
+    magnitudes change none."""
     given, _ = scene(case, retained=0)
-    given["spans"] = np.zeros_like(given["spans"])  # pages alone
+    given["spans"] = np.zeros_like(given["spans"])  # no cells
     changed = {**given, "scale": 2 * given["scale"], "k_pages": given["k_pages"].copy()}
     lengths = changed["k_pages"][:, :, 2 * HEAD_DIM * GROUP :][:, :, : 8 * GROUP]
     own = np.ascontiguousarray(lengths).view(np.float32).reshape(SLOTS, KV_HEADS, BLOCKS, GROUP)

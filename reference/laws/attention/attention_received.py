@@ -1,4 +1,4 @@
-"""Laws of the attention that cells receive, beside that tokens may come in turns."""
+"""Laws of received attention, in addition to that of batches in two calls."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from reference.op import Apply, Arguments, Case, Law
 
 
 def scene(case: Case, cells: int, tokens: int = attention.TOKENS) -> Arguments:
-    """Attention's, where cells have received nothing yet."""
+    """attention's, with `before` 0."""
     given = attention.scene(case, cells, tokens)
     for name in ("v", "positions", "cell_positions", "slopes", "sinks"):
         del given[name]
@@ -16,7 +16,7 @@ def scene(case: Case, cells: int, tokens: int = attention.TOKENS) -> Arguments:
 
 
 def each_token_gives_one(apply: Apply, case: Case) -> str:
-    """All that a sequence's cells receive is one from each query head of each of its tokens."""
+    """The weights received by a sequence's cells sum to its tokens times query heads."""
     for cells in (attention.CELLS, attention.LONG):
         given = scene(case, cells)
         received = apply(given)["out"].sum(axis=2, dtype=np.float64)
@@ -27,7 +27,7 @@ def each_token_gives_one(apply: Apply, case: Case) -> str:
 
 
 def others_change_no_bit(apply: Apply, case: Case) -> str:
-    """What cells of one sequence receive has the same bits without the tokens of another."""
+    """Another sequence's tokens change no bit of what cells receive."""
     for tokens, cells in ((attention.TOKENS, attention.CELLS), (attention.MANY, attention.LONG)):
         given = scene(case, cells, tokens)
         together = apply(given)["out"]
@@ -41,11 +41,11 @@ def others_change_no_bit(apply: Apply, case: Case) -> str:
 
 
 def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
-    """Moving cells about the cache, lists following, gives the same bits; so does what cells hold
-    that nobody sees, NaN even."""
+    """Permuting the cells of the cache and their lists changes no bit; nor do unseen cells, NaN
+    included."""
     for cells in (attention.CELLS, attention.LONG):
         given = scene(case, cells)
-        moved = case.rng().permutation(cells)  # new place -> old place
+        moved = case.rng().permutation(cells)  # new index -> old index
         lists = np.argsort(moved).astype(np.int32)[given["lists"]]
         seen = np.zeros(cells, bool)
         for sequence, begin, end in given["spans"]:
@@ -53,7 +53,7 @@ def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
         keys = given["k"][moved]
         keys[~seen] = 0xFF
         if found := other_bits(apply({**given, "k": keys, "lists": lists}), apply(given)):
-            return f"{cells} cells in other places: {found}"
+            return f"{cells} cells permuted: {found}"
     return ""
 
 

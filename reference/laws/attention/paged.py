@@ -1,5 +1,4 @@
-"""Laws of attention over pages of a text and cells, whatever pages hold: of scenes of one
-sequence."""
+"""Laws of attention over compressed pages and cells in any page format, for one sequence."""
 
 from typing import Any
 
@@ -12,8 +11,8 @@ from reference.op import Apply, Arguments, Array
 KV_HEADS, HEAD_DIM, CELLS = 2, 64, 40
 
 
-def cells_behind(rng: np.random.Generator, tokens: int, first: int) -> Arguments:
-    """Queries of so many tokens, and cells from position `first` on that some of them see."""
+def cells_from(rng: np.random.Generator, tokens: int, first: int) -> Arguments:
+    """Queries of `tokens` tokens, and cells from position `first` on, some of which they see."""
     heads = 2 * KV_HEADS
     cells = rng.standard_normal((2, CELLS, KV_HEADS * HEAD_DIM), dtype=np.float32)
     return {
@@ -30,8 +29,8 @@ def cells_behind(rng: np.random.Generator, tokens: int, first: int) -> Arguments
 
 
 def as_cells(given: Arguments, rows: dict[str, Array], group: int) -> Arguments:
-    """The same without pages: of these the keys and values, `rows` of bytes by name in the order of
-    their tokens, are cells before the others."""
+    """The same without pages: their keys and values, `rows` of bytes by name in token order, become
+    cells before the others."""
     count, tokens = group * given["page_lists"].shape[1], len(given["q"])
     plain = {**given, "packed": np.zeros(tokens, np.int32)}
     for name, own in rows.items():
@@ -51,19 +50,19 @@ def as_cells(given: Arguments, rows: dict[str, Array], group: int) -> Arguments:
 
 
 def where_a_page_lies_changes_no_bit(apply: Apply, given: Arguments, rng: Any) -> str:
-    """Moving pages about the cache, lists following, gives the same bits; so does what pages hold
-    that nobody sees, NaN even."""
+    """Permuting the pages of the cache and their lists changes no bit; nor do unseen pages, NaN
+    included."""
     pages = given["k_pages"]
-    moved = rng.permutation(len(pages) + 3)  # new place -> old place
+    moved = rng.permutation(len(pages) + 3)  # new index -> old index
     more = np.full((3, *pages.shape[1:]), 0xFF, np.uint8)
     elsewhere = {n: np.concatenate([given[n], more])[moved] for n in ("k_pages", "v_pages")}
     elsewhere["page_lists"] = np.argsort(moved).astype(np.int32)[given["page_lists"]]
     found = other_bits(apply({**given, **elsewhere}), apply(given))
-    return f"pages in other places: {found}" if found else ""
+    return f"pages permuted: {found}" if found else ""
 
 
 def a_page_beyond_is_not_seen(apply: Apply, given: Arguments) -> str:
-    """A page beyond those that a token sees changes no bit of it."""
+    """Pages after those that a token sees change no bit of its output."""
     last, slots = given["page_lists"][0, -1], given["page_lists"].shape[1]
     pages = {name: given[name].copy() for name in ("k_pages", "v_pages")}
     for page in pages.values():

@@ -1,5 +1,5 @@
-"""Laws of attention over chosen cells. That all cells give what attention gives, bit for bit, takes
-two kernels: conformance/kernel/test_pattern_attention.py."""
+"""Laws of block-sparse attention. That a full mask equals attention, bit for bit, needs two
+kernels: conformance/kernel/test_pattern_attention.py."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ CELLS, TOKENS, ROWS = 700, 90, 3
 
 
 def scene(case: Case) -> Arguments:
-    """Attention's, of tokens that end a prompt; every other cell or so is seen."""
+    """attention's, for the last tokens of a prompt; about every other cell is seen."""
     rng = case.rng()
     size = max(32, case.shape["head_dim"] // 32 * 32)
     given = attention.scene(
@@ -27,7 +27,7 @@ def scene(case: Case) -> Arguments:
 
 
 def what_is_not_seen_never_matters(apply: Apply, case: Case) -> str:
-    """Cells that no block sees may hold NaN; what is seen is seen whatever number says so."""
+    """Unseen cells may hold NaN; any nonzero mask entry means seen."""
     given = scene(case)
     given["sees"][:, :, ::5] = 0
     usual, gone = apply(given), given["lists"][0, ::5]
@@ -35,13 +35,13 @@ def what_is_not_seen_never_matters(apply: Apply, case: Case) -> str:
     for rows in spoilt.values():
         rows[gone] = 0xFF
     if found := other_bits(apply({**given, **spoilt}), usual):
-        return f"NaN in cells that nobody sees: {found}"
+        return f"NaN in unseen cells: {found}"
     found = other_bits(apply({**given, "sees": given["sees"] * np.uint8(128)}), usual)
     return f"128 instead of 1: {found}" if found else ""
 
 
 def what_is_left_out_is_not_there(apply: Apply, case: Case) -> str:
-    """Where all blocks of all heads see the same cells, these are as a list that has no others."""
+    """If all blocks of all heads see the same cells, a list of only these gives the same."""
     given = scene(case)
     chosen = np.flatnonzero(case.rng().random(CELLS) < 0.6)
     given["sees"][:] = 0
@@ -55,7 +55,7 @@ def what_is_left_out_is_not_there(apply: Apply, case: Case) -> str:
 
 
 def a_part_is_what_it_is_in_the_whole(apply: Apply, case: Case) -> str:
-    """Some tokens, or one head, give the bits that they give among all; others keep theirs."""
+    """Some tokens, or one head, give the bits they have among all; other rows keep `before`."""
     given = scene(case)
     together = apply(given)["out"]
     for first, end in ((0, 1), (7, 50), (TOKENS - 1, TOKENS)):
@@ -72,7 +72,7 @@ def a_part_is_what_it_is_in_the_whole(apply: Apply, case: Case) -> str:
         if found := other_bits(
             {"out": apply({**given, "q": q})["out"][:, head]}, {"out": together[:, head]}
         ):
-            return f"head {head} beside others: {found}"
+            return f"head {head} among others: {found}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Laws of what queries of a prompt see."""
+"""Laws of the sparse attention masks of prompts."""
 
 import numpy as np
 
@@ -24,8 +24,8 @@ def summing(case: Case) -> Arguments:
 
 
 def each_query_gives_one(apply: Apply, case: Case) -> str:
-    """All that columns have, and all that diagonals have, is one from each token that observes; a
-    lone token gives both the same, from the other end."""
+    """Column sums and diagonal sums both add up to one for each observing token; those of a single
+    token are mirror images."""
     given = summing(case)
     sums = apply(given)["out"]
     if not np.allclose(sums.sum(axis=2, dtype=np.float64), LAST, rtol=1e-4):
@@ -35,21 +35,21 @@ def each_query_gives_one(apply: Apply, case: Case) -> str:
 
 
 def others_change_no_bit(apply: Apply, case: Case) -> str:
-    """Tokens before the last ones are as if they were not there; so are cells behind these."""
+    """Tokens before the observing ones change no bit, nor do cells after them."""
     given = summing(case)
     usual, spans = apply(given), given["spans"].copy()
     spans[: TOKENS - LAST, 2] = 0
     if found := other_bits(apply({**given, "spans": spans}), usual):
-        return f"without tokens that do not observe: {found}"
+        return f"without tokens before the observing ones: {found}"
     given["spans"][:, 2] -= 20
     usual, spoilt = apply(given), given["k"].copy()
     spoilt[given["lists"][0, CELLS - 20 :]] = 0xFF
     found = other_bits(apply({**given, "k": spoilt}), usual)
-    return f"NaN behind the last token: {found}" if found else ""
+    return f"NaN after the last token: {found}" if found else ""
 
 
 def nobody_changes_nothing(apply: Apply, case: Case) -> str:
-    """Without a token that has cells all is as before."""
+    """Without a token that has cells the output is `before`."""
     given = summing(case)
     given["spans"][:, 2] = 0
     return other_bits(apply(given), {"out": given["before"]})
@@ -68,14 +68,14 @@ def scores_scale(apply: Apply, case: Case) -> str:
 
 
 def blocks_alone(apply: Apply, case: Case) -> str:
-    """A block of queries has the scores that it has without the others, and changes no others'."""
+    """A block of queries has the same scores alone, and changes no other rows."""
     given = scoring(case)
     together, own = apply(given)["out"], (given["spans"][:, 2] - 1) // 64
     before = np.full_like(given["before"], 7)
     for b in np.unique(own):
         spans = given["spans"].copy()
         spans[own != b, 2] = 0
-        behind = own[-1] * 64 + np.arange(CELLS - own[-1] * 64)  # the last block, cut short
+        behind = own[-1] * 64 + np.arange(CELLS - own[-1] * 64)  # the last block is partial
         if b != own[-1]:
             spoilt = given["k"].copy()
             spoilt[given["lists"][0, behind]] = 0xFF
@@ -105,7 +105,7 @@ def choosing(case: Case) -> Arguments:
 
 
 def larger_budgets_see_more(apply: Apply, case: Case) -> str:
-    """Whatever number grows, nothing that was seen is lost; and all is seen of large ones."""
+    """Increasing any parameter only adds cells to the mask, and large ones select all."""
     given = choosing(case)
     for number in (0, 1):
         fewer = np.zeros_like(given["before"])
@@ -114,7 +114,7 @@ def larger_budgets_see_more(apply: Apply, case: Case) -> str:
             sizes[:, number] = count
             seen = apply({**given, "sizes": sizes})["out"]
             if (fewer > seen).any():
-                return f"{count} lose what fewer see"
+                return f"{count} see less than fewer do"
             fewer = seen
         for b in np.unique((given["spans"][:, 2] - 1) // 64):
             want = np.arange(CELLS) < min((b + 1) * 64, CELLS)
@@ -125,11 +125,11 @@ def larger_budgets_see_more(apply: Apply, case: Case) -> str:
 
 
 def who_is_alike_sees_alike(apply: Apply, case: Case) -> str:
-    """A head sees what it sees beside others of other kinds, and blocks see it alone as well."""
+    """A head's mask does not depend on other heads' patterns, nor a block's on other blocks."""
     given = choosing(case)
     together, own = apply(given)["out"], (given["spans"][:, 2] - 1) // 64
     first = given["spans"].copy()
-    first[own != own[-1], 2] = 0  # sums and scores are given, so that nothing else follows
+    first[own != own[-1], 2] = 0  # sums and scores are unchanged
     want = given["before"].copy()
     want[:, own[-1] % ROWS] = together[:, own[-1] % ROWS]
     if found := other_bits(apply({**given, "spans": first}), {"out": want}):
@@ -137,7 +137,7 @@ def who_is_alike_sees_alike(apply: Apply, case: Case) -> str:
     for head in range(3):
         kinds = np.full(3, head, np.int32)
         if (apply({**given, "kinds": kinds})["out"][head] != together[head]).any():
-            return f"head {head} sees other cells where all are of its kind"
+            return f"head {head} sees other cells if all heads have its pattern"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Laws of cells' scores."""
+"""Laws of cell scores."""
 
 import numpy as np
 
@@ -22,9 +22,9 @@ def scene(case: Case) -> Arguments:
 
 
 def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
-    """Moving cells about, and NaN in those that are not asked for, give the same bits."""
+    """Permuting the cells, with NaN in those not listed, changes no bit."""
     given = scene(case)
-    moved = case.rng().permutation(CAPACITY)  # new place -> old place
+    moved = case.rng().permutation(CAPACITY)  # new index -> old index
     cells = np.argsort(moved).astype(np.int32)[given["cells"]]
     k = given["k"][moved]
     k[np.setdiff1d(np.arange(CAPACITY), cells)] = 0xFF
@@ -32,7 +32,7 @@ def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
 
 
 def a_cell_alone_has_its_score(apply: Apply, case: Case) -> str:
-    """A key's score is its own, whatever else is held."""
+    """A key's score does not depend on other cells."""
     given = scene(case)
     whole = apply(given)["out"]
     some = apply({**given, "cells": given["cells"][5:9].copy()})["out"]
@@ -40,7 +40,7 @@ def a_cell_alone_has_its_score(apply: Apply, case: Case) -> str:
 
 
 def the_zero_key_is_first(apply: Apply, case: Case) -> str:
-    """No key scores higher than one of zeros, which scores 0."""
+    """A zero key scores 0, the maximum."""
     given = scene(case)
     zeros = np.zeros((1, FORMATS[case.format or "F32"].dequantise(given["k"][:1]).size), np.float32)
     given["k"][given["cells"][3]] = FORMATS[case.format or "F32"].quantise(zeros)[0]
@@ -51,8 +51,8 @@ def the_zero_key_is_first(apply: Apply, case: Case) -> str:
 
 
 def keys_alike_are_worth_the_least(apply: Apply, case: Case) -> str:
-    """Where all keys are one and the same each scores -1; one that is the opposite of the others
-    scores 1, and is the first to be kept."""
+    """If all keys are equal each scores -1; one that is opposite to the others scores 1, the
+    highest."""
     given = scene(case)
     layout = FORMATS[case.format or "F32"]
     key = np.ones((1, layout.dequantise(given["k"][:1]).size), np.float32)
@@ -64,20 +64,20 @@ def keys_alike_are_worth_the_least(apply: Apply, case: Case) -> str:
     given["k"][given["cells"][3]] = opposite
     out = apply(given)["out"]
     if not (np.allclose(alike, -1, atol=1e-5) and np.allclose(out[:, 3], 1, atol=1e-2)):
-        return f"keys that are alike score {alike[0, 0]}, one that is their opposite {out[0, 3]}"
+        return f"equal keys score {alike[0, 0]}, an opposite one {out[0, 3]}"
     return ""
 
 
 def one_is_itself(apply: Apply, case: Case) -> str:
-    """A mean of one is the score, bit for bit."""
+    """Pooling of size one returns the scores, bit for bit."""
     scores = _scores(case)
     got = apply({"scores": scores, "size": 1, "last": 2})
     return other_bits({"out": got["out"] + 0}, {"out": scores + 0})
 
 
 def moved_along(apply: Apply, case: Case) -> str:
-    """Scores a place later give means a place later, bit for bit, away from the ends; what stands
-    in the window of the last is not looked at, and stays."""
+    """Scores shifted by one give means shifted by one, bit for bit, away from the ends; scores in
+    the window of the last are copied and never pooled."""
     scores, size, last = _scores(case), 5, 4
     out = apply({"scores": scores, "size": size, "last": last})["out"]
     later = np.roll(scores, 1, axis=1)
@@ -85,7 +85,7 @@ def moved_along(apply: Apply, case: Case) -> str:
     got = apply({"scores": later, "size": size, "last": last})["out"]
     inner = slice(3, HELD - last - 3)
     if not np.isnan(got[:, -last:]).all():
-        return "the last scores do not stay"
+        return "the last scores are not copied"
     want = np.ascontiguousarray(out[:, inner])
     return other_bits({"out": np.ascontiguousarray(got[:, 4 : HELD - last - 2])}, {"out": want})
 

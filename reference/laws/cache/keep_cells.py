@@ -1,4 +1,4 @@
-"""Laws of what is kept of a KV cache."""
+"""Laws of eviction from a KV cache."""
 
 import numpy as np
 
@@ -11,19 +11,19 @@ CAPACITY, KEPT = 60, 17
 
 
 def more_keep_more(apply: Apply, case: Case) -> str:
-    """What is kept of a budget is kept of a larger one, too; all of them are all that is held."""
+    """A larger budget keeps a superset; a full budget keeps all cells."""
     scores = np.round(3 * case.rng().standard_normal((HEADS, HELD))).astype(np.float32)
     fewer = np.zeros((HEADS, 0), np.int32)
     for kept in (5, 6, 11, 40, HELD):
         slots = apply({"scores": scores, "kept": kept, "first": 2, "last": 3})["out"]
         if any(np.setdiff1d(few, more).size for few, more in zip(fewer, slots, strict=True)):
-            return f"of {kept} not all are kept that fewer keep"
+            return f"{kept} omit cells that fewer include"
         fewer = slots
     return other_bits({"out": fewer}, {"out": np.tile(np.arange(HELD, dtype=np.int32), (HEADS, 1))})
 
 
 def equals_go_by_place(apply: Apply, case: Case) -> str:
-    """Of equal scores, zeros of either sign among them, the earlier ones are kept."""
+    """Of equal scores, +0 and -0 included, the earlier ones are kept."""
     scores = np.where(case.rng().random((HEADS, HELD)) < 0.5, np.float32(0), np.float32(-0.0))
     got = apply({"scores": scores, "kept": 9, "first": 0, "last": 2})
     want = np.array([[*range(7), HELD - 2, HELD - 1]] * HEADS, np.int32)
@@ -31,7 +31,7 @@ def equals_go_by_place(apply: Apply, case: Case) -> str:
 
 
 def ends_have_no_score(apply: Apply, case: Case) -> str:
-    """The first and the last are kept whatever they score, and nobody else's chance is less."""
+    """The first and last are kept whatever their scores, which do not affect the others."""
     scores = case.rng().standard_normal((HEADS, HELD), np.float32)
     given = {"scores": scores, "kept": 12, "first": 4, "last": 3}
     usual = apply(given)
@@ -61,20 +61,20 @@ def scene(case: Case) -> Arguments:
 
 
 def keeping_the_last_moves_nothing(apply: Apply, case: Case) -> str:
-    """The last slots of all heads, into their own cells, are there already."""
+    """Keeping the last slots of all heads in their own cells changes nothing."""
     given = scene(case)
     given["slots"][:] = np.arange(HELD - KEPT, HELD)
     return other_bits(apply(given), {"out": given["before"]})
 
 
 def elsewhere_is_the_same(apply: Apply, case: Case) -> str:
-    """Moved into free cells they are what they are in their own, and what was held stays."""
+    """Copies in free cells equal those made in place, and held cells are unchanged."""
     given = scene(case)
     into = np.setdiff1d(np.arange(CAPACITY), given["cells"])[:KEPT].astype(np.int32)
     here, there = apply(given)["out"], apply({**given, "into": into})["out"]
     stays = {"out": given["before"][given["cells"]]}
     if found := other_bits({"out": there[given["cells"]]}, stays):
-        return f"what was held, though what is kept moved to others: {found}"
+        return f"held cells after copies to free ones: {found}"
     return other_bits({"out": there[into]}, {"out": here[given["into"]]})
 
 

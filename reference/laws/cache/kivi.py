@@ -1,4 +1,4 @@
-"""Laws of keys and values in two bits."""
+"""Laws of packing keys and values in two bits."""
 
 from functools import partial
 
@@ -18,11 +18,11 @@ from reference.op import Apply, Arguments, Array, Case, Law
 
 KV_HEADS, HEAD_DIM = 3, 64
 DECODED = {"kivi_keys": keys_of, "kivi_values": values_of}
-ALONG = {"kivi_keys": 0, "kivi_values": 3}  # of [32, kv_heads, head_dim / 32, 32] a group's axis
+ALONG = {"kivi_keys": 0, "kivi_values": 3}  # group axis in [32, kv_heads, head_dim / 32, 32]
 
 
 def scene(case: Case, x: Array) -> Arguments:
-    """One group, of numbers [32, kv_heads, head_dim], into the second of three pages."""
+    """One group, of numbers [32, kv_heads, head_dim], for the second of three pages."""
     assert case.format is not None
     before = np.full((3, KV_HEADS, HEAD_DIM, PAGE_BYTES), 0xFF, np.uint8)
     return {
@@ -36,7 +36,7 @@ def scene(case: Case, x: Array) -> Arguments:
 
 
 def halves(case: Case) -> Array:
-    """[32, kv_heads, head_dim] that float16 holds, of groups far from zero and of no range too."""
+    """float16 numbers [32, kv_heads, head_dim], with groups far from zero and constant ones."""
     rng = case.rng()
     dims = GROUP, KV_HEADS, HEAD_DIM
     x = rng.standard_normal(dims) * 2.0 ** rng.integers(-16, 12, dims[1:])
@@ -46,14 +46,14 @@ def halves(case: Case) -> Array:
 
 
 def in_order(given: Arguments) -> Array:
-    """What the scene's group is, token after token: float64 [32, kv_heads, head_dim]."""
+    """The scene's group decoded, by token: float64 [32, kv_heads, head_dim]."""
     rows = FORMATS[given["format"]].dequantise(given["x"][given["lists"][0]])
     return rows.reshape(GROUP, KV_HEADS, HEAD_DIM).astype(np.float64)
 
 
 def within_half_a_step(op: str, apply: Apply, case: Case) -> str:
-    """No number is off by more than a sixth of its group's range, the step's rounding by an eighth
-    of itself or 2^-17 included, and of float32."""
+    """Errors are at most a sixth of the group's range, plus the rounding of the step by an eighth
+    of itself or 2^-17, and that of float32."""
     given = scene(case, halves(case))
     x = in_order(given)
     got = DECODED[op](apply(given)["out"])[1]
@@ -66,7 +66,7 @@ def within_half_a_step(op: str, apply: Apply, case: Case) -> str:
 
 
 def what_has_four_levels_is_kept(op: str, apply: Apply, case: Case) -> str:
-    """Groups that are 0 to 3 steps above a number, with both ends, come back exactly."""
+    """Groups with values 0 to 3 steps above a number, both ends included, are decoded exactly."""
     rng = case.rng()
     codes = rng.integers(0, LARGEST_CODE + 1, (GROUP, KV_HEADS, HEAD_DIM // GROUP, GROUP))
     ends = np.moveaxis(codes, ALONG[op], 0)
@@ -78,7 +78,7 @@ def what_has_four_levels_is_kept(op: str, apply: Apply, case: Case) -> str:
 
 
 def groups_are_apart(op: str, apply: Apply, case: Case) -> str:
-    """Another number in one group changes no other group, and no other page."""
+    """A changed number in one group changes no other group, and no other page."""
     given = scene(case, halves(case))
     token, head, channel = 5, 1, 40
     changed = {**given, "x": given["x"].copy()}
@@ -86,12 +86,12 @@ def groups_are_apart(op: str, apply: Apply, case: Case) -> str:
     row[head * HEAD_DIM + channel] = 6e4
     before, after = (apply(one)["out"] for one in (given, changed))
     if found := other_bits({"out": after[[0, 2]]}, {"out": given["before"][[0, 2]]}):
-        return f"another page: {found}"
+        return f"a page not written: {found}"
     old, new = (DECODED[op](out[1:2])[0] for out in (before, after))
     of_group = (slice(None), head, channel) if op == "kivi_keys" else (token, head, slice(32, 64))
     new[of_group] = old[of_group]
     found = other_bits({"out": new}, {"out": old})
-    return f"another group: {found}" if found else ""
+    return f"a group not changed: {found}" if found else ""
 
 
 LAWS_OF = {

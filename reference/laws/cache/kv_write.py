@@ -1,4 +1,4 @@
-"""Laws of writing into a KV cache, beside what follows from its signature (common.py)."""
+"""Laws of writing into a KV cache, in addition to those derived from its signature (common.py)."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from reference.laws.common import other_bits
 from reference.op import Apply, Arguments, Array, Case, Law
 
 TOKENS, CELLS = 7, 40
-STEPS = {"Q8_0": 0.5 / 127, "Q4_0": 1 / 8}  # parts of a block's largest by which elements are off
+STEPS = {"Q8_0": 0.5 / 127, "Q4_0": 1 / 8}  # largest errors relative to a block's maximum
 
 
 def scene(case: Case) -> Arguments:
-    """Tokens of the case's width, some elements a thousand times the others, for cells that hold
-    any bytes."""
+    """Tokens of the case's width, with outliers a thousand times larger, for cells of random
+    bytes."""
     rng = case.rng()
     assert case.format is not None
     x = rng.standard_normal((TOKENS, case.shape["width"]), dtype=np.float32)
@@ -26,14 +26,14 @@ def scene(case: Case) -> Arguments:
 
 
 def other_cells_keep_every_bit(apply: Apply, case: Case) -> str:
-    """Cells that no token is for stay as they are, whatever bytes they hold."""
+    """Cells that are not written keep every bit, whatever bytes they hold."""
     inputs = scene(case)
     others = np.setdiff1d(np.arange(CELLS), inputs["cells"])
     return other_bits({"out": apply(inputs)["out"][others]}, {"out": inputs["before"][others]})
 
 
 def what_was_written_is_read(apply: Apply, case: Case) -> str:
-    """A cell holds its token as a float of its format, infinities and NaN too."""
+    """A cell decodes to its token rounded to the format, infinities and NaN included."""
     inputs = scene(case)
     beyond = np.array([np.inf, -np.inf, np.nan, -0.0, 65519, 65520, -1e6, 2.0**-25], np.float32)
     inputs["x"].flat[: beyond.size] = beyond[: inputs["x"].size]
@@ -44,25 +44,25 @@ def what_was_written_is_read(apply: Apply, case: Case) -> str:
 
 
 def what_was_written_is_read_to_a_step(apply: Apply, case: Case) -> str:
-    """An element of a block is read to a part of its largest, which sets the step."""
+    """In block formats an element decodes to within a fraction of the block's maximum."""
     inputs = scene(case)
     blocks = inputs["x"].reshape(-1, 32)
     off = np.abs(_read(apply, inputs).reshape(-1, 32) - blocks)
-    step = STEPS[inputs["format"]] + 2.0**-11  # of float16, the scale's
+    step = STEPS[inputs["format"]] + 2.0**-11  # float16 rounding of the scale
     if (off > 1.001 * step * np.abs(blocks).max(axis=1, keepdims=True)).any():
-        return "an element is read further from what was written than a step"
+        return "an element is more than a step from what was written"
     return ""
 
 
 def the_order_of_tokens_does_not_matter(apply: Apply, case: Case) -> str:
-    """Tokens in another order, each with its cell, make the same cache."""
+    """Permuting the tokens with their cells gives the same cache."""
     inputs = scene(case)
     backwards = {name: np.ascontiguousarray(inputs[name][::-1]) for name in ("x", "cells")}
     return other_bits(apply({**inputs, **backwards}), apply(inputs))
 
 
 def what_was_there_does_not_matter(apply: Apply, case: Case) -> str:
-    """A cell is written alike, whatever it held; so is one that holds the same already."""
+    """A written cell does not depend on its previous bytes, even if these are the same already."""
     inputs = scene(case)
     once, cells = apply(inputs)["out"], inputs["cells"]
     for before in (once, ~inputs["before"]):
@@ -73,7 +73,7 @@ def what_was_there_does_not_matter(apply: Apply, case: Case) -> str:
 
 
 def _read(apply: Apply, inputs: Arguments) -> Array:
-    """What the tokens' cells hold."""
+    """The decoded rows of the tokens' cells."""
     return FORMATS[inputs["format"]].dequantise(apply(inputs)["out"][inputs["cells"]])
 
 

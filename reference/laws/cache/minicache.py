@@ -1,4 +1,4 @@
-"""Laws of two blocks' keys or values in one cache."""
+"""Laws of merging two blocks' keys or values."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ HEADS, HEAD_DIM, PAGES, RETAINED = 2, 32, 2, 13
 
 
 def vectors(case: Case, x: Array, y: Array) -> Arguments:
-    """Two pages' worth of tokens [512, heads, head_dim] of two blocks, in scattered cells."""
+    """Two pages of tokens [512, heads, head_dim] of two blocks, in scattered cells."""
     lists = case.rng().permutation(PAGES * GROUP).astype(np.int32)
     places = np.argsort(lists)
     rows = (FORMATS["F16"].quantise(part.reshape(len(lists), -1)[places]) for part in (x, y))
@@ -33,12 +33,12 @@ def vectors(case: Case, x: Array, y: Array) -> Arguments:
 
 
 def drawn(case: Case) -> Array:
-    """float32 [512, heads, head_dim]."""
+    """Random vectors, float32 [512, heads, head_dim]."""
     return case.rng().standard_normal((PAGES * GROUP, HEADS, HEAD_DIM), np.float32)
 
 
 def weighed(apply: Apply, case: Case, x: Array, y: Array, towards: float = 0.6) -> Array:
-    """float [heads, 5, 512]."""
+    """slerp_weights' output, [heads, 5, 512]."""
     before = np.zeros((1, HEADS, 5, PAGES * GROUP), np.float32)
     return np.asarray(
         apply({**vectors(case, x, y), "towards": towards, "before": before})["out"][0]
@@ -46,7 +46,7 @@ def weighed(apply: Apply, case: Case, x: Array, y: Array, towards: float = 0.6) 
 
 
 def blocks_change_places(apply: Apply, case: Case) -> str:
-    """The upper block's vectors as the lower one's, and the rest of the way: all is the other's."""
+    """Swapping the blocks and t with 1 - t swaps their outputs."""
     x, y = drawn(case), drawn(case)[::-1].copy()
     one, other = weighed(apply, case, x, y, 0.25), weighed(apply, case, y, x, 0.75)
     turned = other[:, [COSINE, OF_Y, OF_X, LENGTH_Y, LENGTH_X]]
@@ -54,8 +54,8 @@ def blocks_change_places(apply: Apply, case: Case) -> str:
 
 
 def lengths_are_kept_apart(apply: Apply, case: Case) -> str:
-    """A block's vectors times a power of two: its lengths are that times longer, its factors that
-    times smaller, and nothing else has another bit."""
+    """Scaling a block's vectors by a power of two scales its magnitudes, and its factors inversely,
+    and changes no other bit."""
     x, y = drawn(case), drawn(case)[::-1].copy()
     want = weighed(apply, case, x, y)
     want[:, LENGTH_Y] *= 4
@@ -64,18 +64,18 @@ def lengths_are_kept_apart(apply: Apply, case: Case) -> str:
 
 
 def same_directions_are_kept(apply: Apply, case: Case) -> str:
-    """Where one block's vectors are multiples of the other's, slerp gives their direction."""
+    """If one block's vectors are multiples of the other's, slerp gives their direction."""
     x, rng = drawn(case), case.rng()
     y = x * 2.0 ** rng.integers(-3, 4, x.shape[:2]).astype(np.float32)[..., None]
     own = weighed(apply, case, x, y)[:, :, :, None]
     x, y = (part.astype(np.float16).astype(np.float64).transpose(1, 0, 2) for part in (x, y))
     off = (own[:, OF_X] * x + own[:, OF_Y] * y) * own[:, LENGTH_Y] - y
     worst = np.abs(off).max() / np.abs(y).max()
-    return "" if worst < 1e-6 else f"a vector is off by {worst:.3g} of the longest"
+    return "" if worst < 1e-6 else f"a vector is off by {worst:.3g} of the largest magnitude"
 
 
 def scene(case: Case) -> Arguments:
-    """Two pages that are due, with angles that no formula gave, among them equal ones."""
+    """Two pages that are due, with arbitrary cosines, some of them equal."""
     rng = case.rng()
     own = rng.standard_normal((1, HEADS, 5, PAGES * GROUP), np.float32)
     own[:, :, COSINE] = np.round(own[:, :, COSINE], 1)
@@ -89,8 +89,8 @@ def scene(case: Case) -> Arguments:
 
 
 def widest_angles_are_retained(apply: Apply, case: Case) -> str:
-    """Of each page and head 13 tokens have their own vectors in both blocks, bit for bit, and no
-    other token's cosine is lower."""
+    """For each page and head 13 tokens keep their vectors in both blocks, bit for bit, and no other
+    token has a lower cosine."""
     given = scene(case)
     pages = apply(given)["out"][given["page_lists"][0]]
     cosines = given["weights"][0, :, COSINE].reshape(HEADS, PAGES, GROUP).transpose(1, 0, 2)
@@ -107,7 +107,7 @@ def widest_angles_are_retained(apply: Apply, case: Case) -> str:
 
 
 def pages_in_turns(apply: Apply, case: Case) -> str:
-    """One page, then the other, give the bits of both at once; none give what was there."""
+    """Two pages in two calls give the bits of one call; no page gives `before`."""
     given = scene(case)
     out = given["before"]
     for first, end in ((1, 1), (0, 1), (1, PAGES)):
@@ -119,9 +119,9 @@ def pages_in_turns(apply: Apply, case: Case) -> str:
 
 
 def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
-    """Moving cells about, lists following, gives the same bits."""
+    """Permuting the cells and their lists changes no bit."""
     given = scene(case)
-    moved = case.rng().permutation(PAGES * GROUP)  # new place -> old place
+    moved = case.rng().permutation(PAGES * GROUP)  # new index -> old index
     lists = np.argsort(moved).astype(np.int32)[given["lists"]]
     elsewhere = {"x": given["x"][moved], "y": given["y"][moved], "lists": lists}
     return other_bits(apply({**given, **elsewhere}), apply(given))

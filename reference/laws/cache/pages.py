@@ -1,4 +1,4 @@
-"""Laws of pages of a KV cache."""
+"""Laws of page selection."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CAPACITY, PAGE, PAGES, HEADS = 60, 8, 6, 2
 
 
 def scene(case: Case) -> Arguments:
-    """Keys of two heads in scattered cells, and a list of them whose pages are all to be made."""
+    """Keys of two heads in scattered cells, and their list, all of whose pages are stale."""
     rng = case.rng()
     assert case.format is not None
     layout, head_dim = FORMATS[case.format], case.shape["head_dim"]
@@ -29,9 +29,9 @@ def scene(case: Case) -> Arguments:
 
 
 def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
-    """Moving cells about, and NaN in those that no page has, give the same bits."""
+    """Permuting the cells, with NaN in those of no page, changes no bit."""
     given = scene(case)
-    moved = case.rng().permutation(CAPACITY)  # new place -> old place
+    moved = case.rng().permutation(CAPACITY)  # new index -> old index
     lists = np.argsort(moved).astype(np.int32)[given["lists"]]
     k = given["k"][moved]
     k[lists[0, PAGES * PAGE :]] = 0xFF
@@ -39,7 +39,7 @@ def where_a_cell_lies_changes_no_bit(apply: Apply, case: Case) -> str:
 
 
 def pages_in_turns(apply: Apply, case: Case) -> str:
-    """Some pages, then the others, give the bits of all at once; none give what was there."""
+    """Pages in two calls give the bits of one call; no page gives `before`."""
     given = scene(case)
     cut = int(case.rng().integers(1, PAGES))
     out = given["before"]
@@ -52,7 +52,7 @@ def pages_in_turns(apply: Apply, case: Case) -> str:
 
 
 def a_key_alone_is_both(apply: Apply, case: Case) -> str:
-    """A page of one cell has its key twice, bit for bit."""
+    """A page of one cell has its key as minimum and maximum, bit for bit."""
     given = {**scene(case), "page": 1}
     got = apply(given)["out"]
     keys = given["k"][given["lists"][0, :PAGES]].reshape(PAGES, HEADS, 1, -1).transpose(1, 0, 2, 3)
@@ -61,7 +61,7 @@ def a_key_alone_is_both(apply: Apply, case: Case) -> str:
 
 
 def scored(case: Case, extremes: Array) -> Arguments:
-    """A token of two heads for each KV head that scores all of the pages [1 HEADS PAGES 2 dim]."""
+    """A token with two heads for each KV head that scores all pages [1 HEADS PAGES 2 dim]."""
     assert case.format is not None
     q = case.rng().standard_normal((1, 2 * HEADS, extremes.shape[-1]), np.float32)
     rows = FORMATS[case.format].quantise(extremes.reshape(-1, extremes.shape[-1]))
@@ -81,7 +81,7 @@ def _extremes(case: Case) -> Array:
 
 
 def wider_pages_score_no_less(apply: Apply, case: Case) -> str:
-    """Extremes further apart never lower a score: rounding keeps order."""
+    """Widening the extremes never lowers a score: rounding is monotonic."""
     extremes = _extremes(case)
     near = apply(scored(case, extremes))["out"]
     extremes[:, :, ::2, 0] -= 1
@@ -92,8 +92,8 @@ def wider_pages_score_no_less(apply: Apply, case: Case) -> str:
 
 
 def a_page_has_its_own_score(apply: Apply, case: Case) -> str:
-    """Another order of the pages is the same order of scores, bit for bit, whoever else is
-    scored; what stands behind a token's whole pages is not looked at."""
+    """Permuting the pages permutes the scores, bit for bit, for any other tokens; entries after a
+    token's whole pages are not read."""
     extremes, order = _extremes(case), case.rng().permutation(PAGES)
     usual = apply(scored(case, extremes))["out"]
     given = scored(case, np.ascontiguousarray(extremes[:, :, order]))
@@ -120,24 +120,24 @@ def choosing(case: Case, end: int, chosen: int) -> dict[str, Any]:
 
 
 def listed(found: dict[str, Array]) -> list[list[int]]:
-    """What each row's span names."""
+    """The entries of each row's span."""
     return [
         found["out"][row, begin:end].tolist() for row, begin, end in found["chosen_spans"].tolist()
     ]
 
 
 def all_pages_are_the_text(apply: Apply, case: Case) -> str:
-    """Where there are no more pages than are chosen each head has the text's list, in order."""
+    """With as many pages chosen as there are, each head has the sequence's list, in order."""
     for end in (1, PAGE, PAGE + 1, PAGES * PAGE, PAGES * PAGE + 3):
         given = choosing(case, end, PAGES + 1)
         want = [(given["lists"][0, :end] * HEADS + g).tolist() for g in range(HEADS)]
         if (got := listed(apply(given))) != want:
-            return f"of {end} cells in no more pages than are chosen: {got}"
+            return f"all pages of {end} cells chosen: {got}"
     return ""
 
 
 def more_choose_more(apply: Apply, case: Case) -> str:
-    """What is read of a budget is read of a larger one, too, the token's own page always."""
+    """A larger budget reads a superset of pages, the token's own page always included."""
     end = PAGES * PAGE + 3
     fewer: list[set[int]] = [set() for _ in range(HEADS)]
     for chosen in range(1, PAGES + 2):
@@ -146,7 +146,7 @@ def more_choose_more(apply: Apply, case: Case) -> str:
         got = [set(one) for one in listed(apply(given))]
         for g, (few, many) in enumerate(zip(fewer, got, strict=True)):
             if not few <= many or not {cell + g for cell in own} <= many:
-                return f"of {chosen} pages not all are read that fewer read"
+                return f"{chosen} pages omit some that fewer include"
         fewer = got
     return ""
 

@@ -6,8 +6,8 @@ from reference.op import Apply, Case, Law
 
 
 def impulse(apply: Apply, case: Case) -> str:
-    """What a 1 at one token makes of the tokens from it on are the taps, the last one first, bit
-    for bit; and nothing else is changed."""
+    """A 1 at one token gives the taps in reverse at the tokens from it on, bit for bit; nothing
+    else changes."""
     rng, width, taps = case.rng(), case.shape["width"], case.shape["taps"]
     tokens, at = taps + 4, 2
     weight = rng.standard_normal((taps, width), np.float32)
@@ -26,7 +26,7 @@ def impulse(apply: Apply, case: Case) -> str:
     expected = np.zeros_like(x)
     expected[at : at + taps] = weight[::-1]
     wrong = (got != expected).sum()
-    return f"{wrong} elements behind a 1 are not the taps" if wrong else ""
+    return f"{wrong} elements after a 1 are not the taps" if wrong else ""
 
 
 LAWS = (Law("impulse", impulse),)

@@ -9,8 +9,8 @@ TOKENS, GROUPS, HEADS, STATE = 6, 2, 4, 8
 
 
 def written(k: Array, v: Array) -> Arguments:
-    """Nothing decays, and keys get their values whole, in a state that was empty; each token reads
-    what is under its own key."""
+    """Values stored whole under keys without decay, in an initially zero state; each token reads
+    its own key."""
     tokens, heads, head_dim = v.shape
     sources = np.full(tokens, -1, np.int32)
     sources[0] = 0
@@ -28,19 +28,19 @@ def written(k: Array, v: Array) -> Arguments:
 
 
 def whole_values(case: Case, tokens: int = TOKENS) -> Array:
-    """Small whole numbers, of which sums are exact."""
+    """Small integers, whose sums are exact."""
     drawn = case.rng().integers(-99, 100, (tokens, HEADS, case.shape["head_dim"]))
     return drawn.astype(np.float32)
 
 
 def key_by_key(rows: list[int]) -> Array:
-    """Keys of a single 1, another group's being the next."""
+    """One-hot keys, each group's being the next."""
     places = (np.array(rows)[:, None] + np.arange(GROUPS)) % STATE
     return np.eye(STATE, dtype=np.float32)[places]
 
 
 def a_key_has_its_last_value(apply: Apply, case: Case) -> str:
-    """A value put under a key takes the place of the one there, and of no other key's: exactly."""
+    """Storing a value under a key replaces the previous one, and no other key's: exactly."""
     keys = [0, 1, 2, 1, 0, 3, 4, 4]
     again = [0, 1, 2, 3, 4]
     v = whole_values(case, len(keys) + len(again))
@@ -50,11 +50,11 @@ def a_key_has_its_last_value(apply: Apply, case: Case) -> str:
     wanted = np.concatenate([v[: len(keys)], v[[last[key] for key in again]]])
     got = apply(given)["out"]
     wrong = np.flatnonzero((got != wanted).any(axis=(1, 2)))
-    return f"tokens {wrong} read other values than were put there" if wrong.size else ""
+    return f"tokens {wrong} read other values than were stored" if wrong.size else ""
 
 
 def nothing_is_put(apply: Apply, case: Case) -> str:
-    """A beta of 0 leaves a state that does not decay as it is, bit for bit."""
+    """beta = 0 without decay leaves a state unchanged, bit for bit."""
     rng, v = case.rng(), whole_values(case)
     given = written(key_by_key(list(range(TOKENS))), v)
     given["before"] = 1 + rng.random(given["before"].shape, np.float32)
@@ -65,7 +65,7 @@ def nothing_is_put(apply: Apply, case: Case) -> str:
 
 
 def nothing_is_kept(apply: Apply, case: Case) -> str:
-    """Where all decays at once, a token's output depends on no token before it."""
+    """With full decay, a token's output does not depend on earlier tokens."""
     rng, v = case.rng(), whole_values(case)
     k = rng.standard_normal((TOKENS, GROUPS, STATE), np.float32)
     k /= np.sqrt((k * k).sum(axis=-1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Laws of the scans of state space models."""
+"""Laws of the state space scans."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ TOKENS = 5
 
 
 def scan_laws(make: Make) -> tuple[Law, ...]:
-    """Those of an op with these arguments."""
+    """The laws of either scan."""
 
     def no_time_passes(apply: Apply, case: Case) -> str:
-        """Steps dt of 0 leave a state as it is, bit for bit, whatever decays and enters."""
+        """dt = 0 leaves a state unchanged, bit for bit, for any a and input."""
         given = make(replace(case, shape={**case.shape, "tokens": TOKENS}, values="normal"))
         sources, targets = np.full((2, TOKENS), -1, np.int32)
         sources[0], targets[-1] = 0, 1
@@ -23,7 +23,7 @@ def scan_laws(make: Make) -> tuple[Law, ...]:
         return other_bits({"states": after[1]}, {"states": given["before"][0]})
 
     def nothing_is_kept(apply: Apply, case: Case) -> str:
-        """Where a decays at once, a token's output depends on no token before it."""
+        """With full decay, a token's output does not depend on earlier tokens."""
         given = make(replace(case, shape={**case.shape, "tokens": TOKENS}, values="normal"))
         sources, targets = np.full((2, TOKENS), -1, np.int32)
         sources[0] = 0

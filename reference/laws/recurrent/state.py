@@ -1,5 +1,5 @@
-"""Laws of ops with recurrent state in slots (reference/recurrent/state.py), made of an op's
-signature and its `make`. They run on cases with as many slots as they need."""
+"""Laws of ops with recurrent state in slots (reference/recurrent/state.py), from an op's signature
+and its `make`, for cases with enough slots."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -13,13 +13,13 @@ TOKENS, SLOTS = 21, 8
 
 
 def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
-    """Those of an op whose states before and after are `before` and `states`."""
+    """The laws of an op whose states before and after are `before` and `states`."""
     inputs, outputs = parse_signature(signature)
     by_token = [a.name for a in inputs if a.axes[:1] == ("tokens",) and a.dtype == "f32"]
     results = [a.name for a in outputs if a.axes[0] == "tokens"]
 
     def scene(case: Case) -> Arguments:
-        """One sequence from slot 0, whose last state goes to slot 1."""
+        """One sequence from slot 0, whose last state is written to slot 1."""
         shape = {**case.shape, "tokens": TOKENS, "slots": SLOTS}
         given = make(replace(case, shape=shape, values="normal"))
         sources, targets = np.full((2, TOKENS), -1, np.int32)
@@ -27,13 +27,13 @@ def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
         return {**given, "sources": sources, "targets": targets}
 
     def part(given: Arguments, chosen: Array, sources: object, targets: object) -> Arguments:
-        """Some of the tokens."""
+        """A subset of the tokens."""
         rows = {name: np.ascontiguousarray(given[name][chosen]) for name in by_token}
         routes = {"sources": np.array(sources, np.int32), "targets": np.array(targets, np.int32)}
         return {**given, **rows, **routes}
 
     def cut_anywhere(apply: Apply, case: Case) -> str:
-        """A text in two steps gives the bits of one, and so do steps of one token each."""
+        """A sequence in two steps has the bits of one step, and so have steps of one token each."""
         given = scene(case)
         whole, cut = apply(given), int(case.rng().integers(1, TOKENS))
         numbers = np.arange(TOKENS)
@@ -53,11 +53,11 @@ def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
             if wrong := other_bits(got, wanted):
                 return f"{TOKENS} tokens in steps cut at {cuts[1:-1]}: {wrong}"
             if wrong := other_bits({"states": states[1]}, {"states": whole["states"][1]}):
-                return f"the state behind steps cut at {cuts[1:-1]}: {wrong}"
+                return f"the state after steps cut at {cuts[1:-1]}: {wrong}"
         return ""
 
     def sequences_apart(apply: Apply, case: Case) -> str:
-        """A text gives behind another in the same step what it gives alone, though the other be
+        """A sequence after another in the same step gives what it gives alone, even if the other is
         NaN."""
         given, even, odd = scene(case), np.arange(0, TOKENS, 2), np.arange(1, TOKENS, 2)
         alone = apply(part(given, even, [0] + [-1] * (len(even) - 1), [-1] * len(even)))
@@ -74,12 +74,12 @@ def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
             got = apply(mixed)
             mine = {name: got[name][len(odd) :] for name in results}
             if wrong := other_bits(mine, {name: alone[name] for name in results}):
-                return f"a text behind another{' of NaN' * spoilt} in a step: {wrong}"
+                return f"a sequence after another{' of NaN' * spoilt} in a step: {wrong}"
         return ""
 
     def rolled_back(apply: Apply, case: Case) -> str:
-        """Going on from the state behind a token, as if those after it had never been, gives what
-        the text gives; also within the step that kept it, as in a tree of drafts."""
+        """Rollback: continuing from the state after an earlier token gives what the sequence gives
+        without later ones; also within the step that wrote it, as in a tree of drafts."""
         given = scene(case)
         numbers = np.arange(TOKENS)
         plain = apply(given)
@@ -90,11 +90,12 @@ def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
         got = apply(part(given, order, sources, targets))
         mine = {name: np.concatenate([got[name][:5], got[name][11:]]) for name in results}
         if wrong := other_bits(mine, {name: plain[name] for name in results}):
-            return f"behind drafts that were dropped: {wrong}"
+            return f"after rejected drafts: {wrong}"
         return other_bits({"states": got["states"][3]}, {"states": plain["states"][1]})
 
     def other_slots_stay(apply: Apply, case: Case) -> str:
-        """Slots that nobody writes keep every bit, NaN too, and no tokens change none."""
+        """Slots that are not written keep every bit, NaN too; a step without tokens changes
+        none."""
         given = scene(case)
         before = given["before"].copy()
         before[2:] = np.nan
@@ -106,7 +107,7 @@ def state_laws(signature: str, make: Make) -> tuple[Law, ...]:
         return other_bits({"states": none["states"]}, {"states": given["before"]})
 
     def where_a_slot_lies(apply: Apply, case: Case) -> str:
-        """States in other slots give the same bits."""
+        """Permuting the slots changes no bit."""
         given = scene(case)
         here = apply(given)
         moved = {**given, "before": given["before"][::-1].copy()}

@@ -1,4 +1,4 @@
-"""Laws of the linear layer by its transposed weight."""
+"""Laws of the linear layer by transposed weight over active neurons."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from reference.laws.common import Make, alone, other_bits, several
 from reference.laws.sparse.sparse_linear import beyond_the_count, in_another_order
 from reference.op import Apply, Arguments, Array, Case, Law
 
-WHOLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0")  # which hold whole numbers of some range
+WHOLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0")  # formats that hold small integers exactly
 
 
 def laws(signature: str, make: Make) -> tuple[Law, ...]:
@@ -22,13 +22,13 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
         return make(replace(case, shape=shape, values="normal"))
 
     def nothing_is_zero(apply: Apply, case: Case) -> str:
-        """Over no neurons the sum is empty."""
+        """The sum over no neurons is zero."""
         out = apply(with_rows(some(case), np.arange(0)))["out"]
         return "the sum over no neurons is not zero" if (out != 0).any() else ""
 
     def other_neurons_are_nothing(apply: Apply, case: Case) -> str:
-        """NaN in the rows and the factors of neurons that are not listed changes no bit, nor do
-        other slots of theirs, nor whatever stands in rows beyond the count."""
+        """NaN in the rows and factors of neurons that are not listed changes no bit, nor do their
+        slots, nor entries of rows beyond the count."""
         given = some(case)
         want, active = apply(given), active_of(given)
         weight, a = given["weight"].copy(), given["a"].copy()
@@ -42,12 +42,11 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
             *beyond_the_count(given),
         ):
             if found := other_bits(apply({**given, **changed}), want):
-                return f"other {min(changed)} of neurons that are not listed: {found}"
+                return f"{min(changed)} changed for neurons not listed: {found}"
         return ""
 
     def what_no_token_wants_is_not_read(apply: Apply, case: Case) -> str:
-        """Listed neurons whose factors are all zero, of either sign, may hold NaN, and change no
-        bit by being listed."""
+        """Listed neurons whose factors are all +0 or -0 may hold NaN, and change no bit."""
         given = some(case)
         active, a, weight = active_of(given), given["a"].copy(), given["weight"].copy()
         idle = active[case.rng().random(len(active)) < 0.5]
@@ -57,18 +56,18 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
         return other_bits(apply(listed), apply(with_rows(listed, np.setdiff1d(active, idle))))
 
     def rows_lie_anywhere(apply: Apply, case: Case) -> str:
-        """Rows in another order, and the slots with them, make the same bits."""
+        """Permuting the rows with the slots changes no bit."""
         given = some(case)
         return other_bits(apply(in_another_order(given, case.rng())), apply(given))
 
     def cuts_change_no_bit(apply: Apply, case: Case) -> str:
-        """More tokens than are held at once, and so many neurons that they are divided: few tokens
-        get the bits that they get among many."""
+        """With more tokens than a tile, and enough neurons to be divided among threads, tokens have
+        the bits that they have alone."""
         sizes = {"tokens": 70, "neurons": 1600, "hidden": 256, "active": 90, "held": 90}
         return tokens_alone.broken(apply, replace(case, shape=sizes, values="normal"))
 
     def whole_numbers_are_exact(apply: Apply, case: Case) -> str:
-        """Sums that float32 holds come out exactly, in one part or in two."""
+        """Integer sums that float32 holds are exact, in one part or in two."""
         rng, neurons = case.rng(), 65
         a = rng.integers(-100, 101, (5, neurons)).astype(np.float32)
         w = rng.integers(-7, 8, (neurons, 96)).astype(np.float32)
@@ -83,7 +82,7 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
                 return f"products of {count} whole numbers are not exact"
             one, other = (apply(with_rows(given, part))["out"] for part in (rows[::2], rows[1::2]))
             if not np.array_equal(one + other, whole):
-                return f"{count} neurons in two parts are not the whole"
+                return f"{count} neurons in two parts do not add up to the whole"
         return ""
 
     everywhere = (
@@ -100,7 +99,7 @@ def laws(signature: str, make: Make) -> tuple[Law, ...]:
 
 
 def with_rows(given: Arguments, active: Array) -> Arguments:
-    """The same over these neurons."""
+    """The same for these neurons."""
     rows = np.zeros_like(given["rows"])
     rows[: len(active)] = active
     return {**given, "rows": rows, "count": np.array([len(active)], np.int32)}

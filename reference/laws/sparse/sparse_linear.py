@@ -8,12 +8,12 @@ from reference.laws.common import Make, other_bits, several
 from reference.op import Apply, Arguments, Array, Case, Law
 from reference.sparse.neuron_masks import active_rows, neuron_split
 
-CUTS = (47, 48, 49, 65)  # tokens around what a kernel lays side by side
+CUTS = (47, 48, 49, 65)  # tokens around a kernel's tile
 
 
 def laws(make: Make) -> tuple[Law, ...]:
     def some(case: Case) -> Arguments:
-        """Ordinary numbers, several tokens, and rows enough for some neurons of each kind."""
+        """Ordinary numbers, several tokens, and enough rows for neurons of each kind."""
         shape = {**several(case.in_range(), "tokens", "neurons", "held").shape}
         shape["active"] = min(shape["held"], shape["neurons"]) * 2 // 3
         return make(replace(case, shape=shape, values="normal"))
@@ -27,19 +27,18 @@ def laws(make: Make) -> tuple[Law, ...]:
         return ""
 
     def a_token_does_not_see_the_others(apply: Apply, case: Case) -> str:
-        """Each token alone, with only its own neurons' rows, gets the bits it gets among all."""
+        """Each token alone, with only its own neurons' rows, has the bits that it has among all."""
         return each_token_alone(apply, some(case))
 
     def cuts_change_no_bit(apply: Apply, case: Case) -> str:
-        """Nor do more tokens than are laid side by side, and rows longer than are brought at
-        once."""
+        """So it does with more tokens than a tile, and rows longer than one."""
         sizes = {"tokens": int(case.rng().choice(CUTS)), "hidden": 2304, "neurons": 50}
         shape = sizes | {"active": 33, "held": 40}
         return each_token_alone(apply, make(replace(case, shape=shape, values="normal")))
 
     def a_neuron_does_not_see_the_others(apply: Apply, case: Case) -> str:
-        """Whichever others are active for whichever tokens, an active neuron has its bits, and all
-        else is zero."""
+        """An active neuron's bits do not depend on which others are active for which tokens, and
+        all other outputs are zero."""
         given = some(case)
         given["slots"] = given["slots"] % len(given["weight"])
         full = apply(with_mask(given, np.ones_like(given["mask"])))["out"]
@@ -51,20 +50,20 @@ def laws(make: Make) -> tuple[Law, ...]:
         return ""
 
     def outputs_follow_their_neurons(apply: Apply, case: Case) -> str:
-        """Neurons in another order give the same outputs in that order, bit for bit."""
+        """Permuting the neurons permutes the outputs, bit for bit."""
         given, rng = some(case), case.rng()
         order = rng.permutation(len(given["slots"]))
         moved = with_mask({**given, "slots": given["slots"][order]}, given["mask"][:, order])
         return other_bits(apply(moved), {"out": apply(given)["out"][:, order]})
 
     def rows_lie_anywhere(apply: Apply, case: Case) -> str:
-        """Rows in another order, and the slots with them, make the same bits."""
+        """Permuting the rows with the slots changes no bit."""
         given = some(case)
         return other_bits(apply(in_another_order(given, case.rng())), apply(given))
 
     def two_parts_make_the_whole(apply: Apply, case: Case) -> str:
-        """Neurons of one place and of the other, each with zeros elsewhere, add up to all of them,
-        bit for bit."""
+        """The neurons of one place and of the other, each with zeros elsewhere, add up to all of
+        them, bit for bit."""
         given = some(case)
         places = case.rng().integers(0, 2, len(given["slots"]))
         parts = (neuron_split(given["mask"], places, place) for place in (0, 1))
@@ -72,8 +71,8 @@ def laws(make: Make) -> tuple[Law, ...]:
         return other_bits({"out": one + other}, apply(given))
 
     def what_is_inactive_is_nothing(apply: Apply, case: Case) -> str:
-        """Rows of NaN that are of no neuron a token needs change no bit, nor do other slots of the
-        neurons that none needs, nor whatever stands in rows beyond the count."""
+        """NaN rows of neurons that are active for no token change no bit, nor do these neurons'
+        slots, nor entries of rows beyond the count."""
         given = some(case)
         want, active = apply(given), given["rows"][: given["count"][0]]
         weight = given["weight"].copy()
@@ -81,11 +80,11 @@ def laws(make: Make) -> tuple[Law, ...]:
         resident = given["slots"] % len(weight)
         for changed in ({"weight": weight}, {"slots": resident}, *beyond_the_count(given)):
             if found := other_bits(apply({**given, **changed}), want):
-                return f"other {min(changed)} of what is not active: {found}"
+                return f"{min(changed)} changed for inactive neurons: {found}"
         return ""
 
     def what_others_need_is_zero(apply: Apply, case: Case) -> str:
-        """A neuron that is NaN stays with the tokens that need it."""
+        """A neuron that is NaN affects only the tokens for which it is active."""
         given = some(case)
         tokens = len(given["mask"])
         neurons = given["mask"].shape[1]
@@ -112,7 +111,7 @@ def laws(make: Make) -> tuple[Law, ...]:
 
 
 def with_mask(given: Arguments, mask: Array) -> Arguments:
-    """The same with another mask, and the rows that follow from it."""
+    """The same with another mask, and its rows."""
     rows, count = active_rows(mask)
     return {**given, "mask": np.ascontiguousarray(mask), "rows": rows, "count": count}
 
@@ -126,7 +125,7 @@ def in_another_order(given: Arguments, rng: np.random.Generator) -> Arguments:
 
 
 def beyond_the_count(given: Arguments) -> list[Arguments]:
-    """What may stand in `rows` behind the active neurons."""
+    """Variants of the entries of `rows` after the active neurons."""
     found = []
     for stale in (-1, len(given["rows"]) - 1, 2**31 - 1):
         rows = given["rows"].copy()
