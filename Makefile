@@ -71,6 +71,7 @@ test-peers: $(VENV)/.installed-peers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/llama/test_llama_cpp.py \
 		conformance/perplexity/test_harness.py conformance/families/test_peers.py \
 		conformance/speculation/test_mtp.py
+	$(BIN)/pytest conformance/families/test_recurrent.py conformance/tokenizer -k llama_cpp
 	LLAMA_CPP_LIB_PATH=$$($(BIN)/python -c 'import llama_cpp as l; print(l.__path__[0] + "/lib")') \
 		$(BIN)/pytest conformance/foreign/test_ggml.py conformance/foreign/test_honest.py
 

@@ -51,10 +51,10 @@ def post_norm(
         return normed(x, name) if f"{name}.weight" in norms else x
 
     def heads(x: Array, name: str, each: int) -> Array:
-        rows, apart = project(x, name), (count, each, shape.head_dim)
+        rows, dims = project(x, name), (count, each, shape.head_dim)
         if norms.get(f"{name}_norm.weight", rows[0]).shape == rows[0].shape:  # of all together
-            return maybe(rows, f"{name}_norm").reshape(apart)
-        return normed(rows.reshape(apart), f"{name}_norm")
+            return maybe(rows, f"{name}_norm").reshape(dims)
+        return normed(rows.reshape(dims), f"{name}_norm")
 
     table = weights["token_embd.weight"]
     x = embedding(tokens, table.data, table.format)
