@@ -83,8 +83,8 @@ def test_experts_have_linears_code():
 @each_of([k for k in ONE_ORDER if k.target == "cpu" and HALVES in k.knobs])
 def test_dots_of_seventeen_bits(kernel):
     """Activations and weights that are nearly all the largest there are, so that a part's dots do
-    not fit into half a word, or half as large but of one sign, beside tokens whose dots do: as eight
-    tokens at a time have them."""
+    not fit into half a word, or half as large but of one sign, beside tokens whose dots do: as
+    eight tokens at a time have them."""
     rng = np.random.default_rng(0)
     signs = rng.choice([-1, 1], (96 + OUT, 1)) * np.ones((96 + OUT, HIDDEN), np.float32)
     x, rows = np.float32(signs[:96]), signs[96:]
