@@ -82,12 +82,13 @@ def test_experts_have_linears_code():
 
 @each_of([k for k in ONE_ORDER if k.target == "cpu" and HALVES in k.knobs])
 def test_dots_of_seventeen_bits(kernel):
-    """Activations and weights near the maximum, so that a part's dot product exceeds 16 bits, next
-    to tokens whose dots fit: as in tiles of eight tokens."""
+    """Activations and weights near the maximum, so that a part's dot product exceeds 16 bits, or
+    half as large but of one sign, next to tokens whose dots fit: as in tiles of eight tokens."""
     rng = np.random.default_rng(0)
     signs = rng.choice([-1, 1], (96 + OUT, 1)) * np.ones((96 + OUT, HIDDEN), np.float32)
     x, rows = np.float32(signs[:96]), signs[96:]
     x[30:60] = rng.standard_normal((30, HIDDEN))
+    x[60:] *= np.where(np.arange(HIDDEN) % 256, 0.5, 1.0)
     rows[:, ::32] *= -1
     weight = FORMATS[kernel.format].quantise(rows)
     inputs = {"x": x, "weight": weight, "format": kernel.format}

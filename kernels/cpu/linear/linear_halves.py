@@ -6,8 +6,9 @@ multiplied by their pair of scales in one instruction, as totals are by mins. Th
 are computed first and moved to the upper half, to which the lower half must not carry: an offset of
 2^15 keeps the first part's from being negative.
 
-Whether they fit follows from the activations: a part's largest weight times the sum of their
-magnitudes. Integer sums are exact either way, so no bit depends on it.
+Whether they fit follows from the activations. Where weights are from -a to b, a part's dots are at
+most b times the sum of its positive activations plus a times that of the others' magnitudes, and at
+least what a and b changed about give. Integer sums are exact either way, so no bit depends on it.
 """
 
 from typing import Any
@@ -23,6 +24,7 @@ from kernels.cpu.isa.simd import (
     convert,
     dot_pairs,
     f32x16,
+    fma,
     i8x64,
     i16x32,
     i32x16,
@@ -30,6 +32,7 @@ from kernels.cpu.isa.simd import (
     load_first,
     max_lanes,
     maximum,
+    mul,
     splat,
     zero,
 )
@@ -40,21 +43,16 @@ HALF = 1 << 15
 LARGEST = 128  # of an activation's byte
 
 
-def most_of(layout: Layout) -> int:
-    """The largest magnitude of a weight in its dots."""
-    return max(layout.widest - layout.zero_point, layout.zero_point)
-
-
 def halves_fit(layout: Layout) -> bool:
-    """Whether a part's dots fit if its activations have half the largest magnitude: a superblock's
-    activations hardly ever all have the largest one."""
+    """Whether a part's dots fit if its activations have half the largest magnitude and add up to
+    zero: a superblock's activations hardly ever all have the largest one, or one sign."""
     width = BLOCK // layout.parts
-    return layout.integer_scales and most_of(layout) * width * LARGEST <= 2 * HALF
+    return layout.integer_scales and layout.widest * width * LARGEST // 2 <= 2 * HALF
 
 
 @lanewise
 def magnitude(builder, kind, v):
-    """|v|, of signed bytes to unsigned ones."""
+    """|v|, of signed integers to unsigned ones."""
     negative = builder.icmp_signed("<", v, constant(kind.ir, 0))
     return builder.select(negative, builder.neg(v), v)
 
@@ -112,19 +110,24 @@ def judging(layout: Layout, size: int, words: int, knob: int) -> Any:
     """(q, tiles, deep, tuning, fits): for each of so many tiles of `size` tokens, and each unit of
     a panel `deep` units deep, whether the dots of all its parts fit, if knob number `knob` allows
     it."""
-    limit, parts = (HALF - 1) // most_of(layout), layout.blocks * layout.parts
-    always = limit >= BLOCK // layout.parts * LARGEST
+    parts, widest = layout.blocks * layout.parts, float(layout.widest)
+    skew, limit = abs(widest - 2 * layout.zero_point), 2.0 * (HALF - 1)
+    always = (widest + skew) * BLOCK // layout.parts * LARGEST <= limit
     words //= layout.parts
 
     @njit(inline="always")
     def largest(q, at):
+        """Twice the largest magnitude that a part's dots may have."""
         most = zero(f32x16)
         for p in range(parts):
-            total = zero(i32x16)
+            magnitudes, total = zero(i32x16), zero(i32x16)
             for w in range(words):
                 bytes_ = load_first(i8x64, q, at + (p * words + w) * size, 4 * size)
-                total = dot4(total, magnitude(bytes_), splat(i8x64, 1))
-            most = maximum(most, convert(f32x16, total))
+                magnitudes = dot4(magnitudes, magnitude(bytes_), splat(i8x64, 1))
+                total = dot4(total, splat(i8x64, 1), bytes_)
+            uneven = mul(splat(f32x16, skew), convert(f32x16, magnitude(total)))
+            reach = fma(splat(f32x16, widest), convert(f32x16, magnitudes), uneven)
+            most = maximum(most, reach)
         return max_lanes(most)
 
     @inner

@@ -139,6 +139,7 @@ def optimised(function: Callable[..., None]) -> llvm.ModuleRef:
     passes = llvm.create_new_module_pass_manager()
     passes.add_ipsccp_pass()
     passes.add_global_dead_code_eliminate_pass()
+    passes.add_refprune_pass()  # inlining left counts of null, calls that spill all vectors
     passes.add_strip_dead_prototype_pass()
     tuning = llvm.create_pipeline_tuning_options(0)
     passes.run(module, llvm.create_pass_builder(_target_machine(), tuning))
