@@ -18,6 +18,7 @@ from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 LARGEST_SCORE = 60.0  # of sum |q||k|, or thereabouts; of the scores themselves some 20
 FAIR_SCORE = 8.0  # where it is below 1
+FEWEST = 4  # addends that tensor cores sum at once, of all GPUs that have any
 MERGED = 64  # cells: a kernel may add partial results of so many, or of more
 LARGEST = 2.0**58  # of q, k and v: a sum of 1024 products in float32 stays below 2^127
 LARGEST_HALF = 65504.0
@@ -187,14 +188,19 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def bound_f16x2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """The same of tensor cores, where elements of queries and weights are sums of two float16.
 
-    Two products for each of float32 are added 16 at a time, by instructions that may cut. A pair
-    has 22 bits of its number, unless its lower part is subnormal: a query's largest element lies
-    between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest; the largest
+    Two products for each of float32 are added by instructions of 16 that may cut, which GPUs carry
+    out so many addends at a time as they please: 4 on Volta and Turing, 8 on Ampere (Fasi et al.,
+    PeerJ CS 7:e330), and later ones publish nothing. Each such sum has the sum so far as one more
+    addend and is cut by itself, so that most is lost where fewest are added at once: `truncating`
+    of FEWEST holds for 4, 8, 16 and all between and beyond.
+
+    A pair has 22 bits of its number, unless its lower part is subnormal: a query's largest element
+    lies between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest; the largest
     weight of a chunk is 2^15, so that a weight loses 2^-40 of that at most.
     """
     q, cells = inputs["q"], inputs["lists"].shape[1]
-    of_scores = truncating(2 * q.shape[2], 16) + 2.0**-22 + 2 * U
-    of_weights = truncating(2 * cells, 16) + 2.0**-22
+    of_scores = truncating(2 * q.shape[2], FEWEST) + 2.0**-22 + 2 * U
+    of_weights = truncating(2 * cells, FEWEST) + 2.0**-22
     return {"out": errors(inputs, expected["out"], of_scores, of_weights, 2.0**-39)}
 
 
