@@ -93,7 +93,7 @@ def test_a_pipeline_that_is_none_is_seen(tmp_path):
     since nothing is copied, a turn with conditions."""
     launch, name = LAUNCHES["Q4_0"][0], "linear.cuh"
     text = ours()[name].read_text()
-    begin, end = (text.index(word) for word in ("  int first = lane;", "// The sums of all lanes"))
+    begin, end = (text.index(word) for word in ("  do wait_for", "// The sums of all lanes"))
 
     def turning(step: str) -> sass.MachineCode:
         turn = f"const int item = first + d * CHAINS;\n      {step}"
