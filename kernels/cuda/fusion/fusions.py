@@ -2,6 +2,7 @@
 first."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from kernels.cuda.attention import attention
 from kernels.cuda.fusion.fused import Fused, Member
@@ -85,9 +86,9 @@ def _gated(op: str, ending: str) -> Fused:
 
 JOINED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")
 JOINED_SOURCES = {
+    "tensor": dict.fromkeys(linear.PARTS, "linear_tensor_joined.cu"),
     "generic": {f: "linear_float_joined.cu" if f in linear.FLOATS else "linear_blocks_joined.cu"
                 for f in JOINED},
-    "tensor": dict.fromkeys(linear.PARTS, "linear_tensor_joined.cu"),
     "bf16": dict.fromkeys(linear.BF16_PACKS, "linear_bf16_joined.cu"),
 }  # fmt: skip
 
@@ -130,6 +131,54 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
         pack=kernel.pack,
         numerics=kernel.numerics,
         capability=kernel.capability,
+    )
+
+
+# Two of them whose gated activation is computed, and in block formats rounded, at once
+
+GATES = ("swiglu", "geglu")
+GATED_OF_BLOCKS = ("Q8_0", "Q4_0")  # whose activations have a scale for 32 elements
+GATED_WARPS, GATED_ROWS = (
+    16,
+    8,
+)  # warps of a block in these; rows of both for a block on tensor cores
+
+
+def _with_gate(gate: str, variant: str, format: str) -> Fused:
+    rounds = format in GATED_OF_BLOCKS
+    pair = _joined(2, "pair", variant, format, JOINED_SOURCES[variant][format])
+    signature = f"{pair.signature}, gated: f32[tokens out]"
+    names = {"gate": "out", "up": "out_1", "width": "out", "out": "gated"}
+    members = (*pair.members, Member(row(gate), names))
+    source, op, rows = "linear_gated_tensor.cu", f"linear_{gate}", GATED_ROWS
+    if rounds:
+        signature += ", codes: i8[tokens out], steps: f32[tokens out/32]"
+        signature += ", totals: i32[tokens out/32]"
+        names = {"x": "gated", "hidden": "out", "q": "codes", "scale": "steps", "total": "totals"}
+        members += (Member(ROUND, names),)
+        source, op, rows = "linear_gated_blocks.cu", f"{op}_round", BLOCK
+    few, threads = pair.takes, (GATED_WARPS if rounds else linear.FEW_WARPS) * linear.WARP
+
+    def takes(shape: Shape) -> bool:
+        one = shape["tokens"] <= 1 and shape["out"] % BLOCK == 0
+        return shape["out"] == shape["out_1"] and (one if rounds else few(shape))
+
+    def grid(shape: Shape) -> Grid:
+        return Grid((-(-shape["out"] // rows) if shape["tokens"] else 0, 1, 1), threads)
+
+    def fit(shape: Shape, format: str | None) -> Shape:
+        out = -(-shape["out"] // BLOCK) * BLOCK if rounds else shape["out"]
+        return {**whole_rows(shape, format), "out": out, "out_1": out}
+
+    return replace(
+        pair,
+        op=op,
+        signature=signature,
+        members=members,
+        stages=(Launch(source, op, signature, grid, format),),
+        axes={**pair.axes, "tokens": (0, 1)} if rounds else pair.axes,
+        fit=fit,
+        takes=takes,
     )
 
 
@@ -248,6 +297,9 @@ def _attention(kernel: CudaKernel) -> Fused:
 def _all() -> Iterator[Fused]:
     yield from NORMS
     yield from (_gated(op.name, ending) for op in GATED for ending in ROUNDS)
+    for gate in GATES:
+        yield from (_with_gate(gate, "generic", kind) for kind in GATED_OF_BLOCKS)
+        yield from (_with_gate(gate, "tensor", kind) for kind in linear.PARTS)
     for count, name in ((3, "trio"), (2, "pair")):
         for variant, sources in JOINED_SOURCES.items():
             for kind, source in sources.items():
