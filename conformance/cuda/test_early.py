@@ -16,12 +16,12 @@ from kernels.cuda.runtime.launch import Grid
 
 EARLY = {(x.source, x.function): x for k in EVERY_CUDA for x in k.launches if x.waits}
 WAITS, MEMORY = "ACQBULK", ("LD", "LDG", "ST", "STG", "LDGSTS", "ATOM", "ATOMG", "RED", "UBLKCP")
-AHEAD = {  # loads of weights that are under way when a product waits, at least
+AHEAD = {  # loads of weights that stand before a product waits, at least: on tensor cores in a loop
     ("linear_blocks.cu", "linear_1"): 8, ("linear_blocks.cu", "linear_8"): 6,
     ("linear_blocks_joined.cu", "linear_pair_1"): 8,
     ("linear_blocks_joined.cu", "linear_trio_1"): 8,
     ("linear_gated_blocks.cu", "linear_swiglu_round"): 8,
-    ("linear_tensor.cu", "linear_tensor_8"): 12, ("linear_gated_tensor.cu", "linear_swiglu"): 12,
+    ("linear_tensor.cu", "linear_tensor_8"): 4, ("linear_gated_tensor.cu", "linear_swiglu"): 4,
     ("linear_float.cu", "linear_1"): 4, ("linear_float.cu", "linear_8"): 4,
 }  # fmt: skip
 

@@ -5,6 +5,11 @@
 #include "quantise_activations.cuh"
 
 constexpr int WARPS = 16;
+#if !defined(HOST) && __CUDA_ARCH__ < 800  // with fewer registers Q8_0 would spill
+constexpr int BLOCKS_AT_ONCE = 1;
+#else
+constexpr int BLOCKS_AT_ONCE = 2;
+#endif
 static_assert(BLOCK % WARPS == 0, "whole turns of all warps");
 
 template <class Of>
@@ -35,7 +40,8 @@ static __device__ __forceinline__ void gate_and_round(
 }
 
 #define JOINED(name, Of)                                                                          \
-  extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) linear_##name##_round(            \
+  extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_AT_ONCE)                      \
+      linear_##name##_round(                                                                      \
       const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,           \
       const uint8_t* weight_1, float* out, float* out_1, float* gated, int8_t* codes,             \
       float* steps, int32_t* totals, int tokens, int hidden, int rows, int rows_1) {              \
