@@ -18,7 +18,8 @@ from engine.gpu import partition
 from engine.graph import Node, Value
 from engine.passes.fuse import GpuStep, fuse
 from kernels.certificates import Certificate, Key, Store
-from kernels.cuda.fusion.fusions import ADD, FUSED, NORM, ROUND
+from kernels.cuda.fusion.fusions import ADD, FUSED, NORM
+from kernels.cuda.fusion.joined import ROUND
 from kernels.cuda.runtime.current import taking_the_place
 from kernels.cuda.runtime.device import EMULATED
 from kernels.dispatch import Dispatcher, UncertifiedError

@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 
 from kernels.cuda.attention import attention
-from kernels.cuda.fusion.fusions import FUSED, GATED_OF_BLOCKS
+from kernels.cuda.fusion.fusions import FUSED
+from kernels.cuda.fusion.joined import GATED_OF_BLOCKS
 from kernels.cuda.linear import linear
 from kernels.cuda.linear.linear import LEAST_OF_128
 from kernels.cuda.runtime import sass
