@@ -82,6 +82,7 @@ WALKS = {
     "attention_few": of_pieces,
     **{f"attention_tensor_few_{n}": of_tensor for n in attention.TENSOR_HEADS},
     **dict.fromkeys(("linear_tensor_8", "linear_tensor_pair_8", "linear_tensor_trio_8"), of_items),
+    **dict.fromkeys(("linear_swiglu", "linear_geglu"), of_items),
 }
 
 

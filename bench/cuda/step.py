@@ -121,8 +121,12 @@ class Step:
                 yield seeded(self.kernel(QUANTISING[self.activations]), {"hidden": q})
         yield linear(q, m.hidden)
         yield norm
-        yield linears("linear_pair", m.hidden, (m.ffn, m.ffn))
-        yield seeded(self.kernel(f"{m.gate}{ending}"), {width: m.ffn})
+        gated = f"linear_{m.gate}{ending}"
+        if (gated, kind) in {(k.op, k.format) for k in EVERY_CUDA if k.name not in self.out}:
+            yield linears(gated, m.hidden, (m.ffn, m.ffn))
+        else:
+            yield linears("linear_pair", m.hidden, (m.ffn, m.ffn))
+            yield seeded(self.kernel(f"{m.gate}{ending}"), {width: m.ffn})
         yield linear(m.ffn, m.hidden)
 
     def end_parts(self) -> Iterator[Part]:

@@ -137,7 +137,7 @@ def test_a_step_reads_what_it_is_said_to(kind):
     device = Recorder()
     size = cases.FORMATS[kind].row_bytes
     block = list(step.Step(device, SMALL, kind).block(copies=1))
-    assert step.launches(block) == 10
+    assert step.launches(block) == 9
     cold = [bound for bound in block if bound.cold]
     held = sum(of[0].bytes for bound in cold for n, of in bound.buffers.items() if n in bound.cold)
     total = SMALL.blocks * held + SMALL.vocab * size(SMALL.hidden) + 4 * SMALL.hidden

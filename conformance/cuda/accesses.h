@@ -40,7 +40,7 @@ struct Page {
 
 struct Memory {
   char *begin, *end;
-  bool shared;
+  bool shared, lasting = false;  // nobody writes it
   std::vector<Page> pages;
 
   Memory(char* begin, size_t size, bool shared)
@@ -103,7 +103,7 @@ inline void look_at(const void* where, size_t size, bool writes, bool atomically
     wrong("at an address that is no multiple of it");
 
   const bool shared = memory->shared;
-  if (!shared && early && !fibers[current].waited)
+  if (!shared && early && !fibers[current].waited && (writes || !memory->lasting))
     wrong("before it has waited for the kernel before it");
   const Access own = now();
   const size_t at = address - memory->begin;

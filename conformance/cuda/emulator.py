@@ -259,7 +259,13 @@ class Emulator:
         words = [np.array(value) for value in values]  # keep alive during the call
         parameters = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
         ranges = [_Range(memory.address, memory.size) for memory in self._memories]
-        _runtime().begins_early(launch.waits)
+        lasting = [
+            ctypes.c_void_p(int(value))
+            for argument, value in zip(launch.arguments, values, strict=False)
+            if argument.name in launch.lasting
+        ]
+        addresses = (ctypes.c_void_p * len(lasting))(*lasting)
+        _runtime().begins_early(launch.waits, addresses, ctypes.c_size_t(len(lasting)))
         fine = _runtime().run_grid(
             kernel.invoke, parameters, (ctypes.c_uint * 3)(*grid.blocks), grid.threads,
             ctypes.c_size_t(grid.shared), declared, (_Range * len(ranges))(*ranges),

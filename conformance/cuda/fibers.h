@@ -37,6 +37,7 @@ struct Launch {
 
 inline Launch launch;
 inline bool early;
+inline std::vector<const char*> lasting;  // addresses of what nobody writes
 inline std::vector<Fiber> fibers;
 inline jmp_buf scheduler;
 inline unsigned current, block_epoch;

@@ -70,8 +70,12 @@ struct Range {
   size_t size;
 };
 
-// Whether the next grid may begin before the kernel before it has ended, for which it waits itself.
-void begins_early(bool may) { host::early = may; }
+// Whether the next grid may begin before the kernel before it has ended, for which it waits itself; the
+// buffers with these addresses nobody writes.
+void begins_early(bool may, char** lasting, size_t count) {
+  host::early = may;
+  host::lasting.assign(lasting, lasting + count);
+}
 
 // Runs the grid; false if something was wrong, which `said` then tells. `declared` is the shared
 // memory of the kernel's own object, `shared` bytes of it the launch gives.
@@ -92,6 +96,9 @@ bool run_grid(void (*kernel)(void**), void** parameters, const unsigned* grid, u
     memories.emplace_back(buffers[i].begin, buffers[i].size, false);
   std::sort(memories.begin(), memories.end(),
             [](const Memory& a, const Memory& b) { return a.begin < b.begin; });
+  for (Memory& memory : memories)
+    for (const char* const address : lasting)
+      memory.lasting |= address >= memory.begin && address < memory.end;
   running = true;
   const unsigned blocks = grid[0] * grid[1] * grid[2];
   for (unsigned k = 0; k < blocks && !failed; ++k) {

@@ -18,7 +18,8 @@ from engine.gpu import partition
 from engine.graph import Node, Value
 from engine.passes.fuse import GpuStep, fuse
 from kernels.certificates import Certificate, Key, Store
-from kernels.cuda.fusion.fusions import ADD, FUSED, NORM, ROUND
+from kernels.cuda.fusion.fusions import ADD, FUSED, NORM
+from kernels.cuda.fusion.joined import ROUND
 from kernels.cuda.runtime.current import taking_the_place
 from kernels.cuda.runtime.device import EMULATED
 from kernels.dispatch import Dispatcher, UncertifiedError
@@ -110,6 +111,16 @@ def test_steps_in_a_row(steps, groups):
     assert [group.fused.op if group.fused else "" for group in found] == groups
 
 
+def test_what_one_does_not_take_shorter_ones_do(tmp_path):
+    """Three tokens in a block format: gate and up are joined, the activation is rounded."""
+    device = Watched()
+    with taking_the_place(device), on_gpu(OF_BLOCKS.write(tmp_path / "small.gguf")) as model:
+        device.launched.clear()
+        rows(model, prompt(OF_BLOCKS, 3), [3])
+    assert device.launched["linear_pair_8"] == device.launched["swiglu_round"] == 2
+    assert not device.launched.keys() & {"linear_swiglu_round", "swiglu"}
+
+
 def test_one_that_failed_is_not_used(tmp_path):
     """Single kernels replace it, notes say why; in strict mode that is an error."""
     wrong, right = BY_NAME["add_norm/cuda/generic"], BY_NAME["norm_round/cuda/generic"]
@@ -134,22 +145,23 @@ HALF = Small(format="F16", blocks=2, head_dim=32)
 OF_BLOCKS = replace(HALF, format="Q4_0")
 # of two blocks; neither the first norm nor the last follows a sum
 ALIKE = {"embedding": 2, "rotation": 1, "rope_norm_write": 2, "attention_few": 2, "add": 1}
-ONE_TOKEN = {"linear_trio_1": 2, "linear_pair_1": 2, "linear_1": 5}
-ON_TENSOR_CORES = {"linear_tensor_trio_8": 2, "linear_tensor_pair_8": 2, "linear_tensor_8": 5}
+ONE_TOKEN = {"linear_trio_1": 2, "linear_1": 5}
+ON_TENSOR_CORES = {"linear_tensor_trio_8": 2, "linear_swiglu": 2, "linear_tensor_8": 5}
 STEPS = {
     "F16": (
         HALF,
-        {"rms_norm": 2, "add_norm": 3, "attention_merge": 2, "swiglu": 2} | ON_TENSOR_CORES,
+        {"rms_norm": 2, "add_norm": 3, "attention_merge": 2} | ON_TENSOR_CORES,
     ),
     "Q4_0": (
         OF_BLOCKS,
-        {"norm_round": 2, "add_norm_round": 3, "attention_merge_round": 2, "swiglu_round": 2}
+        {"norm_round": 2, "add_norm_round": 3, "attention_merge_round": 2}
+        | {"linear_swiglu_round": 2}
         | ONE_TOKEN,
     ),
     "Q4_K": (
         replace(HALF, format="Q4_K", hidden=256, heads=8, ffn=512),
         {"norm_round_256": 2, "add_norm_round_256": 3, "attention_merge": 2, "swiglu_round_256": 2}
-        | {"quantise_activations_256": 2}
+        | {"quantise_activations_256": 2, "linear_pair_1": 2}
         | ONE_TOKEN,
     ),
 }
@@ -157,8 +169,8 @@ STEPS = {
 
 @pytest.mark.parametrize("kind", STEPS)
 def test_launches_of_a_step_of_one_token(kind, tmp_path):
-    """Ten launches a block instead of 18 or 22 kernels; eleven in a K format, whose heads are not
-    whole superblocks."""
+    """Nine launches a block instead of 18 or 22 kernels; eleven in a K format, where neither heads
+    nor a thread block's rows are whole superblocks."""
     small, expected = STEPS[kind]
     device = Watched()
     with taking_the_place(device), on_gpu(small.write(tmp_path / "small.gguf")) as model:

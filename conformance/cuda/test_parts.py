@@ -9,6 +9,8 @@ from kernels.cuda.linear.linear import IN_PARTS, PARTS
 from kernels.cuda.runtime.call import bind
 from kernels.cuda.runtime.current import taking_the_place
 from kernels.cuda.table import CUDA_KERNELS
+from reference.attention.attention import FEWEST
+from reference.bounds import gamma_truncated
 from reference.formats import FORMATS
 from reference.linear import HALF, OP
 from reference.op import Array
@@ -71,6 +73,22 @@ def test_what_is_cut_stays_within_the_bound(format, values):
     if values == "normal":
         rounded = x.astype(np.float16).astype(np.float64)
         assert (np.abs(multiplied(rounded, w, format, 16) - expected["out"]) > bound).any()
+
+
+@pytest.mark.parametrize("together", [4, 8, 16])
+def test_what_attention_cuts_stays_within_its_bound(together):
+    """All addends but the first lie just below where they are cut off, and are lost whole; a unit
+    less for each would not do."""
+    products = np.full(256, 2.0**-23 * (1 - 2.0**-20))
+    products[0], total = 1.0, np.zeros(())
+    for at in range(0, len(products), together):
+        total = added(total, products[at : at + together])
+    growth = (products.sum() - total) / products.sum()
+    assert (
+        gamma_truncated(len(products), FEWEST) / 2
+        < growth
+        <= gamma_truncated(len(products), FEWEST)
+    )
 
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")

@@ -8,6 +8,8 @@ from itertools import product
 import pytest
 
 from kernels.cuda.attention import attention
+from kernels.cuda.fusion.fusions import FUSED
+from kernels.cuda.fusion.joined import GATED_OF_BLOCKS
 from kernels.cuda.linear import linear
 from kernels.cuda.linear.linear import LEAST_OF_128
 from kernels.cuda.runtime import sass
@@ -27,6 +29,8 @@ LOADS = {
 }  # fmt: skip
 AT_ONCE = {"linear_1": 5, "linear_2": 2, "linear_4": 2, "linear_8": 2}  # blocks of threads
 FEWER = {"Q4_1": 4}  # of one token: with fewer registers it would spill
+GATED = (*GATED_OF_BLOCKS, *linear.PARTS)
+FFN = {"tokens": 1, "hidden": 4096, "out": 11008, "out_1": 11008}
 LAUNCHES = linear.FLOAT_LAUNCHES | linear.BLOCK_LAUNCHES
 TILED = linear.BLOCK_LAUNCHES | linear.TENSOR_LAUNCHES  # on tensor cores
 FEW = list(product(LOADS, CAPABILITIES))
@@ -79,6 +83,28 @@ def test_weights_of_few_tokens_stream(format, capability):
             assert waits(code) < 1.1
 
 
+@NOT_HERE
+@pytest.mark.parametrize(("format", "capability"), sampled(list(product(GATED, CAPABILITIES))))
+def test_gate_and_up_stream(format, capability):
+    """Where their activation is computed with them: as wide loads of either, no copy of what has
+    just been asked for, no spill, room for two blocks of sixteen warps or four of four."""
+    if format in linear.PARTS and capability < 80:
+        pytest.skip("its float32 kernel serves")
+    fused = next(f for f in FUSED if f.op.startswith("linear_swiglu") and f.format == format)
+    code = sass.read(fused.launches[0], capability)
+    used, grid = code.compiled, fused.launches[0].grid(FFN)
+    assert not used.spills
+    fits = blocks_at_once(capability, grid.threads, used.registers, used.shared)
+    assert fits >= (4 if format in linear.PARTS else 1 + (capability > 75))
+    if format in linear.PARTS:
+        assert min(under_way(code.multiplying)) >= 1
+        return
+    assert not code.stream.copies_of_loads
+    for name in ("weight", "weight_1"):
+        found = Counter(x.bytes for x in code.stream.loads if x.argument == name)
+        assert found == Counter(LOADS[format] * (sum(found.values()) // len(LOADS[format])))
+
+
 ASIDE = """if (item >= items) continue;
       const auto own = next[d];
       next[d] = load(min(item + AHEAD * CHAINS, items - 1));
@@ -93,7 +119,7 @@ def test_a_pipeline_that_is_none_is_seen(tmp_path):
     branches."""
     launch, name = LAUNCHES["Q4_0"][0], "linear.cuh"
     text = ours()[name].read_text()
-    begin, end = (text.index(word) for word in ("  int first = lane;", "// The sums of all lanes"))
+    begin, end = (text.index(word) for word in ("  do wait_for", "// The sums of all lanes"))
 
     def turning(step: str) -> sass.MachineCode:
         turn = f"const int item = first + d * CHAINS;\n      {step}"

@@ -3,7 +3,7 @@ one launch; except for parts that call cuBLAS, which cannot be captured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from engine.compile.plan import shape_of
@@ -148,6 +148,13 @@ class DevicePlan:
         if group.fused and group.fused.takes(shape := group.named(shapes)):
             arguments = group.named([bound.arguments for bound in steps])
             return calls(self._device, group.fused.stages, arguments, shape)
+        if group.otherwise:
+            rest = iter(steps)
+            return [
+                do
+                for own in group.otherwise
+                for do in self._of_group(own, list(islice(rest, len(own.steps))), sizes)
+            ]
         return [
             do
             for bound, shape in zip(steps, shapes, strict=True)

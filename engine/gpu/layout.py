@@ -46,7 +46,7 @@ class Layout:
     def fused(self) -> list[Fused]:
         """The fused kernels in use."""
         groups = (group for part in self.parts for group in part.groups)
-        return list({g.fused.name: g.fused for g in groups if g.fused}.values())
+        return list({f.name: f for group in groups for f in group.kernels()}.values())
 
     def values(self, kind: str) -> dict[str, Value]:
         """The arrays of a kind that its steps touch, by name, at their largest size in any step."""

@@ -1,6 +1,6 @@
 """A pass that groups consecutive steps of a device that one fused kernel can run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from engine.compile.stages import memory
 from engine.graph import Value
 from kernels.cuda.fusion.fused import Fused
 from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.kernel import any_shape
 
 GpuStep = Step[CudaKernel]
 
@@ -16,10 +17,18 @@ GpuStep = Step[CudaKernel]
 @dataclass(frozen=True, slots=True)
 class Group:
     """Steps that run one after the other, or in one launch by the `fused` kernel at sizes that it
-    takes."""
+    takes; at others as the groups `otherwise`."""
 
     steps: tuple[GpuStep, ...]
     fused: Fused | None = None
+    otherwise: tuple["Group", ...] = ()
+
+    def kernels(self) -> Iterator[Fused]:
+        """The fused kernels that it may use."""
+        if self.fused:
+            yield self.fused
+        for group in self.otherwise:
+            yield from group.kernels()
 
     def values(self) -> list[Value]:
         """Its steps' arrays."""
@@ -42,7 +51,9 @@ def fuse(steps: Sequence[GpuStep], fusions: Iterable[Fused]) -> tuple[Group, ...
         rows = ((f, steps[i : i + len(f.members)]) for f in known)
         fused = next((f for f, own in rows if _fit(f, own)), None)
         size = len(fused.members) if fused else 1
-        found.append(Group(tuple(steps[i : i + size]), fused))
+        own, always = tuple(steps[i : i + size]), fused is None or fused.takes is any_shape
+        shorter = (f for f in known if len(f.members) < size)
+        found.append(Group(own, fused, () if always else fuse(own, shorter)))
         i += size
     return tuple(found)
 

@@ -22,8 +22,8 @@ typedef unsigned long long uint64_t;
 constexpr int WARP = 32;
 constexpr uint32_t ALL = 0xffffffffu;
 
-// Wait for what the kernel before this one has written. Who does so first of all, in every thread,
-// may begin before that has ended (Launch.waits).
+// Wait for what the kernel before this one has written. Who does so in every thread, and before that
+// reads nothing but weights, may begin before that has ended (Launch.waits).
 static __device__ __forceinline__ void wait_for_former() {
 #ifdef HOST
   host::wait_for_former();

@@ -19,6 +19,7 @@ from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 LARGEST_SCORE = 60.0  # roughly, of scale * sum |q||k|; the scores themselves reach about 20
 FAIR_SCORE = 8.0  # replaces a largest score below 1
+FEWEST = 4  # products that tensor cores of any GPU add at once, at least
 MERGED = 64  # cells: the smallest chunk whose partial results a kernel may merge
 LARGEST = 2.0**58  # of q, k and v: a sum of 1024 products in float32 stays below 2^127
 LARGEST_HALF = 65504.0
@@ -185,14 +186,19 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def bound_f16x2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """The bound on tensor cores that take elements of queries and weights as sums of two float16.
 
-    Each float32 product becomes two, added 16 at a time by instructions that may truncate. A pair
-    holds 22 bits of its number, unless its lower part is subnormal: a query's largest element lies
-    between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest; the largest weight
-    of a chunk is 2^15, so a weight loses at most 2^-40 of that.
+    Each float32 product becomes two, added by instructions of 16 that may truncate, and that a GPU
+    carries out so many addends at a time as it pleases: 4 on Volta and Turing, 8 on Ampere (Fasi et
+    al., PeerJ CS 7:e330); later ones publish nothing. Each such sum has the sum so far as one more
+    addend and is truncated by itself, so that most is lost where fewest are added at once:
+    `gamma_truncated` of FEWEST holds for 4, 8, 16 and all between and beyond.
+
+    A pair holds 22 bits of its number, unless its lower part is subnormal: a query's largest
+    element lies between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest; the
+    largest weight of a chunk is 2^15, so a weight loses at most 2^-40 of that.
     """
     q, cells = inputs["q"], inputs["lists"].shape[1]
-    of_scores = gamma_truncated(2 * q.shape[2], 16) + 2.0**-22 + 2 * U
-    of_weights = gamma_truncated(2 * cells, 16) + 2.0**-22
+    of_scores = gamma_truncated(2 * q.shape[2], FEWEST) + 2.0**-22 + 2 * U
+    of_weights = gamma_truncated(2 * cells, FEWEST) + 2.0**-22
     return {"out": errors(inputs, expected["out"], of_scores, of_weights, 2.0**-39)}
 
 

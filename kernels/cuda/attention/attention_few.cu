@@ -145,6 +145,8 @@ static __device__ __forceinline__ void attend_rows(const Inputs& in, const Works
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
   DYNAMIC_SHARED(uint8_t, memory);
+  let_next_begin();
+  wait_for_former();
   const Inputs in = GIVEN;
   const Tiling tiling(heads / kv_heads, EIGHT);
   const Tile tile(in, tiling, blockIdx.y, blockIdx.z);

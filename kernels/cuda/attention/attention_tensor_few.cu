@@ -163,6 +163,8 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
       INPUTS) {                                                                            \
     DYNAMIC_SHARED(uint8_t, memory);                                                       \
     __shared__ Shared shared;                                                              \
+    let_next_begin();                                                                      \
+    wait_for_former();                                                                     \
     few<head_dim_>(GIVEN, memory, shared);                                                 \
   }
 

@@ -1,11 +1,11 @@
 """Every fused kernel, one row each; of two that begin with the same kernel the longer one comes
 first."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from kernels.cuda.attention import attention
 from kernels.cuda.fusion.fused import Fused, Member
-from kernels.cuda.linear import linear
+from kernels.cuda.fusion.joined import JOINED, ROUND, ROUNDED, row
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.launch import THREADS, Grid, Launch, fours, items
 from kernels.cuda.table import CUDA_KERNELS
@@ -14,19 +14,11 @@ from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.gated_activations import OPS as GATED
 from reference.op import Shape, same_shape
-from reference.quantise_activations import BLOCK, ROUNDINGS
+from reference.quantise_activations import BLOCK
 
-
-def row(op: str, format: str | None = None, variant: str = "generic") -> CudaKernel:
-    """A row of the table."""
-    wanted = op, format, variant
-    return next(k for k in CUDA_KERNELS if (k.op, k.format, k.variant) == wanted)
-
-
-ADD, NORM, ROUND = row("add"), row("rms_norm"), row("quantise_activations")
+ADD, NORM = row("add"), row("rms_norm")
 # by prefix of the names of kernels that round their outputs
 ROUNDS = {"_round": ROUND, "_round_256": row("quantise_activations_256")}
-ROUNDED = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]"
 TOKENS = (0, 1, 2, 7)
 HIDDEN = (1, 2, 31, 33, 127, 129, 2048)
 BLOCKS = {"tokens": TOKENS, "hidden": (32, 96, 160, 256, 768, 2048)}
@@ -79,64 +71,6 @@ def _gated(op: str, ending: str) -> Fused:
         axes=BLOCKS,
         fit=ROUNDS[ending].spec.fit,
     )
-
-
-# Weights with the same few tokens as input
-
-JOINED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")
-JOINED_SOURCES = {
-    "generic": {f: "linear_float_joined.cu" if f in linear.FLOATS else "linear_blocks_joined.cu"
-                for f in JOINED},
-    "tensor": dict.fromkeys(linear.PARTS, "linear_tensor_joined.cu"),
-    "bf16": dict.fromkeys(linear.BF16_PACKS, "linear_bf16_joined.cu"),
-}  # fmt: skip
-
-
-def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fused:
-    kernel = row("linear", format, variant)
-    rounds = kernel.activations in ROUNDINGS
-    ends = ["", *(f"_{i}" for i in range(1, count))]
-    weights = ", ".join(f"weight{end}: format[out{end} hidden]" for end in ends)
-    outs = ", ".join(f"out{end}: f32[tokens out{end}]" for end in ends)
-    signature = f"{ROUNDED if rounds else 'x: f32[tokens hidden]'}, {weights} -> {outs}"
-    rows_of_warp = linear.FEW if format in linear.FLOATS else linear.FEW_OF_BLOCKS
-    beginning = "linear"
-    if variant == "tensor":
-        beginning, rows_of_warp = "linear_tensor", linear.FEW_IN_PARTS
-
-    def few(most: int) -> Callable[[Shape], Grid]:
-        def grid(shape: Shape) -> Grid:
-            one = linear.few(most, rows_of_warp)
-            grids = [one({**shape, "out": shape[f"out{end}"]}) for end in ends]
-            return Grid((sum(g.blocks[0] for g in grids), 1, 1), linear.FEW_WARPS * linear.WARP)
-
-        return grid
-
-    compiled, taken = "BF16" if variant == "bf16" else format, kernel.takes
-    return Fused(
-        op=f"linear_{name}",
-        variant=variant,
-        format=format,
-        signature=signature,
-        members=tuple(Member(kernel, {"weight": f"weight{e}", "out": f"out{e}"}) for e in ends),
-        stages=tuple(
-            Launch(source, f"{beginning}_{name}_{most}", signature, few(most), compiled)
-            for most in rows_of_warp
-        ),
-        axes={"tokens": (0, 1, 2, 3, 4, 5, 8), "hidden": (1, 31, 129, 256, 1056)}
-        | {f"out{end}": (1, 2, 9, 31, 33) for end in ends},
-        fit=whole_rows,
-        takes=lambda shape: not linear.many(shape) and taken(shape),
-        pack=kernel.pack,
-        numerics=kernel.numerics,
-        capability=kernel.capability,
-    )
-
-
-def whole_rows(shape: Shape, format: str | None) -> Shape:
-    """Rows are whole blocks, of activations too where these are rounded."""
-    block = max(FORMATS[format or "F32"].block, BLOCK if format not in linear.FLOATS else 1)
-    return {**shape, "hidden": -(-shape["hidden"] // block) * block}
 
 
 # Queries and keys rotated, keys and values written to their caches
@@ -248,10 +182,7 @@ def _attention(kernel: CudaKernel) -> Fused:
 def _all() -> Iterator[Fused]:
     yield from NORMS
     yield from (_gated(op.name, ending) for op in GATED for ending in ROUNDS)
-    for count, name in ((3, "trio"), (2, "pair")):
-        for variant, sources in JOINED_SOURCES.items():
-            for kind, source in sources.items():
-                yield _joined(count, name, variant, kind, source)
+    yield from JOINED
     for rope in ("rope_norm", "rope_neox"):
         for kind in FORMATS_OF_CACHE:
             yield _rope_write(rope, kind)

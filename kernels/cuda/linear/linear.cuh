@@ -34,12 +34,15 @@ constexpr int AT_ONCE = TOKENS == 1 ? OF_ONE : 2;
 //   copies it, and a copy waits for what has just been asked for.
 // - A turn has no condition. Behind one the loads of a step stand together with what use() loads,
 //   which is near; they come to share a scoreboard, and who waits for one waits for both.
+// The first items, of weights, are asked for before the kernel before this one has ended.
 template <int AHEAD, class Load, class Use>
 static __device__ __forceinline__ void for_chain(int items, Load load, Use use) {
   const int lane = threadIdx.x % WARP;
   decltype(load(0)) next[AHEAD];
 #pragma unroll
   for (int d = 0; d < AHEAD; ++d) next[d] = load(min(lane + d * CHAINS, items - 1));
+  do wait_for_former();
+  while (items < 0);
   int first = lane;
   for (; first + (AHEAD - 1) * CHAINS < items; first += AHEAD * CHAINS) {
 #pragma unroll

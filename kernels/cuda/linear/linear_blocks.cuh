@@ -60,30 +60,22 @@ static __device__ __forceinline__ void multiply(const uint32_t (&a)[4], const ui
   }
 }
 
-// Up to TOKENS tokens: a warp for ROWS rows.
+// Up to TOKENS tokens: a warp for ROWS rows, of which block_of(row, block) are the blocks.
 template <int ROWS>
 struct Item {
   Packed<F> rows[ROWS];
 };
 
-template <int TOKENS, int ROWS>
-static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
-                                           const float* __restrict__ scale,
-                                           const int32_t* __restrict__ total,
-                                           const Rows& of, int tokens, int hidden,
-                                           float* partial) {
-  const int warp = threadIdx.x / WARP, blocks = hidden / BLOCK, rows = of.count;
-  const int row = of.first + warp * ROWS;
-  if (row >= rows) return;
-  const size_t before = static_cast<size_t>(of.matrix) * rows;
-  const Weight<F> weight(of.weight, static_cast<size_t>(of.matrices) * rows * blocks);
-  float sums[ROWS][TOKENS] = {};
-
+template <int TOKENS, int ROWS, class BlockOf>
+static __device__ __forceinline__ void add_rows(float (&sums)[ROWS][TOKENS],
+                                                const int8_t* __restrict__ q,
+                                                const float* __restrict__ scale,
+                                                const int32_t* __restrict__ total, int tokens,
+                                                int blocks, BlockOf block_of) {
   const auto load = [&](int block) {
     Item<ROWS> item;
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-      item.rows[r] = weight.load((before + min(row + r, rows - 1)) * blocks + block);
+    for (int r = 0; r < ROWS; ++r) item.rows[r] = block_of(r, block);
     return item;
   };
   const auto add = [&](int block, const Item<ROWS>& item) {
@@ -123,5 +115,21 @@ static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
     }
   };
   for_chain<TOKENS <= 2 ? 2 : 1>(blocks, load, add);
+}
+
+template <int TOKENS, int ROWS>
+static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
+                                           const float* __restrict__ scale,
+                                           const int32_t* __restrict__ total,
+                                           const Rows& of, int tokens, int hidden,
+                                           float* partial) {
+  const int warp = threadIdx.x / WARP, blocks = hidden / BLOCK, rows = of.count;
+  const int row = of.first + warp * ROWS;
+  const size_t before = static_cast<size_t>(of.matrix) * rows;
+  const Weight<F> weight(of.weight, static_cast<size_t>(of.matrices) * rows * blocks);
+  float sums[ROWS][TOKENS] = {};
+  add_rows(sums, q, scale, total, tokens, blocks, [&](int r, int block) {
+    return weight.load((before + min(row + r, rows - 1)) * blocks + block);
+  });
   add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, of.out, tokens, rows, row);
 }

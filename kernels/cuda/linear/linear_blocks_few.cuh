@@ -88,20 +88,23 @@ struct FewBringer {
 
   __device__ int inside(int block) const { return min(block, blocks - 1); }
 
-  __device__ __forceinline__ void copy(FewStage& to, int begin) const {
+  __device__ __forceinline__ void copy_weights(FewStage& to, int begin) const {
     const int of_low = inside(begin + lane % ACROSS / PIECES) * F::low;
-    const int of_x = inside(begin + lane % 8 / 2) * 8;
 #pragma unroll
     for (int k = 0; k < TIMES; ++k)
       copy_words<PIECE>(to.low[lane % ACROSS][lane / ACROSS + k * ROWS_AT_ONCE], low[k] + of_low);
-#pragma unroll
-    for (int k = 0; k < 2; ++k) copy_words<4>(to.x[lane % 8][lane / 8 + 4 * k], x[k] + of_x);
     if constexpr (F::high > 0) {
       const int of_high = inside(begin + lane % HALF) * F::high;
 #pragma unroll
       for (int k = 0; k < 2; ++k)
         copy_words<F::high>(to.high[lane % HALF][lane / HALF + 8 * k], high[k] + of_high);
     }
+  }
+
+  __device__ __forceinline__ void copy_x(FewStage& to, int begin) const {
+    const int of_x = inside(begin + lane % 8 / 2) * 8;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) copy_words<4>(to.x[lane % 8][lane / 8 + 4 * k], x[k] + of_x);
     end_of_group();
   }
 
@@ -221,7 +224,10 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
     return number / 2 * CHAINS + warp * OF_WARP + number % 2 * HALF;
   };
 #pragma unroll
-  for (int s = 0; s < AHEAD; ++s) bringer.copy(own.stages[s], half(s));
+  for (int s = 0; s < AHEAD; ++s) bringer.copy_weights(own.stages[s], half(s));
+  wait_for_former();
+#pragma unroll
+  for (int s = 0; s < AHEAD; ++s) bringer.copy_x(own.stages[s], half(s));
   bringer.load(half(0));
   float sums[OF_WARP][4] = {};
   int stage = 0;
@@ -232,7 +238,9 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
       await_copies<AHEAD - 1>();
       bringer.put(own.scales[h], half(2 * turn + h));
       __syncwarp();  // by now the stage before is free
-      bringer.copy(own.stages[stage == 0 ? AHEAD : stage - 1], half(2 * turn + h + AHEAD));
+      FewStage& free = own.stages[stage == 0 ? AHEAD : stage - 1];
+      bringer.copy_weights(free, half(2 * turn + h + AHEAD));
+      bringer.copy_x(free, half(2 * turn + h + AHEAD));
       bringer.load(half(2 * turn + h + 1));
 #pragma unroll
       for (int block = 0; block < HALF; block += 2) {

@@ -100,15 +100,14 @@ struct FewShared {
   float found[FEW_HALVES][FEW_ROWS][FEW_TOKENS], powers[FEW_HALVES][FEW_TOKENS];
 };
 
-static __device__ __forceinline__ void up_to_eight(const float* __restrict__ x, const Rows& of,
-                                                   int tokens, int hidden, FewShared& shared) {
+// A thread's product, of row threadIdx.x / FEW_TOKENS of the block's, which begin at row_at(i).
+template <class RowAt>
+static __device__ __forceinline__ float product_of_few(const float* __restrict__ x, int tokens,
+                                                       int hidden, FewShared& shared,
+                                                       RowAt row_at) {
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
   const int items = items_of(hidden);
   auto& own = shared.runs[warp];
-  const auto row_at = [&](int i) {
-    return reinterpret_cast<const T*>(of.weight) +
-           static_cast<size_t>(min(of.first + i, of.count - 1)) * hidden;
-  };
   const T* rows[4];  // of which a lane brings a run
 #pragma unroll
   for (int k = 0; k < 4; ++k) rows[k] = row_at(lane / 8 + 4 * k) + lane % 8 * RUN;
@@ -130,9 +129,10 @@ static __device__ __forceinline__ void up_to_eight(const float* __restrict__ x, 
       load_x<2>(token, item * ITEM + 8 * i + 2 * t, hidden, next[i / 4] + i % 4 * 2);
   };
 
-  load(warp);
-#pragma unroll
+#pragma unroll 1
   for (int s = 0; s < AHEAD; ++s) copy(warp + s * FEW_WARPS, s);
+  wait_for_former();
+  load(warp);
   const int own_row = threadIdx.x / FEW_TOKENS, own_token = threadIdx.x % FEW_TOKENS;
   float sum = 0.f;
   int stage = 0;
@@ -173,7 +173,16 @@ static __device__ __forceinline__ void up_to_eight(const float* __restrict__ x, 
     stage = stage == AHEAD ? 0 : stage + 1;
   }
 
-  if (of.first + own_row < of.count && own_token < tokens)
-    of.out[static_cast<size_t>(own_token) * of.count + of.first + own_row] = unless_nan(
-        sum, x + static_cast<size_t>(own_token) * hidden, row_at(own_row), hidden);
+  const size_t met = static_cast<size_t>(min(own_token, tokens - 1)) * hidden;
+  return unless_nan(sum, x + met, row_at(own_row), hidden);
+}
+
+static __device__ __forceinline__ void up_to_eight(const float* __restrict__ x, const Rows& of,
+                                                   int tokens, int hidden, FewShared& shared) {
+  const float sum = product_of_few(x, tokens, hidden, shared, [&](int i) {
+    return reinterpret_cast<const T*>(of.weight) +
+           static_cast<size_t>(min(of.first + i, of.count - 1)) * hidden;
+  });
+  const int row = of.first + threadIdx.x / FEW_TOKENS, token = threadIdx.x % FEW_TOKENS;
+  if (row < of.count && token < tokens) of.out[static_cast<size_t>(token) * of.count + row] = sum;
 }

@@ -140,9 +140,15 @@ class Launch:
 
     @cached_property
     def waits(self) -> bool:
-        """Whether it begins by waiting for its predecessor, so that it may be launched before that
-        has ended: all functions of its source do, or none."""
-        return "wait_for_former();" in self.files[self.source]
+        """Whether it waits for its predecessor before it touches what that may have written, so
+        that it may be launched before that has ended: all functions of a source that lets the next
+        begin do."""
+        return any("let_next_begin();" in text for text in self.files.values())
+
+    @cached_property
+    def lasting(self) -> frozenset[str]:
+        """The arguments that no kernel of a step writes: weights, which it may read before."""
+        return frozenset(a.name for a in self.arguments if a.name.startswith("weight"))
 
     @property
     def files(self) -> dict[str, str]:

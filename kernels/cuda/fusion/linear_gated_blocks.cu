@@ -1,0 +1,53 @@
+// Gate and up of one token by block formats, the activation of both and the rounding of that: a block
+// of threads has 32 rows, which share a scale, a warp two of them one after the other.
+#include "linear_blocks.cuh"
+#include "linear_gated.cuh"
+#include "quantise_activations.cuh"
+
+constexpr int WARPS = 16;
+#if !defined(HOST) && __CUDA_ARCH__ < 800  // with fewer registers Q8_0 would spill
+constexpr int BLOCKS_AT_ONCE = 1;
+#else
+constexpr int BLOCKS_AT_ONCE = 2;
+#endif
+static_assert(BLOCK % WARPS == 0, "whole turns of all warps");
+
+template <class Of>
+static __device__ __forceinline__ void gate_and_round(
+    const int8_t* __restrict__ q, const float* __restrict__ scale,
+    const int32_t* __restrict__ total, const Rows& gate, const Rows& up,
+    float* __restrict__ gated, int8_t* __restrict__ codes, float* __restrict__ steps,
+    int32_t* __restrict__ totals, int hidden, float (*partial)[PARTIAL<2, 1>], float* found, Of of) {
+  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, blocks = hidden / BLOCK;
+  const size_t size = static_cast<size_t>(gate.count) * blocks;
+  const Weight<F> of_gate(gate.weight, size), of_up(up.weight, size);
+#pragma unroll 1
+  for (int turn = 0; turn < BLOCK; turn += WARPS) {
+    const int row = static_cast<int>(blockIdx.x) * BLOCK + turn + warp;
+    const size_t begin = static_cast<size_t>(row) * blocks;
+    float sums[2][1] = {};
+    add_rows(sums, q, scale, total, 1, blocks,
+             [&](int r, int block) { return (r ? of_up : of_gate).load(begin + block); });
+    const float sum = sum_of_chains(sums, partial[warp]);  // lane 0 has gate's, lane 1 up's
+    const float other = __shfl_down_sync(ALL, sum, 1);
+    if (lane < 2) (lane ? up : gate).out[row] = sum;
+    if (lane == 0) gated[row] = found[turn + warp] = of(sum, other);
+    __syncwarp();  // the next sums are added in the same place
+  }
+  __syncthreads();
+  if (warp == 0)
+    round_one(found[lane], static_cast<size_t>(blockIdx.x) * BLOCK + lane, codes, steps, totals);
+}
+
+#define JOINED(name, Of)                                                                          \
+  extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_AT_ONCE)                      \
+      linear_##name##_round(                                                                      \
+      const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,           \
+      const uint8_t* weight_1, float* out, float* out_1, float* gated, int8_t* codes,             \
+      float* steps, int32_t* totals, int tokens, int hidden, int rows, int rows_1) {              \
+    __shared__ float partial[WARPS][PARTIAL<2, 1>], found[BLOCK];                                 \
+    let_next_begin();                                                                             \
+    gate_and_round(q, scale, total, {weight, out, rows, 0}, {weight_1, out_1, rows_1, 0}, gated,  \
+                   codes, steps, totals, hidden, partial, found, Of());                           \
+  }
+EACH_JOINED(JOINED)
