@@ -52,7 +52,7 @@ def first_rows(rows):
     return 8 if rows >= 8 else 4 if rows >= 4 else rows
 
 
-@njit(inline="always")
+@inlined
 def query_of(row):
     """Where a row's query is: its element d is 8 * d further."""
     return QUERY + row // 8 * (8 * WIDEST) + row % 8
@@ -249,7 +249,7 @@ def dots_seen(tag, k, bases, workspace, head_dim, rows, cells, ends):
                 _dots(zeros(f32x16, 1), workspace, head_dim, one, at, key)
 
 
-@njit(inline="always")
+@inlined
 def _ask_value(tag, v, bases, cell, begin, count):
     """Prefetch with elements from `begin` of a value."""
     for d in range(begin, begin + count, 16):

@@ -20,6 +20,7 @@ from kernels.cpu.isa.simd import (
 )
 from kernels.cpu.isa.tiles import splats, zeros
 from kernels.cpu.linear.linear import LANES
+from kernels.cpu.runtime.closures import inlined
 
 
 def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
@@ -28,19 +29,19 @@ def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     bytes_, integers = Vector("i8", lanes), Vector("i32", lanes)
     beyond = 0 if layout.packed_scales else LANES * layout.parts
 
-    @njit(inline="always")
+    @inlined
     def whole(weight, at):
         return convert(integers, load(bytes_, weight, at))
 
-    @njit(inline="always")
+    @inlined
     def low(weight, at):
         return convert(integers, low_nibbles(load(bytes_, weight, at)))
 
-    @njit(inline="always")
+    @inlined
     def high(weight, at):
         return convert(integers, high_nibbles(load(bytes_, weight, at)))
 
-    @njit(inline="always")
+    @inlined
     def after(weight, at):
         return convert(integers, load(bytes_, weight, at + beyond))
 
@@ -57,11 +58,11 @@ def scales_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     def alone(unit, weight, at):
         return unit
 
-    @njit(inline="always")
+    @inlined
     def scaled(unit, weight, at):
         return mul(unit, convert(floats, integer(weight, at)))
 
-    @njit(inline="always")
+    @inlined
     def times_min(unit, weight, at):
         return mul(unit, convert(floats, minimum(weight, at)))
 
@@ -89,7 +90,7 @@ def unit_scale(layout: Layout, lanes: int, factor: float = 1) -> Any:
     floats, halves = Vector("f32", lanes), Vector("bf16" if layout.bfloat16 else "f16", lanes)
     times = np.float32(factor)
 
-    @njit(inline="always")
+    @inlined
     def scale(weight, at):
         return mul(convert(floats, load(halves, weight, at)), splat(floats, times))
 
@@ -104,7 +105,7 @@ def unit_offset(layout: Layout, lanes: int) -> Any:
     def none(weight, at):
         return zero(floats)
 
-    @njit(inline="always")
+    @inlined
     def stored(weight, at):
         m = convert(floats, load(halves, weight, at))
         return sub(zero(floats), m) if minus else m

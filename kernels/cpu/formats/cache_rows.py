@@ -1,6 +1,6 @@
 """Rows of a KV cache, sixteen elements at a time, as float32."""
 
-from numba import int64, njit
+from numba import int64
 from numba.extending import overload
 
 from kernels.cpu.isa.bits import half_at
@@ -17,6 +17,7 @@ from kernels.cpu.isa.simd import (
     sub,
 )
 from kernels.cpu.isa.simd_shuffle import transpose_quarters
+from kernels.cpu.runtime.closures import inlined
 from reference.formats import FORMATS
 
 i8x16 = Vector("i8", 16)
@@ -81,7 +82,7 @@ def _line_begins(tag, d):
     return begins
 
 
-@njit(inline="always")
+@inlined
 def four_rows(tag, data, bases, first, d):
     """Elements d to d + 15 of rows bases[first:first + 4], their 4x4 squares transposed."""
     return transpose_quarters(

@@ -1,7 +1,5 @@
 """e^x of vectors."""
 
-from numba import njit
-
 from kernels.cpu.isa.simd import (
     add,
     constant,
@@ -16,6 +14,7 @@ from kernels.cpu.isa.simd import (
     sub,
     zero,
 )
+from kernels.cpu.runtime.closures import inlined
 
 LOG2_E = 1.44269504088896341
 LOWEST = -87.336540  # below it e^x is no normal number
@@ -62,7 +61,7 @@ def _times_power(builder, kind, v, whole, x):
     return builder.select(below, constant(kind.ir, 0.0), scaled)
 
 
-@njit(inline="always")
+@inlined
 def exp_of_negative(x):
     """exp of values at most 0, minus infinity included, or NaN: with fewer instructions, and as
     exact."""
@@ -74,7 +73,7 @@ def exp_of_negative(x):
     return _times_power(y, whole, x)
 
 
-@njit(inline="always")
+@inlined
 def exp(x):
     """e^x of f32x16 within 2 units in the last place (Cephes' expf); subnormal results are 0.
 

@@ -4,7 +4,7 @@ stack."""
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
@@ -22,7 +22,7 @@ from kernels.cpu.isa.simd import (
     suffix,
 )
 from kernels.cpu.isa.tiles import add_product, spread, zeros
-from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.closures import inlined, inner
 
 LANES = 16
 
@@ -252,7 +252,7 @@ def first_lanes(typing, v, count, rest):
     return v(v, types.intp, v), codegen
 
 
-@njit(inline="always")
+@inlined
 def store_columns(a, b, c, d, target, start, step):
     """Store the sixteen columns of squares that transpose_quarters gave, in order, `step` apart."""
     e, f = gather_quarters(a[0], b[0], c[0], d[0]), gather_quarters(a[1], b[1], c[1], d[1])
@@ -275,7 +275,7 @@ def transpose(source, offset, stride, target, start):
     store_columns(a, b, c, d, target, start, LANES)
 
 
-@njit(inline="always")
+@inlined
 def four_rows(source, offset, stride, first, last):
     """Four of an array's rows, from `first`; the last row is repeated."""
     return (

@@ -16,7 +16,7 @@ from numba import njit
 
 from kernels.cpu.isa.simd import CACHE_LINE, f32x16, prefetch
 from kernels.cpu.isa.tiles import in_tiles, load_tile, store_tile, zeros
-from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.closures import inlined, inner
 from kernels.cpu.runtime.share import part
 from kernels.knob import Knob
 
@@ -71,7 +71,7 @@ def asking(size: int, count: int) -> Any:
     STREAM's knobs give for a tile of `size` tokens."""
     which = 0 if size == 1 else 1
 
-    @njit(inline="always")
+    @inlined
     def ask(weight, at, tuning):
         ahead, near = tuning[which], tuning[2]
         if ahead:

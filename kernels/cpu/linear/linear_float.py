@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from kernels.cpu.isa.simd import (
     CACHE_LINE,
@@ -34,7 +33,7 @@ from kernels.cpu.isa.tiles import (
     zeros,
 )
 from kernels.cpu.linear.linear import LANES, Blocking, asking, chains, named, product, two_at_once
-from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.closures import inlined, inner
 from kernels.cpu.runtime.share import arguments, by_format, part
 
 fma_outer_of_two = outer_of_two(add_product)
@@ -56,7 +55,7 @@ def fill(token, size, arguments):
 
 
 def widened(kind: Vector) -> Any:
-    @njit(inline="always")
+    @inlined
     def load_weights(weight, at):
         return convert(f32x16, load(kind, weight, at))
 

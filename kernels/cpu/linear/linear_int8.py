@@ -24,6 +24,7 @@ from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import KNOBS, Blocking
 from kernels.cpu.linear.linear_blocks import Microkernel, shares
 from kernels.cpu.linear.linear_halves import halves_fit
+from kernels.cpu.runtime.closures import inlined
 from kernels.knob import Knob
 
 four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
@@ -42,23 +43,23 @@ def odd_halves(word):
     return (np.int8(word >> 8) & 0xFFFF) | (np.int8(word >> 24) << 16)
 
 
-@njit(inline="always")
+@inlined
 def by_pairs(dots, w, q, at, size):
     dots = two_halves(dots, even_bytes(w), q, at)
     return two_halves(dots, odd_bytes(w), q, at + size)
 
 
-@njit(inline="always")
+@inlined
 def by_small(dots, w, q, at, size):
     return four_small(dots, w, q, at)
 
 
-@njit(inline="always")
+@inlined
 def by_signed(dots, w, q, at, size):
     return four_signed(dots, to_unsigned(w), q, at)  # flips the same bit back
 
 
-@njit(inline="always")
+@inlined
 def by_bytes(dots, w, q, at, size):
     return four_bytes(dots, w, q, at)
 

@@ -15,6 +15,7 @@ from kernels.cpu.formats.layouts import Layout
 from kernels.cpu.isa.simd import Vector, dot_pairs, in_pairs
 from kernels.cpu.isa.tiles import add_tiles, add_times, add_unit, add_unit_with_offset, outer, zeros
 from kernels.cpu.linear.linear import LANES
+from kernels.cpu.runtime.closures import inlined
 
 meet_totals = outer(dot_pairs)
 
@@ -43,7 +44,7 @@ def pairs_at(layout: Layout, integer: Any) -> Any:
     i16, of the superblock at byte `at`."""
     block, payload, one_part = layout.block, layout.payload, layout.parts == 1
 
-    @njit(inline="always")
+    @inlined
     def pairs(weight, at, pair):
         if one_part:
             own = at + 2 * pair * block + payload

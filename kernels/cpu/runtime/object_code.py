@@ -10,9 +10,8 @@ of JSON before the object code names its key; certificates hold its digest.
 import gc
 import hashlib
 import json
-import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -21,23 +20,21 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from numba import _dynfunc, types
-from numba.core import ir
 from numba.core.callconv import CPUCallConv
 from numba.core.ccallback import CFunc
 from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.cpu import CPUContext
-from numba.core.inline_closurecall import InlineWorker
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
 from kernels.cache import keep, read, ready, say
 from kernels.cpu.runtime.construction import CALLED, complaint_about, complaint_about_object
+from kernels.cpu.runtime.quick_numba import be_quick
 
 C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
 ENTRY = "share"  # the name of the C function
-PARTS = 1000  # parsed functions for inlining
 ROOM = 2**16  # Python's words: with those around them a little more than half a megabyte
 WRAPPERS = "_ZN7cpython", "cfunc."  # prefixes of what Python and C call
 
@@ -207,77 +204,7 @@ def _is_called_from_outside(module: llvm.ModuleRef) -> bool:
 _leave_parts_as_they_are()
 
 
-def _read_parts_once() -> None:
-    """Numba re-parses the IR of an inlined function at every call site, with all that is inlined
-    into it, though it copies it before any change. A sixth of the time of compiling goes there."""
-    read_anew, known = InlineWorker.run_untyped_passes, dict[tuple[Any, bool], Any]()
-
-    def read_once(self: Any, function: Any, enable_ssa: bool = False) -> Any:
-        if len(known) > PARTS:
-            known.clear()
-        key = function, enable_ssa
-        if key not in known:
-            known[key] = read_anew(self, function, enable_ssa)
-        return known[key]
-
-    InlineWorker.run_untyped_passes = read_once
-
-
-_read_parts_once()
-
-
-def _list_variables_quickly() -> None:
-    """Numba lists the variables of each instruction a hundred times over, by walking all its
-    contents, including field names and source locations."""
-    variable, place, instruction = ir.Var, ir.Loc, ir.Inst
-
-    def listed(self: Any, value: Any) -> list[Any]:
-        found: list[Any] = []
-        collect((value,), found)
-        return found
-
-    def collect(values: Iterable[Any], found: list[Any]) -> None:
-        for value in values:
-            kind = type(value)
-            if kind is variable:
-                found.append(value)
-            elif kind is dict:
-                collect(value.values(), found)
-            elif kind is list or kind is tuple:
-                collect(value, found)
-            elif kind is not str and kind is not place and isinstance(value, instruction):
-                found += value.list_vars()
-
-    instruction._rec_list_vars = listed
-
-
-_list_variables_quickly()
-
-
-# What is inlined is copied twice, each instruction with its place in the source, which is for ever.
-ir.Loc.__deepcopy__ = lambda self, _: self
-
-
-def _type_arithmetic_once() -> None:
-    """For each addition of two numbers Numba tries all its additions, those of arrays first. The
-    types alone determine which one applies."""
-    type_anew, known = types.Function.get_call_type, dict[tuple[Any, Any], Any]()
-    operators = {value for name, value in vars(operator).items() if not name.startswith("_")}
-    scalars = types.Number, types.Boolean
-
-    def type_once(self: Any, context: Any, args: Any, kws: Any) -> Any:
-        if kws or self.typing_key not in operators:
-            return type_anew(self, context, args, kws)
-        if not all(isinstance(argument, scalars) for argument in args):
-            return type_anew(self, context, args, kws)
-        if (self, args) not in known:
-            known[self, args] = type_anew(self, context, args, kws)
-        return known[self, args]
-
-    types.Function.get_call_type = type_once
-
-
-_type_arithmetic_once()
+be_quick()
 
 
 def _tell_no_home() -> None:

@@ -1,0 +1,126 @@
+"""Has Numba leave out what it does without need while it compiles.
+
+None of it changes machine code.
+"""
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from numba import types
+from numba.core import ir
+from numba.core.cpu import CPUContext
+from numba.core.inline_closurecall import InlineWorker
+from numba.core.typing import Context
+from numba.core.typing.templates import _OverloadFunctionTemplate
+
+PARTS = 1000  # parsed functions for inlining
+
+
+def be_quick() -> None:
+    """For this process, before it compiles anything."""
+    _read_parts_once()
+    _list_variables_quickly()
+    # What is inlined is copied twice, each instruction with its place in the source, which is
+    # for ever.
+    ir.Loc.__deepcopy__ = lambda self, _: self
+    _type_arithmetic_once()
+    _wrap_no_overloads()
+    _load_registries_once()
+
+
+def _read_parts_once() -> None:
+    """Numba re-parses the IR of an inlined function at every call site, with all that is inlined
+    into it, though it copies it before any change. A sixth of the time of compiling goes there."""
+    read_anew, known = InlineWorker.run_untyped_passes, dict[tuple[Any, bool], Any]()
+
+    def read_once(self: Any, function: Any, enable_ssa: bool = False) -> Any:
+        if len(known) > PARTS:
+            known.clear()
+        key = function, enable_ssa
+        if key not in known:
+            known[key] = read_anew(self, function, enable_ssa)
+        return known[key]
+
+    InlineWorker.run_untyped_passes = read_once
+
+
+def _list_variables_quickly() -> None:
+    """Numba lists the variables of each instruction a hundred times over, by walking all its
+    contents, including field names and source locations."""
+    variable, place, instruction = ir.Var, ir.Loc, ir.Inst
+
+    def listed(self: Any, value: Any) -> list[Any]:
+        found: list[Any] = []
+        collect((value,), found)
+        return found
+
+    def collect(values: Iterable[Any], found: list[Any]) -> None:
+        for value in values:
+            kind = type(value)
+            if kind is variable:
+                found.append(value)
+            elif kind is dict:
+                collect(value.values(), found)
+            elif kind is list or kind is tuple:
+                collect(value, found)
+            elif kind is not str and kind is not place and isinstance(value, instruction):
+                found += value.list_vars()
+
+    instruction._rec_list_vars = listed
+
+
+def _type_arithmetic_once() -> None:
+    """For each addition of two numbers Numba tries all its additions, those of arrays first. The
+    types alone determine which one applies."""
+    type_anew, known = types.Function.get_call_type, dict[tuple[Any, Any], Any]()
+    operators = {value for name, value in vars(operator).items() if not name.startswith("_")}
+    scalars = types.Number, types.Boolean
+
+    def type_once(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws or self.typing_key not in operators:
+            return type_anew(self, context, args, kws)
+        if not all(isinstance(argument, scalars) for argument in args):
+            return type_anew(self, context, args, kws)
+        if (self, args) not in known:
+            known[self, args] = type_anew(self, context, args, kws)
+        return known[self, args]
+
+    types.Function.get_call_type = type_once
+
+
+def _wrap_no_overloads() -> None:
+    """Numba makes its own functions, such as max, callable from Python and C wherever compiled code
+    calls them."""
+    build = _OverloadFunctionTemplate._build_impl
+    unwrapped = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+    def built(self: Any, *told: Any) -> Any:
+        self._jit_options = {**self._jit_options, **unwrapped}
+        return build(self, *told)
+
+    _OverloadFunctionTemplate._build_impl = built
+
+
+def _load_registries_once() -> None:
+    """Whenever Numba meets an intrinsic it imports twenty of its modules and asks all registries
+    for new entries. Later ones are in the built-in registry and in the first, where intrinsics
+    are. And at first it imports SciPy's linear algebra, to see that SciPy is there."""
+
+    def load_once(kind: Any) -> None:
+        load = kind.load_additional_registries
+
+        def loaded(self: Any) -> None:
+            if len(self._registries) > 1:
+                self.install_registry(next(iter(self._registries)))
+                return
+            from numba.np import linalg
+
+            ensured, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+            load(self)
+            linalg.ensure_blas = ensured
+
+        kind.load_additional_registries = loaded
+
+    load_once(CPUContext)
+    load_once(Context)
