@@ -144,8 +144,8 @@ def paced(gpu: GpuModel, code: MachineCode, walk: Walk, threads: int) -> Paced:
         share = step.pieces / every
         loop = scores if step is walk.steps[0] else sums
         turns = step.turns or math.ceil(step.products / max(1, loop.count("FFMA")))
-        bringing = step.pieces * math.ceil(walk.size / (threads * copies.bytes))
-        used = [(loop, turns), (copies, bringing)]
+        loaders = step.pieces * math.ceil(walk.size / (threads * copies.bytes))
+        used = [(loop, turns), (copies, loaders)]
         if weighs and step is walk.steps[0]:
             used.append((weighs, math.ceil(walk.rows / (threads // WARP))))
         own = share * _cycles(once, gpu.l1) + 2 * BARRIER

@@ -155,12 +155,12 @@
   out[threadIdx.x] = 5 / (63 - x[threadIdx.x]);  // !
 
 // read-ahead: before it has waited for the kernel before it
-  let_next_begin();
+  launch_dependents();
   const int early = x[threadIdx.x];  // !
   wait_for_former();
   out[threadIdx.x] = early;
 
 // written-ahead: before it has waited for the kernel before it
-  let_next_begin();
+  launch_dependents();
   if (threadIdx.x) wait_for_former();
   out[threadIdx.x] = threadIdx.x;  // !

@@ -212,7 +212,7 @@ def test_other_arguments_give_another_result(name):
 
 
 def test_one_handle_is_made_and_before_anything_is_recorded():
-    """Preparing a kernel creates it; asking for the version or a product makes no other."""
+    """Preparing a kernel creates it; prefetcher for the version or a product makes no other."""
     library = Library()
     with machine(library) as gpu:
         assert not library.made

@@ -33,7 +33,7 @@ static __device__ __forceinline__ void wait_for_former() {
 }
 
 // From here on the kernel behind this one may begin, as soon as there is room for it.
-static __device__ __forceinline__ void let_next_begin() {
+static __device__ __forceinline__ void launch_dependents() {
 #if !defined(HOST) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif

@@ -36,19 +36,19 @@ static __device__ __forceinline__ float with_squares(float sum, const Four& x) {
   return sum;
 }
 
-// 1 / sqrt(mean(x^2) + eps) of the row whose fours bring(first) gives; `partial` is shared memory of
+// 1 / sqrt(mean(x^2) + eps) of the row whose fours fetch(first) gives; `partial` is shared memory of
 // an element for each warp.
-template <class Bring>
+template <class Fetch>
 static __device__ __forceinline__ float factor_of(const float* weight, int hidden, double eps,
-                                                  float* partial, Held& held, Bring bring) {
+                                                  float* partial, Held& held, Fetch fetch) {
   const int own = 4 * threadIdx.x, step = 4 * blockDim.x;
   float squares = 0.f;
   if (own < hidden) {
     held.weight = load_of_row(weight, own, hidden);  // on its way while x is waited for
-    held.x = bring(own);
+    held.x = fetch(own);
     squares = with_squares(squares, held.x);
   }
-  for (int i = own + step; i < hidden; i += step) squares = with_squares(squares, bring(i));
+  for (int i = own + step; i < hidden; i += step) squares = with_squares(squares, fetch(i));
   squares = block_reduce(squares, partial, Sum());
   return rsqrtf(squares / hidden + static_cast<float>(eps));
 }

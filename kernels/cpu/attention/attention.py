@@ -33,10 +33,10 @@ from kernels.cpu.attention.attention_sums import (
 from kernels.cpu.attention.attention_tile import (
     SIGNATURE,
     attend,
-    bring_queries,
     chunks_of,
     dividing,
     finite,
+    load_queries,
     part_of_rows,
     rows_of_head,
 )
@@ -135,7 +135,7 @@ def end_of_run(spans, first, last):
 
 
 @inner
-def ask_for_rows(data, cells):
+def prefetch_rows(data, cells):
     """Prefetch the rows of all these cells at once."""
     for c in range(len(cells)):
         at = cells[c] * data.shape[1]
@@ -173,15 +173,15 @@ def flash(tag: FormatTag) -> Callable[..., None]:
             h0, h1, column, t1, last_token = place_of(item % units, sizes)
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, t1, last_token)
-                first, last = 0, chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
+                first, last = 0, chunks_of(load_queries(args, workspace, t0, t1, h0, h1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)
                 if turn == 0 and together and first < last:
                     begin = spans[t0, 1] + first * CHUNK
                     own = lists[spans[t0, 0], begin : min(begin + CHUNK, spans[t1 - 1, 2])]
-                    ask_for_rows(k, own)
-                    ask_for_rows(v, own)
+                    prefetch_rows(k, own)
+                    prefetch_rows(v, own)
                 for chunk in range(first, last):
                     if turn < together:
                         later = min(chunk + n_threads, count - 1) * CHUNK

@@ -127,11 +127,11 @@ def products(tag: Any) -> tuple[Any, Any]:
     return scores, sums
 
 
-def bringing_keys(hardware: bool, tag: FormatTag) -> Any:
+def key_loader(hardware: bool, tag: FormatTag) -> Any:
     both = narrow(hardware)
 
     @inner
-    def bring_keys(k, bases, head_dim, cells, words, keys):
+    def load_keys(k, bases, head_dim, cells, words, keys):
         """Copy K unchanged, [tiles of cells][tiles of head_dim][16 cells][32 elements]."""
         depth = (head_dim + DEEP - 1) // DEEP
         for cell in range(cells):
@@ -141,7 +141,7 @@ def bringing_keys(hardware: bool, tag: FormatTag) -> Any:
                 low = element(tag, k, base, d, head_dim)
                 store(keys, at, both(low, element(tag, k, base, d + LANES, head_dim)))
 
-    return bring_keys
+    return load_keys
 
 
 def weighing(hardware: bool) -> Any:
@@ -229,7 +229,7 @@ def method_of(tag: Any) -> Method:
         release(tag, state)
 
     hardware = tag == AMX
-    keys, attend = partial(bringing_keys, hardware), partial(attending, tag)
+    keys, attend = partial(key_loader, hardware), partial(attending, tag)
     return Method(tag.form, hardware, 2 * ROWS, begin, end, keys, attend)
 
 

@@ -68,7 +68,7 @@ class Method:
     instructions or portable code. So many `rows` at a time; begin() -> the state of a thread's
     tiles, which end(state) gives up. `keys` and `attend` make, for the cache's format,
 
-    - bring_keys(k, bases, head_dim, cells, words, keys), whose `words` are 1 KiB to work in;
+    - load_keys(k, bases, head_dim, cells, words, keys), whose `words` are 1 KiB to work in;
     - attend(state, v, bases, places, tiles, lanes, first, count, head_dim, clean, shape, memory):
       the partial results of the rows from `first` on with a chunk of `count` cells; whether there
       are any.
@@ -89,12 +89,12 @@ def element(tag, data, base, d, head_dim):
     return sixteen(tag, data, base, d) if d < head_dim else zero(f32x16)
 
 
-def bringing(tag: Any, hardware: bool) -> tuple[Any, Any]:
+def loaders(tag: Any, hardware: bool) -> tuple[Any, Any]:
     """Load queries and values in pairs."""
     both, pairs = narrow(hardware), in_pairs(hardware)
 
     @inner
-    def bring_queries(q, t0, t1, h0, h1, words, queries):
+    def load_queries(q, t0, t1, h0, h1, words, queries):
         """Q^T in pairs of elements, [tiles of rows][tiles of head_dim][16 pairs][16 rows]; zeros
         beyond the last row, to an even number of tiles."""
         head_dim, width = q.shape[2], h1 - h0
@@ -115,7 +115,7 @@ def bringing(tag: Any, hardware: bool) -> tuple[Any, Any]:
                 transpose(words, 0, LANES, queries, (tile * depth + k) * SUMS)
 
     @inner
-    def bring_values(v, bases, head_dim, cells, values):
+    def load_values(v, bases, head_dim, cells, values):
         """V in pairs of cells, [blocks of 32 cells][tiles of head_dim][16 pairs][16 elements],
         zero-padded to whole blocks; and whether all were finite. Non-finite values become zero,
         since a weight of zero would not hide them."""
@@ -134,7 +134,7 @@ def bringing(tag: Any, hardware: bool) -> tuple[Any, Any]:
                 store(values, at, pairs(first, second))
         return clean
 
-    return bring_queries, bring_values
+    return load_queries, load_values
 
 
 @inner
@@ -162,8 +162,8 @@ def look(k, lists, cell_positions, column, sight, bases, places):
 
 def flash(method: Method, tag: FormatTag) -> Callable[..., None]:
     sizes_of, place_of = dividing(tag, QUERIES)
-    bring_queries, bring_values = bringing(tag, method.hardware)
-    bring_keys, attend = method.keys(tag), method.attend(tag)
+    load_queries, load_values = loaders(tag, method.hardware)
+    load_keys, attend = method.keys(tag), method.attend(tag)
     begin_all, end_all, step = method.begin, method.end, method.rows
     words_of_queries, tall = QUERIES * WIDEST // 2, CHUNK * WIDEST
     all_scores, all_weights = 2 * CHUNK * LANES, 2 * TALL * SUMS
@@ -193,7 +193,7 @@ def flash(method: Method, tag: FormatTag) -> Callable[..., None]:
                 across, most = h1 - h0, np.int64(0)
                 rows = (t1 - t0) * across
                 whole = (rows + step - 1) // step * step
-                bring_queries(q, t0, t1, h0, h1, words, queries)
+                load_queries(q, t0, t1, h0, h1, words, queries)
                 for t in range(t0, t1):
                     most = max(most, spans[t, 2] - spans[t, 1])
                 for row in range(whole):
@@ -211,8 +211,8 @@ def flash(method: Method, tag: FormatTag) -> Callable[..., None]:
                         count = max(count, seen[row])
                     sight = spans[t0, 0], begin, count
                     look(k, lists, cell_positions, column, sight, bases, places)
-                    bring_keys(k, bases, head_dim, count, words, keys)
-                    clean = bring_values(v, bases, head_dim, count, values)
+                    load_keys(k, bases, head_dim, count, words, keys)
+                    clean = load_values(v, bases, head_dim, count, values)
                     for first in range(0, whole, step):
                         found = attend(
                             state, v, bases, places, tiles, lanes, first, count, head_dim, clean,
@@ -233,11 +233,11 @@ def flash(method: Method, tag: FormatTag) -> Callable[..., None]:
     return named(kernel, method.form)
 
 
-def bringing_keys(tag: FormatTag) -> Any:
+def key_loader(tag: FormatTag) -> Any:
     both = narrow(True)
 
     @inner
-    def bring_keys(k, bases, head_dim, cells, words, keys):
+    def load_keys(k, bases, head_dim, cells, words, keys):
         """K^T in pairs of elements, [tiles of cells][tiles of head_dim][16 pairs][16 cells]."""
         depth, halves = (head_dim + DEEP - 1) // DEEP, words.view(np.uint16)
         for cell in range(0, cells, ROWS):
@@ -249,7 +249,7 @@ def bringing_keys(tag: FormatTag) -> Any:
                 at = (cell // ROWS * depth + d // DEEP) * SUMS
                 transpose(words, 0, LANES, keys.view(np.float32), at)
 
-    return bring_keys
+    return load_keys
 
 
 @inner
@@ -342,7 +342,5 @@ def nothing_to_end(state):
     pass
 
 
-METHOD = Method(
-    "avx512_bf16", True, EIGHT, nothing_to_begin, nothing_to_end, bringing_keys, attending
-)
+METHOD = Method("avx512_bf16", True, EIGHT, nothing_to_begin, nothing_to_end, key_loader, attending)
 SHARES = {f: Share(partial(flash, METHOD, TAGS[f]), SIGNATURE, f) for f in FORMATS_OF_CACHE}

@@ -98,7 +98,7 @@ def by_table(workspace, place, codes, shift):
 
 
 @inner
-def bring_groups(pages, first, head_dim, workspace, place, count):
+def load_groups(pages, first, head_dim, workspace, place, count):
     """Load zero points and steps of `count` groups, from `place`, of the page of a head at
     pages[first:], as float32 to KEY and STEP."""
     for i in range(0, count, 16):
@@ -109,7 +109,7 @@ def bring_groups(pages, first, head_dim, workspace, place, count):
 
 
 @njit(inline="always")
-def ask_for(pages, first, size):
+def prefetch_bytes(pages, first, size):
     for byte in range(0, size, 64):
         prefetch(pages, first + byte, 3)
 
@@ -151,7 +151,7 @@ def attending(numbers: Any) -> Any:
     def values_of_page(like, pages, first, workspace, head_dim, row, cell):
         """Add the values of a page's 32 cells, times their weights, to rows from `row`."""
         for d in range(0, head_dim, GROUP):
-            bring_groups(pages, first, head_dim, workspace, d, GROUP)
+            load_groups(pages, first, head_dim, workspace, d, GROUP)
             at = SUM + row * DIM_STRIDE + d
             left = load_rows(like, workspace, at, DIM_STRIDE)
             right = load_rows(like, workspace, at + 16, DIM_STRIDE)
@@ -172,14 +172,14 @@ def attending(numbers: Any) -> Any:
             store_rows(workspace, at + 16, DIM_STRIDE, right)
 
     @njit(inline="always")
-    def ask(k_pages, v_pages, bases, count, more, p, size):
+    def prefetch_next(k_pages, v_pages, bases, count, more, p, size):
         """Prefetch the p-th of a chunk's keys, then of its values, then of the next keys."""
         if p < count:
-            ask_for(k_pages, bases[p], size)
+            prefetch_bytes(k_pages, bases[p], size)
         elif p < 2 * count:
-            ask_for(v_pages, bases[p - count], size)
+            prefetch_bytes(v_pages, bases[p - count], size)
         elif p < 2 * count + more:
-            ask_for(k_pages, bases[PAGES + p - 2 * count], size)
+            prefetch_bytes(k_pages, bases[PAGES + p - 2 * count], size)
 
     @njit(inline="always")
     def by_rows(keys, pages, first, workspace, head_dim, rows, cell):
@@ -220,8 +220,8 @@ def attending(numbers: Any) -> Any:
         for i in range(count * GROUP):
             places[i] = begin * GROUP + i
         for p in range(count):
-            ask(k_pages, v_pages, bases, count, more, p + EARLY, size)
-            bring_groups(k_pages, bases[p], head_dim, workspace, 0, head_dim)
+            prefetch_next(k_pages, v_pages, bases, count, more, p + EARLY, size)
+            load_groups(k_pages, bases[p], head_dim, workspace, 0, head_dim)
             by_rows(True, k_pages, bases[p], workspace, head_dim, rows, p * GROUP)
         for t in range(t0, t1):
             for h in range(h0, h1):
@@ -234,7 +234,7 @@ def attending(numbers: Any) -> Any:
                     store(workspace, at + d, zero(f32x16))
                 workspace[at + head_dim], workspace[at + head_dim + 1] = highest, total
         for p in range(count):
-            ask(k_pages, v_pages, bases, count, more, count + p + EARLY, size)
+            prefetch_next(k_pages, v_pages, bases, count, more, count + p + EARLY, size)
             by_rows(False, v_pages, bases[p], workspace, head_dim, rows, p * GROUP)
 
     return attend_pages

@@ -24,9 +24,9 @@ from kernels.cpu.attention.attention_sums import (
 )
 from kernels.cpu.attention.attention_tile import (
     attend,
-    bring_queries,
     chunks_of,
     dividing,
+    load_queries,
     rows_of_head,
 )
 from kernels.cpu.formats.decoding import TAGS
@@ -88,7 +88,7 @@ def paged_attention(signature: str, chunks_of_pages: Any, attend_pages: Any) -> 
                 t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
                 of_pages = chunks_of_pages(packed[t0])
                 first = np.int64(0)
-                last = of_pages + chunks_of(bring_queries(args, workspace, t0, t1, h0, h1))
+                last = of_pages + chunks_of(load_queries(args, workspace, t0, t1, h0, h1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)

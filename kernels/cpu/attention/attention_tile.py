@@ -175,7 +175,7 @@ def find_rows(bases, at, cells, first, count, row_bytes, start, pieces):
 
 
 @inner
-def bring_queries(args, workspace, t0, t1, h0, h1):
+def load_queries(args, workspace, t0, t1, h0, h1):
     """Copy a tile's queries to its workspace: -> the most cells that one of its tokens sees."""
     q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(args, SIGNATURE)
     head_dim, most = q.shape[2], 0

@@ -50,7 +50,7 @@ def begin_of_tile(spans, t1):
 
 
 @inner
-def bring_seen(sees, slots, filled, j, end):
+def append_selected(sees, slots, filled, j, end):
     """Append selected slots from j until there are BASES of them: -> (number, where to
     continue)."""
     while j < end and filled < BASES:
@@ -109,7 +109,7 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                         workspace[query_of(t - t0) + 8 * d] = q[t, h, d]
                 own = sees[h, (end - 1) // BLOCK % sees.shape[1]]
                 column = h // group * (head_dim // block_elements * block_bytes)
-                filled, j = bring_seen(own, slots, np.int64(0), np.int64(0), end)
+                filled, j = append_selected(own, slots, np.int64(0), np.int64(0), end)
                 chunk = 0
                 while filled > 0:
                     count = min(filled, CHUNK)
@@ -132,7 +132,7 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                             merge(workspace, MERGED + at, workspace, SUM + at, head_dim)
                     for c in range(count, filled):
                         slots[c - count] = slots[c]
-                    filled, j = bring_seen(own, slots, filled - count, j, end)
+                    filled, j = append_selected(own, slots, filled - count, j, end)
                     chunk += 1
                 for row in range(t1 - t0):
                     at = ((t0 + row) * heads + h) * head_dim

@@ -104,7 +104,7 @@ def extremes(tag: FormatTag) -> Callable[..., None]:
 
 
 @inner
-def bring(q, t, h0, h1, workspace):
+def load_query(q, t, h0, h1, workspace):
     """Sums over heads h0 to h1 of a token's queries, positive and negative parts."""
     head_dim = q.shape[2]
     for d in range(head_dim):
@@ -128,7 +128,7 @@ def scores(tag: FormatTag) -> Callable[..., None]:
                 continue
             first, end = part((spans[t, 2] - 1) // page, thread, n_threads)
             for c in range(choosers if first < end else 0):
-                bring(q, t, c * heads // choosers, (c + 1) * heads // choosers, workspace)
+                load_query(q, t, c * heads // choosers, (c + 1) * heads // choosers, workspace)
                 head = spans[t, 0] * kv_heads + c * kv_heads // choosers
                 for p in range(first, end):
                     least = (head * extremes.shape[2] + p) * 2 * size

@@ -169,12 +169,12 @@ def _begins(context: Any, builder: Any, weight: Any, starts: Any, values: Any) -
     return [builder.gep(base, [begin]) for begin in begins]
 
 
-def bring_piece(code: Code) -> Any:
+def transpose_piece(code: Code) -> Any:
     """An intrinsic of (weight, starts, at, out, to): transposes the piece at byte `at` of sixteen
     rows, which begin at bytes starts[0] to starts[15] of the weight, to byte `to` of `out`."""
 
     @intrinsic
-    def bring(typing, weight, starts, at, out, to):
+    def gather(typing, weight, starts, at, out, to):
         def codegen(context, builder, signature, values):
             rows, words = _rows(context, builder, weight, starts, values[:3])
             target = address_of(context, builder, out, values[3:], I8)
@@ -197,16 +197,16 @@ def bring_piece(code: Code) -> Any:
 
         return types.void(weight, starts, types.intp, out, types.intp), codegen
 
-    return bring
+    return gather
 
 
-def meet_pieces(kind: Vector, piece: Piece, count: int) -> Any:
+def dot_pieces(kind: Vector, piece: Piece, count: int) -> Any:
     """An intrinsic of (sums, weight, starts, at, x, k): multiplies so many consecutive pieces of a
     float format by x[0, k:] of one token: one chain of fused multiply-adds per row."""
     code, size, units, step = piece.code, piece.bytes, piece.units, piece.step
 
     @intrinsic
-    def meet(typing, sums, weight, starts, at, x, k):
+    def dot(typing, sums, weight, starts, at, x, k):
         def codegen(context, builder, signature, values):
             _, words = _rows(context, builder, weight, starts, values[1:4])
             scalars = address_of(context, builder, x, values[4:], ELEMENTS[sums.element])
@@ -228,10 +228,10 @@ def meet_pieces(kind: Vector, piece: Piece, count: int) -> Any:
 
         return sums(sums, weight, starts, types.intp, x, types.intp), codegen
 
-    return meet
+    return dot
 
 
-def meet_lines(kind: Vector) -> Any:
+def dot_lines(kind: Vector) -> Any:
     """An intrinsic of (sums, weight, starts, at, x, k, ahead, asked): a cache line of each of
     sixteen rows of floats, met by x[0, k:] of one token (AVX-512): a chain of fused multiply-adds
     for each lane. What lies at byte `asked` of the rows that begin at `ahead` is asked for a row at
@@ -241,7 +241,7 @@ def meet_lines(kind: Vector) -> Any:
     every = 32 // bits  # columns from one row's prefetch to the next
 
     @intrinsic
-    def meet(typing, sums, weight, starts, at, x, k, ahead, asked):
+    def dot(typing, sums, weight, starts, at, x, k, ahead, asked):
         def codegen(context, builder, signature, values):
             rows = _begins(context, builder, weight, starts, values[1:4])
             far = _begins(context, builder, weight, ahead, (values[1], values[6], values[7]))
@@ -262,11 +262,11 @@ def meet_lines(kind: Vector) -> Any:
 
         return sums(sums, weight, starts, at, x, k, ahead, asked), codegen
 
-    return meet
+    return dot
 
 
 @inner
-def ask(weight, starts, row, byte, first, end, lines):
+def prefetch_lines(weight, starts, row, byte, first, end, lines):
     """Prefetch so many lines of the next rows, one row after the other, since memory prefers
     consecutive lines. Each row is prefetched from byte `first` to `end`; -> the next (row,
     byte)."""
@@ -281,7 +281,7 @@ def ask(weight, starts, row, byte, first, end, lines):
 
 
 @inner
-def ask_along(weight, starts, following, at, size, begin, end, along):
+def prefetch_along(weight, starts, following, at, size, begin, end, along):
     """Ask for what lies so far ahead of `size` bytes from byte `at` on in each row, or at the
     beginning of the one that follows, where rows go from byte `begin` to `end`: a whole row ahead
     at most."""
@@ -296,25 +296,25 @@ def ask_along(weight, starts, following, at, size, begin, end, along):
                 prefetch(weight, following[row] + begin + ahead - end, 3)
 
 
-def bring_elements(format: str) -> Any:
+def gather_elements(format: str) -> Any:
     """(weight, starts, byte, out, to): gather the element of a float format at that byte of sixteen
     rows."""
     bytes_each = PIECES[format].unit_bytes
     element = {4: types.uint32, 2: types.uint16}[bytes_each]
 
     @inner
-    def bring(weight, starts, byte, out, to):
+    def gather(weight, starts, byte, out, to):
         for lane in range(LANES):
             store(out, to + bytes_each * lane, load(element, weight, starts[lane] + byte))
 
-    return bring
+    return gather
 
 
-def bring_units(format: str) -> Any:
+def gather_units(format: str) -> Any:
     """(weight, starts, following, row_bytes, unit, depth, out, along): gather `depth` units from
     `unit` of sixteen rows, packed, and prefetch as much of the following ones."""
     piece = PIECES[format]
-    one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
+    one, size, units, step = transpose_piece(piece.code), piece.bytes, piece.units, piece.step
     bytes_each, together, lines_each = piece.unit_bytes, piece.together, piece.lines
 
     @inner
@@ -323,16 +323,16 @@ def bring_units(format: str) -> Any:
         row, byte = min(asked // row_bytes, LANES - 1), asked % row_bytes
         for first in range(0, depth, together):
             if not along:
-                row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
+                row, byte = prefetch_lines(weight, following, row, byte, 0, row_bytes, lines_each)
             for u in range(first, min(first + together, depth), units):
                 if along:
                     at = (unit + u) // units * size
-                    ask_along(weight, starts, following, at, size, 0, row_bytes, along)
+                    prefetch_along(weight, starts, following, at, size, 0, row_bytes, along)
                 one(weight, starts, (unit + u) // units * size, out, u * step)
 
     if units == 1:
         return whole
-    rest = bring_elements(format)
+    rest = gather_elements(format)
 
     @inner
     def with_rest(weight, starts, following, row_bytes, unit, depth, out, along):
@@ -344,37 +344,37 @@ def bring_units(format: str) -> Any:
     return with_rest
 
 
-def meet_units(format: str, kind: Vector) -> Any:
+def dot_units(format: str, kind: Vector) -> Any:
     """(weight, starts, following, row_bytes, x, along): products of sixteen rows of a float format
     with one token x [1, hidden], a vector, while the following rows are prefetched."""
-    piece, rest = PIECES[format], meet_rest(format, kind)
+    piece, rest = PIECES[format], dot_rest(format, kind)
     bytes_each, line = piece.unit_bytes, CACHE_LINE // piece.unit_bytes
-    whole = meet_pieces(kind, piece, line // piece.units)
+    whole = dot_pieces(kind, piece, line // piece.units)
 
     @inner
-    def meet(weight, starts, following, row_bytes, x, along):
+    def dot(weight, starts, following, row_bytes, x, along):
         hidden, sums = x.shape[1], zero(f32x16)
         done, row, byte = hidden // line * line, 0, 0
         for k in range(0, done, line):
             at = k * bytes_each
             if along:
-                ask_along(weight, starts, following, at, CACHE_LINE, 0, row_bytes, along)
+                prefetch_along(weight, starts, following, at, CACHE_LINE, 0, row_bytes, along)
             else:
-                row, byte = ask(weight, following, row, byte, 0, row_bytes, LANES)
+                row, byte = prefetch_lines(weight, following, row, byte, 0, row_bytes, LANES)
             sums = whole(sums, weight, starts, at, x, k)
         return rest(weight, starts, done, x, sums)
 
-    return meet
+    return dot
 
 
-def meet_in_lines(format: str, kind: Vector) -> Any:
+def dot_in_lines(format: str, kind: Vector) -> Any:
     """The same for AVX-512. A row's beginning is prefetched while the end of the one before is
     read; `along` 0 is a whole row ahead."""
-    rest, bytes_each = meet_rest(format, kind), PIECES[format].unit_bytes
-    whole, line = meet_lines(kind), CACHE_LINE // bytes_each
+    rest, bytes_each = dot_rest(format, kind), PIECES[format].unit_bytes
+    whole, line = dot_lines(kind), CACHE_LINE // bytes_each
 
     @inner
-    def meet(weight, starts, following, row_bytes, x, along):
+    def dot(weight, starts, following, row_bytes, x, along):
         done, sums = x.shape[1] // line * line, zero(f32x16)
         ahead = min(along or row_bytes, row_bytes)
         for k in range(0, done, line):
@@ -385,20 +385,20 @@ def meet_in_lines(format: str, kind: Vector) -> Any:
                 sums = whole(sums, weight, starts, at, x, k, following, at + ahead - row_bytes)
         return rest(weight, starts, done, x, sums)
 
-    return meet
+    return dot
 
 
-def meet_rest(format: str, kind: Vector) -> Any:
+def dot_rest(format: str, kind: Vector) -> Any:
     """(weight, starts, done, x, sums): add the products of the elements after `done` of each
     row."""
-    rest, bytes_each = bring_elements(format), PIECES[format].unit_bytes
+    rest, bytes_each = gather_elements(format), PIECES[format].unit_bytes
 
     @inner
-    def meet(weight, starts, done, x, sums):
+    def dot(weight, starts, done, x, sums):
         elements = stack(np.uint8, REST)
         for k in range(done, x.shape[1]):
             rest(weight, starts, k * bytes_each, elements, 0)
             sums = fma(convert(f32x16, load(kind, elements, 0)), splat(f32x16, x[0, k]), sums)
         return sums
 
-    return meet
+    return dot

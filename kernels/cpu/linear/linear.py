@@ -66,13 +66,13 @@ def from_here(tokens, crossover):
     return 0 < crossover <= tokens
 
 
-def asking(size: int, count: int) -> Any:
+def prefetcher(size: int, count: int) -> Any:
     """(weight, at, tuning): prefetch `count` bytes of weights after byte `at`, at the distance that
     STREAM's knobs give for a tile of `size` tokens."""
     which = 0 if size == 1 else 1
 
     @inlined
-    def ask(weight, at, tuning):
+    def prefetch_next(weight, at, tuning):
         ahead, near = tuning[which], tuning[2]
         if ahead:
             if near:
@@ -82,11 +82,11 @@ def asking(size: int, count: int) -> Any:
                 for line in range(at + ahead, at + ahead + count, CACHE_LINE):
                     prefetch(weight, line, 2)
 
-    return ask
+    return prefetch_next
 
 
 @njit(inline="always")
-def ask_for_part(weight, at, size, number, count):
+def prefetch_part(weight, at, size, number, count):
     """Prefetch part `number` of so many of the next `size` bytes into the second cache."""
     for line in range(number * size // count, (number + 1) * size // count, CACHE_LINE):
         prefetch(weight, at + line, 2)
@@ -170,14 +170,14 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
     return run
 
 
-def chains(load_weights: Any, step: int, meet: Any) -> Callable[[int], Any]:
+def chains(load_weights: Any, step: int, multiply_add: Any) -> Callable[[int], Any]:
     """`multiply` for sums that are one chain over units: load_weights(weight, at) of the group
-    times a word of activations of each token, by the outer step `meet`."""
+    times a word of activations of each token, by the outer step `multiply_add`."""
 
     every = max(1, CACHE_LINE // step)  # units in a line of the cache
 
     def of_size(size: int) -> Any:
-        ask = asking(size, step)
+        prefetch_next = prefetcher(size, step)
 
         @inner
         def tile(token, arguments):
@@ -188,9 +188,9 @@ def chains(load_weights: Any, step: int, meet: Any) -> Callable[[int], Any]:
                 sums = load_tile(sums, out, first + token, row, valid)
             for k in range(depth):
                 if k % every == 0:
-                    ask(weight, at + k * step, tuning)
+                    prefetch_next(weight, at + k * step, tuning)
                 w = load_weights(weight, at + k * step)
-                sums = meet(sums, w, panel, token * depth + k * size)
+                sums = multiply_add(sums, w, panel, token * depth + k * size)
             store_tile(sums, out, first + token, row, valid)
 
         return tile

@@ -56,11 +56,11 @@ from kernels.cpu.isa.tiles import (
     zeros,
 )
 from kernels.cpu.linear import linear, linear_blocks
-from kernels.cpu.linear.linear import LANES, Blocking, ask_for_part, from_here, named
+from kernels.cpu.linear.linear import LANES, Blocking, from_here, named, prefetch_part
 from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, extras_of, total_of
 from kernels.cpu.linear.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.linear.linear_superblocks import (
-    meet_totals,
+    dot_totals,
     pairs_at,
     pairs_of,
     times_integers,
@@ -102,7 +102,7 @@ def fetch(kept, at, out, token, row):
 
 
 @njit(inline="always")
-def ask_for_outputs(out, token, row):
+def prefetch_outputs(out, token, row):
     """Prefetch the lines of sixteen tokens' outputs: a store to a missing line waits for all of
     it."""
     tokens, width = out.shape
@@ -250,7 +250,7 @@ def adding(layout: Layout) -> Any:
         found = zeros(i32x16, ROWS)
         for pair in range(pairs):
             of_rows = load(i16x32, mins, (u * pairs + pair) * 2 * LANES)
-            found = meet_totals(found, of_rows, extras, place * pairs + pair * ROWS)
+            found = dot_totals(found, of_rows, extras, place * pairs + pair * ROWS)
         m = load(f32x16, offsets, u * LANES)
         sums = add_unit_with_offset(sums, totals, d, found, m, token_scales, place)
         return sums, zeros(i32x16, ROWS)
@@ -332,8 +332,8 @@ def multiply(tag: Any, layout: Layout) -> Any:
                     lowered, rest = own_of(lowered_weights, group - together)
                     following = (group + TOGETHER) * group_bytes + unit // blocks * step
                     tiles = (count + ROWS - 1) // ROWS
-                    ask_for_part(weight, following, used, token // ROWS, tiles)
-                    ask_for_outputs(out, first + token, group * LANES)
+                    prefetch_part(weight, following, used, token // ROWS, tiles)
+                    prefetch_outputs(out, first + token, group * LANES)
                     sums = zeros(f32x16, ROWS)
                     if unit:
                         fetch(kept, 0, out, first + token, group * LANES)

@@ -43,7 +43,7 @@ from kernels.cpu.isa.simd import (
 )
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.simd_x86 import narrow, scaled_pairs
-from kernels.cpu.linear.linear import LANES, NEVER, asking, named
+from kernels.cpu.linear.linear import LANES, NEVER, named, prefetcher
 from kernels.cpu.linear.linear_amx import ROW, ROWS, C, TileShare, fetch, product, put
 from kernels.cpu.linear.linear_bf16 import PADDED, SIGNATURE
 from kernels.cpu.linear.linear_int8 import four_codes
@@ -145,12 +145,12 @@ def size_of_tiles(units):
 
 
 @njit(inline="always")
-def ask_for_tile(weight, at, unit, tiles, where, following):
+def prefetch_tile(weight, at, unit, tiles, where, following):
     for line in range(at + unit * TILE, at + (unit + 1) * TILE, CACHE_LINE):
         prefetch(weight, line, 2)
 
 
-AS_THEY_ARE = Source(size_of_tiles, ask_for_tile)
+AS_THEY_ARE = Source(size_of_tiles, prefetch_tile)
 
 
 def blocks_of(tag: Any, format: str) -> Source:
@@ -166,7 +166,7 @@ def blocks_of(tag: Any, format: str) -> Source:
 
 def multiply(tag: Any, source: Source) -> Any:
     lowers, prepare, size_of = source.lowers, source.prepare, source.size_of
-    ask = asking(1, TILE)
+    prefetch_next = prefetcher(1, TILE)
 
     @njit(inline="always")
     def prepare_some(weight, due, begin, end):
@@ -182,8 +182,8 @@ def multiply(tag: Any, source: Source) -> Any:
     def one(state, pairs, of, tiles, at, other, depth, tuning):
         for k in range(depth):
             if not lowers:
-                ask(tiles, at + k * TILE, tuning)
-                ask(tiles, other + k * TILE, tuning)
+                prefetch_next(tiles, at + k * TILE, tuning)
+                prefetch_next(tiles, other + k * TILE, tuning)
             tile_load(tag, state, 4, pairs, (of + k) * CHUNK, ROW)
             tile_load(tag, state, 6, tiles, at + k * TILE, ROW)
             tile_load(tag, state, 7, tiles, other + k * TILE, ROW)

@@ -38,7 +38,15 @@ from kernels.cpu.isa.simd import (
 from kernels.cpu.isa.simd_shuffle import stack, transpose_first
 from kernels.cpu.isa.tiles import add_scaled, fma_outer, load_tile, store_tile, zeros
 from kernels.cpu.linear import linear_pairs
-from kernels.cpu.linear.linear import FIRST, LANES, Blocking, asking, named, product, two_at_once
+from kernels.cpu.linear.linear import (
+    FIRST,
+    LANES,
+    Blocking,
+    named,
+    prefetcher,
+    product,
+    two_at_once,
+)
 from kernels.cpu.linear.linear_pairs import WORDS
 from kernels.cpu.linear.linear_superblocks import add_superblock, add_two_superblocks, pairs_of
 from kernels.cpu.runtime.closures import inner
@@ -55,11 +63,11 @@ LEAST_IN_VECTORS = 4  # tokens of a tile whose panel is filled so
 @dataclass(frozen=True, slots=True)
 class Microkernel:
     """How a variant computes dots: `lanes` rows at once, from a panel of `words` per four
-    activations, which lay(panel, k, t, size, four) writes for word k of token t."""
+    activations, which put_word(panel, k, t, size, four) writes for word k of token t."""
 
     lanes: int
     words: int
-    lay: Any
+    put_word: Any
     blocking: Blocking
 
     def layout(self, format: str) -> Layout:
@@ -84,7 +92,7 @@ class Microkernel:
         return None
 
 
-def add_block(microkernel: Microkernel, layout: Layout, ask: Any) -> Any:
+def add_block(microkernel: Microkernel, layout: Layout, prefetch_next: Any) -> Any:
     """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums plus the block
     at byte `at`, which is at index `where` in the panel."""
     lanes, words, has_m = microkernel.lanes, 8 * microkernel.words, layout.m
@@ -93,7 +101,7 @@ def add_block(microkernel: Microkernel, layout: Layout, ask: Any) -> Any:
 
     @njit(inline="always")
     def add(sums, d, m, weight, at, lane, panel, where, size, tuning):
-        ask(weight, at, tuning)
+        prefetch_next(weight, at, tuning)
         q, scale, extra = panel
         dots = dots_of(begin(extra, where, size), weight, at + 4 * lane, q, where * words, size)
         sums = add_scaled(sums, dots, d, scale, where)
@@ -105,16 +113,16 @@ def add_block(microkernel: Microkernel, layout: Layout, ask: Any) -> Any:
 def add_unit(microkernel: Microkernel, layout: Layout, size: int) -> Any:
     """Add a unit with one float scale, a superblock or a block, for tiles of `size` tokens."""
     if layout.blocks > 1:
-        return add_superblock(microkernel, layout, asking(size, layout.block))
-    return add_block(microkernel, layout, asking(size, layout.step))
+        return add_superblock(microkernel, layout, prefetcher(size, layout.block))
+    return add_block(microkernel, layout, prefetcher(size, layout.step))
 
 
 def add_two_units(microkernel: Microkernel, layout: Layout) -> Any:
     """The same for one token and two groups of rows: (sums, ds, ms, weight, ats, lane, panel,
     where, tuning) -> sums; all but the panel's values are tuples of two."""
     if layout.blocks > 1:
-        return add_two_superblocks(microkernel, layout, asking(1, layout.block))
-    one = add_block(microkernel, layout, asking(1, layout.step))
+        return add_two_superblocks(microkernel, layout, prefetcher(1, layout.block))
+    one = add_block(microkernel, layout, prefetcher(1, layout.step))
 
     @njit(inline="always")
     def add(sums, ds, ms, weight, ats, lane, panel, where, tuning):
@@ -192,12 +200,12 @@ def single(microkernel: Microkernel, layout: Layout, factor: float) -> Any:
 def spreading(microkernel: Microkernel) -> Any:
     """(row, begin, count, target, size, t): write so many words of a row's activations to a panel's
     tile of `size` tokens, as token t."""
-    lay = microkernel.lay
+    put_word = microkernel.put_word
 
     @njit(inline="always")
     def spread(row, begin, count, target, size, t):
         for k in range(count):
-            lay(target, k, t, size, row[begin + k])
+            put_word(target, k, t, size, row[begin + k])
 
     return spread
 

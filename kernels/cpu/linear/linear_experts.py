@@ -30,7 +30,7 @@ MOST_WORDS = 16  # of linear's blocks
 
 
 @njit(inline="always")
-def lay(words, at, array, begin, count):
+def put_matrix(words, at, array, begin, count):
     """Write a matrix of so many rows to a block. -> the next index."""
     words[at] = array[begin:].ctypes.data
     words[at + 1], words[at + 2] = count, array.shape[1]
@@ -38,56 +38,56 @@ def lay(words, at, array, begin, count):
 
 
 @njit(inline="always")
-def lay_vector(words, at, vector):
+def put_vector(words, at, vector):
     words[at] = vector.ctypes.data
     words[at + 1] = len(vector)
     return at + 2
 
 
 @njit(inline="always")
-def lay_floats(words, given, e, begin, count):
+def put_floats(words, given, e, begin, count):
     x, _, weight, slots, tuning, out = given
-    at = lay(words, 0, x, begin, count)
-    at = lay_vector(words, at, weight[slots[e]])
-    at = lay_vector(words, at, tuning)
-    lay(words, at, out, begin, count)
+    at = put_matrix(words, 0, x, begin, count)
+    at = put_vector(words, at, weight[slots[e]])
+    at = put_vector(words, at, tuning)
+    put_matrix(words, at, out, begin, count)
 
 
 @njit(inline="always")
-def lay_int8(words, given, e, begin, count):
+def put_int8(words, given, e, begin, count):
     q, scale, total, _, weight, slots, tuning, out = given
-    at = lay(words, 0, q, begin, count)
-    at = lay(words, at, scale, begin, count)
-    at = lay(words, at, total, begin, count)
-    at = lay_vector(words, at, weight[slots[e]])
-    at = lay_vector(words, at, tuning)
-    lay(words, at, out, begin, count)
+    at = put_matrix(words, 0, q, begin, count)
+    at = put_matrix(words, at, scale, begin, count)
+    at = put_matrix(words, at, total, begin, count)
+    at = put_vector(words, at, weight[slots[e]])
+    at = put_vector(words, at, tuning)
+    put_matrix(words, at, out, begin, count)
 
 
 @njit(inline="always")
-def lay_rows(words, given, e, begin, count):
+def put_rows(words, given, e, begin, count):
     x, _, weight, slots, out = given
-    at = lay(words, 0, x, begin, count)
-    at = lay(words, at, weight[slots[e]], 0, weight.shape[1])
-    lay(words, at, out, begin, count)
+    at = put_matrix(words, 0, x, begin, count)
+    at = put_matrix(words, at, weight[slots[e]], 0, weight.shape[1])
+    put_matrix(words, at, out, begin, count)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The contents of linear's block: lay(words, arguments, expert, begin, count) writes it for
+    """The contents of linear's block: put(words, arguments, expert, begin, count) writes it for
     `count` tokens of the expert from `begin`, from arguments whose `ends` are at an index."""
 
     signature: str
     ends: int
-    lay: Any
+    put: Any
 
 
-FLOATS, CODES = Kind(FLOAT, 1, lay_floats), Kind(INT8, 3, lay_int8)
-ROWS = Kind(SCALAR_SIGNATURE, 1, lay_rows)
+FLOATS, CODES = Kind(FLOAT, 1, put_floats), Kind(INT8, 3, put_int8)
+ROWS = Kind(SCALAR_SIGNATURE, 1, put_rows)
 
 
 def kernel_of(kind: Kind) -> Callable[..., None]:
-    signature, at, lay_own = kind.signature, kind.ends, kind.lay
+    signature, at, put_own = kind.signature, kind.ends, kind.put
 
     def kernel(args, thread, n_threads):
         given = arguments(args, signature)
@@ -95,7 +95,7 @@ def kernel_of(kind: Kind) -> Callable[..., None]:
         for e in range(len(ends)):
             count = ends[e] - begin
             if count > 0:
-                lay_own(words, given, e, begin, count)
+                put_own(words, given, e, begin, count)
                 call_other(np.uint64(words.ctypes.data), thread, n_threads)
             begin = ends[e]
 

@@ -32,7 +32,15 @@ from kernels.cpu.isa.tiles import (
     store_tile,
     zeros,
 )
-from kernels.cpu.linear.linear import LANES, Blocking, asking, chains, named, product, two_at_once
+from kernels.cpu.linear.linear import (
+    LANES,
+    Blocking,
+    chains,
+    named,
+    prefetcher,
+    product,
+    two_at_once,
+)
 from kernels.cpu.runtime.closures import inlined, inner
 from kernels.cpu.runtime.share import arguments, by_format, part
 
@@ -68,7 +76,7 @@ def pairs(load_weights: Any, step: int) -> Callable[[int], Any]:
     every = max(1, CACHE_LINE // step)  # elements of a group in a line of the cache
 
     def of_size(size: int) -> Any:
-        ask = asking(size, CACHE_LINE)
+        prefetch_next = prefetcher(size, CACHE_LINE)
 
         @inner
         def tile(token, arguments):
@@ -80,8 +88,8 @@ def pairs(load_weights: Any, step: int) -> Callable[[int], Any]:
                 b = load_tile(b, out, first + token, row_beside, min(LANES, width - row_beside))
             for k in range(depth):
                 if k % every == 0:
-                    ask(weight, at + k * step, tuning)
-                    ask(weight, beside + k * step, tuning)
+                    prefetch_next(weight, at + k * step, tuning)
+                    prefetch_next(weight, beside + k * step, tuning)
                 v = load_weights(weight, at + k * step)
                 w = load_weights(weight, beside + k * step)
                 a, b = fma_outer_of_two(a, b, v, w, panel, token * depth + k * size)
@@ -98,7 +106,7 @@ def single(load_weights: Any, step: int) -> Any:
     memory two long streams of weights are often faster than one."""
 
     every = max(1, CACHE_LINE // step)  # elements of a group in a line of the cache
-    ask = asking(1, CACHE_LINE)
+    prefetch_next = prefetcher(1, CACHE_LINE)
 
     @inner
     def run(x, weight, out, tuning, thread, n_threads):
@@ -112,8 +120,8 @@ def single(load_weights: Any, step: int) -> Any:
             a, b = zero(f32x16), zero(f32x16)
             for k in range(hidden):
                 if k % every == 0:
-                    ask(weight, at + k * step, tuning)
-                    ask(weight, beside + k * step, tuning)
+                    prefetch_next(weight, at + k * step, tuning)
+                    prefetch_next(weight, beside + k * step, tuning)
                 scalar = splat(f32x16, x[0, k])
                 a = fma(load_weights(weight, at + k * step), scalar, a)
                 b = fma(load_weights(weight, beside + k * step), scalar, b)

@@ -39,7 +39,7 @@ from kernels.cpu.isa.simd_neon import (
 )
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import load_tile, store_tile, zeros
-from kernels.cpu.linear.linear import LANES, Blocking, asking, product
+from kernels.cpu.linear.linear import LANES, Blocking, prefetcher, product
 from kernels.cpu.linear.linear_bf16 import PADDED, SIGNATURE
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments
@@ -149,7 +149,7 @@ def add_dots(typing, like, held, weight, at, panel, where):
 
 
 def multiply(size: int) -> Any:
-    ask = asking(size, STEP)
+    prefetch_next = prefetcher(size, STEP)
 
     @inner
     def tile(token, arguments):
@@ -160,7 +160,7 @@ def multiply(size: int) -> Any:
             sums = load_tile(sums, out, first + token, row, valid)
         held = by_twos(sums)
         for k in range(depth):
-            ask(weight, at + k * STEP, tuning)
+            prefetch_next(weight, at + k * STEP, tuning)
             place = 2 * (token * depth + k * size)
             held = add_dots(sums, held, weight, at + k * STEP, panel, place)
         store_tile(by_tokens(sums, held), out, first + token, row, valid)

@@ -36,7 +36,7 @@ from kernels.cpu.isa.tiles import (
     zeros,
 )
 from kernels.cpu.linear import linear
-from kernels.cpu.linear.linear import FIRST, LANES, ask_for_part, filling, from_here
+from kernels.cpu.linear.linear import FIRST, LANES, filling, from_here, prefetch_part
 from kernels.cpu.linear.linear_halves import (
     add_halves,
     half_of,
@@ -45,7 +45,7 @@ from kernels.cpu.linear.linear_halves import (
     never,
     raised,
 )
-from kernels.cpu.linear.linear_superblocks import meet_totals, pairs_at, pairs_of
+from kernels.cpu.linear.linear_superblocks import dot_totals, pairs_at, pairs_of
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import part
 from kernels.knob import Knob
@@ -109,7 +109,7 @@ def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
 
 
 @njit(inline="always")
-def ask_for_outputs(out, token, row):
+def prefetch_outputs(out, token, row):
     """Prefetch the outputs where a tile's sums are stored next."""
     for t in range(token, token + SIZE):
         prefetch_to_write(out, t * out.shape[1] + row)
@@ -195,8 +195,8 @@ def add_superblocks(layout: Layout, dots_of_two: Any) -> Any:
         met, others_met = zeros(i32x16, SIZE), zeros(i32x16, SIZE)
         for pair in range(pairs):
             place, at = 4 * (k * pairs + pair) * LANES, where * pairs + pair * SIZE
-            met = meet_totals(met, load(i16x32, mins, place), extra, at)
-            others_met = meet_totals(others_met, load(i16x32, mins, place + 2 * LANES), extra, at)
+            met = dot_totals(met, load(i16x32, mins, place), extra, at)
+            others_met = dot_totals(others_met, load(i16x32, mins, place + 2 * LANES), extra, at)
         a = add_unit_with_offset(a, totals, d, met, m, scale, where)
         return a, add_unit_with_offset(b, others_totals, e, others_met, n, scale, where)
 
@@ -258,12 +258,14 @@ def in_pairs(
     all_mins = all_pairs if layout.mins else 1
 
     @inner
-    def meet(panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep):
+    def multiply_pair(
+        panel, weight, at, group_bytes, own, sums, out, first, row, count, unit, deep
+    ):
         """Multiply a pair of groups, whose units are at byte `at`, by a panel of `count` tokens."""
         (lowered, fits), whole, left = own, count // SIZE, count % SIZE
         tiles = whole + (left > 0)
         if unit:
-            ask_for_outputs(out, first, row)
+            prefetch_outputs(out, first, row)
         for begin in range(0, deep, units_of_slice):
             depth = min(units_of_slice, deep - begin)
             now = at + begin * step
@@ -273,10 +275,10 @@ def in_pairs(
             following = at + 2 * group_bytes if last else now + depth * step
             met = panel, lowered, fits, deep, begin, depth
             for t in range(tiles):
-                ask_for_part(weight, following, depth * step, t, tiles)
-                ask_for_part(weight, following + group_bytes, depth * step, t, tiles)
+                prefetch_part(weight, following, depth * step, t, tiles)
+                prefetch_part(weight, following + group_bytes, depth * step, t, tiles)
                 if last or (unit and begin == 0):
-                    ask_for_outputs(out, first + min(t + 1, tiles - 1) * SIZE, row)
+                    prefetch_outputs(out, first + min(t + 1, tiles - 1) * SIZE, row)
                 place, token, ends = t, t * SIZE, last
                 if t == whole:
                     place, token, ends = t + 1, count - SIZE, False
@@ -314,7 +316,7 @@ def in_pairs(
                         multiply_all(FIRST, count, of_one)
                     elif (group - begin) % 2 == 0:
                         where = out, first, row, count, unit, deep
-                        meet(panel, weight, at, group_bytes, (own, fits), sums, *where)
+                        multiply_pair(panel, weight, at, group_bytes, (own, fits), sums, *where)
 
     return run
 

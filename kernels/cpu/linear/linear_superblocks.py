@@ -17,7 +17,7 @@ from kernels.cpu.isa.tiles import add_tiles, add_times, add_unit, add_unit_with_
 from kernels.cpu.linear.linear import LANES
 from kernels.cpu.runtime.closures import inlined
 
-meet_totals = outer(dot_pairs)
+dot_totals = outer(dot_pairs)
 
 
 def pairs_of(layout: Layout) -> int:
@@ -55,7 +55,7 @@ def pairs_at(layout: Layout, integer: Any) -> Any:
     return pairs
 
 
-def add_blocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
+def add_blocks(microkernel: Any, layout: Layout, prefetch_next: Any) -> Any:
     """(totals, weight, block, lane, (q, extra), place, size, tuning) -> totals plus the block at
     byte `block`, which is at index `place` in the panel."""
     lanes, words, parts = microkernel.lanes, 8 * microkernel.words, layout.parts
@@ -67,7 +67,7 @@ def add_blocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
 
     @njit(inline="always")
     def add(totals, weight, block, lane, panel, place, size, tuning):
-        ask(weight, block, tuning)
+        prefetch_next(weight, block, tuning)
         q, extra = panel
         own, codes, total = block + payload + lane, block + 4 * lane, place * parts
         if two_parts:
@@ -94,18 +94,18 @@ def add_floats(layout: Layout, lanes: int) -> Any:
             return add_unit(sums, totals, d, scale, where)
         met = zeros(integers, size)
         for pair in range(pairs):
-            met = meet_totals(met, mins(weight, at, pair), extra, where * pairs + pair * size)
+            met = dot_totals(met, mins(weight, at, pair), extra, where * pairs + pair * size)
         return add_unit_with_offset(sums, totals, d, met, m, scale, where)
 
     return add
 
 
-def add_superblock(microkernel: Any, layout: Layout, ask: Any) -> Any:
+def add_superblock(microkernel: Any, layout: Layout, prefetch_next: Any) -> Any:
     """(sums, d, m, weight, at, lane, (q, scale, extra), where, size, tuning) -> sums plus the
     superblock at byte `at`, which is at index `where` in the panel."""
     lanes, blocks, block_step = microkernel.lanes, layout.blocks, layout.block
     integers = Vector("i32", lanes)
-    add_block, end = add_blocks(microkernel, layout, ask), add_floats(layout, lanes)
+    add_block, end = add_blocks(microkernel, layout, prefetch_next), add_floats(layout, lanes)
 
     @njit(inline="always")
     def add(sums, d, m, weight, at, lane, panel, where, size, tuning):
@@ -119,13 +119,13 @@ def add_superblock(microkernel: Any, layout: Layout, ask: Any) -> Any:
     return add
 
 
-def add_two_superblocks(microkernel: Any, layout: Layout, ask: Any) -> Any:
+def add_two_superblocks(microkernel: Any, layout: Layout, prefetch_next: Any) -> Any:
     """The same for one token and two groups of rows, with alternating blocks: (sums, ds, ms,
     weight, ats, lane, panel, where, tuning) -> sums; all but the panel's values are tuples of
     two."""
     lanes, blocks, block_step = microkernel.lanes, layout.blocks, layout.block
     integers = Vector("i32", lanes)
-    add_block, end = add_blocks(microkernel, layout, ask), add_floats(layout, lanes)
+    add_block, end = add_blocks(microkernel, layout, prefetch_next), add_floats(layout, lanes)
 
     @njit(inline="always")
     def add(sums, ds, ms, weight, ats, lane, panel, where, tuning):

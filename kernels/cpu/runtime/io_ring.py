@@ -71,7 +71,7 @@ def is_reached(count, wanted):
 
 
 @inner
-def let_past(readers, thread, word):
+def wake_thread(readers, thread, word):
     """Wake a thread that waits on this word, unless it was woken already."""
     _, _, _, _, waiting, semaphores = arguments(readers, SIGNATURE)
     if compare_and_swap(waiting, thread, word, NOBODY):
@@ -85,7 +85,7 @@ def wake(readers, counter, count):
     for thread in range(len(waiting)):
         word = atomic_load(waiting, thread)
         if word >> 32 == counter + 1 and is_reached(count, word):
-            let_past(readers, thread, word)
+            wake_thread(readers, thread, word)
 
 
 @inner
@@ -103,7 +103,7 @@ def stop(readers, reason):
     for thread in range(len(waiting)):
         word = atomic_load(waiting, thread)
         if word != NOBODY:
-            let_past(readers, thread, word)
+            wake_thread(readers, thread, word)
 
 
 @inner

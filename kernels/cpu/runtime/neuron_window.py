@@ -56,7 +56,7 @@ def link_last(s, slot, end):
 
 
 @njit
-def let_go(s, slot):
+def free_slot(s, slot):
     s.slots[s.owner[slot]] = NOWHERE
     s.owner[slot] = NOWHERE
     s.before[slot] = s.after[slot] = NOWHERE
@@ -65,10 +65,10 @@ def let_go(s, slot):
 
 
 @njit
-def let_oldest_go(s, block):
+def evict_oldest(s, block):
     slot = s.after[s.owner.size + block]
     unlink(s, slot)
-    let_go(s, slot)
+    free_slot(s, slot)
     s.held[block] -= 1
 
 
@@ -91,7 +91,7 @@ def want(window, block, rows, active, step, loads):
                 # blocks run in order: the one just left is needed again last
                 while giver == block or s.held[giver] <= s.quota[giver]:
                     giver = (giver - 1) % s.held.size
-                let_oldest_go(s, giver)
+                evict_oldest(s, giver)
             slot = s.free[s.free[0]]
             s.free[0] -= 1
             s.slots[first + rows[i]] = slot
@@ -108,7 +108,7 @@ def want(window, block, rows, active, step, loads):
     s.hits[block] += active - missed
     s.misses[block] += missed
     while s.after[end] != end and step - s.stamp[s.after[end]] > s.steps:
-        let_oldest_go(s, block)
+        evict_oldest(s, block)
     return missed
 
 
@@ -118,7 +118,7 @@ def forget(window, pinned):
     s = state_of(window)
     for slot in range(s.owner.size):
         if s.owner[slot] != NOWHERE and (pinned or s.after[slot] != NOWHERE):
-            let_go(s, slot)
+            free_slot(s, slot)
     for block in range(s.held.size):
         end = s.owner.size + block
         s.before[end] = s.after[end] = end

@@ -1,6 +1,6 @@
 """Has Numba leave out what it does without need while it compiles.
 
-None of it changes machine code.
+What it leaves out is not in the code that it makes.
 """
 
 import operator

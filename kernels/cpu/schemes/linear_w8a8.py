@@ -24,7 +24,7 @@ from kernels.cpu.isa.simd import Vector, less, load, load_first, splat
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.simd_x86 import to_unsigned
 from kernels.cpu.isa.tiles import add_scaled, load_tile, outer, store_tile, zeros
-from kernels.cpu.linear.linear import LANES, Blocking, asking, named, product
+from kernels.cpu.linear.linear import LANES, Blocking, named, prefetcher, product
 from kernels.cpu.linear.linear_blocks import spreading
 from kernels.cpu.linear.linear_int8 import ByteProducts, by_bytes, by_pairs, pack_halves, pack_word
 from kernels.cpu.runtime.closures import inner
@@ -76,7 +76,7 @@ def multiply(microkernel: ByteProducts) -> Callable[[int], Any]:
     )
 
     def of_size(size: int) -> Any:
-        ask = asking(size, WORD_ROWS)
+        prefetch_next = prefetcher(size, WORD_ROWS)
 
         @inner
         def tile(token, arguments):
@@ -99,7 +99,7 @@ def multiply(microkernel: ByteProducts) -> Callable[[int], Any]:
                     end = min(depth, (group + 1) * blocks - unit)
                     for k in range(8 * u, 8 * end):
                         base = at + k * WORD_ROWS + 4 * lane
-                        ask(weight, base, tuning)
+                        prefetch_next(weight, base, tuning)
                         w = to_unsigned(load(bytes_, weight, base))
                         dots = four(dots, w, q, (token * depth * 8 + k * size) * words, size)
                         weights = four(weights, w, ones, 0, 1)

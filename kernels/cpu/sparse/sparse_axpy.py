@@ -16,7 +16,7 @@ from numba import njit
 
 from kernels.cpu.formats.columns import COLUMNS, DECODED, SPREAD, TABLED, decoded_elements
 from kernels.cpu.formats.decoding import TAGS, element
-from kernels.cpu.formats.rows import ask_along
+from kernels.cpu.formats.rows import prefetch_along
 from kernels.cpu.isa.simd import CACHE_LINE, f32x1, f32x16, fma, load, prefetch, splat, store
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.linear.linear import FIRST, named
@@ -128,7 +128,7 @@ def over_columns(columns: Any, format: str) -> Any:
         distance = along or last - first_byte
         for c in range(begin, end, COLUMNS):
             at, then = c * size // elements, (c + COLUMNS) * size // elements
-            ask_along(weight, starts, ahead, at, then - at, first_byte, last, distance)
+            prefetch_along(weight, starts, ahead, at, then - at, first_byte, last, distance)
             columns(weight, starts, factors, first, count, c, out)
 
     return add_together

@@ -15,7 +15,7 @@ from numba import njit
 
 from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import LAYOUTS
-from kernels.cpu.formats.rows import PIECES, bring_units, meet_in_lines, meet_units
+from kernels.cpu.formats.rows import PIECES, dot_in_lines, dot_units, gather_units
 from kernels.cpu.isa.simd import store as store_vector
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import fma_outer, in_tiles
@@ -77,7 +77,7 @@ def over_groups(
     """The loops around `fill` and `multiply` of linear.product: (source, panel, weight, units,
     mask, rows, slots, active, along, out, thread, n_threads); from_unit(panel, n) is the panel from
     unit n on."""
-    bring, step, unit_bytes = bring_units(format), PIECES[format].step, PIECES[format].unit_bytes
+    gather, step, unit_bytes = gather_units(format), PIECES[format].step, PIECES[format].unit_bytes
     units_at_once = BROUGHT // step // PIECES[format].units * PIECES[format].units
     scratch, most, tokens_at_once = units_at_once * step, blocking.size, blocking.tokens
     tiles, all_sums = blocking.tiles, blocking.tokens * LANES
@@ -88,7 +88,7 @@ def over_groups(
         tokens, row_bytes = out.shape[0], units * unit_bytes
         where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)
         starts, following = stack(np.int64, LANES), stack(np.int64, LANES)
-        brought = stack(np.uint8, scratch)
+        gathered = stack(np.uint8, scratch)
         sums = stack(np.float32, all_sums).reshape((tokens_at_once, LANES))
         begin, end = part((active + LANES - 1) // LANES, thread, n_threads)
         at_once = max(1, min(tokens_at_once, most // units))
@@ -104,10 +104,10 @@ def over_groups(
                 begin_rows(where, min(group + 1, end - 1), active, following)
                 for unit in range(0, units, units_at_once):
                     deep = min(units_at_once, units - unit)
-                    bring(bytes_, starts, following, row_bytes, unit, deep, brought, along)
+                    gather(bytes_, starts, following, row_bytes, unit, deep, gathered, along)
                     own = from_unit(panel, unit * count)
                     begins = sums, 0, 0, unit == 0
-                    multiply_all(FIRST, count, (own, brought, 0, deep, *begins, NEVER))
+                    multiply_all(FIRST, count, (own, gathered, 0, deep, *begins, NEVER))
                 put(sums, first, count, rows, group, active, mask, out)
 
     return run
@@ -115,7 +115,7 @@ def over_groups(
 
 def single(format: str, microkernel: Callable[[str, Any], Any]) -> Any:
     """One token and float weights: rows are multiplied in place, by `microkernel` of rows.py."""
-    meet, unit_bytes = microkernel(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
+    dot, unit_bytes = microkernel(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
     @inner
     def run(x, weight, mask, rows, slots, active, along, out, thread, n_threads):
@@ -129,7 +129,7 @@ def single(format: str, microkernel: Callable[[str, Any], Any]) -> Any:
         begin_rows(where, begin, active, starts)
         for group in range(begin, end):
             begin_rows(where, min(group + 1, end - 1), active, following)
-            store_vector(sums, 0, meet(bytes_, starts, following, row_bytes, x, along))
+            store_vector(sums, 0, dot(bytes_, starts, following, row_bytes, x, along))
             put(sums, 0, 1, rows, group, active, mask, out)
             starts, following = following, starts
 
@@ -206,7 +206,7 @@ def fits(shape: Shape) -> bool:
 
 AVX512 = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
 FLOATS, BLOCKS = linear_float.KINDS, [f for f in PIECES if f in LAYOUTS]
-IN_PIECES, IN_LINES = partial(float_kernel, meet_units), partial(float_kernel, meet_in_lines)
+IN_PIECES, IN_LINES = partial(float_kernel, dot_units), partial(float_kernel, dot_in_lines)
 GENERIC_FLOATS = _shares(IN_PIECES, linear_float.GENERIC, "generic", FLOAT, FLOATS)
 AVX512_FLOATS = _shares(IN_LINES, AVX512, "avx512", FLOAT, FLOATS)
 GENERIC_BLOCKS = _shares(int8_kernel, linear_int8.GENERIC, "generic", INT8, BLOCKS)

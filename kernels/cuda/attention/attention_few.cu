@@ -59,7 +59,7 @@ struct Pieces {
   }
 
   // The next piece sets out. Every piece is a group of copies, though it be empty.
-  __device__ void bring_next() {
+  __device__ void fetch_next() {
     const int of_keys = CHUNK / cells, most = min(run.most - begin(turn), CHUNK);
     const int* const own = workspace.cells + turn % 2 * CHUNK;
     const bool keys = part < of_keys;
@@ -67,7 +67,7 @@ struct Pieces {
     if (const int c = threadIdx.x; part == 0 && c < most)
       copy_ahead(workspace.places + c, in.cell_positions + own[c]);
     if (part == 1) list(turn + 1);
-    bring<Cache>(workspace.stage + place * room, keys ? k : v, row_bytes, own + first,
+    fetch<Cache>(workspace.stage + place * room, keys ? k : v, row_bytes, own + first,
                  min(most - first, cells), in.head_dim);
     place = place == RING - 1 ? 0 : place + 1;
     if (++part == 2 * of_keys) part = 0, ++turn;
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
   await_copies<0>();
   __syncthreads();
 #pragma unroll 1
-  for (int i = 0; i < RING; ++i) pieces.bring_next();
+  for (int i = 0; i < RING; ++i) pieces.fetch_next();
 #pragma unroll 1
   for (int turn = 0; pieces.begin(turn) < run.most; ++turn) {
     const int begin = pieces.begin(turn), most = min(run.most - begin, CHUNK);
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
       if (c < most) scores<N, 1>(keys, in, workspace, run, c, min(2 * cells, most - c));
       __syncthreads();
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i) pieces.bring_next();
+      for (int i = 0; i < 2; ++i) pieces.fetch_next();
     }
     weigh(workspace, padded(workspace, run));
     float sums[N][2] = {};
@@ -127,7 +127,7 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
       const int count = min(cells, most - c), common = min(max(fewest - c, 0), count);
       if (first < run.rows) values(staged, sums, workspace, first, d, c, count, common);
       __syncthreads();
-      pieces.bring_next();
+      pieces.fetch_next();
     }
     keep_chunk(sums, in, workspace, run, first, d, chunks_of(in.capacity), begin / CHUNK);
   }
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void attend_rows(const Inputs& in, const Works
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
   DYNAMIC_SHARED(uint8_t, memory);
-  let_next_begin();
+  launch_dependents();
   wait_for_former();
   const Inputs in = GIVEN;
   const Tiling tiling(heads / kv_heads, EIGHT);
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
     const Run run(in, tile, t);
     t = run.t1;
     if (chunks_of(run.most) <= blockIdx.x) continue;
-    bring_rows(in, workspace, run);
+    load_rows(in, workspace, run);
     attend_rows<FORMAT, 1>(in, workspace, run, tile.kv_head, cells);
   }
 }

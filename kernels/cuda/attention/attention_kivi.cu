@@ -65,7 +65,7 @@ struct Pages {
   Paged paged;
 
   // Pages of a head, on their way to shared memory, and what belongs to their groups.
-  __device__ void bring(const uint8_t* pages, const Inputs& in, const Workspace& workspace,
+  __device__ void fetch(const uint8_t* pages, const Inputs& in, const Workspace& workspace,
                         const Run& run, int kv_head, int first, int count) const {
     const int head_dim = in.head_dim, size = head_dim * PAGE_BYTES;
     for (int i = threadIdx.x; i < count * head_dim / 2; i += THREADS) {
@@ -93,7 +93,7 @@ struct Pages {
     const int most = count * GROUP;
     __syncthreads();
     see(workspace, run, begin * GROUP, most);
-    bring(paged.k, in, workspace, run, kv_head, begin, count);
+    fetch(paged.k, in, workspace, run, kv_head, begin, count);
     await_copies<0>();
     __syncthreads();
     for (int c = 0; c < most; c += workspace.staged) {
@@ -101,7 +101,7 @@ struct Pages {
       scores<SCORES, CELLS>(staged, in, workspace, run, c, min(workspace.staged, most - c));
     }
     __syncthreads();
-    bring(paged.v, in, workspace, run, kv_head, begin, count);
+    fetch(paged.v, in, workspace, run, kv_head, begin, count);
     weigh(workspace, padded(workspace, run));
     await_copies<0>();
     __syncthreads();

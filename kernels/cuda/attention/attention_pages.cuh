@@ -69,7 +69,7 @@ static __device__ __forceinline__ void attend_few(const Held& held, const Inputs
     const Run run(in, tile, t);
     t = run.t1;
     if (held.chunks(run) <= chunk) continue;  // as in most blocks, of which all cells have some
-    bring_rows(in, workspace, run);
+    load_rows(in, workspace, run);
     attend_up_to<true, 1>(held, in, workspace, run, tile.kv_head, chunk, chunk + 1);
   }
 }

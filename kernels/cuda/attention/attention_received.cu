@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         const Run run(in, tile, t);
         t = run.t1;
         if (run.most <= chunk * CHUNK) continue;
-        bring_plain_rows(in, workspace, run);
+        load_plain_rows(in, workspace, run);
         score_chunk(in, workspace, run, kv_head, chunk);
         const int begin = spans[3 * run.t0 + 1] + chunk * CHUNK, sequence = spans[3 * run.t0];
         if (c >= min(run.most - chunk * CHUNK, CHUNK)) continue;

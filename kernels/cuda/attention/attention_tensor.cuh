@@ -53,7 +53,7 @@ struct Row {
 // Queries of a run in shared memory, `rows` with those that see no cell: [2, rows, stride], their
 // upper parts first.
 template <int HEAD_DIM>
-static __device__ __forceinline__ void bring_rows(const Inputs& in, const Run& run, uint8_t* q,
+static __device__ __forceinline__ void load_rows(const Inputs& in, const Run& run, uint8_t* q,
                                                   Row* known, int rows) {
   const int lane = threadIdx.x % WARP;
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
@@ -81,12 +81,12 @@ static __device__ __forceinline__ void bring_rows(const Inputs& in, const Run& r
 
 // Of `count` cells BYTES from `from` on, 16 bytes apart, and zeros for those that fill up a tile.
 template <int BYTES>
-static __device__ __forceinline__ void bring_filled(uint8_t* stage, const uint8_t* from,
+static __device__ __forceinline__ void load_padded(uint8_t* stage, const uint8_t* from,
                                                     size_t row_bytes, const int* cells, int count) {
   constexpr int WORDS = BYTES / 16, STEP = BYTES + 16;
   const int own = threadIdx.x % WORDS * 16;
   // every lane has a word, though a row has fewer words than a warp has lanes
-  bring_column<uint4>(stage + own, STEP, from + own, row_bytes, cells, threadIdx.x / WORDS,
+  load_column<uint4>(stage + own, STEP, from + own, row_bytes, cells, threadIdx.x / WORDS,
                       THREADS / WORDS, count);
   end_of_group();
 #pragma unroll 1

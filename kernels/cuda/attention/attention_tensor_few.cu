@@ -30,7 +30,7 @@ struct Turns {
 
   // A group of copies, though there be no such chunk. Its positions come with keys, and which cells
   // the next one has.
-  __device__ void bring_keys(int turn, uint8_t* to) const {
+  __device__ void load_keys(int turn, uint8_t* to) const {
     const int count = most(turn);
     const int* const own = shared.cells[turn % 2];
     if (const int c = threadIdx.x; c < count)
@@ -38,10 +38,10 @@ struct Turns {
     else if (c < (count + 15) / 16 * 16)
       shared.places[c] = 0;
     list(turn + 1);
-    bring_filled<BYTES<HEAD_DIM>>(to, in.k + column, row_bytes, own, max(count, 0));
+    load_padded<BYTES<HEAD_DIM>>(to, in.k + column, row_bytes, own, max(count, 0));
   }
-  __device__ void bring_values(int turn, uint8_t* to) const {
-    bring_filled<BYTES<HEAD_DIM>>(to, in.v + column, row_bytes, shared.cells[turn % 2],
+  __device__ void load_values(int turn, uint8_t* to) const {
+    load_padded<BYTES<HEAD_DIM>>(to, in.v + column, row_bytes, shared.cells[turn % 2],
                                   max(most(turn), 0));
   }
 };
@@ -66,11 +66,11 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
     __syncthreads();  // all are done with the run before
     turns.list(0);
     end_of_group();
-    bring_rows<HEAD_DIM>(in, run, queries, shared.known, ROWS);
+    load_rows<HEAD_DIM>(in, run, queries, shared.known, ROWS);
     await_copies<0>();
     __syncthreads();
-    turns.bring_keys(0, keys);
-    turns.bring_values(0, values);
+    turns.load_keys(0, keys);
+    turns.load_values(0, values);
 #pragma unroll 1
     for (int turn = 0; turns.begin(turn) < run.most; ++turn) {
       const int begin = turns.begin(turn), chunk = begin / CHUNK, most = turns.most(turn);
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
         if (lane % 4 == 0) shared.highest[warp][g + 8 * i] = top[i];
       }
       __syncthreads();
-      turns.bring_keys(turn + 1, keys);
+      turns.load_keys(turn + 1, keys);
       if (quarter < most) {
         uint32_t upper[QUARTER / 16][4], lower[QUARTER / 16][4];
         float total[2];
@@ -153,7 +153,7 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
         to.totals[slot] = total;
       }
       __syncthreads();
-      turns.bring_values(turn + 1, values);
+      turns.load_values(turn + 1, values);
     }
   }
 }
@@ -163,7 +163,7 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
       INPUTS) {                                                                            \
     DYNAMIC_SHARED(uint8_t, memory);                                                       \
     __shared__ Shared shared;                                                              \
-    let_next_begin();                                                                      \
+    launch_dependents();                                                                      \
     wait_for_former();                                                                     \
     few<head_dim_>(GIVEN, memory, shared);                                                 \
   }

@@ -30,16 +30,16 @@ struct Pieces {
     look_up(in, run, chunk * CHUNK, most(chunk), cells + at, places + at);
   }
 
-  __device__ void bring() const {
+  __device__ void fetch() const {
     const int chunk = number / 4, part = number % 2;
     const int* const own = cells + chunk % 2 * CHUNK;
     uint8_t* const to = stage + number % 2 * ROOM;
     if (run.most <= chunk * CHUNK) return;  // `most(chunk) == 0` keeps NVRTC 12.9 busy for ever
     if (number % 4 < 2)
-      bring_filled<BYTES<HEAD_DIM>>(to, in.k + column, row_bytes, own + part * HALF,
+      load_padded<BYTES<HEAD_DIM>>(to, in.k + column, row_bytes, own + part * HALF,
                                     min(max(most(chunk) - part * HALF, 0), HALF));
     else
-      bring_filled<HEAD_DIM>(to, in.v + column + part * HEAD_DIM, row_bytes, own, most(chunk));
+      load_padded<HEAD_DIM>(to, in.v + column + part * HEAD_DIM, row_bytes, own, most(chunk));
   }
 
   // The piece that was on its way, when all have it; the next one sets out.
@@ -48,7 +48,7 @@ struct Pieces {
     __syncthreads();
     uint8_t* const here = stage + number % 2 * ROOM;
     ++number;
-    bring();
+    fetch();
     return here;
   }
 };
@@ -69,12 +69,12 @@ static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, S
     const Run run(in, tile, t);
     t = run.t1;
     __syncthreads();  // all are done with the run before
-    bring_rows<HEAD_DIM>(in, run, queries, shared.known, WARPS * ROWS);
+    load_rows<HEAD_DIM>(in, run, queries, shared.known, WARPS * ROWS);
     Pieces<HEAD_DIM> pieces = {in,       run,    memory, shared.cells, shared.places,
                                row_bytes, column};
     pieces.look_up_chunk(0);
     __syncthreads();
-    pieces.bring();
+    pieces.fetch();
     const bool active = first_row < run.rows;
     float mean[2][SLICES][SLICE / TILE][4] = {}, total[2] = {}, highest[2] = {-INFINITY, -INFINITY};
     for (int chunk = 0; chunk < chunks_of(run.most); ++chunk) {

@@ -51,7 +51,7 @@ static __device__ __forceinline__ int padded(const Workspace& workspace, const R
   return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, workspace.rows);
 }
 
-static __device__ __forceinline__ void bring_queries(const Inputs& in, const Workspace& workspace,
+static __device__ __forceinline__ void load_queries(const Inputs& in, const Workspace& workspace,
                                                      const Run& run) {
   const int rows = padded(workspace, run);
   __syncthreads();  // all are done with the run before
@@ -63,9 +63,9 @@ static __device__ __forceinline__ void bring_queries(const Inputs& in, const Wor
 }
 
 // A run's queries, and what the workspace holds of each row.
-static __device__ __forceinline__ void bring_rows(const Inputs& in, const Workspace& workspace,
+static __device__ __forceinline__ void load_rows(const Inputs& in, const Workspace& workspace,
                                                   const Run& run) {
-  bring_queries(in, workspace, run);
+  load_queries(in, workspace, run);
   for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS) {
     if (row < run.rows) {
       workspace.row[row].slope = in.slopes[run.head(row)];
@@ -243,7 +243,7 @@ static __device__ __forceinline__ void score_rows(const Inputs& in, const Worksp
                                                   const float* lengths = nullptr) {
   for (int c = 0; c < most; c += workspace.staged) {
     const int count = min(workspace.staged, most - c);
-    bring<Cache>(workspace.stage, keys, row_bytes, workspace.cells + c, count, in.head_dim);
+    fetch<Cache>(workspace.stage, keys, row_bytes, workspace.cells + c, count, in.head_dim);
     await_copies<0>();
     __syncthreads();
     const Staged<Cache> staged(workspace.stage, in.head_dim, lengths ? lengths + c : nullptr);
@@ -262,7 +262,7 @@ static __device__ __forceinline__ void add_values(float (&sums)[ROWS][DIMS], con
                                                   const float* lengths = nullptr) {
   for (int c = 0; c < most; c += workspace.staged) {
     const int count = min(workspace.staged, most - c), common = min(max(fewest - c, 0), count);
-    bring<Cache>(workspace.stage, from, row_bytes, workspace.cells + c, count, in.head_dim);
+    fetch<Cache>(workspace.stage, from, row_bytes, workspace.cells + c, count, in.head_dim);
     if (c == 0) weigh(workspace, padded(workspace, run), lengths);
     await_copies<0>();
     __syncthreads();
@@ -399,7 +399,7 @@ static __device__ __forceinline__ void attend_many(const Held& held, const Input
   const Workspace workspace = desk_at<Cache>(memory, rows, in.head_dim, CELLS * WARP);
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
-    bring_rows(in, workspace, run);
+    load_rows(in, workspace, run);
     const int chunks = held.chunks(run);
     if (run.rows <= EIGHT)
       attend_up_to<false, 2>(held, in, workspace, run, tile.kv_head, 0, chunks);

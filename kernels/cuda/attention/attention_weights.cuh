@@ -14,10 +14,10 @@ constexpr int STAGED = LANES_CELLS * WARP;
   }
 
 // A run's queries, of rows whose scores know no distance.
-static __device__ __forceinline__ void bring_plain_rows(const Inputs& in,
+static __device__ __forceinline__ void load_plain_rows(const Inputs& in,
                                                         const Workspace& workspace,
                                                         const Run& run) {
-  bring_queries(in, workspace, run);
+  load_queries(in, workspace, run);
   for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS) {
     const bool some = row < run.rows;
     workspace.row[row].slope = 0.f;
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void sum_weights(const Inputs& in, const Works
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     t = run.t1;
-    bring_plain_rows(in, workspace, run);
+    load_plain_rows(in, workspace, run);
     for (int chunk = 0; chunk < chunks_of(run.most); ++chunk) {
       score_chunk(in, workspace, run, tile.kv_head, chunk);
       weigh(workspace, padded(workspace, run));

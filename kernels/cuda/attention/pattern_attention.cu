@@ -50,7 +50,7 @@ static __device__ __forceinline__ void attend_to(const Inputs& in, const Workspa
   const int first = static_cast<int>(threadIdx.x) / pieces * SUMS, d = threadIdx.x % pieces * DIMS;
   float means[SUMS][DIMS] = {};
   int filled = 0, j = 0;
-  bring_plain_rows(in, workspace, run);
+  load_plain_rows(in, workspace, run);
   for (gather(seen, sees, run.most, j, filled); filled; gather(seen, sees, run.most, j, filled)) {
     const int most = min(filled, CHUNK), c = threadIdx.x;
     __syncthreads();

@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const int high = slanted ? most - begin : min(begin + STRIPES, most);
     if (end <= 0 || high <= low) continue;
     const Run run(in, from, t1, h);
-    bring_plain_rows(in, workspace, run);
+    load_plain_rows(in, workspace, run);
     score_cells(in, workspace, run, h / (heads / kv_heads), low, high - low);
     for (int row = 0; row < run.rows; ++row) {
       const int own = spans[3 * run.token(row) + 2];

@@ -94,7 +94,7 @@ static __device__ __forceinline__ int stride_of(int head_dim) {
 // A word of each of `count` rows, every `step`th from `first` on, on its way to shared memory: `to` and
 // `from` are where the first rows have it. Four numbers of rows are read before anything waits.
 template <class Word>
-static __device__ __forceinline__ void bring_column(uint8_t* to, int stride, const uint8_t* from,
+static __device__ __forceinline__ void load_column(uint8_t* to, int stride, const uint8_t* from,
                                                     size_t row_bytes, const int* rows, int first,
                                                     int step, int count) {
   constexpr int FOUR = 4;
@@ -113,7 +113,7 @@ static __device__ __forceinline__ void bring_column(uint8_t* to, int stride, con
 }
 
 template <class Word>
-static __device__ __forceinline__ void bring_words(uint8_t* stage, int stride, const uint8_t* from,
+static __device__ __forceinline__ void stage_words(uint8_t* stage, int stride, const uint8_t* from,
                                                    size_t row_bytes, const int* cells, int count,
                                                    int bytes) {
   const int words = bytes / static_cast<int>(sizeof(Word));
@@ -123,7 +123,7 @@ static __device__ __forceinline__ void bring_words(uint8_t* stage, int stride, c
 #pragma unroll 1
   for (int w = threadIdx.x & (lanes - 1); w < words; w += lanes) {
     const int at = w * static_cast<int>(sizeof(Word));
-    bring_column<Word>(stage + at, stride, from + at, row_bytes, cells, threadIdx.x >> bits, rows,
+    load_column<Word>(stage + at, stride, from + at, row_bytes, cells, threadIdx.x >> bits, rows,
                        count);
   }
   end_of_group();
@@ -131,13 +131,13 @@ static __device__ __forceinline__ void bring_words(uint8_t* stage, int stride, c
 
 // Rows of `count` cells on their way to shared memory, of each the head that `from` points to.
 template <class Cache>
-static __device__ __forceinline__ void bring(uint8_t* stage, const uint8_t* from, size_t row_bytes,
+static __device__ __forceinline__ void fetch(uint8_t* stage, const uint8_t* from, size_t row_bytes,
                                              const int* cells, int count, int head_dim) {
   const int bytes = head_bytes<Cache>(head_dim), stride = stride_of<Cache>(head_dim);
   if constexpr (Cache::BLOCK == 1)
-    bring_words<uint4>(stage, stride, from, row_bytes, cells, count, bytes);
+    stage_words<uint4>(stage, stride, from, row_bytes, cells, count, bytes);
   else if (bytes % 4 == 0)
-    bring_words<unsigned>(stage, stride, from, row_bytes, cells, count, bytes);
+    stage_words<unsigned>(stage, stride, from, row_bytes, cells, count, bytes);
   else
-    bring_words<uint16_t>(stage, stride, from, row_bytes, cells, count, bytes);
+    stage_words<uint16_t>(stage, stride, from, row_bytes, cells, count, bytes);
 }

@@ -3,7 +3,7 @@
 #include "quantise_activations.cuh"
 #include "rms_norm.cuh"
 
-// What threads bring from x and y is kept in `sum`, where each finds its own again.
+// What threads fetch from x and y is kept in `sum`, where each finds its own again.
 static __device__ __forceinline__ float factor_of_sum(const float* x, const float* y, float* sum,
                                                       const float* weight, int hidden, double eps,
                                                       float* partial, Held& held) {
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
              const float* __restrict__ weight, double eps, float* sum, float* __restrict__ normed,
              int tokens, int hidden) {
   __shared__ float partial[WARP];
-  let_next_begin();
+  launch_dependents();
   wait_for_former();
   const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
   Held held;
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       float* __restrict__ scale, int32_t* __restrict__ total, int tokens, int hidden) {            \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
-    let_next_begin();                                                                              \
+    launch_dependents();                                                                              \
     wait_for_former();                                                                             \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
     Held held;                                                                                     \
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       int32_t* __restrict__ total, int tokens, int hidden) {                                       \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
-    let_next_begin();                                                                              \
+    launch_dependents();                                                                              \
     wait_for_former();                                                                             \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
     Held held;                                                                                     \

@@ -46,7 +46,7 @@ static __device__ __forceinline__ void gate_and_round(
       const uint8_t* weight_1, float* out, float* out_1, float* gated, int8_t* codes,             \
       float* steps, int32_t* totals, int tokens, int hidden, int rows, int rows_1) {              \
     __shared__ float partial[WARPS][PARTIAL<2, 1>], found[BLOCK];                                 \
-    let_next_begin();                                                                             \
+    launch_dependents();                                                                             \
     gate_and_round(q, scale, total, {weight, out, rows, 0}, {weight_1, out_1, rows_1, 0}, gated,  \
                    codes, steps, totals, hidden, partial, found, Of());                           \
   }

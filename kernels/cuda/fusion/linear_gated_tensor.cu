@@ -31,7 +31,7 @@ static __device__ __forceinline__ void gate_few(const float* __restrict__ x, con
       const float* x, const uint8_t* weight, const uint8_t* weight_1, float* out, float* out_1,  \
       float* gated, int tokens, int hidden, int rows, int rows_1) {                              \
     __shared__ FewShared shared;                                                                 \
-    let_next_begin();                                                                            \
+    launch_dependents();                                                                            \
     gate_few(x, {weight, out, rows, 0}, {weight_1, out_1, rows_1, 0}, gated, tokens, hidden,     \
              shared, Of());                                                                      \
   }

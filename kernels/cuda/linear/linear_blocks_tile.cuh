@@ -223,10 +223,10 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
 
   float sums[2][N][4] = {}, all[2][N][4] = {};
   // beyond the end some item is brought again
-  Walk bring(blocks);
+  Walk fetch(blocks);
   const auto next = [&] {
-    const int item = min(bring.item, blocks - 1);
-    bring.next();
+    const int item = min(fetch.item, blocks - 1);
+    fetch.next();
     return item;
   };
   load(next());

@@ -36,14 +36,14 @@ static __device__ __forceinline__ void many(const float* __restrict__ x,
   weight += static_cast<size_t>(min(static_cast<int>(blockIdx.x) * TILE + own, rows - 1)) * hidden;
   x += static_cast<size_t>(min(static_cast<int>(blockIdx.y) * TILE + own, tokens - 1)) * hidden;
 
-  Walk bring(items), take(items);
+  Walk ahead(items), take(items);
   Run<T> w{};  // on their way from global to shared memory
   Run<float> v{};
   const auto fetch = [&] {
-    for (int s = 0; s < STEP; ++s, bring.next()) {
-      if (s != slot || !bring.inside()) continue;
-      w = load_run<WHOLE>(weight, bring.item, hidden);
-      v = load_run<WHOLE>(x, bring.item, hidden);
+    for (int s = 0; s < STEP; ++s, ahead.next()) {
+      if (s != slot || !ahead.inside()) continue;
+      w = load_run<WHOLE>(weight, ahead.item, hidden);
+      v = load_run<WHOLE>(x, ahead.item, hidden);
     }
   };
 
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     linear_tiles(const float* x, const uint8_t* weight, float* out, int tokens, int hidden,
                  int rows) {
   __shared__ Shared tile;
-  let_next_begin();
+  launch_dependents();
   wait_for_former();
   const T* const w = reinterpret_cast<const T*>(weight);
   if (hidden % EIGHT)

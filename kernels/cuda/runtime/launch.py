@@ -143,7 +143,7 @@ class Launch:
         """Whether it waits for its predecessor before it touches what that may have written, so
         that it may be launched before that has ended: all functions of a source that lets the next
         begin do."""
-        return any("let_next_begin();" in text for text in self.files.values())
+        return any("launch_dependents();" in text for text in self.files.values())
 
     @cached_property
     def lasting(self) -> frozenset[str]:

@@ -88,13 +88,13 @@ template <int TOKENS>
 constexpr int PARTIALS = WARPS * PARTIAL<ROWS, TOKENS>;
 
 // A block's neurons: WARPS * ROWS of the list for the products, as many of all for the zeros.
-// `meet(tiles, tile, first, tokens, sums)` adds what the tiles of ROWS rows give with the tokens
+// `dot(tiles, tile, first, tokens, sums)` adds what the tiles of ROWS rows give with the tokens
 // from `first` on; each row's is BYTES long, and `tile` says the how manieth it is.
-template <int TOKENS, int BYTES, class Meet>
-static __device__ __forceinline__ void meet_rows(const Weight& weight, int row_bytes,
+template <int TOKENS, int BYTES, class Dot>
+static __device__ __forceinline__ void dot_rows(const Weight& weight, int row_bytes,
                                                  const Active& active, uint4* shared,
                                                  float* partial, int all_tokens,
-                                                 float* __restrict__ out, Meet meet) {
+                                                 float* __restrict__ out, Dot dot) {
   const int first = blockIdx.y * TOKENS, tokens = min(TOKENS, all_tokens - first);
   put_zeros(active, first, tokens, out);
   const int warp = threadIdx.x / WARP, entry = (blockIdx.x * WARPS + warp) * ROWS;
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void meet_rows(const Weight& weight, int row_b
     if (begin < row_bytes)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) coming[r].load(rows[r], begin, row_bytes, aligned);
-    meet(tiles, tile, first, tokens, sums);
+    dot(tiles, tile, first, tokens, sums);
     __syncwarp();
   }
   partial += warp * PARTIAL<ROWS, TOKENS>;

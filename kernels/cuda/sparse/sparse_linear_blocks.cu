@@ -89,7 +89,7 @@ struct Rounded {
 
 // A part of each row with the same of some tokens.
 template <int TOKENS>
-static __device__ __forceinline__ void meet_part(const Part (&rows)[ROWS], const Rounded& x,
+static __device__ __forceinline__ void dot_part(const Part (&rows)[ROWS], const Rounded& x,
                                                  int first, int tokens, int part,
                                                  float (&sums)[ROWS][TOKENS]) {
 #pragma unroll
@@ -118,7 +118,7 @@ template <int TOKENS>
 static __device__ __forceinline__ void multiply(const Rounded& x, const Weight& weight,
                                                 const Active& active, uint4* tiles, float* partial,
                                                 int tokens, float* __restrict__ out) {
-  const auto meet = [&](const uint8_t* own, int tile, int first, int some, auto& sums) {
+  const auto dot = [&](const uint8_t* own, int tile, int first, int some, auto& sums) {
     const int lane = threadIdx.x % WARP, part = tile * WARP + lane;
     if (part >= x.parts) return;
     Part parts[ROWS];
@@ -126,10 +126,10 @@ static __device__ __forceinline__ void multiply(const Rounded& x, const Weight& 
     for (int r = 0; r < ROWS; ++r)
       parts[r] = FORMAT::part(own + r * TILE + lane / FORMAT::PARTS * FORMAT::BYTES,
                               lane % FORMAT::PARTS);
-    meet_part<TOKENS>(parts, x, first, some, part, sums);
+    dot_part<TOKENS>(parts, x, first, some, part, sums);
   };
   const int row_bytes = x.parts / FORMAT::PARTS * FORMAT::BYTES;
-  meet_rows<TOKENS, TILE>(weight, row_bytes, active, tiles, partial, tokens, out, meet);
+  dot_rows<TOKENS, TILE>(weight, row_bytes, active, tiles, partial, tokens, out, dot);
 }
 
 #define SPARSE_LINEAR(name, TOKENS, BLOCKS)                                                       \

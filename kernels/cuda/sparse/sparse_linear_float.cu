@@ -11,7 +11,7 @@ constexpr int TILE = WARP * EIGHT * sizeof(T);  // bytes: an item for each lane
 // An item of each row with those of some tokens, which lie `hidden` apart; rows' last may be
 // shorter than eight.
 template <int TOKENS>
-static __device__ __forceinline__ void meet_some(const T* const (&items)[ROWS],
+static __device__ __forceinline__ void dot_some(const T* const (&items)[ROWS],
                                                  const float* __restrict__ x, int size, int hidden,
                                                  int tokens, float (&sums)[ROWS][TOKENS]) {
 #pragma unroll
@@ -26,7 +26,7 @@ static __device__ __forceinline__ void meet_some(const T* const (&items)[ROWS],
 
 // The same for eight, where tokens begin at 16 bytes.
 template <int TOKENS>
-static __device__ __forceinline__ void meet_eight(const T* const (&items)[ROWS],
+static __device__ __forceinline__ void dot_eight(const T* const (&items)[ROWS],
                                                   const float* __restrict__ x, int hidden,
                                                   int tokens, float (&sums)[ROWS][TOKENS]) {
   union {
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void multiply(const float* __restrict__ x, int
                                                 uint4* tiles, float* partial, int tokens,
                                                 float* __restrict__ out) {
   const bool aligned = hidden % 4 == 0;
-  const auto meet = [&](const uint8_t* own, int tile, int first, int some, auto& sums) {
+  const auto dot = [&](const uint8_t* own, int tile, int first, int some, auto& sums) {
     const int lane = threadIdx.x % WARP, begin = (tile * WARP + lane) * EIGHT;
     const int size = min(EIGHT, hidden - begin);
     const T* items[ROWS];
@@ -64,11 +64,11 @@ static __device__ __forceinline__ void multiply(const float* __restrict__ x, int
       items[r] = reinterpret_cast<const T*>(own + r * TILE) + lane * EIGHT;
     const float* const from = x + static_cast<size_t>(first) * hidden + begin;
     if (size == EIGHT && aligned)
-      meet_eight<TOKENS>(items, from, hidden, some, sums);
+      dot_eight<TOKENS>(items, from, hidden, some, sums);
     else
-      meet_some<TOKENS>(items, from, size, hidden, some, sums);
+      dot_some<TOKENS>(items, from, size, hidden, some, sums);
   };
-  meet_rows<TOKENS, TILE>(weight, hidden * sizeof(T), active, tiles, partial, tokens, out, meet);
+  dot_rows<TOKENS, TILE>(weight, hidden * sizeof(T), active, tiles, partial, tokens, out, dot);
 }
 
 #define SPARSE_LINEAR(name, TOKENS, BLOCKS)                                                       \
