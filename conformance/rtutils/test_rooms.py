@@ -33,8 +33,8 @@ ROOMS = {
 LINES = {
     "reference": 17_300,
     "kernels": 27_100,
-    "engine": 33_690,
-    "conformance": 41_390,
+    "engine": 33_710,
+    "conformance": 41_490,
     "bench": 27_850,
     "data": 2_720,
     "assay": 325,
