@@ -33,7 +33,7 @@ ROOMS = {
 LINES = {
     "reference": 17_300,
     "kernels": 27_100,
-    "engine": 33_710,
+    "engine": 33_750,
     "conformance": 41_490,
     "bench": 27_850,
     "data": 2_720,

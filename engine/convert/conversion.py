@@ -15,7 +15,7 @@ from engine.convert.checkpoint import Checkpoint, Tensor, demand
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError
-from engine.convert.models.dense import neighbours
+from engine.convert.models.llama import neighbours
 from engine.convert.predictors import read_predictors
 from engine.convert.table import family_of
 from engine.convert.vocabulary import vocabulary

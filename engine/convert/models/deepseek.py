@@ -12,8 +12,8 @@ from engine.convert import rope_scaling
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
-from engine.convert.models.dense import Qwen2
 from engine.convert.models.experts import Mixture, Routed, leading
+from engine.convert.models.qwen import Qwen2
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
 from reference.formats.format import Floats

@@ -11,7 +11,8 @@ from engine.convert import nextn
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
-from engine.convert.models.dense import Granite, Mistral, Qwen2, Qwen3
+from engine.convert.models.llama import Granite, Mistral
+from engine.convert.models.qwen import Qwen2, Qwen3
 from engine.convert.nextn import FURTHER
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw

@@ -14,8 +14,8 @@ from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError
-from engine.convert.models.dense import Qwen2
 from engine.convert.models.experts import Mixture
+from engine.convert.models.qwen import Qwen2
 from engine.gguf import writer as gw
 from engine.models.experts import SCALARS
 from engine.torch_file import StoredTensor

@@ -17,9 +17,9 @@ from engine.convert import nextn, rope_scaling
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Source
 from engine.convert.fields import Fields
-from engine.convert.models.dense import Qwen3
 from engine.convert.models.experts import Qwen2Moe, in_halves
 from engine.convert.models.mamba import decay
+from engine.convert.models.qwen import Qwen3
 from engine.convert.text_part import TextPart
 from engine.gguf import writer as gw
 from engine.metadata.mixers import MOST_BLOCKS

@@ -1,0 +1,86 @@
+"""Qwen 2 and 3 and the dense families derived from them: Seed-OSS, Ernie 4.5, Phi 3."""
+
+from typing import ClassVar
+
+from engine.config import ModelConfig
+from engine.convert import windows
+from engine.convert.family import Family, Source
+from engine.convert.fields import Fields
+from engine.convert.models.llama import Llama
+from engine.gguf import writer as gw
+
+
+class Qwen2(Llama):
+    """LLaMA with biases of queries, keys and values, and the checkpoint's own order of rows."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen2ForCausalLM",)
+    about = "Qwen 1.5 to 2.5, dense"
+    gguf = "qwen2"
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **windows.where_switched(config, self.gguf)}
+
+    def notes(self, config: Fields) -> list[str]:
+        return super().notes(config) + windows.notes_where_switched(config, self.gguf)
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        return Family.sources(self, config, model)
+
+
+class Qwen3(Qwen2):
+    """Qwen 2 with norms of each head of queries and keys in place of biases."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen3ForCausalLM",)
+    about = "Qwen 3, dense"
+    gguf = "qwen3"
+    modules: ClassVar = {
+        **Qwen2.modules,
+        "attn_q_norm": "model.layers.{}.self_attn.q_norm",
+        "attn_k_norm": "model.layers.{}.self_attn.k_norm",
+    }
+    required: ClassVar[tuple[str, ...]] = ("head_dim", "num_key_value_heads")
+
+
+class SeedOss(Qwen2):
+    """Qwen 2 with or without biases."""
+
+    architectures = ("SeedOssForCausalLM",)
+    about = "Seed-OSS"
+    gguf = "seed_oss"
+    modules: ClassVar = {
+        **Qwen2.modules,
+        "post_attention_norm": "model.layers.{}.post_attention_layernorm",
+    }
+    required = ("head_dim", "num_key_value_heads")
+
+
+class Ernie(Qwen2):
+    """LLaMA, whose checkpoint has rows in GGUF's order."""
+
+    architectures = ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM")
+    about = "ERNIE 4.5, dense"
+    gguf = "ernie4_5"
+    ties = True
+    required = ("head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta")
+
+
+class Phi3(Qwen2):
+    """LLaMA with fused tensors and long rope."""
+
+    architectures = ("Phi3ForCausalLM",)
+    about = "Phi 3, Phi 4 and Phi 4 mini, dense"
+    gguf = "phi3"
+    modules: ClassVar = {
+        **Qwen2.modules,
+        "attn_qkv": "model.layers.{}.self_attn.qkv_proj",
+        "ffn_up": "model.layers.{}.mlp.gate_up_proj",
+    }
+    required = ("max_position_embeddings", "rms_norm_eps")
+    part_turned = 1.0
+    ropes = ("default", "linear", "yarn", "longrope")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **windows.of_all(config)}
+
+    def notes(self, config: Fields) -> list[str]:
+        return super().notes(config) + windows.notes(config, self.gguf)
