@@ -19,6 +19,7 @@ from engine.models import mtp
 from engine.models.family import Family
 from engine.options import Options
 from engine.sampling.params import SamplingParams
+from engine.sampling.sampler import Argmax
 from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, PAGE_BYTES
 from reference.op import Array
@@ -174,12 +175,20 @@ def check_finite(
     if not np.isfinite(rows.sum()) and not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0]
         which = f"token {column} " if what == "logits" else ""
-        raise not_finite(positions[wanted[row]], which, what)
+        raise _not_finite(positions[wanted[row]], which, what)
     return rows
 
 
-def not_finite(position: int, which: str = "", what: str = "logits") -> NumericalError:
-    """The error for non-finite output at `position`."""
+def check_argmax(rows: Sequence[Argmax], positions: Sequence[int]) -> Sequence[Argmax]:
+    """Returns `rows`; raises `NumericalError` if logits after one of the positions were not
+    finite."""
+    for row, position in zip(rows, positions, strict=True):
+        if not math.isfinite(row.logprob):
+            raise _not_finite(position)
+    return rows
+
+
+def _not_finite(position: int, which: str = "", what: str = "logits") -> NumericalError:
     return NumericalError(
         f"the model's {what} are not finite ({which}after position {position}): are there NaN"
         " or infinity in its weights?"

@@ -1,6 +1,5 @@
 """A loaded model: runs steps on batches of tokens, with a KV cache."""
 
-import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.cache.method import CacheMethod
-from engine.checks import check_finite, check_step, not_finite
+from engine.checks import check_argmax, check_finite, check_step
 from engine.compile.executable import Executable, stepped
 from engine.compile.plan import CpuStep, Plan
 from engine.config import ModelError
@@ -52,14 +50,10 @@ class Model:
             self._resources = resources.pop_all()
         self.metadata, self.config, self.device = self.file.metadata, loaded.config, loaded.device
         self.limits, self.cells, self.team = loaded.limits, loaded.cells, loaded.team
-        self.dispatcher, self._notes, self.method = (
-            loaded.dispatcher,
-            loaded.notes,
-            loaded.cells.method,
-        )
-        self.graph, self.memory = loaded.built.graph, loaded.built.memory
-        self.caches, self.states = loaded.built.caches, loaded.built.states
-        self.mtp_blocks, self.pages = loaded.mtp_blocks, loaded.built.pages
+        self.dispatcher, self._notes, built = loaded.dispatcher, loaded.notes, loaded.built
+        self.graph, self.memory = built.graph, built.memory
+        self.caches, self.states, self.pages = built.caches, built.states, built.pages
+        self.mtp_blocks, self.method = loaded.mtp_blocks, self.cells.method
         self.executable: Executable | None = loaded.executable
         self.latest: LaunchedStep | None = None  # the last step, if it was begun asynchronously
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
@@ -113,8 +107,7 @@ class Model:
 
     @property
     def notes(self) -> list[str]:
-        """Deviations worth reporting: refused kernels, weights not kept, blocks run dense, neurons
-        placed off the budget's plan."""
+        """Deviations to report, such as refused kernels and blocks run dense."""
         return [*self.dispatcher.notes, *self._notes]
 
     def step(
@@ -168,37 +161,14 @@ class Model:
         is needed, it is computed there. Rows at the indices in `hidden` are hidden states [hidden]
         instead of logits."""
         with self._ran_step(tokens, positions, sequences, wanted, argmax) as ready:
-            if not (argmax and ready.greedy):
-                rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
-                if hidden:
-                    states = self._hidden(ready, positions, wanted)
-                    rows = [states[i] if i in hidden else row for i, row in enumerate(rows)]
-                return rows
-            found = ready.greedy.of(len(wanted))()
-            for row, one in enumerate(found):
-                if not math.isfinite(one.logprob):
-                    raise not_finite(positions[wanted[row]])
-            return found
-
-    @property
-    def can_begin_early(self) -> bool:
-        """Whether a greedy step can begin before the last token is known on the host: the GPU feeds
-        its own argmax, and the cell can be dropped again."""
-        greedy = self.executable.greedy if self.executable else None
-        plain = type(self.method) is CacheMethod and not self.cells.states
-        return greedy is not None and greedy.feeds and plain
-
-    def begin_step(self, token: int, position: int) -> LaunchedStep:
-        """Begin sequence 0's next step without waiting for it; the token LEFT stands for the result
-        of `latest`, the previous step."""
-        where, sequences, wanted = (position,), ((0,),), (0,)
-        with self.exclusive() as ready:
-            check_step(self.config, self.limits, (max(token, 0),), where, sequences, wanted)
-            self.latest, greedy = None, ready.greedy
-            assert greedy is not None
-            with stepped(ready, self.cells, (token,), where, sequences, wanted, argmax=True):
-                self.latest = LaunchedStep(position, self.cells, greedy.of(1))
-            return self.latest
+            if argmax and ready.greedy:
+                found = ready.greedy.of(len(wanted))()
+                return check_argmax(found, [positions[i] for i in wanted])
+            rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
+            if hidden:
+                states = self._hidden(ready, positions, wanted)
+                rows = [states[i] if i in hidden else row for i, row in enumerate(rows)]
+            return rows
 
     @contextmanager
     def _ran_step(

@@ -4,7 +4,10 @@ request uses."""
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from engine.cache.method import CacheMethod
 from engine.cache.prefix_cache import PrefixCache
+from engine.checks import check_step
+from engine.compile.executable import stepped
 from engine.generation.completion import Completion, Piece
 from engine.generation.reading import Likelihoods
 from engine.generation.timings import Drafting
@@ -60,21 +63,41 @@ class PlainDecoding:
 
     def run(self, completion: Completion) -> Row:
         model, argmax = self._model, completion.sampler.takes_argmax
-        if not (argmax and model.can_begin_early):
+        if not (argmax and self._can_begin_early()):
             self.drop_drafts()
             position = model.cells.next_position(0)
             (row,) = model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), argmax)
             return row
         now, self._next = self._next, None
-        now = now or model.begin_step(completion.tokens[-1], model.cells.next_position(0))
+        now = now or self._begin_step(completion.tokens[-1], model.cells.next_position(0))
         try:
             if now is model.latest and self._needs_next_step(completion, now.position + 1):
-                self._next = model.begin_step(LEFT, now.position + 1)
+                self._next = self._begin_step(LEFT, now.position + 1)
             return now.row()
         except BaseException:
             self.drop_drafts()
             now.drop()
             raise
+
+    def _can_begin_early(self) -> bool:
+        """Whether a greedy step can begin before the last token is known on the host: the GPU feeds
+        its own argmax, and the cell can be dropped again."""
+        model = self._model
+        greedy = model.executable.greedy if model.executable else None
+        plain = type(model.method) is CacheMethod and not model.cells.states
+        return greedy is not None and greedy.feeds and plain
+
+    def _begin_step(self, token: int, position: int) -> LaunchedStep:
+        """Begin the next step without waiting for it; the token LEFT stands for the result of the
+        model's latest step."""
+        model, where, sequences, wanted = self._model, (position,), ((0,),), (0,)
+        with model.exclusive() as ready:
+            check_step(model.config, model.limits, (max(token, 0),), where, sequences, wanted)
+            model.latest, greedy = None, ready.greedy
+            assert greedy is not None
+            with stepped(ready, model.cells, (token,), where, sequences, wanted, argmax=True):
+                model.latest = LaunchedStep(position, model.cells, greedy.of(1))
+            return model.latest
 
     def _needs_next_step(self, completion: Completion, position: int) -> bool:
         """Whether the token that is being computed will need a step, at `position`."""

@@ -1,11 +1,10 @@
 """A step that is launched before the host knows its input token."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.cache.cells import Cells
-from engine.checks import not_finite
+from engine.checks import check_argmax
 from engine.sampling.sampler import Argmax
 
 
@@ -19,9 +18,7 @@ class LaunchedStep:
 
     def row(self) -> Argmax:
         """The logits after its token; NumericalError if they are not finite."""
-        (found,) = self.wait()
-        if not math.isfinite(found.logprob):
-            raise not_finite(self.position)
+        (found,) = check_argmax(self.wait(), (self.position,))
         return found
 
     def drop(self) -> None:
