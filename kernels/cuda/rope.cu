@@ -1,5 +1,5 @@
-// rotation: a thread for each pair of a token. rope_norm, rope_neox: one for each two elements of a
-// token's heads, a pair or what lies behind them all.
+// rotation: cosine and sine, one thread per token and pair. rope_norm, rope_neox: one thread per
+// two elements of a head, either a rotated pair or two elements that are copied.
 #include "rope.cuh"
 
 extern "C" __global__ void rotation(const int32_t* __restrict__ positions,
