@@ -11,7 +11,7 @@ struct Product {
   __device__ float operator()(float x, float y) const { return x * y; }
 };
 
-// out[token, i] = f(x[token, i], columns[i])
+// Combines x with `columns`, broadcast over tokens.
 template <class F>
 __device__ void map_columns(const float* x, const float* columns, float* out, int width, F f) {
   const int i = blockIdx.y * blockDim.x + threadIdx.x;
