@@ -13,8 +13,7 @@ struct Gelu {
   }
 };
 
-// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2; |x| is clamped so that +infinity passes; -infinity gives
-// NaN.
+// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2; |x| is clamped, so +inf passes and -inf gives NaN.
 struct GeluErf {
   __device__ float operator()(float x) const {
     const float largest = 3.402823466e38f, size = x > largest ? largest : fabsf(x);

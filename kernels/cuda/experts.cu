@@ -75,7 +75,7 @@ extern "C" __global__ void normalise_weights(const float* __restrict__ weights, 
   for (int k = 0; k < used; ++k) out[row + k] = weights[row + k] / total;
 }
 
-// Counting sort of (token, expert) pairs: a thread block places one expert's, by prefix sums.
+// Counting sort of (token, expert) pairs: one thread block per expert, positions by prefix sums.
 extern "C" __global__ void sort_pairs(const int32_t* __restrict__ chosen, int32_t* __restrict__ rows,
                                       int32_t* __restrict__ expert, int32_t* __restrict__ places,
                                       int32_t* __restrict__ ends, int tokens, int used, int experts) {

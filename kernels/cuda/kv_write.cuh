@@ -40,8 +40,8 @@ struct Encoder<q8_0> {
   }
 };
 
-// Scale: the value of largest magnitude (the first of equals) / -8; byte j holds elements j and j +
-// 16.
+// Scale: the value of largest magnitude (the first of equals) / -8;
+// byte j holds elements j and j + 16.
 template <>
 struct Encoder<q4_0> {
   static __device__ void write(float x, uint8_t* row, int i) {

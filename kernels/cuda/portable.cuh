@@ -189,8 +189,8 @@ struct Lanes {
 };
 #endif
 
-// Tensor cores (mma.sync): a warp computes c += a b, where a has 16 rows, b 8 columns, and a word is
-// four int8 or two 16-bit floats along k. Fragments, with g = lane / 4 and t = lane % 4:
+// Tensor cores (mma.sync): a warp computes c += a b, where a has 16 rows, b 8 columns, and a word
+// is four int8 or two 16-bit floats along k. Fragments, with g = lane / 4 and t = lane % 4:
 //   c: columns 2t and 2t + 1 of row g, then of row g + 8;
 //   a: word t of row g, then of row g + 8; with eight words along k, also word t + 4 of both;
 //   b: word t of column g; with eight words along k, also word t + 4.

@@ -7,7 +7,7 @@ constexpr int LANES = 8;  // per block of 32
 
 struct Rounding {
   float scale, inverse;
-  bool zeros;  // where scale is 0, NaN, or too small
+  bool zeros;  // scale is 0, NaN, or too small: all codes are 0
 
   // `bits`: the largest |x| of the block, as bits. Without their signs floats are ordered as their
   // bits are: NaN above infinity above finite numbers.

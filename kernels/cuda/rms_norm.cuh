@@ -4,8 +4,8 @@
 
 constexpr int ROW_THREADS = 1024;  // per block, at most
 
-// Four elements of a row of `width`, from `first` on; those past its end are zero. If width % 4 ==
-// 0, rows are aligned for float4.
+// Four elements of a row of `width`, from `first` on; those past its end are zero.
+// If width % 4 == 0, rows are aligned for float4.
 static __device__ __forceinline__ Four load_of_row(const float* row, int first, int width) {
   if (width % 4 == 0) {
     const float4 v = *reinterpret_cast<const float4*>(row + first);

@@ -17,7 +17,7 @@ extern "C" __global__ void rotation(const int32_t* __restrict__ positions,
   out[2 * pair + 1] = static_cast<float>(tuned * sine);
 }
 
-// Pair i is elements (step * i, step * i + beside).
+// Pair i: elements step * i and step * i + beside.
 static __device__ __forceinline__ void turn(const float* x, const float* rotation, float* out,
                                             int heads, int head_dim, int pairs, int step,
                                             int beside) {

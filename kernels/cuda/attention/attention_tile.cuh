@@ -385,7 +385,7 @@ static __device__ __forceinline__ void attend_up_to(const Held& held, const Inpu
   attend<FEW_TOKENS, N, 1, N, 2>(held, in, workspace, run, kv_head, first, last);
 }
 
-constexpr int WIDE = 128;  // head_dim
+constexpr int WIDE = 128;  // head_dim up to which tiles have 32 rows
 
 // Many tokens: a thread block processes all chunks of a tile of 32 rows, or 16 if head_dim is above
 // WIDE. Each warp scores a quarter of the rows.

@@ -70,9 +70,9 @@ static __device__ __forceinline__ uint32_t between(uint32_t x, uint32_t y, float
   return both;
 }
 
-// Rows of a head's page, made by a thread block. First, with one thread per token, the `retained`
-// tokens of lowest cosine (ties: earlier first) are found, which keep both layers' rows; then each
-// warp writes tokens' rows in turn.
+// Row layout of a head's page, by one thread block, one thread per token: the `retained` tokens of
+// lowest cosine (ties: earlier first) keep both layers' rows, the others share a merged row. Then
+// each warp writes tokens' rows in turn.
 struct Merging {
   float cosines[GROUP];
   int numbers[GROUP], counts[GROUP / WARP];
@@ -80,7 +80,7 @@ struct Merging {
   // Row index of the thread's token, by rank and ballot prefix sum.
   __device__ int number(float own, int retained) {
     const int i = threadIdx.x, lane = i % WARP;
-    cosines[i] = own;  // the previous page's comparisons end at this barrier
+    cosines[i] = own;  // the previous page's comparisons are done
     __syncthreads();
     int before = 0;
     for (int j = 0; j < GROUP; ++j) before += cosines[j] < own || (cosines[j] == own && j < i);
