@@ -1,4 +1,4 @@
-// Attention over 2-bit KIVI pages (layout: formats/kivi.py), and over cells. A chunk's codes are
+// Attention over 2-bit KIVI pages (reference/formats/kivi.py), and over cells. A chunk's codes are
 // copied to shared memory packed, zero points and steps as float32; elements are dequantized where
 // they are used, to exactly the float32 that the page stands for.
 #include "attention_pages.cuh"

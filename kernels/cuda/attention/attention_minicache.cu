@@ -1,4 +1,4 @@
-// Attention over MiniCache pages, which two layers share (layout: formats/minicache.py), and over
+// Attention over MiniCache pages, which two layers share (reference/formats/minicache.py), and over
 // cells. Rows are read in place, as cells are, not restored: a merged token's row is a direction,
 // so its dot product with a query is multiplied by the token's length, and so is its weight before
 // it multiplies its value's direction. If all is retained, bits equal attention's.
