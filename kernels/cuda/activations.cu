@@ -1,4 +1,4 @@
-// A thread for each four elements.
+// Element-wise activations: each thread computes four consecutive elements.
 #include "elementwise.cuh"
 
 #include "activations.cuh"

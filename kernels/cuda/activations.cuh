@@ -1,4 +1,4 @@
-// One element each.
+// Activation functions of one element.
 #pragma once
 
 struct Silu {
@@ -13,8 +13,7 @@ struct Gelu {
   }
 };
 
-// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2; infinity passes as the largest number would, minus
-// infinity becomes NaN.
+// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2; |x| is clamped, so +inf passes and -inf gives NaN.
 struct GeluErf {
   __device__ float operator()(float x) const {
     const float largest = 3.402823466e38f, size = x > largest ? largest : fabsf(x);
@@ -22,7 +21,7 @@ struct GeluErf {
   }
 };
 
-// max(x, 0), but NaN stays NaN.
+// max(x, 0), propagating NaN.
 struct Relu {
   __device__ float operator()(float x) const { return x < 0.f ? 0.f : x; }
 };
@@ -34,7 +33,7 @@ struct SquaredRelu {
   }
 };
 
-// NaN stays NaN.
+// log(1 + e^x), propagating NaN.
 struct Softplus {
   __device__ float operator()(float x) const {
     return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x)));

@@ -1,5 +1,5 @@
-// A thread for each column, tokens one after the other: then it is the same whether they come
-// together or in turns. `out` may be the memory of `before`.
+// Adds x^2 to float64 sums per column (imatrix). One thread per column adds tokens in order, so
+// that batching does not change the result. `out` may alias `before`.
 #include "portable.cuh"
 
 extern "C" __global__ void add_squares(const float* __restrict__ x, const double* before,

@@ -1,5 +1,5 @@
-// add, mul, scale and softcap: a thread for each four elements; add_bias and mul_columns: one for
-// each element of a token's row.
+// add, mul, scale and softcap: four consecutive elements per thread; add_bias and mul_columns: one
+// element per thread, with the token in blockIdx.x.
 #include "elementwise.cuh"
 
 extern "C" __global__ void add(const float* __restrict__ x, const float* __restrict__ y,
@@ -11,7 +11,7 @@ struct Product {
   __device__ float operator()(float x, float y) const { return x * y; }
 };
 
-// Each element of a token's row with that of `columns`.
+// Combines x with `columns`, broadcast over tokens.
 template <class F>
 __device__ void map_columns(const float* x, const float* columns, float* out, int width, F f) {
   const int i = blockIdx.y * blockDim.x + threadIdx.x;

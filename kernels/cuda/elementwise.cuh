@@ -1,4 +1,4 @@
-// A thread for each four elements, the last of which may not be there: they count as zero.
+// Element-wise maps with four consecutive elements per thread; those past the end read as zero.
 #pragma once
 #include "portable.cuh"
 
@@ -6,7 +6,7 @@ struct Four {
   float at[4];
 };
 
-// The first element of this thread's four.
+// Index of this thread's first element.
 static __device__ __forceinline__ size_t own_four() {
   return 4 * (static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x);
 }

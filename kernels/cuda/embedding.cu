@@ -1,4 +1,4 @@
-// A thread for each element of a token's row.
+// Dequantizes tokens' rows of the embedding table: one thread per element, token in blockIdx.x.
 #include "grid_formats.cuh"
 
 extern "C" __global__ void embedding(const int32_t* __restrict__ ids,

@@ -1,4 +1,4 @@
-// act(gate) * up, a thread for each four elements.
+// act(gate) * up: each thread computes four consecutive elements.
 #include "elementwise.cuh"
 #include "gated_activations.cuh"
 

@@ -1,4 +1,4 @@
-// act(gate) * up of one element.
+// Gated activations of one element: act(gate) * up.
 #pragma once
 #include "activations.cuh"
 
@@ -11,7 +11,7 @@ struct Drelu {
   __device__ float operator()(float gate, float up) const { return Relu()(gate) * Relu()(up); }
 };
 
-// (u + 1) * g * sigmoid(alpha * g), of what the limit leaves; NaN stays NaN.
+// (u + 1) * g * sigmoid(alpha * g), g clamped from above and u to +-limit; propagates NaN.
 struct SwigluOai {
   float alpha, limit;
   __device__ float operator()(float gate, float up) const {
@@ -21,7 +21,7 @@ struct SwigluOai {
   }
 };
 
-// GATED(name, how an element is computed) for every one that has no scalars.
+// Expands GATED(name, functor) for every gated activation without scalar parameters.
 #define EACH_GATED(GATED)                   \
   GATED(swiglu, Gated<Silu>)                \
   GATED(geglu, Gated<Gelu>)                 \

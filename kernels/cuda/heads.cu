@@ -1,4 +1,4 @@
-// Copies, a thread for each element of a token's head; heads of a token are rows of x.
+// Transposes [tokens, heads] rows to [heads, tokens] and back: one thread per element of a head.
 #include "portable.cuh"
 
 extern "C" __global__ void split_heads(const float* __restrict__ x, int64_t, float* __restrict__ out,

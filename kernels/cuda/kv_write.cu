@@ -1,4 +1,4 @@
-// A thread for each element of a token's row.
+// Writes tokens' keys or values to their KV cache cells: one thread per element of a row.
 #include "kv_write.cuh"
 
 extern "C" __global__ void kv_write(const float* __restrict__ x, const int32_t* __restrict__ cells,

@@ -1,4 +1,4 @@
-// An element of a row as a cell's format encodes it; a warp has a block of 32.
+// Encoders of KV cache formats, one element per lane: a warp encodes a block of 32.
 #pragma once
 #include "formats.cuh"
 
@@ -6,7 +6,7 @@ static __device__ __forceinline__ void put_half(uint8_t* at, half_t value) {
   *reinterpret_cast<uint16_t*>(at) = value.bits;
 }
 
-// 1 / d, and 0 where d is 0 or so small that this is no number.
+// 1 / d, or 0 if that is not finite.
 static __device__ __forceinline__ float inverse(float d) {
   const float each = 1.f / d;
   return fabsf(each) < INFINITY ? each : 0.f;
@@ -27,7 +27,7 @@ struct Encoder<f16> {
   static __device__ void write(float x, uint8_t* row, int i) { put_half(row + 2 * i, to_half(x)); }
 };
 
-// max|x| / 127 is the scale; integers are rounded half away from zero.
+// Scale max|x| / 127; integers are rounded half away from zero.
 template <>
 struct Encoder<q8_0> {
   static __device__ void write(float x, uint8_t* row, int i) {
@@ -40,8 +40,8 @@ struct Encoder<q8_0> {
   }
 };
 
-// What takes the value of largest magnitude, the first if there are several, to -8 is the scale;
-// byte j has elements j and j + 16.
+// Scale: the value of largest magnitude (the first of equals) / -8;
+// byte j holds elements j and j + 16.
 template <>
 struct Encoder<q4_0> {
   static __device__ void write(float x, uint8_t* row, int i) {
@@ -56,7 +56,7 @@ struct Encoder<q4_0> {
   }
 };
 
-// Element i of a token's row of `width` into a cell of a cache, for whole warps where blocks are.
+// Stores element i of a token's row of `width` in a cell; block formats need whole warps.
 static __device__ __forceinline__ void write_to_cell(float x, uint8_t* cache, int cell, int width,
                                                      int i) {
   const size_t row_bytes = static_cast<size_t>(width / FORMAT::BLOCK) * FORMAT::BYTES;

@@ -1,5 +1,5 @@
-// A block of threads for each token. The mean is taken twice, of the row and of what is left of it:
-// a mean far from zero then costs no digits.
+// Layer norm, one thread block per token. The mean takes two passes, the second over x - mean, so
+// that a mean far from zero costs no precision.
 #include "portable.cuh"
 
 extern "C" __global__ void layer_norm(const float* __restrict__ x, const float* __restrict__ weight,

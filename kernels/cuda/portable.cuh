@@ -1,4 +1,4 @@
-// What kernels need beyond plain CUDA C++, on a GPU and (HOST) as C++ on a CPU.
+// Types, intrinsics and reductions of kernels for a GPU or, with HOST, as C++ for the CPU.
 #pragma once
 
 #ifndef HOST
@@ -13,7 +13,7 @@ typedef unsigned long long uint64_t;
 
 #define INFINITY __int_as_float(0x7f800000)
 
-// Memory of a size that the launch gives.
+// Dynamic shared memory, sized at launch.
 #define DYNAMIC_SHARED(type, name)           \
   extern __shared__ uint4 dynamic_shared_[]; \
   type* const name = reinterpret_cast<type*>(dynamic_shared_)
@@ -22,8 +22,8 @@ typedef unsigned long long uint64_t;
 constexpr int WARP = 32;
 constexpr uint32_t ALL = 0xffffffffu;
 
-// Wait for what the kernel before this one has written. Who does so in every thread, and before that
-// reads nothing but weights, may begin before that has ended (Launch.waits).
+// Programmatic dependent launch: waits for the previous kernel's writes. A kernel whose threads all
+// call this, and before it read nothing but weights, may start before that one ends (Launch.waits).
 static __device__ __forceinline__ void wait_for_former() {
 #ifdef HOST
   host::wait_for_former();
@@ -32,14 +32,14 @@ static __device__ __forceinline__ void wait_for_former() {
 #endif
 }
 
-// From here on the kernel behind this one may begin, as soon as there is room for it.
+// Programmatic dependent launch: the next kernel may start now, as soon as resources are free.
 static __device__ __forceinline__ void launch_dependents() {
 #if !defined(HOST) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// 16-bit floats, as bits, and how many of them a float32 is the sum of (split.cuh).
+// 16-bit floats, as bits; PARTS: how many of them split a float32 (split.cuh).
 struct half_t {
   static constexpr int PARTS = 2;
   uint16_t bits;
@@ -76,7 +76,7 @@ static __device__ __forceinline__ half_t to_half(float x) {
   return y;
 }
 
-// Rounded to nearest, ties to even; a NaN stays one.
+// Rounded to nearest, ties to even; NaN stays NaN.
 static __device__ __forceinline__ bfloat_t to_bfloat(float x) {
   const uint32_t bits = __float_as_uint(x);
   bfloat_t y;
@@ -87,7 +87,7 @@ static __device__ __forceinline__ bfloat_t to_bfloat(float x) {
   return y;
 }
 
-// N words at once, from a multiple of as many bytes on.
+// Vectorized load of N words, aligned to their size (at most 16 bytes).
 template <int N>
 static __device__ __forceinline__ void load_words(const uint32_t* __restrict__ from,
                                                   uint32_t* to) {
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void load_words(const uint32_t* __restrict__ f
   }
 }
 
-// Two at once: the first in the lower half.
+// Converts two floats: the first goes to the lower half.
 static __device__ __forceinline__ uint32_t to_bfloats(float low, float high) {
 #if defined(HOST) || __CUDA_ARCH__ < 800
   return to_bfloat(low).bits | static_cast<uint32_t>(to_bfloat(high).bits) << 16;
@@ -126,7 +126,7 @@ static __device__ __forceinline__ uint32_t to_halves(float low, float high) {
 #endif
 }
 
-// c plus the dot product of four signed bytes of each.
+// c plus the dot product of four signed bytes (dp4a).
 static __device__ __forceinline__ int dot4(int a, int b, int c) {
 #ifdef HOST
   for (int i = 0; i < 32; i += 8)
@@ -138,7 +138,7 @@ static __device__ __forceinline__ int dot4(int a, int b, int c) {
 #endif
 }
 
-// Sums and maxima over a warp, the same bits in every lane.
+// Warp shuffle reductions, with the same bits in every lane.
 static __device__ __forceinline__ float warp_sum(float x) {
   for (int m = WARP / 2; m; m /= 2) x += __shfl_xor_sync(ALL, x, m);
   return x;
@@ -154,8 +154,8 @@ static __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-// The same over a block of whole warps; `partial` is shared memory of one element a warp, free
-// again when all are back.
+// Reduction over a block of whole warps, for every thread; `partial` is shared memory of one
+// element per warp, free for reuse on return.
 template <class T, class Combine>
 static __device__ __forceinline__ T block_reduce(T x, T* partial, Combine combine) {
   const int warps = blockDim.x / WARP;
@@ -178,7 +178,7 @@ struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// A word of each lane of a warp.
+// A register of all lanes of a warp, read by lane index (warp shuffle).
 #ifdef HOST
 using Lanes = host::Lanes;
 #else
@@ -189,11 +189,11 @@ struct Lanes {
 };
 #endif
 
-// Tensor cores: a warp adds a b to c, where a is 16 rows, b 8 columns, and a word is four int8 or
-// two 16-bit floats of a row or column. With g = lane / 4 and t = lane % 4 a lane holds
-//   of c: columns 2t and 2t + 1 of row g, then of row g + 8;
-//   of a: word t of row g, then of row g + 8; if there are eight words, also word t + 4 of both;
-//   of b: word t of column g; if there are eight words, also word t + 4.
+// Tensor cores (mma.sync): a warp computes c += a b, where a has 16 rows, b 8 columns, and a word
+// is four int8 or two 16-bit floats along k. Fragments, with g = lane / 4 and t = lane % 4:
+//   c: columns 2t and 2t + 1 of row g, then of row g + 8;
+//   a: word t of row g, then of row g + 8; with eight words along k, also word t + 4 of both;
+//   b: word t of column g; with eight words along k, also word t + 4.
 #if defined(HOST) || __CUDA_ARCH__ < 800
 template <int HALVES, class T, class Dot>
 static __device__ __forceinline__ void mma_plain(T (&c)[4], const uint32_t* a, const uint32_t* b,
@@ -228,7 +228,7 @@ struct DotOfTwo {
 };
 #endif
 
-// Of int8, 16 along a row.
+// int8, k = 16.
 static __device__ __forceinline__ void mma_m16n8k16(int (&c)[4], const uint32_t (&a)[2],
                                                     const uint32_t (&b)[1]) {
 #if defined(HOST) || __CUDA_ARCH__ < 800
@@ -240,7 +240,7 @@ static __device__ __forceinline__ void mma_m16n8k16(int (&c)[4], const uint32_t 
 #endif
 }
 
-// Of int8, 32 along a row.
+// int8, k = 32.
 static __device__ __forceinline__ void mma_m16n8k32(int (&c)[4], const uint32_t (&a)[4],
                                                     const uint32_t (&b)[2]) {
 #if defined(HOST) || __CUDA_ARCH__ < 800
@@ -253,7 +253,7 @@ static __device__ __forceinline__ void mma_m16n8k32(int (&c)[4], const uint32_t 
 #endif
 }
 
-// Of half_t or bfloat_t, 16 along a row, added in float32.
+// half_t or bfloat_t, k = 16, accumulated in float32.
 template <class Element = half_t>
 static __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4],
                                                     const uint32_t (&b)[2]) {

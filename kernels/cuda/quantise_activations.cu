@@ -1,4 +1,4 @@
-// A thread for each four activations, or for eight where a warp has a superblock.
+// Quantizes activations to int8, with one scale per 32 elements: four elements per thread.
 #include "quantise_activations.cuh"
 
 extern "C" __global__ void quantise_activations(const float* __restrict__ x, int8_t* __restrict__ q,
@@ -13,7 +13,7 @@ extern "C" __global__ void quantise_activations(const float* __restrict__ x, int
   round_four<32>(four, first, inside, nullptr, q, scale, total);
 }
 
-// A warp for 256 activations, which have one scale: each lane has four of either half.
+// One scale per 256 elements, which a warp holds: each lane has four elements of either half.
 extern "C" __global__ void quantise_activations_256(const float* __restrict__ x,
                                                     int8_t* __restrict__ q,
                                                     float* __restrict__ scale,

@@ -1,23 +1,23 @@
-// A block of 32 activations rounded to int8: a number is x / scale, half away from zero, where scale
-// is max|x| / 127.
+// Quantization of activations to int8 by blocks of 32 or 256: scale = max|x| / 127, and x / scale
+// is rounded half away from zero.
 #pragma once
 #include "elementwise.cuh"
 
-constexpr int LANES = 8;  // that have a block of 32
+constexpr int LANES = 8;  // per block of 32
 
 struct Rounding {
   float scale, inverse;
-  bool zeros;  // where scale is 0, NaN, or too small
+  bool zeros;  // scale is 0, NaN, or too small: all codes are 0
 
-  // Of a block whose largest number has these `bits` without its sign: so floats stand in the order
-  // of their bits, NaN above infinity above numbers.
+  // `bits`: the largest |x| of the block, as bits. Without their signs floats are ordered as their
+  // bits are: NaN above infinity above finite numbers.
   __device__ explicit Rounding(int bits) {
     scale = bits < 0x7f800000 ? __int_as_float(bits) / 127.f : __int_as_float(0x7fc00000);
     inverse = 1.f / scale;
     zeros = !(inverse < INFINITY);
   }
 
-  // Rounded after the product and after the sum: fused, bits would differ.
+  // No FMA: product and sum are rounded separately, or bits would differ.
   __device__ int operator()(float x) const {
     if (zeros) return 0;
     const float scaled = __fmul_rn(x, inverse);
@@ -27,8 +27,8 @@ struct Rounding {
 
 static __device__ __forceinline__ int without_sign(float x) { return __float_as_int(x) & 0x7fffffff; }
 
-// Four activations of a block of 32, the first of which is element `first` of all tokens' rows, by
-// each of the eight lanes side by side that have the block; all lanes of a warp come.
+// Stores four activations of a block of 32, at index `first` of all tokens' rows. Eight adjacent
+// lanes hold the block; all lanes of the warp must participate.
 static __device__ __forceinline__ void put_four(const Four& x, size_t first, bool inside,
                                                 const Rounding& rounding, int8_t* q, float* scale,
                                                 int32_t* total) {
@@ -56,8 +56,8 @@ static __device__ __forceinline__ int largest_bits(const Four& x) {
   return bits;
 }
 
-// The same with a scale for TOGETHER elements: 32, or 256 that two warps side by side have, where all
-// threads of a block come and `largest` is shared memory of an element for each warp.
+// Quantizes four activations per thread with a scale per TOGETHER elements: 32, or 256 in two
+// adjacent warps; then all threads participate, and `largest` is shared memory of one int per warp.
 template <int TOGETHER>
 static __device__ __forceinline__ void round_four(const Four& x, size_t first, bool inside,
                                                   int* largest, int8_t* q, float* scale,
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void round_four(const Four& x, size_t first, b
   put_four(x, first, inside, Rounding(bits), q, scale, total);
 }
 
-// One activation by each lane of a warp that has a block.
+// Quantizes one activation per lane: a warp holds a block of 32.
 static __device__ __forceinline__ void round_one(float x, size_t at, int8_t* q, float* scale,
                                                  int32_t* total) {
   int bits = without_sign(x);

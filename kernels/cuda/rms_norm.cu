@@ -1,4 +1,4 @@
-// A block of threads for each token.
+// RMS norm, one thread block per token.
 #include "rms_norm.cuh"
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)

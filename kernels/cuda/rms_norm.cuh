@@ -1,11 +1,11 @@
-// A token's row normalised by a block of threads, each of which has every so many-th four elements.
+// RMS norm of a row by a thread block, with float4 loads at a stride of the block's threads.
 #pragma once
 #include "elementwise.cuh"
 
-constexpr int ROW_THREADS = 1024;  // at most
+constexpr int ROW_THREADS = 1024;  // per block, at most
 
-// Four elements of a row of `width`, from `first` on; those beyond its end count as zero. Rows of
-// whole fours begin where four are loaded at once.
+// Four elements of a row of `width`, from `first` on; those past its end are zero.
+// If width % 4 == 0, rows are aligned for float4.
 static __device__ __forceinline__ Four load_of_row(const float* row, int first, int width) {
   if (width % 4 == 0) {
     const float4 v = *reinterpret_cast<const float4*>(row + first);
@@ -25,8 +25,8 @@ static __device__ __forceinline__ void store_of_row(float* row, int first, int w
     if (first + k < width) row[first + k] = four.at[k];
 }
 
-// A thread's first four of the weight and of the row, which wait in registers for the row's factor:
-// few rows are longer than that.
+// A thread's first four elements of weight and row, kept in registers until the row's factor is
+// known: few rows are longer.
 struct Held {
   Four weight, x;
 };
@@ -36,15 +36,15 @@ static __device__ __forceinline__ float with_squares(float sum, const Four& x) {
   return sum;
 }
 
-// 1 / sqrt(mean(x^2) + eps) of the row whose fours fetch(first) gives; `partial` is shared memory of
-// an element for each warp.
+// 1 / sqrt(mean(x^2) + eps) of the row that fetch(first) loads by fours; `partial` is shared memory
+// of one element per warp.
 template <class Fetch>
 static __device__ __forceinline__ float factor_of(const float* weight, int hidden, double eps,
                                                   float* partial, Held& held, Fetch fetch) {
   const int own = 4 * threadIdx.x, step = 4 * blockDim.x;
   float squares = 0.f;
   if (own < hidden) {
-    held.weight = load_of_row(weight, own, hidden);  // on its way while x is waited for
+    held.weight = load_of_row(weight, own, hidden);  // prefetched while x loads
     held.x = fetch(own);
     squares = with_squares(squares, held.x);
   }
@@ -53,7 +53,7 @@ static __device__ __forceinline__ float factor_of(const float* weight, int hidde
   return rsqrtf(squares / hidden + static_cast<float>(eps));
 }
 
-// Four elements of the row, from `first` on, by its factor.
+// Four elements of the row from `first` on, normalised and multiplied by the weight.
 static __device__ __forceinline__ Four normalised(const float* row, const float* weight, int first,
                                                   int hidden, float factor, const Held& held) {
   const bool own = first == 4 * static_cast<int>(threadIdx.x);

@@ -1,5 +1,5 @@
-// rotation: a thread for each pair of a token. rope_norm, rope_neox: one for each two elements of a
-// token's heads, a pair or what lies behind them all.
+// rotation: cosine and sine, one thread per token and pair. rope_norm, rope_neox: one thread per
+// two elements of a head, either a rotated pair or two elements that are copied.
 #include "rope.cuh"
 
 extern "C" __global__ void rotation(const int32_t* __restrict__ positions,
@@ -17,7 +17,7 @@ extern "C" __global__ void rotation(const int32_t* __restrict__ positions,
   out[2 * pair + 1] = static_cast<float>(tuned * sine);
 }
 
-// Pair i is elements (step * i, step * i + beside).
+// Pair i: elements step * i and step * i + beside.
 static __device__ __forceinline__ void turn(const float* x, const float* rotation, float* out,
                                             int heads, int head_dim, int pairs, int step,
                                             int beside) {

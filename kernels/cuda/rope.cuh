@@ -1,5 +1,5 @@
-// Pairs of elements turned. Each product and sum is rounded alone, so that pairs of either kind are
-// one formula, wherever it stands.
+// RoPE rotation of a pair. Products and sums are rounded separately (no FMA), so that all kernels
+// give the same bits wherever this is inlined.
 #pragma once
 #include "portable.cuh"
 

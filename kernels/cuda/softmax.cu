@@ -1,4 +1,4 @@
-// A block of threads for each token.
+// Softmax of each row, one thread block per token: maximum, exponentials with their sum, division.
 #include "portable.cuh"
 
 extern "C" __global__ void softmax(const float* __restrict__ x, float* __restrict__ out, int tokens,

@@ -1,8 +1,8 @@
-// Numbers of float32 as sums of two float16 or of three bfloat16, which tensor cores multiply.
+// Splits float32 into sums of two float16 or three bfloat16, which tensor cores multiply.
 #pragma once
 #include "portable.cuh"
 
-// The power of 2 that makes |x| less than 2^15, and the one that undoes it.
+// The power of 2 that scales |x| below 2^15, and its inverse.
 struct Power {
   float shrink, grow;
 
@@ -13,14 +13,14 @@ struct Power {
   }
 };
 
-// Two numbers as two pairs of float16 whose sums they are.
+// Splits two numbers into upper and lower float16 parts, packed in pairs.
 static __device__ __forceinline__ void halve(float x, float y, uint32_t& upper, uint32_t& lower) {
   upper = to_halves(x, y);
   lower = to_halves(x - to_float(half_t{static_cast<uint16_t>(upper)}),
                     y - to_float(half_t{static_cast<uint16_t>(upper >> 16)}));
 }
 
-// Two numbers as three pairs of bfloat16 whose sums they are.
+// Splits two numbers into three bfloat16 parts each, packed in pairs.
 static __device__ __forceinline__ void part_in_three(float x, float y, uint32_t (&parts)[3]) {
 #pragma unroll
   for (int p = 0; p < 3; ++p) {

@@ -1,5 +1,5 @@
-// How what a block of threads needs comes to its shared memory while it works, and from there to tensor
-// cores.
+// Asynchronous copies from global to shared memory (cp.async), and matrix loads from there to
+// tensor core fragments (ldmatrix).
 #pragma once
 #include "portable.cuh"
 
@@ -8,7 +8,7 @@ static __device__ __forceinline__ const T& at(const uint8_t* row, int index) {
   return reinterpret_cast<const T*>(row)[index];
 }
 
-// Copies to shared memory that a thread need not wait for before `await_copies`.
+// Asynchronous copy of a word to shared memory (cp.async), complete after `await_copies`.
 template <class Word>
 static __device__ __forceinline__ void copy_ahead(Word* to, const Word* from) {
 #if !defined(HOST) && __CUDA_ARCH__ >= 800
@@ -26,7 +26,7 @@ static __device__ __forceinline__ void copy_ahead(Word* to, const Word* from) {
 #endif
 }
 
-// Sixteen bytes, or zeros instead.
+// Predicated asynchronous copy of 16 bytes: zeros unless `some`.
 static __device__ __forceinline__ void copy_or_clear(uint4* to, const uint4* from, bool some) {
 #if !defined(HOST) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void end_of_group() {
 #endif
 }
 
-// Until all of this thread's copies are done but those of the last LATER groups.
+// Waits for all of this thread's copies but those of the last LATER groups.
 template <int LATER>
 static __device__ __forceinline__ void await_copies() {
 #if !defined(HOST) && __CUDA_ARCH__ >= 800
@@ -52,8 +52,8 @@ static __device__ __forceinline__ void await_copies() {
 #endif
 }
 
-// Four matrices of 8 rows of 16 bytes of shared memory: lane 8i + j says where row j of matrix i begins,
-// in bytes from `base`, and has word t of row g (g = lane / 4, t = lane % 4) of each.
+// ldmatrix.x4: four matrices of 8 rows of 16 bytes. Lane 8i + j gives the offset of row j of matrix
+// i from `base`, and gets word t of row g (g = lane / 4, t = lane % 4) of each.
 static __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const uint8_t* base,
                                                      unsigned begins) {
 #ifdef HOST

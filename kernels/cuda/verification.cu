@@ -1,9 +1,9 @@
-// Drafted tokens: rows float64 [nodes vocab] of probabilities, a block of threads for each.
+// Rejection sampling of drafted tokens: p, q float64 [nodes, vocab], one thread block per row.
 #include "portable.cuh"
 
 constexpr int THREADS = 256;
 
-// Over a block, the same bits in every thread; `partial` has a double for each of them.
+// Block reduction in shared memory in a fixed order; `partial` holds a double per thread.
 static __device__ double block_sum(double x, double* partial) {
   partial[threadIdx.x] = x;
   __syncthreads();
@@ -50,12 +50,12 @@ extern "C" __global__ void exclude(const double* __restrict__ p, const int* __re
     out[row + i] = i == token || mass == 0 ? 0 : p[row + i] / mass;
 }
 
-// Each thread has a run of tokens. The first run at whose end the sum exceeds the target has the
-// token; within it the sum is taken anew, and where rounding then hides the place it is the last
-// token that has any probability.
+// Samples by inverse CDF. Each thread sums a contiguous range of tokens; the first range whose
+// prefix sum exceeds the target is scanned again. If rounding hides the target there, its last
+// token of nonzero probability is taken.
 extern "C" __global__ void pick(const double* __restrict__ p, const double* __restrict__ u,
                                 int* __restrict__ tokens, int nodes, int vocab) {
-  __shared__ double ends[THREADS];  // sums up to the end of each run
+  __shared__ double ends[THREADS];  // prefix sums of the threads' ranges
   __shared__ int chosen;
   const double* const row = p + static_cast<size_t>(blockIdx.x) * vocab;
   const int each = (vocab + THREADS - 1) / THREADS;
@@ -71,7 +71,7 @@ extern "C" __global__ void pick(const double* __restrict__ p, const double* __re
     const double target = u[blockIdx.x] * running;
     int run = 0;
     while (run < THREADS - 1 && !(ends[run] > target)) ++run;
-    while (run && ends[run] == ends[run - 1]) --run;  // not one of zeros
+    while (run && ends[run] == ends[run - 1]) --run;  // skip ranges without probability
     chosen = run;
   }
   __syncthreads();

@@ -1,4 +1,4 @@
-// A thread for each element.
+// Dequantizes weights to float32: one thread per element, row in blockIdx.x.
 #include "grid_formats.cuh"
 
 extern "C" __global__ void dequantise(const uint8_t* __restrict__ data, float* __restrict__ out,

@@ -1,18 +1,18 @@
-// What attention's kernels share: the order in which a token's cells are summed.
+// Online softmax of the attention kernels: the order in which a token's cells are summed.
 //
-// A token's cells, counted from the first it sees, make chunks. Each gives a partial result: the
-// weighted sum of values, the highest score and the sum of weights. Chunks merge in order, whoever
-// did them, so neither batch nor grid nor where a cell lies changes a bit. What is rounded in both
-// ways of merging says so, or the compiler might fuse one and not the other.
+// A token's cells (KV cache slots), from the first it sees, are divided into chunks. Each gives a
+// partial result: weighted sum of values, maximum score, sum of weights. They are merged in chunk
+// order, whichever block computed them, so bits do not depend on batch, grid or cell placement.
+// Roundings in both ways of merging are explicit, or the compiler might fuse one and not the other.
 #pragma once
 #include "portable.cuh"
 
-constexpr int THREADS = 128;      // of a block
-constexpr int CHUNK = 128;        // cells
-constexpr int FEW = 8;            // tokens, with up to which chunks are dealt out to blocks
-constexpr float LARGE = 32768.f;  // by which tensor cores have weights larger
+constexpr int THREADS = 128;      // per block
+constexpr int CHUNK = 128;        // cells per chunk
+constexpr int FEW = 8;            // tokens, up to which chunks are split between blocks (split-KV)
+constexpr float LARGE = 32768.f;  // scale of weights on tensor cores
 
-// A maximum to subtract: 0 where nothing was above minus infinity, or that would give NaN.
+// The maximum to subtract: 0 if all scores are -infinity, which would give NaN.
 static __device__ __forceinline__ float finite(float highest) {
   return highest > -INFINITY ? highest : 0.f;
 }
@@ -23,7 +23,7 @@ static __device__ __forceinline__ int cells_of(const int* spans, int t) {
 
 static __device__ __forceinline__ int chunks_of(int cells) { return (cells + CHUNK - 1) / CHUNK; }
 
-// softcap * tanh(score / softcap); tanh x as 1 - 2 / (e^2x + 1), off by less than 8 U.
+// softcap * tanh(score / softcap); tanh x as 1 - 2 / (e^2x + 1), with an error below 8 U.
 static __device__ __forceinline__ float capped(float score, float softcap, float inverse) {
   const float x = __fmul_rn(score, inverse);
   return __fmul_rn(softcap, __fadd_rn(1.f, -__fdividef(2.f, __fadd_rn(expf(x + x), 1.f))));
@@ -33,7 +33,7 @@ static __device__ __forceinline__ float biased(float score, float slope, int dis
   return fmaf(-slope, static_cast<float>(distance), score);
 }
 
-// How partial results before and of a chunk shrink when they merge.
+// Rescaling factors of the result before a chunk and of the chunk, when they are merged.
 struct Factors {
   float before, chunk;
 };
@@ -46,8 +46,8 @@ static __device__ __forceinline__ float merged(float before, float chunk, Factor
   return fmaf(before, by.before, __fmul_rn(chunk, by.chunk));
 }
 
-// The sum of weights with the weight of a head's sink, which has no value, and how all that was
-// summed before shrinks by it; `one` is what a weight of 1 adds to the sum.
+// Adds the weight of a head's sink, which has no value, to the sum of weights; `shrink` rescales
+// what was summed before, and `one` is what a weight of 1 adds to the sum.
 struct Ending {
   float shrink, total;
 
@@ -62,8 +62,8 @@ struct Ending {
   __device__ float inverse() const { return shrink / total; }
 };
 
-// Partial results of few tokens' `items`, a head of a token each: [items, chunks, head_dim] sums,
-// then the highest scores and the sums of weights, [items, chunks] each.
+// Split-KV workspace of `items`, each a (token, head): sums [items, chunks, head_dim], then maximum
+// scores and sums of weights, [items, chunks] each.
 struct Partials {
   float *sums, *highest, *totals;
 

@@ -1,31 +1,31 @@
-// Flash attention (Dao et al., arXiv 2205.14135) for up to FEW tokens; attention_merge.cu merges what
-// the chunks give.
+// FlashAttention (Dao et al., arXiv 2205.14135) with split-KV, for up to FEW tokens;
+// attention_merge.cu merges the partial results of chunks.
 //
-// A block goes through every gridDim.x-th chunk of a tile. Keys and values come in pieces to a ring of
-// three places in shared memory; what has been used makes room for the piece that comes next:
+// A thread block processes every gridDim.x-th chunk of a tile. Pieces of keys and values are loaded
+// with cp.async into a ring buffer of three stages in shared memory; used stages are refilled:
 //
-//   in use     on its way
-//   K0 K1      V0             scores, by two pieces of keys
-//   V0         V1 K0          weighted sums, by one piece of values
+//   in use     in flight
+//   K0 K1      V0             scores, from two pieces of keys
+//   V0         V1 K0          weighted sums, from one piece of values
 //   V1         K0 K1          (K: of the next chunk)
 //
-// A chunk whose pieces are smaller has more of them, in the same way. So memory is asked for something
-// whatever is computed. Lists of cells come with the keys of the chunk before, their positions with
-// their own.
+// Chunks of smaller pieces have more of them in the same order, so loads are always in flight
+// during computation. A chunk's cells are prefetched with the keys of the chunk before, their
+// positions with its own keys.
 #include "attention_tile.cuh"
 
 static_assert(THREADS == CHUNK, "a thread looks for a cell");
 
-constexpr int RING = 3;             // pieces in shared memory
-constexpr int PIECE_CELLS = 64;     // at most: two pieces are a chunk, a cell for each thread
+constexpr int RING = 3;             // stages
+constexpr int PIECE_CELLS = 64;     // at most: two pieces are a chunk, one cell per thread
 constexpr int PIECE_BYTES = 17408; // at most: 64 cells in float16, of head_dim 128
 
-// Two pieces of keys, as one after the other.
+// Two pieces of keys, addressed as one.
 template <class Cache>
 struct Pair {
   using Key = const uint8_t*;
   const uint8_t *first, *second;
-  int cells, stride;  // of a piece
+  int cells, stride;  // per piece; bytes per cell
 
   __device__ Key key(int cell) const {
     return cell < cells ? first + cell * stride : second + (cell - cells) * stride;
@@ -34,8 +34,7 @@ struct Pair {
   __device__ float times_length(int, float x) const { return x; }
 };
 
-// Pieces of a run's keys and values, of the chunks that this block takes: where they lie, and which
-// sets out next.
+// Ring buffer of a run's pieces of keys and values, for the chunks of this block.
 template <class Cache>
 struct Pieces {
   const Inputs& in;
@@ -43,22 +42,22 @@ struct Pieces {
   const Run& run;
   const uint8_t *k, *v;  // of the head
   size_t row_bytes;
-  int cells, room;           // of a piece; bytes of its place
-  int used = 0, place = 0;   // places: of the piece that is used next, of the one that sets out next
-  int part = 0, turn = 0;    // of the latter: its number in the chunk, and how manieth chunk it is
+  int cells, room;           // per piece; bytes per stage
+  int used = 0, place = 0;   // stages: next to be used, next to be loaded
+  int part = 0, turn = 0;    // of the piece loaded next: index in its chunk, index of the chunk
 
   __device__ int begin(int turn) const {
     return (static_cast<int>(blockIdx.x) + turn * static_cast<int>(gridDim.x)) * CHUNK;
   }
 
-  // Cells of a chunk, on their way to shared memory.
+  // Prefetches the cells of a chunk to shared memory.
   __device__ void list(int turn) const {
     const int most = min(run.most - begin(turn), CHUNK);
     int* const to = workspace.cells + turn % 2 * CHUNK;
     if (const int c = threadIdx.x; c < most) copy_ahead(to + c, run.list + begin(turn) + c);
   }
 
-  // The next piece sets out. Every piece is a group of copies, though it be empty.
+  // Starts loading the next piece. Every piece is a copy group, even an empty one.
   __device__ void fetch_next() {
     const int of_keys = CHUNK / cells, most = min(run.most - begin(turn), CHUNK);
     const int* const own = workspace.cells + turn % 2 * CHUNK;
@@ -73,7 +72,7 @@ struct Pieces {
     if (++part == 2 * of_keys) part = 0, ++turn;
   }
 
-  // The piece that is used next, so many places on.
+  // Returns the next piece to use, which must have arrived.
   __device__ uint8_t* next() {
     uint8_t* const here = workspace.stage + used * room;
     used = used == RING - 1 ? 0 : used + 1;
@@ -81,7 +80,7 @@ struct Pieces {
   }
 };
 
-// A run's chunks, N rows a thread for scores, and for values with two elements of each.
+// A run's chunks, with register tiles of N rows for scores, and of N rows x 2 elements for values.
 template <class Cache, int N>
 static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Workspace& workspace,
                                                      const Run& run, int kv_head, int cells) {
@@ -133,7 +132,7 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
   }
 }
 
-// Up to N rows a thread, of those up to EIGHT that a run has.
+// Selects the smallest register tile, from N to EIGHT rows per thread, that covers the run's rows.
 template <class Cache, int N>
 static __device__ __forceinline__ void attend_rows(const Inputs& in, const Workspace& workspace,
                                                     const Run& run, int kv_head, int cells) {

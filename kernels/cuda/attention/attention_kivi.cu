@@ -1,11 +1,11 @@
-// Attention over pages in two bits (formats/kivi.py has their layout), and over cells. A chunk's
-// pages come to shared memory as they are, beside zero points and steps in float32; a number is made
-// of them where it is wanted, exactly the float32 that the page holds.
+// Attention over 2-bit KIVI pages (reference/formats/kivi.py), and over cells. A chunk's codes are
+// copied to shared memory packed, zero points and steps as float32; elements are dequantized where
+// they are used, to exactly the float32 that the page stands for.
 #include "attention_pages.cuh"
 
-constexpr int GROUP_ = 32, PAGE_BYTES = 11;  // tokens; bytes for each channel of a head
+constexpr int GROUP_ = 32, PAGE_BYTES = 11;  // tokens; bytes per channel of a head
 
-// Of a page in shared memory: its words, then a zero point and a step of each group.
+// Quantization group. A page in shared memory: its words, then the zero points and steps of groups.
 struct Group {
   float zero, step;
 
@@ -16,10 +16,10 @@ struct Group {
 
 struct TwoBits {
   const uint8_t* stage;
-  int head_dim, begin;  // of a chunk's tokens the first that `key` counts from
+  int head_dim, begin;  // the chunk's token that `key` counts from
 
   struct Key {
-    const uint32_t* words;  // of a token, those of sixteen channels 32 words apart
+    const uint32_t* words;  // a token's, 16 channels each, 32 words apart
     const Group* groups;    // by channel
   };
 
@@ -46,7 +46,7 @@ struct TwoBits {
 
   __device__ float times_length(int, float x) const { return x; }
 
-  // Of tokens of one half of a page, so many from a multiple of so many on.
+  // COUNT tokens, from a multiple of COUNT on, all in one half of a page.
   template <int COUNT, int DIMS>
   __device__ void values(int cell, int d, float (&x)[COUNT][DIMS]) const {
     const int token = cell % GROUP_;
@@ -64,7 +64,7 @@ struct Pages {
   static constexpr int GROUP = GROUP_, OF_CHUNK = CHUNK / GROUP;
   Paged paged;
 
-  // Pages of a head, on their way to shared memory, and what belongs to their groups.
+  // Copies a head's pages asynchronously (cp.async), and converts their zero points and steps.
   __device__ void fetch(const uint8_t* pages, const Inputs& in, const Workspace& workspace,
                         const Run& run, int kv_head, int first, int count) const {
     const int head_dim = in.head_dim, size = head_dim * PAGE_BYTES;

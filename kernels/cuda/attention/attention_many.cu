@@ -1,4 +1,4 @@
-// Flash attention (Dao et al., arXiv 2205.14135) for many tokens.
+// FlashAttention (Dao et al., arXiv 2205.14135) for many tokens: one thread block per tile.
 #include "attention_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_many(INPUTS) {

@@ -1,3 +1,4 @@
+// Merges split-KV partial results: one thread block per token and head.
 #include "attention_merge.cuh"
 
 #define KERNEL(name, one)                                                                         \
@@ -16,4 +17,4 @@
   }
 
 KERNEL(attention_merge, 1.f)
-KERNEL(attention_merge_large, LARGE)  // of tensor cores
+KERNEL(attention_merge_large, LARGE)  // after tensor core kernels

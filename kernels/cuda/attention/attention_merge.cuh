@@ -1,21 +1,21 @@
-// What chunks of a token and head gave, merged in their order.
+// Merges the partial results of a token and head's chunks, in chunk order.
 #pragma once
 #include "attention.cuh"
 
-// How a chunk is merged, and its sum of weights.
+// A chunk's rescaling factors and sum of weights.
 struct Step {
   Factors by;
   float total;
 };
 
-// Steps of each warp, in shared memory.
+// Steps per warp, in shared memory.
 using Steps = Step[THREADS / WARP][WARP];
 
-// A block of threads for a token and head, with so many chunks of the `most` that there is room for:
-// a warp asks for the sums of 32 chunks, and for the highest scores of the 32 behind them; finds by how
-// much each merge shrinks what it merges; and goes through the sums. What stands for a chunk beyond the
-// last adds -0, which changes no number. Lanes come to put(inside, at, element) with elements side by
-// side, those beyond head_dim not inside. A weight of 1 counts as `one` in what is merged.
+// One thread block per token and head, one lane per element, for `chunks` chunks of at most `most`.
+// Per 32 chunks a warp loads their sums (32 loads in flight) and prefetches the next 32 maximum
+// scores; a prefix maximum (warp shuffles) gives the rescaling factors; then lanes merge sums in
+// order. Padding chunks add -0, which changes no bits. All lanes call put(inside, at, element) with
+// adjacent elements, `inside` false past head_dim. A weight of 1 is `one` in partial results.
 template <class Put>
 static __device__ __forceinline__ void merge(int chunks, int most, const float* __restrict__ sinks,
                                              const float* __restrict__ scratch, float one,

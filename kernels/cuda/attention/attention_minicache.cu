@@ -1,19 +1,19 @@
-// Attention over pages that two blocks share (formats/minicache.py has their layout), and over cells.
-// Nothing is restored: a page's rows are read where they are, as cells are; what a merged token's
-// direction gives with a query is multiplied by the token's length, and so is its weight before it
-// meets the direction of its value. Where all is retained every bit is attention's.
+// Attention over MiniCache pages, which two layers share (reference/formats/minicache.py), and over
+// cells. Rows are read in place, as cells are, not restored: a merged token's row is a direction,
+// so its dot product with a query is multiplied by the token's length, and so is its weight before
+// it multiplies its value's direction. If all is retained, bits equal attention's.
 #include "attention_pages.cuh"
 
-constexpr int GROUP_ = 256, PLAIN = 9 * GROUP_;  // tokens; bytes of a head's page that are no rows
+constexpr int GROUP_ = 256, PLAIN = 9 * GROUP_;  // tokens; bytes of a head's page besides rows
 
 struct Pages {
   static constexpr int GROUP = GROUP_;
   Paged paged;
-  int size, upper;  // bytes of a head's page; whether the block is the upper one
-  float* lengths;   // [CHUNK], of shared memory
+  int size, upper;  // bytes of a head's page; whether the layer is the upper one
+  float* lengths;   // [CHUNK], in shared memory
 
-  // The head's page, once rows of its tokens from `begin` on are in workspace.cells and their
-  // lengths are there.
+  // Returns the head's page, after loading its tokens' row indices and lengths, from `begin` on,
+  // into workspace.cells and `lengths`.
   __device__ const uint8_t* find(const uint8_t* pages, const Inputs& in, const Workspace& workspace,
                                  const Run& run, int kv_head, int place, int begin) const {
     const uint8_t* const page = paged.page(pages, in, run, kv_head, place, size);

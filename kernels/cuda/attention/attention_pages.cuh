@@ -1,15 +1,15 @@
-// Attention over pages of a text's first tokens and over the cells of those behind them, which begin
-// a chunk of their own. What a page is `Pages` says: its tokens, and the sums of a chunk of them.
+// Attention over packed pages of a text's first tokens, then over the cells of the others, which
+// begin a new chunk. `Pages` defines a page's tokens (GROUP) and a chunk's sums over pages.
 #pragma once
 #include "attention_merge.cuh"
 #include "attention_tile.cuh"
 
 struct Paged {
   const uint8_t *k, *v;      // [pages, kv_heads, page]
-  const int *lists, *packed; // [sequences, slots]: pages by their place; [tokens]: how many of them
+  const int *lists, *packed; // [sequences, slots] page table; [tokens] page counts
   int slots;
 
-  // The page at a place of a run's text, of keys or values.
+  // A page of the run's page table, in the pool of keys or values.
   __device__ const uint8_t* page(const uint8_t* pages, const Inputs& in, const Run& run, int kv_head,
                                  int place, int size) const {
     const int number = lists[static_cast<size_t>(in.spans[3 * run.t0]) * slots + place];
@@ -17,7 +17,7 @@ struct Paged {
   }
 };
 
-// All rows of a run see the `most` tokens of a chunk of pages, the first of which is `begin`.
+// Makes all rows of a run see the `most` tokens of a chunk of pages, from token `begin` on.
 static __device__ __forceinline__ void see(const Workspace& workspace, const Run& run, int begin,
                                            int most) {
   for (int c = threadIdx.x; c < CHUNK; c += THREADS) workspace.places[c] = begin + c;
@@ -52,9 +52,9 @@ struct PagesAndCells {
   }
 };
 
-constexpr int BUDGET = 34816;  // bytes: a chunk's keys in float16, of head_dim 128
+constexpr int BUDGET = 34816;  // bytes of staging: a chunk's keys in float16, of head_dim 128
 
-// Up to FEW tokens: a block does one chunk of a tile and leaves partial results.
+// Split-KV for up to FEW tokens: a block computes one chunk of a tile and stores partial results.
 template <class Cache, class Held>
 static __device__ __forceinline__ void attend_few(const Held& held, const Inputs& in,
                                                   uint8_t* memory) {
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void attend_few(const Held& held, const Inputs
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     t = run.t1;
-    if (held.chunks(run) <= chunk) continue;  // as in most blocks, of which all cells have some
+    if (held.chunks(run) <= chunk) continue;  // most blocks: the grid covers the capacity
     load_rows(in, workspace, run);
     attend_up_to<true, 1>(held, in, workspace, run, tile.kv_head, chunk, chunk + 1);
   }
@@ -79,7 +79,7 @@ static __device__ __forceinline__ void attend_few(const Held& held, const Inputs
       const int *__restrict__ page_lists, const int *__restrict__ packed
 #define GIVEN_PAGES {k_pages, v_pages, page_lists, packed, slots}
 
-// The merge of few tokens' chunks.
+// Merges the partial results of split-KV.
 #define MERGE_KERNEL(name, group)                                                                 \
   extern "C" __global__ void __launch_bounds__(THREADS)                                           \
       name(const int* __restrict__ spans, const float* __restrict__ sinks,                        \

@@ -1,6 +1,6 @@
-// The attention that cells receive, in two launches that make scores alike. In the second a block
-// has a chunk's cells of a KV head, a cell a thread, to which token after token adds, and of each
-// head after head: neither the grid nor how a prompt is cut changes a bit.
+// Sums of the weights that cells receive, in two launches with the same scores: softmax statistics
+// of rows; then a thread block per chunk of a KV head's cells, one per thread, which adds over
+// tokens, then heads, in order, so bits do not depend on grid or prompt chunking.
 #include "attention_weights.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)

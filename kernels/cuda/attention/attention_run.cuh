@@ -1,5 +1,5 @@
-// What a block of threads does of attention: a tile of the heads that share a KV head, of a few
-// neighbouring tokens, which are its rows; and in it the runs of tokens that share cells.
+// Work of a thread block: a tile of query heads that share a KV head (GQA) and a few neighbouring
+// tokens, which are its rows; a run is those of its tokens that share cells.
 #pragma once
 #include "attention.cuh"
 #include "cache.cuh"
@@ -14,11 +14,10 @@ struct Inputs {
   float scale, softcap;
   float *scratch, *out;
   int tokens, heads, head_dim, capacity, kv_heads;
-  const int* packed = nullptr;  // pages that each token sees before its cells, where there are some
+  const int* packed = nullptr;  // pages that each token sees before its cells, if any
 };
 
-// How the rows of a cache's heads are dealt out: `width` heads of one KV head, which is a slice of
-// its group, for each of `height` tokens.
+// Tile shape: `width` heads of one KV head, a slice of its group, for each of `height` tokens.
 struct Tiling {
   int width, height, slices;
 
@@ -28,7 +27,7 @@ struct Tiling {
         slices((group + rows - 1) / rows) {}
 };
 
-// The end of the tokens from `first` on that see as many pages, and whose cells begin alike.
+// End of the tokens from `first` on with the same sequence, first cell and number of pages.
 static __device__ __forceinline__ int end_of_run(const int* spans, const int* packed, int first,
                                                  int last) {
   int t = first + 1;
@@ -38,7 +37,7 @@ static __device__ __forceinline__ int end_of_run(const int* spans, const int* pa
   return t;
 }
 
-// What a block does: `width` heads from h0 on, of one KV head, for tokens first to last.
+// A block's tile: `width` heads from h0 on, of one KV head, for tokens [first, last).
 struct Tile {
   int kv_head, h0, width, first, last;
 
@@ -56,7 +55,7 @@ static __device__ __forceinline__ int cells_of(const Inputs& in, int t) {
   return cells_of(in.spans, t);
 }
 
-// Tokens t0 to t1, whose cells begin alike: those of a list, of which one sees `most`.
+// Tokens [t0, t1), whose cells are prefixes of `list`, of at most `most` cells.
 struct Run {
   int t0, t1, h0, width, rows, most;
   const int* list;
@@ -69,7 +68,7 @@ struct Run {
     for (int t = t0; t < t1; ++t) most = max(most, cells_of(in, t));
   }
 
-  // Tokens of one head, whatever they see.
+  // Tokens [first, end) of one head; the list starts at the sequence's first cell.
   __device__ Run(const Inputs& in, int first, int end, int head)
       : t0(first), t1(end), h0(head), width(1), rows(end - first), most(0),
         list(in.lists + static_cast<size_t>(in.spans[3 * first]) * in.capacity) {
@@ -79,13 +78,13 @@ struct Run {
   __device__ int token(int row) const { return t0 + row / width; }
   __device__ int head(int row) const { return h0 + row % width; }
 
-  // Rows of q and out as [tokens * heads, head_dim].
+  // Index of a row in q and out, [tokens * heads, head_dim].
   __device__ size_t item(const Inputs& in, int row) const {
     return static_cast<size_t>(token(row)) * in.heads + head(row);
   }
 
-  // Of the cells from `begin` on, how many every token sees. A warp looks at 32 tokens at once: one
-  // after the other they would cost as much as the chunk's multiplications.
+  // How many cells from `begin` on every token sees: a warp shuffle reduction over 32 tokens at a
+  // time, since a serial loop would cost as much as the chunk's multiplications.
   __device__ int fewest(const Inputs& in, int begin) const {
     int found = most;
 #pragma unroll 1
@@ -97,7 +96,7 @@ struct Run {
   }
 };
 
-// `count` cells of a run from `begin` on, and their positions, with some for what fills up a tile.
+// Loads `count` cells of a run from `begin` on, and their positions, zero-padded to a tile of 16.
 static __device__ __forceinline__ void look_up(const Inputs& in, const Run& run, int begin,
                                                int count, int* cells, int* places) {
 #pragma unroll 1

@@ -1,5 +1,5 @@
-// attention plainly, for any head_dim: a block for each token and head, one element at a time, with
-// its sums in `out`.
+// Attention for any head_dim, without tiles: one thread block per token and head. Threads score one
+// cell of a chunk each, then sum values over cells, an element each, accumulating in `out`.
 #include "attention.cuh"
 #include "cache.cuh"
 
@@ -13,7 +13,7 @@ extern "C" __global__ void attention_scalar(
   __shared__ float weights[CHUNK], partial[WARP];
   __shared__ int cells[CHUNK];
   const int t = blockIdx.x / heads, head = blockIdx.x % heads, begin = spans[3 * t + 1];
-  const int count = spans[3 * t + 2] - begin, c = threadIdx.x;  // CHUNK threads: a cell each
+  const int count = spans[3 * t + 2] - begin, c = threadIdx.x;  // CHUNK threads, one cell each
   const int* const list = lists + static_cast<size_t>(spans[3 * t]) * capacity + begin;
   const int column = head / (heads / kv_heads) * head_dim;
   const size_t row_bytes =

@@ -1,33 +1,32 @@
-// Attention on tensor cores, over caches in float16, for heads of 64 or 128 elements.
+// Attention on tensor cores (mma.sync), over caches in float16, for head_dim 64 or 128.
 //
-// Queries and weights are sums of two float16, which keep 22 of their bits: two multiplications for
-// each of float32. A row of queries is made smaller than 2^15 by a power of 2, and weights are 2^15
-// times as large as e^(score - highest); what is lost below has its place in the bound
-// (bound_f16x2 in reference/attention/attention.py).
+// Queries and weights are split into two float16, which keep 22 bits: two MMAs for each product of
+// float32. A query row is scaled below 2^15 by a power of 2, and weights by 2^15; the bound allows
+// for what underflows (bound_f16x2 in reference/attention/attention.py).
 //
-// A warp has 16 rows. What the tensor cores give for a row is the same in any company, and so the
-// same whether with few tokens a chunk of some rows is dealt out to warps, for scores by quarters
-// of its cells and then by slices of head_dim, or with many tokens a warp does all of its own rows.
+// A warp computes 16 rows. MMA results of a row do not depend on the other rows, so bits are the
+// same for few tokens, where warps divide a chunk of some rows (scores by quarters of its cells,
+// then sums by slices of head_dim), and for many tokens, where each warp computes its own rows.
 #pragma once
 #include "attention_run.cuh"
 #include "split.cuh"
 
-constexpr int ROWS = 16;               // of a warp
-constexpr int TILE = 8;                // cells or elements that the tensor cores give at once
+constexpr int ROWS = 16;               // per warp
+constexpr int TILE = 8;                // n of an MMA: cells or elements
 constexpr int QUARTER = CHUNK / 4;     // cells
-constexpr int TILES = QUARTER / TILE;  // of a quarter
-constexpr int STEPS = CHUNK / 16;      // of a weighted sum
-constexpr int SLICE = 32;              // elements
-constexpr int WIDEST = 128;  // head_dim
+constexpr int TILES = QUARTER / TILE;  // per quarter
+constexpr int STEPS = CHUNK / 16;      // MMAs along the cells of a weighted sum
+constexpr int SLICE = 32;              // elements of head_dim
+constexpr int WIDEST = 128;  // largest head_dim
 
-// Bytes of a head's row, and from row to row in shared memory: lanes that read rows one below the
-// other meet different banks.
+// Bytes of a head's row, and its stride in shared memory: the padding avoids bank conflicts between
+// lanes that read consecutive rows (ldmatrix).
 template <int HEAD_DIM>
 constexpr int BYTES = 2 * HEAD_DIM;
 template <int HEAD_DIM>
 constexpr int STRIDE = BYTES<HEAD_DIM> + 16;
 
-// As load_matrices, of the transposed matrices: elements g of rows 2t and 2t + 1.
+// ldmatrix.x4.trans: as load_matrices, but elements g of rows 2t and 2t + 1.
 static __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const uint8_t* base,
                                                        unsigned begins) {
 #ifdef HOST
@@ -44,14 +43,14 @@ static __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const 
 #endif
 }
 
-// What a block knows of a row; `scale` of its scores.
+// A row's parameters; `scale` of its scores.
 struct Row {
   float slope, scale;
   int position, cells;
 };
 
-// Queries of a run in shared memory, `rows` with those that see no cell: [2, rows, stride], their
-// upper parts first.
+// Splits a run's queries into shared memory [2, rows, stride], upper parts first; padding rows are
+// zero and see no cell.
 template <int HEAD_DIM>
 static __device__ __forceinline__ void load_rows(const Inputs& in, const Run& run, uint8_t* q,
                                                   Row* known, int rows) {
@@ -66,7 +65,7 @@ static __device__ __forceinline__ void load_rows(const Inputs& in, const Run& ru
     for (int d = 2 * lane; d < HEAD_DIM; d += 2 * WARP) {
       uint32_t upper = 0, lower = 0;
       if (some) halve(query[d] * power.shrink, query[d + 1] * power.shrink, upper, lower);
-      if (largest == INFINITY) lower = 0;  // no rest of an infinity, and none of others matters
+      if (largest == INFINITY) lower = 0;  // inf - inf is NaN, and no other lower part matters
       reinterpret_cast<uint32_t*>(q + row * STRIDE<HEAD_DIM>)[d / 2] = upper;
       reinterpret_cast<uint32_t*>(q + (rows + row) * STRIDE<HEAD_DIM>)[d / 2] = lower;
     }
@@ -79,13 +78,13 @@ static __device__ __forceinline__ void load_rows(const Inputs& in, const Run& ru
   }
 }
 
-// Of `count` cells BYTES from `from` on, 16 bytes apart, and zeros for those that fill up a tile.
+// Copies BYTES of `count` cells (cp.async), rows padded by 16 bytes; zero-fills the last tile.
 template <int BYTES>
 static __device__ __forceinline__ void load_padded(uint8_t* stage, const uint8_t* from,
                                                     size_t row_bytes, const int* cells, int count) {
   constexpr int WORDS = BYTES / 16, STEP = BYTES + 16;
   const int own = threadIdx.x % WORDS * 16;
-  // every lane has a word, though a row has fewer words than a warp has lanes
+  // coalesced: a warp copies several rows at once, 16 bytes per lane
   load_column<uint4>(stage + own, STEP, from + own, row_bytes, cells, threadIdx.x / WORDS,
                       THREADS / WORDS, count);
   end_of_group();
@@ -94,10 +93,10 @@ static __device__ __forceinline__ void load_padded(uint8_t* stage, const uint8_t
     reinterpret_cast<uint4*>(stage + (count + i / WORDS) * STEP)[i % WORDS] = {0, 0, 0, 0};
 }
 
-// Scores of the 16 rows from `known` on with N tiles of cells, of which there are `count`: their
-// dots, then what they are, and -infinity where a row does not see a cell. The first has number
-// `first` in the chunk, and `begin` cells come before the chunk. A thread has rows g and g + 8, and
-// of a tile cells 2t and 2t + 1.
+// Scores of the 16 rows from `known` on with `count` cells in N MMA tiles: dot products, scaled,
+// capped and biased; -infinity where a row does not see a cell. The first cell has index `first` in
+// the chunk, which starts at cell `begin`. A lane has rows g and g + 8, and cells 2t and 2t + 1 of
+// each tile.
 template <int HEAD_DIM, int N>
 static __device__ __forceinline__ void scores(float (*to)[4], const Inputs& in, const Row* known,
                                               const uint8_t* q, int lower_part,
@@ -154,7 +153,7 @@ static __device__ __forceinline__ void scores(float (*to)[4], const Inputs& in, 
   }
 }
 
-// Over the four lanes that share rows.
+// Shuffle reductions over the four lanes that share rows.
 static __device__ __forceinline__ float sum_of_four(float x) {
   x += __shfl_xor_sync(ALL, x, 1);
   return x + __shfl_xor_sync(ALL, x, 2);
@@ -165,7 +164,7 @@ static __device__ __forceinline__ float max_of_four(float x) {
   return fmaxf(x, __shfl_xor_sync(ALL, x, 2));
 }
 
-// The weights of a quarter's scores as operands, and their sums of both rows.
+// Softmax weights of a quarter's scores as A fragments, and their sums for both rows.
 static __device__ __forceinline__ void weigh(uint32_t (*upper)[4], uint32_t (*lower)[4],
                                              float (&total)[2], const float (*score)[4],
                                              const float (&highest)[2]) {
@@ -185,8 +184,8 @@ static __device__ __forceinline__ void weigh(uint32_t (*upper)[4], uint32_t (*lo
   total[0] = sum_of_four(total[0]), total[1] = sum_of_four(total[1]);
 }
 
-// Values of `count` cells times their weights, a chain over steps of 16 cells: SLICE elements that
-// begin at `values` for the first cell.
+// Weighted sum of `count` cells' values, a chain over steps of 16 cells (k of an MMA): SLICE
+// elements, those of the first cell at `values`.
 template <int STRIDE>
 static __device__ __forceinline__ void weighted_sum(float (&to)[SLICE / TILE][4],
                                                     const uint32_t (*upper)[4],
@@ -212,9 +211,9 @@ static __device__ __forceinline__ void weighted_sum(float (&to)[SLICE / TILE][4]
   }
 }
 
-// Of staged cells first to last, each of which some rows see and some do not: what is not finite
-// becomes 0, since a weight of 0 would not keep it from rows that do not see it. `from` says for
-// each element which cell is the first of these: a row that sees that one is NaN there.
+// Zeroes non-finite values of staged cells [first, last), which only some rows see, since a weight
+// of 0 does not mask them (0 * inf is NaN). `from` holds for each element the first such cell: a
+// row that sees it gets NaN there.
 template <int ELEMENTS>
 static __device__ __forceinline__ void clean(uint8_t* stage, int first, int last, int* from) {
   for (int d = threadIdx.x; d < ELEMENTS; d += THREADS) {

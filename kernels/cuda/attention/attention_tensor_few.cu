@@ -1,16 +1,16 @@
-// attention_few.cu on tensor cores: a block goes through every gridDim.x-th chunk of 16 rows, each warp
-// a quarter of a chunk. While scores are made of a chunk's keys its values are on their way, and while
-// these are summed the keys of the next one are.
+// attention_few.cu on tensor cores (split-KV): a thread block processes every gridDim.x-th chunk of
+// 16 rows, each warp a quarter of its cells. Values are prefetched (cp.async) while scores are
+// computed from keys, and the next chunk's keys during the weighted sums.
 #include "attention_tensor.cuh"
 
 struct Shared {
-  uint4 weights[2][STEPS][WARP];  // as each lane has them: upper parts, then lower ones
+  uint4 weights[2][STEPS][WARP];  // A fragments by lane: upper parts, then lower parts
   int cells[2][CHUNK], places[CHUNK], spoilt[WIDEST];  // cells of a chunk and the next
   float highest[WARPS][ROWS], totals[WARPS][ROWS];
   Row known[ROWS];
 };
 
-// The chunks of a run that this block takes, on their way to shared memory.
+// Loads this block's chunks of a run to shared memory with cp.async.
 template <int HEAD_DIM>
 struct Turns {
   const Inputs& in;
@@ -28,8 +28,8 @@ struct Turns {
       copy_ahead(&shared.cells[turn % 2][c], run.list + begin(turn) + c);
   }
 
-  // A group of copies, though there be no such chunk. Its positions come with keys, and which cells
-  // the next one has.
+  // Also loads the chunk's positions and the next chunk's cells. Commits a copy group even if there
+  // is no such chunk.
   __device__ void load_keys(int turn, uint8_t* to) const {
     const int count = most(turn);
     const int* const own = shared.cells[turn % 2];
@@ -46,7 +46,7 @@ struct Turns {
   }
 };
 
-// `memory` is for keys and values [CHUNK, STRIDE], then queries [2, ROWS, STRIDE].
+// `memory`: keys and values, [CHUNK, STRIDE] each, then queries [2, ROWS, STRIDE].
 template <int HEAD_DIM>
 static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Shared& shared) {
   constexpr int stride = STRIDE<HEAD_DIM>;
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
     t = run.t1;
     const Turns<HEAD_DIM> turns = {in, run, shared, row_bytes, column};
     if (turns.begin(0) >= run.most) continue;
-    __syncthreads();  // all are done with the run before
+    __syncthreads();  // the previous run's shared memory is free
     turns.list(0);
     end_of_group();
     load_rows<HEAD_DIM>(in, run, queries, shared.known, ROWS);

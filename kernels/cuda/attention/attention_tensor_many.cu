@@ -1,7 +1,7 @@
-// attention_many.cu on tensor cores: a block goes through all chunks of 64 rows, 16 a warp.
+// attention_many.cu on tensor cores: a thread block processes all chunks of 64 rows, 16 per warp.
 //
-// Keys come in two halves of a chunk's cells, then values in two halves of head_dim: while one of
-// these pieces is of use the next is on its way.
+// Double buffering (cp.async): keys in two halves of a chunk's cells, then values in two halves of
+// head_dim; each piece is prefetched while the one before is used.
 #include "attention_tensor.cuh"
 
 constexpr int HALF = CHUNK / 2;
@@ -11,7 +11,7 @@ struct Shared {
   Row known[WARPS * ROWS];
 };
 
-// Pieces of a run's cells, in two places by turns.
+// Double-buffered pieces of a run's keys and values.
 template <int HEAD_DIM>
 struct Pieces {
   static constexpr int ROOM = CHUNK * (HEAD_DIM + 16);  // bytes
@@ -21,7 +21,7 @@ struct Pieces {
   uint8_t* stage;           // [2, ROOM]
   int *cells, *places;      // [2, CHUNK]: of a chunk and the next
   size_t row_bytes, column;
-  int number = 0;           // of the piece that is on its way
+  int number = 0;           // of the piece in flight
 
   __device__ int most(int chunk) const { return min(max(run.most - chunk * CHUNK, 0), CHUNK); }
 
@@ -34,7 +34,7 @@ struct Pieces {
     const int chunk = number / 4, part = number % 2;
     const int* const own = cells + chunk % 2 * CHUNK;
     uint8_t* const to = stage + number % 2 * ROOM;
-    if (run.most <= chunk * CHUNK) return;  // `most(chunk) == 0` keeps NVRTC 12.9 busy for ever
+    if (run.most <= chunk * CHUNK) return;  // with `most(chunk) == 0` NVRTC 12.9 never returns
     if (number % 4 < 2)
       load_padded<BYTES<HEAD_DIM>>(to, in.k + column, row_bytes, own + part * HALF,
                                     min(max(most(chunk) - part * HALF, 0), HALF));
@@ -42,7 +42,7 @@ struct Pieces {
       load_padded<HEAD_DIM>(to, in.v + column + part * HEAD_DIM, row_bytes, own, most(chunk));
   }
 
-  // The piece that was on its way, when all have it; the next one sets out.
+  // Waits for the piece in flight and starts loading the next one.
   __device__ uint8_t* next() {
     await_copies<0>();
     __syncthreads();
@@ -53,13 +53,13 @@ struct Pieces {
   }
 };
 
-// `memory` is for pieces, then for queries [2, WARPS * ROWS, STRIDE].
+// `memory`: pieces, then queries [2, WARPS * ROWS, STRIDE].
 template <int HEAD_DIM>
 static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, Shared& shared) {
-  constexpr int STEP = HEAD_DIM + 16;  // bytes between halves of values
-  constexpr int SLICES = HEAD_DIM / 2 / SLICE;  // of a half
+  constexpr int STEP = HEAD_DIM + 16;  // row stride in bytes of a half of values
+  constexpr int SLICES = HEAD_DIM / 2 / SLICE;  // per half
   uint8_t* const queries = memory + 2 * Pieces<HEAD_DIM>::ROOM;
-  // those of most cells come last in a prompt, and begin first
+  // reversed: a prompt's last tiles see most cells and start first
   const Tile tile(in, Tiling(in.heads / in.kv_heads, WARPS * ROWS), blockIdx.y,
                   gridDim.x - 1 - blockIdx.x);
   const size_t row_bytes = static_cast<size_t>(BYTES<HEAD_DIM>) * in.kv_heads;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, S
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     t = run.t1;
-    __syncthreads();  // all are done with the run before
+    __syncthreads();  // the previous run's shared memory is free
     load_rows<HEAD_DIM>(in, run, queries, shared.known, WARPS * ROWS);
     Pieces<HEAD_DIM> pieces = {in,       run,    memory, shared.cells, shared.places,
                                row_bytes, column};
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, S
       const int fewest = min(run.fewest(in, begin), most);
       const int seen[2] = {min(shared.known[first_row + g].cells - begin, most),
                            min(shared.known[first_row + g + 8].cells - begin, most)};
-      // what is not set in every warp would be kept from chunk to chunk
+      // set in inactive warps too, or registers would stay live across chunks
       float score[4 * TILES][4] = {}, top[2] = {-INFINITY, -INFINITY}, chunk_total[2] = {};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

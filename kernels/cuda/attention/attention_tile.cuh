@@ -1,24 +1,24 @@
-// A tile of attention in float32: keys and values of a chunk pass through shared memory, for all
-// rows. A row's sums are chains in a fixed order, over head_dim for scores and over the cells for
-// values, and so the same in any company.
+// Attention tile in float32: keys and values of a chunk are staged in shared memory for all rows.
+// Sums are FMA chains in a fixed order, over head_dim for scores and over cells for values, so a
+// row's bits do not depend on the other rows.
 #pragma once
 #include "attention_run.cuh"
 
 constexpr int PER_LANE = CHUNK / WARP;
-constexpr int EIGHT = 8;  // rows of small tiles
+constexpr int EIGHT = 8;  // rows per small tile
 
-// What a block knows of a row: of all chunks before, and of one chunk.
+// Online softmax state of a row: of all chunks so far, and of the current chunk.
 struct Row {
   float slope, highest, total, chunk_highest, chunk_total;
   Factors by;
-  int position, seen;  // cells of the chunk
+  int position, seen;  // seen: of the chunk's cells
 };
 
-// Shared memory, in this order. `staged` is how many cells' keys scores are made of at a time.
+// Shared memory layout, in this order; `staged`: cells whose keys are scored at a time.
 struct Workspace {
   uint8_t* stage;
   float *q, *weights;   // [rows, head_dim], [rows, CHUNK]
-  int *cells, *places;  // cells of `lists` chunks, [lists, CHUNK], and positions of one's, [CHUNK]
+  int *cells, *places;  // [lists, CHUNK]: cells of `lists` chunks; [CHUNK]: positions of one
   Row* row;             // [rows]
   int rows, staged;
 };
@@ -38,15 +38,15 @@ static __device__ __forceinline__ Workspace desk_at(uint8_t* memory, int rows, i
   return workspace;
 }
 
-// With room for what is staged at a time, and for one chunk's cells.
+// Room for one stage and for one chunk's cells.
 template <class Cache>
 static __device__ __forceinline__ Workspace desk_at(uint8_t* memory, int rows, int head_dim,
                                                int staged) {
   return desk_at<Cache>(memory, rows, head_dim, staged, staged, 1);
 }
 
-// Rows of a run in shared memory: those beyond see no cell, and spare a thread that has some from
-// leaving any out.
+// Rows of a run in shared memory, padded to a multiple of EIGHT: padding rows see no cell, so
+// register tiles need no predicates.
 static __device__ __forceinline__ int padded(const Workspace& workspace, const Run& run) {
   return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, workspace.rows);
 }
@@ -54,7 +54,7 @@ static __device__ __forceinline__ int padded(const Workspace& workspace, const R
 static __device__ __forceinline__ void load_queries(const Inputs& in, const Workspace& workspace,
                                                      const Run& run) {
   const int rows = padded(workspace, run);
-  __syncthreads();  // all are done with the run before
+  __syncthreads();  // the previous run's shared memory is free
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
     const float* const query = in.q + run.item(in, row) * in.head_dim;
     for (int d = threadIdx.x % WARP; d < in.head_dim; d += WARP)
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void load_queries(const Inputs& in, const Work
   }
 }
 
-// A run's queries, and what the workspace holds of each row.
+// Loads a run's queries and initializes the state of its rows.
 static __device__ __forceinline__ void load_rows(const Inputs& in, const Workspace& workspace,
                                                   const Run& run) {
   load_queries(in, workspace, run);
@@ -76,8 +76,8 @@ static __device__ __forceinline__ void load_rows(const Inputs& in, const Workspa
   }
 }
 
-// Rows of a cache in shared memory: as keys, of which eight elements are read at a time, and as
-// values. Where there are `lengths` a row has to be multiplied by its own.
+// Cache rows in shared memory, decoded on use: keys by eight elements, and values. If there are
+// `lengths`, a row is multiplied by its own.
 template <class Cache>
 struct Staged {
   using Key = const uint8_t*;
@@ -101,8 +101,8 @@ struct Staged {
   }
 };
 
-// Scores: chains over head_dim, for ROWS rows a thread with CELLS of `count` staged cells, of which
-// the first is the chunk's cell `begin`.
+// Scores as chains over head_dim: a register tile of ROWS rows x CELLS cells per thread, for
+// `count` staged cells, the first of which is the chunk's cell `begin`.
 template <int ROWS, int CELLS, class Rows>
 static __device__ __forceinline__ void scores(const Rows& staged, const Inputs& in,
                                               const Workspace& workspace, const Run& run, int begin,
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void scores(const Rows& staged, const Inputs& 
 #pragma unroll
   for (int j = 0; j < CELLS; ++j) keys[j] = staged.key(min(lane + j * lanes, count - 1));
   float sums[ROWS][CELLS] = {};
-#pragma unroll 2  // more would not stay in registers
+#pragma unroll 2  // more would spill registers
   for (int d = 0; d < in.head_dim; d += 8) {
     float key[CELLS][8];
 #pragma unroll
@@ -161,8 +161,8 @@ static __device__ __forceinline__ void scores(const Rows& staged, const Inputs& 
     }
 }
 
-// e^(score - highest) in place of scores, a warp for each row, and how the chunk merges. Where there
-// are `lengths` of the values a weight is multiplied by its value's, once all are summed.
+// Softmax weights e^(score - highest) in place of scores, one warp per row, and the chunk's
+// rescaling factors. If values have `lengths`, weights are multiplied by them after summing.
 static __device__ __forceinline__ void weigh(const Workspace& workspace, int rows,
                                              const float* lengths = nullptr) {
   const int lane = threadIdx.x % WARP;
@@ -197,9 +197,9 @@ static __device__ __forceinline__ void weigh(const Workspace& workspace, int row
   }
 }
 
-// Adds `count` staged values times their weights to the sums of ROWS rows from `first` on, DIMS
-// elements from d on of each: chains over the cells. Of the cells from `common` on only some rows
-// see each, and what the others do not see may be NaN.
+// Adds `count` staged values times their weights to a register tile of ROWS rows from `first` on x
+// DIMS elements from d on: chains over cells. Cells from `common` on are masked by row: not all
+// rows see them, and values that a row does not see may be NaN.
 template <class Rows, int ROWS, int DIMS>
 static __device__ __forceinline__ void values(const Rows& staged, float (&sums)[ROWS][DIMS],
                                               const Workspace& workspace, int first, int d,
@@ -235,7 +235,7 @@ static __device__ __forceinline__ void values(const Rows& staged, float (&sums)[
   }
 }
 
-// Scores of the `most` rows of workspace.cells, which lie so many bytes apart from `keys` on.
+// Scores of the `most` rows in workspace.cells, which start at `keys` and are `row_bytes` apart.
 template <class Cache, int ROWS, int CELLS>
 static __device__ __forceinline__ void score_rows(const Inputs& in, const Workspace& workspace,
                                                   const Run& run, const uint8_t* keys,
@@ -252,8 +252,8 @@ static __device__ __forceinline__ void score_rows(const Inputs& in, const Worksp
   }
 }
 
-// Adds the values of the `most` rows of workspace.cells, of which every row of the run sees the
-// first `fewest`, times what scores weigh.
+// Adds the values of the `most` rows in workspace.cells times their weights; every row of the run
+// sees the first `fewest`.
 template <class Cache, int ROWS, int DIMS>
 static __device__ __forceinline__ void add_values(float (&sums)[ROWS][DIMS], const Inputs& in,
                                                   const Workspace& workspace, const Run& run,
@@ -272,9 +272,9 @@ static __device__ __forceinline__ void add_values(float (&sums)[ROWS][DIMS], con
   }
 }
 
-// What a chunk gives, once its cells and what each row sees of them are on the workspace: `most`
-// cells, of which every row sees the first `fewest`; SCORES rows and CELLS cells a thread for
-// scores, ROWS rows from `first` on and DIMS elements from d on for values.
+// Scores and weighted sums of a chunk whose cells and row states are in the workspace: `most`
+// cells, of which every row sees the first `fewest`. Register tiles per thread: SCORES rows x CELLS
+// cells, and ROWS rows from `first` on x DIMS elements from d on.
 template <class Cache, int SCORES, int CELLS, int ROWS, int DIMS>
 static __device__ __forceinline__ void sum_chunk(float (&sums)[ROWS][DIMS], const Inputs& in,
                                                  const Workspace& workspace, const Run& run,
@@ -287,14 +287,14 @@ static __device__ __forceinline__ void sum_chunk(float (&sums)[ROWS][DIMS], cons
   add_values<Cache>(sums, in, workspace, run, in.v + head, row_bytes, first, d, most, fewest);
 }
 
-// What rows attend to that see nothing but cells: chunk after chunk of them.
+// Attention over cells only, chunk by chunk.
 template <class Cache>
 struct Cells {
   __device__ int most(const Inputs& in) const { return chunks_of(in.capacity); }
   __device__ int chunks(const Run& run) const { return chunks_of(run.most); }
   __device__ bool any(const Inputs& in, int t) const { return cells_of(in, t) > 0; }
 
-  // A chunk's sums, as sum_chunk has them, and how many of its cells each row sees.
+  // A chunk's sums (see sum_chunk); sets how many of its cells each row sees.
   template <int SCORES, int CELLS, int ROWS, int DIMS>
   __device__ __forceinline__ void sum(float (&sums)[ROWS][DIMS], const Inputs& in,
                                       const Workspace& workspace, const Run& run, int kv_head,
@@ -312,7 +312,7 @@ struct Cells {
   }
 };
 
-// What a chunk gave for few tokens, to scratch: ROWS rows from `first` on, DIMS elements from d on.
+// Stores a chunk's partial results (split-KV): ROWS rows from `first` on, DIMS elements from d on.
 template <int ROWS, int DIMS>
 static __device__ __forceinline__ void keep_chunk(const float (&sums)[ROWS][DIMS], const Inputs& in,
                                                   const Workspace& workspace, const Run& run,
@@ -332,9 +332,9 @@ static __device__ __forceinline__ void keep_chunk(const float (&sums)[ROWS][DIMS
   }
 }
 
-// Chunks first to last of what a run holds: SCORES rows and CELLS cells a thread for scores, ROWS rows and
-// DIMS elements for values. With FEW_TOKENS the one chunk's results go to scratch, else the mean to
-// out.
+// Processes a range of a run's chunks: register tiles of SCORES rows x CELLS cells for scores, ROWS
+// rows x DIMS elements for values. With FEW_TOKENS one chunk's partial results go to scratch,
+// otherwise the mean to out.
 template <bool FEW_TOKENS, int SCORES, int CELLS, int ROWS, int DIMS, class Held>
 static __device__ __forceinline__ void attend(const Held& held, const Inputs& in,
                                               const Workspace& workspace, const Run& run,
@@ -374,7 +374,7 @@ static __device__ __forceinline__ void attend(const Held& held, const Inputs& in
   }
 }
 
-// Up to N rows a thread, of those up to EIGHT that a run has.
+// Selects the smallest register tile, from N to EIGHT rows per thread, that covers the run's rows.
 template <bool FEW_TOKENS, int N, class Held>
 static __device__ __forceinline__ void attend_up_to(const Held& held, const Inputs& in,
                                                     const Workspace& workspace, const Run& run,
@@ -385,16 +385,16 @@ static __device__ __forceinline__ void attend_up_to(const Held& held, const Inpu
   attend<FEW_TOKENS, N, 1, N, 2>(held, in, workspace, run, kv_head, first, last);
 }
 
-constexpr int WIDE = 128;  // head_dim
+constexpr int WIDE = 128;  // head_dim up to which tiles have 32 rows
 
-// Many tokens: a block goes through all chunks of a tile, of 32 rows, or 16 where head_dim is above
-// WIDE. A warp scores a quarter of them.
+// Many tokens: a thread block processes all chunks of a tile of 32 rows, or 16 if head_dim is above
+// WIDE. Each warp scores a quarter of the rows.
 template <class Cache, class Held>
 static __device__ __forceinline__ void attend_many(const Held& held, const Inputs& in,
                                                    uint8_t* memory) {
-  constexpr int CELLS = Cache::BYTES == 4 ? 1 : 2;  // a lane
+  constexpr int CELLS = Cache::BYTES == 4 ? 1 : 2;  // per lane
   const int rows = in.head_dim > WIDE ? 16 : 32;
-  // those of most cells come last in a prompt, and begin first
+  // reversed: a prompt's last tiles see most cells and start first
   const Tile tile(in, Tiling(in.heads / in.kv_heads, rows), blockIdx.y, gridDim.x - 1 - blockIdx.x);
   const Workspace workspace = desk_at<Cache>(memory, rows, in.head_dim, CELLS * WARP);
   for (int t = tile.first; t < tile.last;) {

@@ -1,10 +1,10 @@
-// Weights of cells without their values, made twice: first what a token's scores have in common, the
-// highest and the sum of weights below it, then the weights. Scores know no distance.
+// Softmax weights of cells without values, in two passes: first each row's maximum score and sum of
+// weights, then the weights themselves. Scores have no ALiBi bias.
 #pragma once
 #include "attention_tile.cuh"
 
 constexpr int ROWS = 16;
-constexpr int LANES_CELLS = FORMAT::BYTES == 4 ? 1 : 2;  // a lane's
+constexpr int LANES_CELLS = FORMAT::BYTES == 4 ? 1 : 2;  // per lane
 constexpr int STAGED = LANES_CELLS * WARP;
 
 #define GIVEN_PLAIN                                                                          \
@@ -13,7 +13,7 @@ constexpr int STAGED = LANES_CELLS * WARP;
         static_cast<float>(softcap), scratch, out, tokens, heads, head_dim, capacity, kv_heads, \
   }
 
-// A run's queries, of rows whose scores know no distance.
+// Loads a run's queries, for scores without ALiBi bias.
 static __device__ __forceinline__ void load_plain_rows(const Inputs& in,
                                                         const Workspace& workspace,
                                                         const Run& run) {
@@ -24,14 +24,14 @@ static __device__ __forceinline__ void load_plain_rows(const Inputs& in,
     workspace.row[row].position = 0;
     workspace.row[row].highest = -INFINITY;
     workspace.row[row].total = 0.f;
-    if (some && in.out && in.scratch) {  // they are known
+    if (some && in.out && in.scratch) {  // in the second pass
       workspace.row[row].highest = in.scratch[2 * run.item(in, row)];
       workspace.row[row].total = in.scratch[2 * run.item(in, row) + 1];
     }
   }
 }
 
-// Scores of the `most` cells from `begin` on to workspace.weights, and how many each row sees.
+// Scores of `most` cells from `begin` on into workspace.weights; sets how many each row sees.
 static __device__ __forceinline__ void score_cells(const Inputs& in, const Workspace& workspace,
                                                    const Run& run, int kv_head, int begin,
                                                    int most) {
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void score_chunk(const Inputs& in, const Works
   score_cells(in, workspace, run, kv_head, chunk * CHUNK, min(run.most - chunk * CHUNK, CHUNK));
 }
 
-// The highest score of each row of a tile and its sum of weights, to scratch [tokens, heads, 2].
+// Stores each row's maximum score and sum of weights in scratch [tokens, heads, 2].
 static __device__ __forceinline__ void sum_weights(const Inputs& in, const Workspace& workspace,
                                                    const Tile& tile) {
   for (int t = tile.first; t < tile.last;) {
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void sum_weights(const Inputs& in, const Works
   }
 }
 
-// The weight of a row's cell, whose score is in its place.
+// Softmax weight of a row's cell, from its score in workspace.weights.
 static __device__ __forceinline__ float weight_of(const Workspace& workspace, int row, int cell) {
   const Row& own = workspace.row[row];
   return expf(workspace.weights[row * CHUNK + cell] - finite(own.highest)) / own.total;

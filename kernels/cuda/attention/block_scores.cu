@@ -1,8 +1,8 @@
-// Means of blocks of keys, and their products with means of blocks of queries.
+// Block-sparse attention estimates: mean-pooled keys, and their products with pooled queries.
 #include "cache.cuh"
 #include "prompt_blocks.cuh"
 
-// A block of threads for each part and KV head.
+// One thread block per part (block of keys) and KV head.
 extern "C" __global__ void means_of_keys(const uint8_t* __restrict__ k,
                                          const int* __restrict__ lists,
                                          const int* __restrict__ spans,
@@ -24,7 +24,7 @@ extern "C" __global__ void means_of_keys(const uint8_t* __restrict__ k,
   }
 }
 
-// A block of threads for each head of each block's first token: parts are shared among its warps.
+// One thread block per head and first token of a block of queries; warps take parts in turn.
 extern "C" __global__ void block_scores(const float* __restrict__ q, const int* __restrict__ spans,
                                         const float* __restrict__ scratch, float* __restrict__ out,
                                         int tokens, int heads, int head_dim, int kv_heads,

@@ -1,18 +1,18 @@
-// Attention of blocks of queries that see chosen cells: a block of threads goes through what a tile
-// of one head's neighbouring tokens sees. Every CHUNK of that is a chunk, so where all is seen a row
-// has the arithmetic, and the bits, of attention_many.cu.
+// Sparse prefill attention: blocks of queries see selected cells. A thread block processes a tile
+// of a head's neighbouring tokens and gathers the cells they see into full chunks, so if all are
+// seen a row has the arithmetic, and the bits, of attention_many.cu.
 #include "attention_weights.cuh"
 
-constexpr int QUERIES = 64;  // that see the same cells
+constexpr int QUERIES = 64;  // per block, all of which see the same cells
 
-// Slots of seen cells, in shared memory.
+// Slots of selected cells, in shared memory.
 struct Seen {
   int slots[2 * CHUNK];
   int counts[WARPS];
 };
 
-// Puts the slots from j on that are seen behind the `filled` ones, THREADS at a time, until there
-// are CHUNK or the list ends.
+// Stream compaction by ballots: appends selected slots from j on to the `filled` ones, THREADS at a
+// time, until there are CHUNK or the list ends.
 static __device__ __forceinline__ void gather(Seen& seen, const uint8_t* __restrict__ sees,
                                               int end, int& j, int& filled) {
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void gather(Seen& seen, const uint8_t* __restr
   }
 }
 
-// The tokens from t on of one block of queries.
+// End of the tokens from t on that are in the same block of queries.
 static __device__ __forceinline__ int end_of_queries(const int* spans, int t, int last) {
   const int block = (spans[3 * t + 2] - 1) / QUERIES;
   int end = t + 1;
@@ -45,7 +45,7 @@ static __device__ __forceinline__ int end_of_queries(const int* spans, int t, in
 static __device__ __forceinline__ void attend_to(const Inputs& in, const Workspace& workspace,
                                                  Seen& seen, const Run& run, int kv_head,
                                                  const uint8_t* __restrict__ sees) {
-  constexpr int SUMS = 8, DIMS = 4;  // rows and elements of a thread's sums
+  constexpr int SUMS = 8, DIMS = 4;  // register tile: rows, elements
   const int pieces = in.head_dim / DIMS;
   const int first = static_cast<int>(threadIdx.x) / pieces * SUMS, d = threadIdx.x % pieces * DIMS;
   float means[SUMS][DIMS] = {};
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   Inputs in = GIVEN_PLAIN;
   in.v = v;
   const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
-  // those of most cells come last in a prompt, and begin first
+  // reversed: a prompt's last tiles see most cells and start first
   const int h = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * ROWS;
   const int last = min(first + ROWS, tokens);
   for (int t = first; t < last;) {

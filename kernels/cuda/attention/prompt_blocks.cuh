@@ -1,21 +1,21 @@
-// Blocks of a prompt's queries, which are next to one another.
+// Blocks of consecutive queries of a prompt.
 #pragma once
 #include "portable.cuh"
 
-constexpr int QUERIES = 64;  // of a block
+constexpr int QUERIES = 64;  // per block
 
 struct Most {
   __device__ int operator()(int a, int b) const { return max(a, b); }
 };
 
-// How many cells the token has that has most; `partial` is of one element a warp.
+// The most cells that any token has; `partial` holds one element per warp.
 static __device__ __forceinline__ int held_by(const int* spans, int tokens, int* partial) {
   int most = 0;
   for (int t = threadIdx.x; t < tokens; t += blockDim.x) most = max(most, spans[3 * t + 2]);
   return block_reduce(most, partial, Most());
 }
 
-// Of which sequence those tokens are that have cells: all of one.
+// The sequence to which all tokens that have cells belong.
 static __device__ __forceinline__ int sequence_of(const int* spans, int tokens, int* partial) {
   int found = 0;
   for (int t = threadIdx.x; t < tokens; t += blockDim.x)
@@ -23,12 +23,12 @@ static __device__ __forceinline__ int sequence_of(const int* spans, int tokens, 
   return block_reduce(found, partial, Most());
 }
 
-// The block of a token's queries, -1 of one that has no cells.
+// Index of a token's block of queries, -1 if it has no cells.
 static __device__ __forceinline__ int block_of(const int* spans, int t) {
   return spans[3 * t + 2] > 0 ? (spans[3 * t + 2] - 1) / QUERIES : -1;
 }
 
-// The same where t is the first of a block, else -1.
+// Index of the block of queries whose first token is t, else -1.
 static __device__ __forceinline__ int block_begun(const int* spans, int t) {
   const int own = block_of(spans, t);
   return t > 0 && block_of(spans, t - 1) == own ? -1 : own;

@@ -1,6 +1,6 @@
-// What heads see of a prompt, written down. Of a head with columns and diagonals the best are found
-// first: whether a cell lies in a column, and how many diagonals are nearer, in scratch [heads, 2,
-// capacity + 1].
+// Masks of sparse attention patterns: the cells that each head's blocks of queries see.
+// best_stripes selects vertical-slash heads' best columns and diagonals: flags of columns and
+// prefix counts of diagonals, in scratch [heads, 2, capacity + 1].
 #include "prompt_blocks.cuh"
 #include "selection.cuh"
 
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   if (threadIdx.x == 0) to[held] = found;
 }
 
-// A block of threads for each head of each block's first token.
+// One thread block per head and first token of a block of queries.
 extern "C" __global__ void __launch_bounds__(256)
     prompt_pattern(const int* __restrict__ kinds, const int* __restrict__ sizes,
                    const float* __restrict__ scores, const int* __restrict__ spans,

@@ -1,11 +1,11 @@
-// What the last tokens of a stretch give to each cell, and to each distance before their own: a
-// block of threads has some cells, or distances, of a head, one a thread, to which token after token
-// adds.
+// Sums of the last tokens' weights by cell (vertical) and by distance (slash), in two launches:
+// softmax statistics, then sums. A thread block has some cells or distances of a head, one per
+// thread, and adds tokens in order.
 #include "attention_weights.cuh"
 
-constexpr int STRIPES = CHUNK - ROWS;  // a tile's tokens, next to each other, see no more cells there
+constexpr int STRIPES = CHUNK - ROWS;  // so ROWS consecutive tokens span at most CHUNK cells
 
-// The first of the `last` tokens that have cells; `tokens` where none has.
+// The first of the `last` latest tokens that have cells, or `tokens` if there is none.
 static __device__ __forceinline__ int first_observer(const int* spans, int tokens, int64_t last) {
   int found = tokens;
   for (int t = tokens - 1; t >= 0 && last > 0; --t)
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   const Inputs in = GIVEN_PLAIN;
   const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   const int h = blockIdx.y, c = threadIdx.x, begin = blockIdx.x * STRIPES;
-  const bool slanted = blockIdx.z;  // distances, not cells
+  const bool slanted = blockIdx.z;  // distances instead of cells
   const int first = first_observer(spans, tokens, last);
   if (first == tokens) return;
   float sum = 0.f;

@@ -1,15 +1,15 @@
-// Scores of cells by their keys, in double precision, since they run once for a prompt; a warp goes
-// through a head of a key.
+// Eviction scores of cells by their keys (knorm: norm; keydiff: cosine to the mean direction), in
+// float64, since they run once per prompt; one warp per cell and KV head.
 #include "cache.cuh"
 
-constexpr int PARTS = 32;  // of the cells, in which their directions are added up
+constexpr int PARTS = 32;  // partial sums of the keys' directions
 
 static __device__ __forceinline__ double sum_of_lanes(double x) {
   for (int m = WARP / 2; m; m /= 2) x += __shfl_xor_sync(ALL, x, m);
   return x;
 }
 
-// Head g of the key of a cell.
+// Head g of a cell's key.
 struct Key {
   const uint8_t* row;
   int column, head_dim;
@@ -30,7 +30,7 @@ struct Key {
   }
 };
 
-// The cell of a warp, among blocks x.
+// The warp's cell.
 static __device__ __forceinline__ int own_cell() {
   return blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
 }
@@ -44,7 +44,7 @@ extern "C" __global__ void knorm(const uint8_t* __restrict__ k, const int* __res
   if (threadIdx.x % WARP == 0) out[static_cast<size_t>(g) * held + j] = static_cast<float>(-length);
 }
 
-// Sums of directions of a part of the cells: a warp for each part and head.
+// Partial sums of the keys' directions: one warp per part and head.
 extern "C" __global__ void keydiff_parts(const uint8_t* __restrict__ k,
                                          const int* __restrict__ cells, int64_t,
                                          double* __restrict__ scratch, int capacity, int kv_heads,
@@ -59,7 +59,7 @@ extern "C" __global__ void keydiff_parts(const uint8_t* __restrict__ k,
   }
 }
 
-// The direction of all, in place of the first part's sums; of nothing it is nothing.
+// The mean direction, of length 1 or 0, in place of the first part's sums: one block per head.
 extern "C" __global__ void keydiff_anchors(int64_t, double* __restrict__ scratch,
                                            int kv_heads, int head_dim) {
   __shared__ double partial[WARP];

@@ -1,5 +1,5 @@
-// The pages that a chooser of a token reads, written down as cells in which heads stand as rows: a
-// block for each chooser.
+// Top-k pages: one thread block per chooser (token, group of heads) writes the cells of its best
+// pages and of the last one, as a list of its own with (cell, KV head) as rows.
 #include "selection.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -1,5 +1,5 @@
-// The cells that stay of a head. A block for each: the least key that stays, then what reaches it,
-// in the order of slots.
+// Top-k cells that a head keeps: one thread block per head finds the threshold key (radix
+// selection), then compacts the slots that reach it, in their order.
 #include "selection.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)

@@ -1,12 +1,12 @@
-// Keys and values of 32 tokens into two bits: a block for each head of a token's group, if it has
-// one, and a warp for 32 channels of it.
+// KIVI: quantizes 32 tokens' keys or values to two bits. One thread block per token that completes
+// a group and head, one warp per 32 channels.
 #include "kv_write.cuh"
 
-constexpr int GROUP = 32;          // tokens, or channels, whose numbers have one scale
-constexpr int PAGE_BYTES = 11;     // for each channel of a head
+constexpr int GROUP = 32;          // tokens (keys) or channels (values) per scale
+constexpr int PAGE_BYTES = 11;     // per channel of a head
 constexpr float LARGEST_CODE = 3.f;
 
-// The least step that is no smaller: its byte, which is the upper bits of a float16, and its size.
+// The smallest step of at least `third`: its byte, the upper bits of a float16, and its value.
 // Below 2^-14, the least normal one, steps are multiples of 2^-17.
 struct Step {
   int byte;
@@ -25,7 +25,7 @@ struct Step {
   }
 };
 
-// Of a group's least and largest number its zero point, +0 for -0, and its step.
+// A group's zero point, its minimum with +0 for -0, and step.
 struct Scale {
   float zero;
   Step step;
@@ -57,7 +57,7 @@ struct Page {
   }
 };
 
-// Channel d, the lane's, of a token of the group.
+// Reads channel d of the group's tokens.
 struct Tokens {
   const uint8_t* x;
   const int* cells;
@@ -79,8 +79,8 @@ struct Tokens {
       const int *__restrict__ into, uint8_t *__restrict__ out, int capacity, int kv_heads,     \
       int head_dim, int sequences, int tokens, int pages
 
-// A lane has a channel, whose group is all the tokens. Of a token the codes of sixteen channels are
-// a word, which a lane keeps until all are there.
+// Quantized by channel: each lane has a channel, and its group is all tokens. A word has a token's
+// codes of sixteen channels, combined by warp shuffles; lane t % 16 keeps it.
 extern "C" __global__ void __launch_bounds__(256) kivi_keys(ARGUMENTS) {
   const int page = into[blockIdx.x], g = blockIdx.y, lane = threadIdx.x % WARP;
   if (page < 0) return;
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(256) kivi_keys(ARGUMENTS) {
     }
     const Scale scale(low, high);
     to.put(d, scale);
-    uint32_t early = 0, late = 0;  // words of tokens that the lane keeps
+    uint32_t early = 0, late = 0;  // words that the lane keeps
 #pragma unroll
     for (int t = 0; t < GROUP; ++t) {
       uint32_t word = scale.code(own[t]) << 2 * (lane % 16);
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(256) kivi_keys(ARGUMENTS) {
   }
 }
 
-// A warp has 32 channels, which are the group of each token: a lane keeps the codes of its own.
+// Quantized by token: a warp has a group of 32 channels; each lane packs its channel's codes.
 extern "C" __global__ void __launch_bounds__(256) kivi_values(ARGUMENTS) {
   const int page = into[blockIdx.x], g = blockIdx.y, lane = threadIdx.x % WARP;
   if (page < 0) return;
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(256) kivi_values(ARGUMENTS) {
       const float own = tokens_of(t, d);
       const Scale scale(-warp_max(-own), warp_max(own));
       codes[t / 16] |= scale.code(own) << 2 * (t % 16);
-      if (t == lane) to.put(d, scale);  // tokens stand where the group has its channels
+      if (t == lane) to.put(d, scale);  // indexed by token, not channel
     }
     uint32_t* const words = to.words + d / 16 * GROUP + d % 16;
     words[0] = codes[0], words[16] = codes[1];

@@ -1,11 +1,11 @@
-// The way of what a head keeps into its cells.
+// Compacts the keys or values that a head keeps, in place.
 #include "formats.cuh"
 
-constexpr int EACH = 4;  // words that a thread has on their way
+constexpr int EACH = 4;  // words in flight per thread
 
-// The last slots come first: what moves comes from the same slot or an earlier one. So a block may
-// write its words when it has read them, and those of slots before are as they were; they come from
-// elsewhere than it writes to.
+// Moves from the last slot down: each source is at the same slot as its target or an earlier one,
+// so words read before the barrier may be overwritten after it, and those of earlier slots are
+// still unchanged.
 template <class Word>
 static __device__ __forceinline__ void move(const int* __restrict__ slots,
                                             const int* __restrict__ cells,
@@ -31,7 +31,7 @@ static __device__ __forceinline__ void move(const int* __restrict__ slots,
   }
 }
 
-// A block for each head, whose part of a row is whole words of one size.
+// One thread block per head, with the widest word that divides the head's bytes.
 extern "C" __global__ void __launch_bounds__(256)
     kv_keep(const int* __restrict__ slots, const int* __restrict__ cells,
             const int* __restrict__ into, uint8_t* __restrict__ out, int kv_heads, int kept,

@@ -1,17 +1,17 @@
-// Keys or values of two blocks into one: what merging wants of each token and head, in double
-// precision as it runs once for 256 tokens, and the merged pages.
+// MiniCache: merges keys or values of two layers into one page. slerp_weights computes
+// interpolation weights, in float64 as it runs once per 256 tokens; merge_blocks writes pages.
 #include "cache.cuh"
 
-constexpr int GROUP = 256, PLAIN = 9 * GROUP;  // a page's tokens, and its bytes that are no rows
+constexpr int GROUP = 256, PLAIN = 9 * GROUP;  // a page's tokens; its bytes besides rows
 constexpr int COSINE = 0, OF_X = 1, OF_Y = 2, LENGTH_X = 3, LENGTH_Y = 4;
-constexpr double LEAST_COSINE = 1. / 1048576 - 1.;  // as if no two directions were further apart
+constexpr double LEAST_COSINE = 1. / 1048576 - 1.;  // limits the angle of opposite directions
 
-// sin(part angle) / sin(angle), or where the angle is 0 the part.
+// Slerp weight sin(part * angle) / sin(angle), or `part` if the angle is 0.
 static __device__ __forceinline__ double share_of(double part, double angle) {
   return angle > 0. ? sin(part * angle) / sin(angle) : part;
 }
 
-// What merging wants of a token, a lane's part of whose vectors is summed here.
+// Norms and dot product of a token's two vectors (warp shuffle reduction), and its slerp weights.
 struct Weights {
   double of_x = 0., of_y = 0., of_both = 0.;
 
@@ -41,7 +41,7 @@ struct Weights {
   }
 };
 
-// Some blocks for each head of a sequence, of which mostly nothing is due: a warp has a token.
+// Grid-stride loop over the tokens that are due, mostly none; one warp per token.
 extern "C" __global__ void __launch_bounds__(256)
     slerp_weights(const uint8_t* __restrict__ x, const uint8_t* __restrict__ y,
                   const int* __restrict__ lists, const int* __restrict__ due, double towards,
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-// Two elements of each, multiplied and added, all of it rounded: to float32, and then to float16.
+// Weighted sums of two float16 pairs, each operation rounded to float32, sums then to float16.
 static __device__ __forceinline__ uint32_t between(uint32_t x, uint32_t y, float of_x, float of_y) {
   float lower[2], upper[2];
   unpack(x, lower), unpack(y, upper);
@@ -70,17 +70,17 @@ static __device__ __forceinline__ uint32_t between(uint32_t x, uint32_t y, float
   return both;
 }
 
-// A head's page as a block makes it: first a thread has a token, which is retained if fewer tokens
-// come before it than are, those of lower cosines and the earlier of as low ones; then a warp has one
-// token's rows after the other.
+// Row layout of a head's page, by one thread block, one thread per token: the `retained` tokens of
+// lowest cosine (ties: earlier first) keep both layers' rows, the others share a merged row. Then
+// each warp writes tokens' rows in turn.
 struct Merging {
   float cosines[GROUP];
   int numbers[GROUP], counts[GROUP / WARP];
 
-  // The token's row, once all know theirs.
+  // Row index of the thread's token, by rank and ballot prefix sum.
   __device__ int number(float own, int retained) {
     const int i = threadIdx.x, lane = i % WARP;
-    cosines[i] = own;  // those of the page before are compared
+    cosines[i] = own;  // the previous page's comparisons are done
     __syncthreads();
     int before = 0;
     for (int j = 0; j < GROUP; ++j) before += cosines[j] < own || (cosines[j] == own && j < i);
@@ -96,7 +96,7 @@ struct Merging {
   }
 };
 
-// Some blocks for each head of a sequence, of which mostly nothing is due.
+// Thread blocks stride over the pages that are due, mostly none.
 extern "C" __global__ void __launch_bounds__(GROUP)
     merge_blocks(const uint8_t* __restrict__ x, const uint8_t* __restrict__ y,
                  const float* __restrict__ weights, const int* __restrict__ lists,

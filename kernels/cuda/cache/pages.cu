@@ -1,8 +1,8 @@
-// Extremes of pages of keys, and the pages' scores by them.
+// Per-channel minimum and maximum of pages' keys, and upper bounds of pages' scores from them.
 #include "cache.cuh"
 
-// A block for each page of a sequence, if its extremes are stale: a thread goes through the page's
-// keys in each of its channels. Elements are copied.
+// One thread block per page of a sequence, if its extremes are stale; each thread scans the page's
+// keys in its channels. Elements are copied in the cache's format.
 extern "C" __global__ void page_extremes(const uint8_t* __restrict__ k,
                                          const int* __restrict__ lists,
                                          const int* __restrict__ stale, int64_t page,
@@ -29,10 +29,10 @@ extern "C" __global__ void page_extremes(const uint8_t* __restrict__ k,
   }
 }
 
-constexpr int PAGES = 32;  // of a block, each a warp's
+constexpr int PAGES = 32;  // per block, one per warp at a time
 
-// A chooser's queries are added up, those above zero and those below, since they meet the same
-// extremes: a page costs as much for eight query heads as for one.
+// One warp per page. A chooser's queries are summed first, positive and negative parts apart, since
+// they share the extremes: a page costs as much for eight query heads as for one.
 extern "C" __global__ void page_scores(const float* __restrict__ q,
                                        const uint8_t* __restrict__ extremes,
                                        const int* __restrict__ spans, int64_t page,

@@ -1,4 +1,4 @@
-// The mean of the scores around each, a thread for each score.
+// Average pooling of scores over `size` neighbours, but for the last ones: one thread per score.
 #include "portable.cuh"
 
 extern "C" __global__ void pool_scores(const float* __restrict__ scores, int64_t size, int64_t last,

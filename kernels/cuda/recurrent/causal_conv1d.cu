@@ -1,4 +1,4 @@
-// A thread for each channel, which takes it through all tokens.
+// Causal depthwise 1D convolution: one thread per channel, over all tokens in order.
 #include "portable.cuh"
 
 extern "C" __global__ void causal_conv1d(const float* __restrict__ x,
@@ -13,7 +13,7 @@ extern "C" __global__ void causal_conv1d(const float* __restrict__ x,
   const size_t row = width, slot = static_cast<size_t>(kept) * row;
   int begin = 0;
   const float* before = states;
-  // token i of the run, or what its state had before it
+  // token i of the run, or of the state before it
   const auto column = [&](int i) { return i >= begin ? x[i * row + c] : before[(kept + i - begin) * row + c]; };
   for (int t = 0; t < tokens; ++t) {
     if (sources[t] >= 0) {

@@ -1,5 +1,5 @@
-// A thread for each head's column, which takes it through all tokens; `scratch` has the state between
-// them.
+// Gated delta rule: one thread per column of a head's state, over all tokens in order; `scratch`
+// holds the state between them.
 #include "portable.cuh"
 
 extern "C" __global__ void gated_delta_net(

@@ -1,4 +1,4 @@
-// A thread for each channel, which takes its state through all tokens; `scratch` has it between them.
+// Selective scan (Mamba): one thread per channel, tokens in order; `scratch` holds the state.
 #include "portable.cuh"
 
 extern "C" __global__ void ssm_scan(const float* __restrict__ x, const float* __restrict__ dt,

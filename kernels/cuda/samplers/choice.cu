@@ -1,14 +1,14 @@
-// argmax: as many blocks as a warp has lanes look at parts of a row of logits, then a warp at what
-// they found.
+// argmax and its log-probability: 32 thread blocks reduce parts of a row of logits, then one warp
+// per row merges their results.
 #include "ordered.cuh"
 
 struct Larger {
   __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a < b ? b : a; }
 };
 
-// What a part has: its best token, and the sum of exp(logit - that token's).
+// Result of a part: its best token, and the sum of exp(logit - that token's).
 struct Found {
-  uint64_t best;  // 0: it is empty
+  uint64_t best;  // 0: empty part
   double sum;
 };
 
@@ -30,7 +30,7 @@ extern "C" __global__ void argmax_parts(const float* __restrict__ logits,
   const float top = top_of(best);
   double sum = 0.;
   for (int i = first; i < vocab; i += step)
-    if (row[i] != -INFINITY) sum += expf(row[i] - top);  // NaN, too
+    if (row[i] != -INFINITY) sum += expf(row[i] - top);  // keeps NaN
   sum = block_reduce(sum, sums, Sum());
   Found* const found = reinterpret_cast<Found*>(scratch) + blockIdx.y * gridDim.x + blockIdx.x;
   if (threadIdx.x == 0) *found = {best, sum};

@@ -1,5 +1,5 @@
-// Logits and their ids as numbers that stand in the order of choice: a larger logit first, of equal
-// ones (both zeros are) the lowest id.
+// Logits and ids as 64-bit keys in the order of choice: larger logits first, ties (as of both
+// zeros) by lowest id.
 #pragma once
 #include "portable.cuh"
 

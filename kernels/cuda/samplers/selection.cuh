@@ -1,5 +1,4 @@
-// The best of many things by a block of threads: the edge that the wanted ones reach, and places in
-// their order.
+// Top-k selection by a thread block: the threshold key, and indices for compaction.
 #pragma once
 #include "ordered.cuh"
 
@@ -9,18 +8,18 @@ struct Selection {
   int bins[BINS];
   uint64_t chosen;
   int left, inside;
-  int counts[WARP];  // of each warp
+  int counts[WARP];  // per warp
 };
 
-// The least of the `wanted` largest of n keys, no two of which are equal. It is looked for eight
-// bits at a time: keys that begin as those chosen so far are counted by their next bits, and the bin
-// in which it lies is what it has. A key of nothing wanted is above all.
+// The k-th largest (k = `wanted`) of n distinct keys by radix selection, 8 bits per pass: a
+// histogram of keys that match the prefix so far, then a scan of the bins by one warp. If nothing
+// is wanted, a key above all.
 template <class Key>
 static __device__ __forceinline__ uint64_t edge_of(Selection& workspace, int n, int wanted,
                                                    Key key) {
   if (wanted <= 0) return ~0ull;
   const int lane = threadIdx.x % WARP;
-  uint64_t edge = 0;  // of keys that stay the least, or one that is below it and above all others
+  uint64_t edge = 0;  // the k-th key, or a bound between it and the next lower key
   for (int shift = 56; shift >= 0; shift -= 8) {
     for (int b = threadIdx.x; b < BINS; b += blockDim.x) workspace.bins[b] = 0;
     __syncthreads();
@@ -33,7 +32,7 @@ static __device__ __forceinline__ uint64_t edge_of(Selection& workspace, int n, 
       if (counts && __ffs(alike) - 1 == lane) atomicAdd(&workspace.bins[bin], __popc(alike));
     }
     __syncthreads();
-    if (threadIdx.x < WARP) {  // lane 0 has the highest bins
+    if (threadIdx.x < WARP) {  // lane 0 takes the highest bins
       const int top = BINS - 1 - OWN * lane;
       int own = 0;
       for (int b = 0; b < OWN; ++b) own += workspace.bins[top - b];
@@ -54,12 +53,12 @@ static __device__ __forceinline__ uint64_t edge_of(Selection& workspace, int n, 
     __syncthreads();
     edge = workspace.chosen;
     wanted = workspace.left;
-    if (workspace.inside == wanted) break;  // all of them stay
+    if (workspace.inside == wanted) break;  // the whole bin is wanted
   }
   return edge;
 }
 
-// The place of a thread's thing among those that threads take, `before` of which were taken already.
+// Compaction index of the thread's item among those taken, `before` of them earlier (ballot scan).
 static __device__ __forceinline__ int place_of(Selection& workspace, bool takes, int& before) {
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
   const uint32_t taken = __ballot_sync(ALL, takes);

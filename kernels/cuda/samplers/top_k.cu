@@ -1,4 +1,4 @@
-// One block looks for the key of the k-th token, and leaves what reaches it.
+// Top-k filter of logits by one thread block: those below the k-th key become -infinity.
 #include "selection.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)
