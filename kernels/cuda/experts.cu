@@ -1,14 +1,14 @@
-// Mixtures of experts: decisions, and what is made of them. A block of threads for each token chooses
-// its experts, one for each expert sorts the pairs that it has; all else has a thread an element.
+// Mixture-of-experts routing: group-limited top-k selection (a thread block per token), sorting of
+// (token, expert) pairs by expert (a thread block per expert), weighted sum (a thread per element).
 #include "activations.cuh"
 #include "portable.cuh"
 
-// Whether expert e comes before another: of equals the first.
+// Whether expert e ranks before another; ties go to the lower index.
 static __device__ __forceinline__ bool before(const float* ranks, int e, int other) {
   return ranks[e] > ranks[other] || (ranks[e] == ranks[other] && e < other);
 }
 
-// A group's score: the sum of its two best.
+// A group's score: the sum of its two highest.
 static __device__ __forceinline__ float of_group(const float* ranks, int size) {
   float first = -INFINITY, second = -INFINITY;
   for (int e = 0; e < size; ++e) {
@@ -18,7 +18,7 @@ static __device__ __forceinline__ float of_group(const float* ranks, int size) {
   return size > 1 ? first + second : first;
 }
 
-// How many of so many are before one.
+// Rank of `own` among `count`.
 static __device__ __forceinline__ int ahead_of(const float* ranks, int count, int own) {
   int ahead = 0;
   for (int e = 0; e < count; ++e) ahead += before(ranks, e, own);
@@ -30,7 +30,7 @@ extern "C" __global__ void choose_experts(const float* __restrict__ scores,
                                           int64_t groups, int64_t kept, int32_t* __restrict__ chosen,
                                           int tokens, int experts, int) {
   DYNAMIC_SHARED(float, ranks);
-  float* const sums = ranks + experts;  // of groups, and later whether an expert is chosen
+  float* const sums = ranks + experts;  // of groups, later whether an expert is chosen
   const size_t row = static_cast<size_t>(blockIdx.x) * experts;
   const int size = experts / groups;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) ranks[e] = scores[row + e] + bias[e];
@@ -75,7 +75,7 @@ extern "C" __global__ void normalise_weights(const float* __restrict__ weights, 
   for (int k = 0; k < used; ++k) out[row + k] = weights[row + k] / total;
 }
 
-// The pairs of one expert, behind those of the experts before it.
+// Counting sort: stores one expert's pairs after those of lower experts, by prefix sums of counts.
 extern "C" __global__ void sort_pairs(const int32_t* __restrict__ chosen, int32_t* __restrict__ rows,
                                       int32_t* __restrict__ expert, int32_t* __restrict__ places,
                                       int32_t* __restrict__ ends, int tokens, int used, int experts) {
@@ -106,7 +106,7 @@ extern "C" __global__ void sort_pairs(const int32_t* __restrict__ chosen, int32_
   if (threadIdx.x == 0) ends[own] = place;
 }
 
-// One block: a thread looks for the experts that have pairs before its own.
+// Compacts the list of experts that have pairs, in one thread block.
 extern "C" __global__ void needed_experts(const int32_t* __restrict__ ends,
                                           int32_t* __restrict__ needed, int32_t* __restrict__ count,
                                           int experts) {
