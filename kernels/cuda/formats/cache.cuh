@@ -92,7 +92,7 @@ static __device__ __forceinline__ int stride_of(int head_dim) {
 }
 
 // Copies a word of every `step`th of `count` rows, from `first` on, to shared memory (cp.async).
-// `to` and `from` point to the word in row 0. Four row indices are loaded at a time to overlap latency.
+// `to` and `from` point to row 0. Four row indices are loaded at a time to overlap their latency.
 template <class Word>
 static __device__ __forceinline__ void load_column(uint8_t* to, int stride, const uint8_t* from,
                                                     size_t row_bytes, const int* rows, int first,
