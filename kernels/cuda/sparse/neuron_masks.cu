@@ -1,5 +1,5 @@
-// Masks of active neurons, uint8 [tokens, neurons], and their compaction to a list of rows. A thread
-// computes an element or, where tokens are combined, a neuron.
+// Masks of active neurons, uint8 [tokens, neurons], and their compaction to a list of rows. A
+// thread computes an element or, where tokens are combined, a neuron.
 #include "portable.cuh"
 
 static __device__ __forceinline__ size_t own() {
