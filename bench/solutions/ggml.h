@@ -1,6 +1,6 @@
-/* What of ggml's interface the functions beside need, since its libraries come without headers: a
- * graph of one op or a few over arrays of ours, run on threads that wait between calls, as many as
- * OMP_NUM_THREADS says. ASSAY_FORMAT, the number of the weight's format, is a ggml_type. */
+/* The part of ggml's API that this folder needs, since its libraries come without headers, and
+ * helpers: a graph of one or a few ops over our arrays, computed by a persistent thread pool of
+ * OMP_NUM_THREADS threads. ASSAY_FORMAT, the weight's format, is a ggml_type. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -74,19 +74,19 @@ static inline void begin(void) {
   n_held = 0;
 }
 
-/* The tensor lies there from now on. */
+/* Binds a tensor's data to an array. */
 static inline tensor at(tensor t, const void *array) {
   buffer b = held[n_held++] = ggml_backend_cpu_buffer_from_ptr((void *)array, ggml_nbytes(t));
   ggml_backend_tensor_alloc(b, t, (void *)array);
   return t;
 }
 
-/* Rows of float32 numbers. */
+/* A float32 tensor [count, width] over x. */
 static inline tensor rows(const float *x, int64_t count, int64_t width) {
   return at(ggml_new_tensor_2d(now, F32, width, count), x);
 }
 
-/* Compute it, its array being there already. */
+/* Computes the graph of a tensor whose data is bound. */
 static inline void run(tensor result) {
   struct ggml_cgraph *graph = ggml_new_graph_custom(now, MOST_NODES, false);
   ggml_build_forward_expand(graph, result);

@@ -2,8 +2,8 @@
 // assay: align = 64
 // assay: takes = "head_dim % 32 == 0"
 // assay: formats = ["F32", "F16", "Q8_0", "Q4_0"]
-/* ggml's flash attention over all cells of a cache: a mask, in float16 as ggml wants it, says which
- * a token sees, and holds the bias of ALiBi, whose slopes may be any here. */
+/* ggml's flash attention over all cells of a KV cache. The mask (float16, as ggml requires) selects
+ * the cells a token sees and holds the ALiBi bias, whose slopes are arbitrary here. */
 #include <math.h>
 #include <string.h>
 #include "ggml.h"
@@ -45,7 +45,7 @@ void attention(const float *q, const uint8_t *k, const uint8_t *v, const int32_t
   ggml_flash_attn_ext_add_sinks(result, rows(sinks, 1, heads));
   run(at(result, out));
   free(mask);
-  for (int64_t t = 0; t < tokens; t++)  // ggml has no token that sees nothing
+  for (int64_t t = 0; t < tokens; t++)  // ggml does not support tokens without cells
     if (spans[3 * t + 1] == spans[3 * t + 2])
       memset(out + t * heads * head_dim, 0, heads * head_dim * sizeof *out);
 }

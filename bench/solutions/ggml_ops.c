@@ -1,6 +1,6 @@
 // assay: flags = ["-O2", "-L$LLAMA_CPP_LIB_PATH", "-Wl,-rpath,$LLAMA_CPP_LIB_PATH", "-lggml-cpu", "-lggml-base"]
 // assay: align = 64
-/* ggml's ops on float32. What one op makes for another lies where the result will. */
+/* ggml's ops on float32. Intermediate results share the output's array. */
 #include "ggml.h"
 
 static void of_one(tensor (*op)(context, tensor), const float *x, float *out, int64_t tokens,

@@ -1,6 +1,6 @@
-// What a launch's threads did to memory, byte by byte. Wrong are: accesses outside of buffers or at
-// addresses that are no multiples of their size, reads of shared memory that nobody wrote, and two
-// accesses to a byte, one of them writing, that no barrier puts in order.
+// Shadow memory and race detector of the emulator. Faults: out-of-bounds and misaligned accesses,
+// reads of uninitialised shared memory, and data races: two accesses to a byte, one of them a
+// write, that no barrier orders.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace host {
 
-// A block's number in the grid + 1 (0 is nobody), a thread of it, how many of the block's barriers
-// came before, and the thread's own time.
+// Who accessed and when: block index + 1 (0 is nobody), thread, the block's barriers so far, and
+// the thread's vector-clock time.
 struct Access {
   unsigned block = 0, thread = 0, epoch = 0, time = 0;
   bool by(const Access& other) const { return block == other.block && thread == other.thread; }
@@ -18,17 +18,17 @@ struct Access {
 
 struct Shadow {
   Access write, read, other_read;
-  bool atomically = false;  // the write
+  bool atomically = false;  // whether `write` was atomic
 };
 
 constexpr size_t PAGE = 256;
 
-// Cells of a page are as large as the smallest access to it.
+// Shadow cells of a page are as large as the smallest access to it.
 struct Page {
   unsigned shift = 0;  // log2 of a cell's bytes
   std::unique_ptr<Shadow[]> cells;
 
-  // Into cells of 2^smaller bytes: what was known of one is known of its parts.
+  // Splits cells to 2^smaller bytes; the parts inherit a cell's history.
   void divide(unsigned smaller) {
     auto parts = std::make_unique<Shadow[]>(PAGE >> smaller);
     if (cells)
@@ -40,21 +40,21 @@ struct Page {
 
 struct Memory {
   char *begin, *end;
-  bool shared, lasting = false;  // nobody writes it
+  bool shared, lasting = false;  // lasting: no kernel writes it
   std::vector<Page> pages;
 
   Memory(char* begin, size_t size, bool shared)
       : begin(begin), end(begin + size), shared(shared), pages((size + PAGE - 1) / PAGE) {}
 };
 
-inline std::vector<Memory> memories;  // of this launch, by address
+inline std::vector<Memory> memories;  // of this launch, sorted by address
 inline size_t last_used;
 inline bool running;
 
 inline Access now() { return {block_number + 1, current, block_epoch, fibers[current].time}; }
 
-// Whether what was done before cannot meet what the current thread does now. Each block has shared
-// memory of its own: what others did to it before is nothing.
+// Whether `before` happens before the current access, so that they do not race. Shared memory is a
+// block's own: accesses of earlier blocks to it do not count.
 inline bool ordered(const Access& before, const Access& own, bool shared) {
   if (!before.block || before.by(own)) return true;
   if (before.block != own.block) return shared;
@@ -75,7 +75,7 @@ inline Memory* memory_of(const char* address) {
   return &*(behind - 1);
 }
 
-// Where in the source an access stands: a return address, or a line.
+// Source location of an access: a return address, or a line.
 struct Place {
   const void* address = nullptr;
   Site site = {};
@@ -107,7 +107,7 @@ inline void look_at(const void* where, size_t size, bool writes, bool atomically
     wrong("before it has waited for the kernel before it");
   const Access own = now();
   const size_t at = address - memory->begin;
-  Page& page = memory->pages[at / PAGE];  // which no access passes that is aligned
+  Page& page = memory->pages[at / PAGE];  // aligned accesses do not cross pages
   const unsigned most = __builtin_ctzl(size);
   if (!page.cells || page.shift > most) page.divide(most);
   Shadow* const first = &page.cells[at % PAGE >> page.shift];

@@ -1,5 +1,5 @@
-// Bodies in which something is wrong, each behind its name and the words that say so. The faulty line
-// ends in "// !"; of lines that only together are wrong, any.
+// Kernel bodies with a fault, each after its name and a part of the error message. The faulty line
+// ends in "// !"; where several lines are at fault together, any of them may be reported.
 
 // read-beyond: reads 4 bytes outside of every buffer
   out[threadIdx.x] = x[threadIdx.x + 1];  // !

@@ -1,4 +1,4 @@
-// The threads of a block as fibers that change at barriers and warp operations.
+// A thread block's threads as fibers, which switch at barriers and warp-level operations.
 #pragma once
 #include <csetjmp>
 #include <cstdarg>
@@ -17,16 +17,16 @@ constexpr unsigned WARP = 32;
 enum Waiting { NOT, FOR_BLOCK, FOR_WARP, GONE };
 
 struct Fiber {
-  ucontext_t first;  // to begin with
+  ucontext_t first;  // for the first entry
   jmp_buf rest;
   char* stack = nullptr;
   bool begun = false, waited = false;
   Waiting waiting = NOT;
   Site site = {};
   uint32_t lanes = 0;
-  uint64_t left = 0, found[WARP] = {};  // its value, and what those that waited with it have left
-  bool joins = false;                   // whether memory is in order then, too
-  unsigned time = 0, seen[WARP] = {};   // barriers of its warp, own and by lane those it knows of
+  uint64_t left = 0, found[WARP] = {};  // in a warp operation: own value, and all lanes'
+  bool joins = false;                   // whether it is also a memory barrier
+  unsigned time = 0, seen[WARP] = {};   // vector clock of warp barriers: own, and known by lane
 };
 
 struct Launch {
@@ -37,19 +37,19 @@ struct Launch {
 
 inline Launch launch;
 inline bool early;
-inline std::vector<const char*> lasting;  // addresses of what nobody writes
+inline std::vector<const char*> lasting;  // addresses of buffers that no kernel writes
 inline std::vector<Fiber> fibers;
 inline jmp_buf scheduler;
 inline unsigned current, block_epoch;
 inline dim3 block_at;
-inline unsigned block_number;  // the same as one number
+inline unsigned block_number;  // block_at, flattened
 inline char* fault;
 inline size_t fault_size;
 inline bool failed;
 
 [[noreturn]] inline void to_scheduler() { longjmp(scheduler, 1); }
 
-// The first fault of a launch; later ones follow from it.
+// Records the first fault of a launch; later ones follow from it.
 __attribute__((format(printf, 1, 2))) inline void fail(const char* format, ...) {
   if (failed) return;
   failed = true;
@@ -67,7 +67,7 @@ inline void entry() {
   to_scheduler();
 }
 
-// Let others run until this one's `waiting` ends.
+// Suspends the current fiber until the scheduler releases it.
 inline void wait(Waiting waiting, Site site) {
   Fiber& fiber = fibers[current];
   fiber.waiting = waiting;
@@ -89,7 +89,7 @@ inline void resume(unsigned i) {
   setcontext(&fiber.first);
 }
 
-// Whether a block's barrier lets its threads go on; says what is wrong where it never can.
+// Releases a block's barrier once all threads have arrived; reports barrier divergence.
 inline bool release_block() {
   unsigned waiting = 0, gone = 0;
   const Fiber* first = nullptr;
@@ -115,7 +115,7 @@ inline bool release_block() {
   return true;
 }
 
-// Hand the lanes of a warp that wait together what each has left.
+// Exchanges the values of lanes that wait together, merges their clocks, and releases them.
 inline void meet(Fiber* warp, uint32_t lanes) {
   uint64_t left[WARP] = {};
   unsigned seen[WARP] = {};
@@ -136,7 +136,7 @@ inline void meet(Fiber* warp, uint32_t lanes) {
   }
 }
 
-// Whether lanes of the warp whose first thread this is go on.
+// Releases lanes whose whole mask waits at the same operation; `warp` is the first thread.
 inline bool release_warp(Fiber* warp) {
   bool released = false;
   for (unsigned i = 0; i < WARP; ++i) {

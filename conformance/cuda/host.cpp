@@ -1,6 +1,6 @@
-// Runs a CUDA kernel block by block, a block's threads as fibers (fibers.h), and looks at its accesses
-// to memory (accesses.h): compiled with -fsanitize=thread, a kernel calls the functions at the end of
-// this file before each. The first fault stops the launch.
+// Emulates a launch: thread blocks one after the other, a block's threads as fibers (fibers.h). The
+// kernel is compiled with -fsanitize=thread, and the hooks at the end of this file check each
+// memory access (accesses.h). The first fault stops the launch.
 #include "accesses.h"
 
 namespace host {
@@ -70,15 +70,15 @@ struct Range {
   size_t size;
 };
 
-// Whether the next grid may begin before the kernel before it has ended, for which it waits itself; the
-// buffers with these addresses nobody writes.
+// Whether the next grid is a programmatic dependent launch, which itself waits for the preceding
+// kernel, and the addresses of buffers that no kernel writes.
 void begins_early(bool may, char** lasting, size_t count) {
   host::early = may;
   host::lasting.assign(lasting, lasting + count);
 }
 
-// Runs the grid; false if something was wrong, which `said` then tells. `declared` is the shared
-// memory of the kernel's own object, `shared` bytes of it the launch gives.
+// Runs the grid; returns false after a fault and describes it in `said`. `declared` is the kernel's
+// static shared memory, `shared` the size of its dynamic shared memory.
 bool run_grid(void (*kernel)(void**), void** parameters, const unsigned* grid, unsigned threads,
               size_t shared, Range declared, const Range* buffers, size_t n_buffers, bool backwards,
               char* said, size_t said_size) {
@@ -113,7 +113,7 @@ bool run_grid(void (*kernel)(void**), void** parameters, const unsigned* grid, u
   return !failed;
 }
 
-// What the compiler calls.
+// Hooks of ThreadSanitizer.
 #define LOOK(p, size, writes) \
   host::look_at(p, size, writes, false, {__builtin_return_address(0), {}})
 void __tsan_init() {}
@@ -139,7 +139,7 @@ void __tsan_write_range(void* p, size_t size) {
 }
 void __tsan_vptr_update(void**, void*) {}
 
-// The same for the undefined behaviour that is looked for; each tells where first.
+// Handlers of UndefinedBehaviorSanitizer; their data begins with the location.
 struct Location {
   const char* file;
   unsigned line, column;

@@ -1,5 +1,5 @@
-// CUDA's words for a C++ compiler: a kernel's threads run as fibers (host.cpp), and every access to
-// memory that the compiler cannot prove harmless is looked at.
+// CUDA's built-ins for a C++ compiler: a kernel's threads run as fibers (host.cpp), and memory
+// accesses are checked through the compiler's instrumentation.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #define HOST 1
-#define __global__ inline  // of a source's kernels only the one that is called is compiled
+#define __global__ inline  // compiles only the kernel that is called
 #define __device__
 #define __host__
 #define __forceinline__ inline
@@ -43,7 +43,7 @@ struct alignas(16) float4 {
 };
 
 namespace host {
-// A line of the source.
+// A source line.
 struct Site {
   const char* file;
   int line;
@@ -53,7 +53,7 @@ struct Site {
 };
 #define SITE (host::Site{__FILE_NAME__, __LINE__})
 
-// Of the thread that runs.
+// Built-in variables of the running thread.
 dim3 thread_index();
 dim3 block_index();
 dim3 block_dim();
@@ -62,17 +62,17 @@ void* dynamic_shared();
 
 void barrier(Site site);
 
-// Leave a value and wait until every lane of `lanes` has; then `left_by` gives theirs. Where it also
-// `joins` them, what they did to memory before is done.
+// Warp-level exchange: leaves a value, waits for all of `lanes`; `left_by` then returns a lane's.
+// With `joins` it is also a memory barrier among them (__syncwarp).
 void leave(uint32_t lanes, uint64_t value, Site site, bool joins = false);
 uint64_t left_by(unsigned lane);
 unsigned lane();
 
-// What the kernel before has written is there; memory that is not shared waits for this where the
-// launch is one that may begin early.
+// griddepcontrol.wait: under programmatic dependent launch, required before a thread writes global
+// memory or reads any that kernels write.
 void wait_for_former();
 
-// An access that is allowed to meet others of its kind.
+// Checks an atomic access, which does not race with other atomics.
 void* atomic(void* address, size_t size, Site site);
 
 float half_to_float(uint16_t bits);
@@ -109,7 +109,7 @@ HIDDEN unsigned match(uint32_t lanes, T value, Site site) {
   return found;
 }
 
-// What each lane of a whole warp has left.
+// A value of each lane of a warp.
 struct Lanes {
   uint32_t words[32];
   HIDDEN explicit Lanes(uint32_t word) {

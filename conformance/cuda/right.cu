@@ -1,4 +1,4 @@
-// Bodies in which nothing is wrong, each behind its name; test_emulator.py says what they make of
+// Correct kernel bodies, each after its name; test_emulator.py has their outputs for the inputs
 // 0, 1, 2, ...
 
 // an-early-return:

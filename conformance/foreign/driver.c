@@ -1,5 +1,5 @@
-// CUDA's driver as far as the judge calls it, before the emulator: no GPU, but every call of one.
-// A module's code is not run; its kernel is the one of the same name that FOLDER has, emulated.
+// A stub of the CUDA driver API, as far as the judge calls it, on top of the emulator. A module's
+// code is not run: its kernel is the emulated one of the same name in FOLDER.
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>

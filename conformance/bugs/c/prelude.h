@@ -1,11 +1,11 @@
-// What a kernel in C is made of: a thread's part of the work, and numbers in their formats. `Block`,
-// the arguments as kernels/cpu/runtime/share.py lays them out, is made from the op's signature.
+// Common code of kernels in C: a thread's share of the work, and conversion of number formats. The
+// argument struct `Block` (kernels/cpu/runtime/share.py) is generated from the op's signature.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #define SHARE void share(const Block *b, int64_t thread, int64_t n_threads)
-// The thread's contiguous part of `count` items.
+// This thread's contiguous range of `count` items.
 #define EACH(i, count)                                                                          \
     for (int64_t i = (count) * thread / n_threads; i < (count) * (thread + 1) / n_threads; i++)
 
@@ -28,7 +28,7 @@ static inline void to_half(float x, uint8_t *at) {
     at[0] = half & 255, at[1] = half >> 8;
 }
 
-// Element i of a row in the kernel's format.
+// Dequantises element i of a row.
 #if defined F16
 #define BYTES(n) ((n) * 2)
 static inline float element(const uint8_t *row, int64_t i) { return from_half(row + 2 * i); }

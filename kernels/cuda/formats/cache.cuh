@@ -1,9 +1,9 @@
-// Rows of a KV cache: how elements are read back, and how rows come to shared memory.
+// Rows of a KV cache: dequantisation, and asynchronous copies to shared memory.
 #pragma once
 #include "formats.cuh"
 #include "staging.cuh"
 
-// Element e of a row, of blocks that may lie anywhere.
+// Element e of a row; quantised blocks may be unaligned.
 template <class Cache>
 static __device__ __forceinline__ float element_of(const uint8_t* row, int e) {
   if constexpr (Cache::BLOCK > 1)
@@ -14,8 +14,8 @@ static __device__ __forceinline__ float element_of(const uint8_t* row, int e) {
     return to_float(at<half_t>(row, e));
 }
 
-// Elements of a row from e on, which is a multiple of how many they are: 2, 4 or 8. The row lies at
-// a multiple of 16 bytes (floats) or 4 (blocks). What they become is exact.
+// Dequantises 2, 4 or 8 elements of a row from e on, a multiple of their count, without rounding.
+// Rows are aligned to 16 bytes (floats) or 4 (blocks).
 static __device__ __forceinline__ void decode(f32, const uint8_t* row, int e, float (&x)[2]) {
   const float2 two = at<float2>(row, e / 2);
   x[0] = two.x, x[1] = two.y;
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void decode(f16, const uint8_t* row, int e, fl
   unpack(words.x, x), unpack(words.y, x + 2), unpack(words.z, x + 4), unpack(words.w, x + 6);
 }
 
-// Blocks of a float16 scale, then int8 steps.
+// Blocks of a float16 scale, then int8 codes.
 template <int N>
 static __device__ __forceinline__ void decode(q8_0, const uint8_t* row, int e, float (&x)[N]) {
   const uint8_t* const block = row + e / 32 * q8_0::BYTES;
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void decode(q8_0, const uint8_t* row, int e, f
   }
 }
 
-// Blocks of a float16 scale, then 4-bit steps around 8, the second 16 above the first.
+// Blocks of a float16 scale, then nibbles with zero point 8; elements 16 to 31 are the high ones.
 template <int N>
 static __device__ __forceinline__ void decode(q4_0, const uint8_t* row, int e, float (&x)[N]) {
   const uint8_t* const block = row + e / 32 * q4_0::BYTES;
@@ -78,8 +78,8 @@ static __device__ __forceinline__ void decode(q4_0, const uint8_t* row, int e, f
   }
 }
 
-// Bytes of a head in a cell's row, and from row to row in shared memory: lanes that read the same
-// element of neighbouring rows meet different banks.
+// Bytes of a head in a cell's row, and the row stride in shared memory, padded so that lanes read
+// the same element of adjacent rows without bank conflicts.
 template <class Cache>
 static __device__ __forceinline__ int head_bytes(int head_dim) {
   return head_dim / Cache::BLOCK * Cache::BYTES;
@@ -91,8 +91,8 @@ static __device__ __forceinline__ int stride_of(int head_dim) {
   return Cache::BLOCK == 1 ? bytes + 16 : ((bytes + 3) / 4 | 1) * 4;
 }
 
-// A word of each of `count` rows, every `step`th from `first` on, on its way to shared memory: `to` and
-// `from` are where the first rows have it. Four numbers of rows are read before anything waits.
+// Copies a word of every `step`th of `count` rows, from `first` on, to shared memory (cp.async).
+// `to` and `from` point to row 0. Four row indices are loaded at a time to overlap their latency.
 template <class Word>
 static __device__ __forceinline__ void load_column(uint8_t* to, int stride, const uint8_t* from,
                                                     size_t row_bytes, const int* rows, int first,
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void stage_words(uint8_t* stage, int stride, c
                                                    size_t row_bytes, const int* cells, int count,
                                                    int bytes) {
   const int words = bytes / static_cast<int>(sizeof(Word));
-  int bits = 5;  // lanes of a row, as a power of two: a warp has several short rows at once
+  int bits = 5;  // log2 of the lanes per row: a warp copies several short rows at once
   while (bits > 0 && 1 << (bits - 1) >= words) --bits;
   const int lanes = 1 << bits, rows = static_cast<int>(blockDim.x) >> bits;
 #pragma unroll 1
@@ -129,7 +129,7 @@ static __device__ __forceinline__ void stage_words(uint8_t* stage, int stride, c
   end_of_group();
 }
 
-// Rows of `count` cells on their way to shared memory, of each the head that `from` points to.
+// Starts the copy of `count` cells' rows, of each the head that `from` points to.
 template <class Cache>
 static __device__ __forceinline__ void fetch(uint8_t* stage, const uint8_t* from, size_t row_bytes,
                                              const int* cells, int count, int head_dim) {

@@ -1,23 +1,23 @@
-// Block formats as packing.py lays them out: planes of blocks of 32 elements.
+// Block-format weights in packing.py's layout: bit planes of blocks of 32 elements.
 #pragma once
 #include "portable.cuh"
 
 constexpr int BLOCK = 32;
 
-// An element is d times its part's integer times its code, and perhaps m, or minus m times the
-// part's minimum, more.
+// Coding of a format: element = d * (part's integer scale) * (code - zero_point), plus m, or minus
+// m * (part's minimum).
 struct Coding {
-  static constexpr int low = 4, high = 0;  // bits of the two planes of codes
-  static constexpr int zero_point = 0;         // what codes have too much
-  static constexpr int blocks = 1;         // that share d and m
-  static constexpr int parts = 1;          // of a block
+  static constexpr int low = 4, high = 0;  // bits of a code in the two planes
+  static constexpr int zero_point = 0;         // of codes
+  static constexpr int blocks = 1;         // of a superblock, which share d and m
+  static constexpr int parts = 1;          // sub-blocks of a block
   static constexpr bool integer_scales = false, m = false, mins = false;
-  static constexpr bool packed_scales = false;    // an integer and a minimum share a byte
-  static constexpr bool table = false;     // codes name values, four in each word
+  static constexpr bool packed_scales = false;    // scale and minimum share a byte
+  static constexpr bool table = false;     // codes index values_*, four to a word
   static constexpr uint32_t values_0 = 0, values_1 = 0, values_2 = 0, values_3 = 0;
   static constexpr bool power = false;     // d is 2^(byte - 128)
   static constexpr float factor = 1.f;     // of d
-  static constexpr int at_once = 6;        // blocks of threads to make room for (linear.cuh)
+  static constexpr int at_once = 6;        // resident thread blocks (linear.cuh)
 };
 struct q8_0 : Coding {
   static constexpr int low = 8;
@@ -89,14 +89,14 @@ struct iq2_s : iq1_m {};
 struct iq3_xxs : iq1_s {};
 struct iq3_s : iq1_s {};
 
-// What a block has, as it lies in memory.
+// A block's packed words.
 template <class F>
 struct Packed {
   uint32_t low[F::low], high[F::high + !F::high];
   uint32_t integers, d;
 };
 
-// A weight of so many blocks.
+// Pointers to the planes and scales of a weight of n blocks.
 template <class F>
 struct Weight {
   static constexpr int BYTES = F::parts * (F::integer_scales + (F::mins && !F::packed_scales));
@@ -131,10 +131,10 @@ struct Weight {
   }
 };
 
-// The values that the nibbles of a word name: of the lower ones, then of the upper ones.
+// Table lookup of a word's nibbles: the low ones' values, then the high ones'.
 template <class F>
 static __device__ __forceinline__ void look_up(uint32_t word, uint32_t& lower, uint32_t& upper) {
-  // a byte is chosen by three bits, of either half of the table; then a half by the fourth
+  // three bits select a byte in each half of the table, the fourth bit selects the half
   const uint32_t halves = 0x32103210u | (word & 0x88888888u) >> 1;
   uint32_t found[2];
 #pragma unroll
@@ -148,7 +148,7 @@ static __device__ __forceinline__ void look_up(uint32_t word, uint32_t& lower, u
   upper = __byte_perm(found[0], found[1], 0x7531);
 }
 
-// A block's codes, four a word in the order of its elements.
+// Unpacks a block's codes, four to a word in element order.
 template <class F>
 static __device__ __forceinline__ void unpack(const Packed<F>& block, uint32_t (&codes)[8]) {
   if constexpr (F::table) {
@@ -168,8 +168,8 @@ static __device__ __forceinline__ void unpack(const Packed<F>& block, uint32_t (
   }
 }
 
-// Words t and t + 4 of a block's codes, t < 4, of those of its planes that have their bits: of a plane
-// of fewer than eight bits word t % bits.
+// Unpacks words t and t + 4 (t < 4) of a block's codes from the planes' words with their bits:
+// word t % bits of a plane of fewer than eight bits.
 template <class F>
 static __device__ __forceinline__ void unpack_two(uint32_t low, uint32_t high, int t,
                                                   uint32_t& first, uint32_t& second) {
@@ -191,14 +191,14 @@ static __device__ __forceinline__ void unpack_two(uint32_t low, uint32_t high, i
   }
 }
 
-// A word of codes without what they are raised by: the uppermost bit keeps bytes from borrowing.
+// Subtracts the zero point from four codes; setting their top bits prevents borrows between bytes.
 template <class F>
 static __device__ __forceinline__ uint32_t lowered(uint32_t codes) {
   if constexpr (F::zero_point == 0) return codes;
   return ((codes | 0x80808080u) - F::zero_point * 0x01010101u) ^ 0x80808080u;
 }
 
-// By what a block's codes are multiplied, and what its activations' totals are.
+// Factors of a block's codes (w) and of the sums of its activations (m), by part.
 template <class F>
 struct Factors {
   float w[F::parts], m[F::parts];
@@ -208,7 +208,7 @@ template <class F>
 static __device__ __forceinline__ Factors<F> factors(const Packed<F>& block) {
   Factors<F> found{};
   float d, m = 0.f;
-  if constexpr (F::power)  // below two it is subnormal
+  if constexpr (F::power)  // subnormal below two
     d = __uint_as_float(block.d < 2 ? 0x00200000u << block.d : (block.d - 1) << 23);
   else
     d = to_float(half_t{static_cast<uint16_t>(block.d)}) * F::factor;

@@ -1,6 +1,6 @@
-// Weight formats, one struct each, called as FORMAT says: blocks of BLOCK elements in BYTES, and
-// `element`, element i of a block as float32, read byte by byte so that it may lie anywhere.
-// Coded as reference/formats has them; IQ1 to IQ3 are in grid_formats.cuh.
+// Dequantisation of single elements, one struct per weight format (the macro FORMAT names one): a
+// block has BLOCK elements in BYTES; `element` reads bytewise, so blocks may be unaligned. Coding
+// as in reference/formats; IQ1 to IQ3 are in grid_formats.cuh.
 #pragma once
 #include "portable.cuh"
 
@@ -16,8 +16,8 @@ static __device__ __forceinline__ float half_at(const uint8_t* at) {
   return to_float(half_t{static_cast<uint16_t>(word16(at))});
 }
 
-// Field i of those of so many bits that lie in runs of RUN bytes: the lowest fields of a run's
-// bytes come first, then their second ones.
+// Bit field i of BITS bits, packed in runs of RUN bytes: first the lowest field of each byte of a
+// run, then the second lowest, and so on.
 template <int BITS, int RUN>
 static __device__ __forceinline__ int field(const uint8_t* data, int i) {
   constexpr int SPAN = RUN * (8 / BITS);
@@ -100,7 +100,7 @@ struct q3_k {
   }
 };
 
-// Of eight scales and eight minima of six bits in the twelve bytes of Q4_K and Q5_K.
+// 6-bit scale and minimum of a sub-block, packed eight and eight in twelve bytes (Q4_K, Q5_K).
 static __device__ __forceinline__ int six_bit_scale(const uint8_t* packed, int part) {
   const int low = packed[part % 4];
   return part < 4 ? low & 63 : (packed[4 + part] & 15) | (low >> 2 & 48);
@@ -157,14 +157,14 @@ struct iq4_xs {
   }
 };
 
-// Twice what the four bits mean, as the scale is half of what OCP's E8M0 says.
+// Twice the E2M1 values, since the scale is half of OCP's E8M0.
 static __device__ const int8_t FP4[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                           0, -1, -2, -3, -4, -6, -8, -12};
 
 struct mxfp4 {
   static constexpr int BLOCK = 32, BYTES = 17;
   static __device__ __forceinline__ float element(const uint8_t* block, int i) {
-    const uint32_t e = block[0];  // 2^(e - 128), of which the first two are subnormal
+    const uint32_t e = block[0];  // 2^(e - 128), subnormal for e < 2
     const float scale = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     return scale * FP4[field<4, 16>(block + 1, i)];
   }

@@ -1,10 +1,10 @@
-// IQ1 to IQ3, as formats.cuh has the others: a part's scale is an odd integer, a group's index
-// names its values, in eighths.
+// IQ1 to IQ3 (codebook formats), like formats.cuh: a sub-block's scale is an odd integer, a group's
+// index selects a grid point with values in eighths.
 #pragma once
 #include "formats.cuh"
 #include "grids.cuh"
 
-// The value of an element of a group in IQ2 and in IQ3, without its sign.
+// Magnitude of an element of a grid point of IQ2, and of IQ3.
 static __device__ __forceinline__ int of_three(uint16_t group, int i) {
   const int code = group >> (2 * i) & 3;
   return code == 0 ? 8 : code == 1 ? 25 : 43;
@@ -18,7 +18,7 @@ static __device__ __forceinline__ int with_sign(int magnitude, uint32_t signs, i
   return signs >> i & 1 ? -magnitude : magnitude;
 }
 
-// Seven signs, and an eighth which makes the number of negative ones even.
+// Seven sign bits, and an eighth that makes the parity even.
 static __device__ __forceinline__ uint32_t even(uint32_t sevens) {
   return sevens | (__popc(sevens) & 1u) << 7;
 }
@@ -79,7 +79,7 @@ struct iq3_s {
   }
 };
 
-// -8, 0 or 8, moved up or down.
+// IQ1's ternary value in eighths (-8, 0 or 8), shifted by one up or down.
 static __device__ __forceinline__ int moved(uint16_t group, int i, uint32_t down) {
   return 8 * ((group >> (2 * i) & 3) - 1) + (down ? -1 : 1);
 }

@@ -1,9 +1,9 @@
-// A sum, its rms_norm and the rounding of that, all or two of the three: a block of threads for each
-// token.
+// Residual add, rms_norm and int8 quantisation of its result, fused, all or two of the three: a
+// thread block per token, four elements per thread and iteration.
 #include "quantise_activations.cuh"
 #include "rms_norm.cuh"
 
-// What threads fetch from x and y is kept in `sum`, where each finds its own again.
+// The norm's factor of x + y, which goes to `sum`; each thread rereads only what it stored.
 static __device__ __forceinline__ float factor_of_sum(const float* x, const float* y, float* sum,
                                                       const float* weight, int hidden, double eps,
                                                       float* partial, Held& held) {
@@ -16,7 +16,7 @@ static __device__ __forceinline__ float factor_of_sum(const float* x, const floa
   });
 }
 
-// A row's fours normalised and rounded, all threads of a block together.
+// Normalises and quantises a row. All threads of the block take part in the reductions.
 template <int TOGETHER>
 static __device__ __forceinline__ void normalise_and_round(const float* x, const float* weight,
                                                            float* normed, int8_t* q, float* scale,
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       float* __restrict__ scale, int32_t* __restrict__ total, int tokens, int hidden) {            \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
-    launch_dependents();                                                                              \
+    launch_dependents();                                                                           \
     wait_for_former();                                                                             \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
     Held held;                                                                                     \
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       int32_t* __restrict__ total, int tokens, int hidden) {                                       \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
-    launch_dependents();                                                                              \
+    launch_dependents();                                                                           \
     wait_for_former();                                                                             \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
     Held held;                                                                                     \

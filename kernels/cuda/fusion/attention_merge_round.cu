@@ -1,4 +1,4 @@
-// Merged and rounded, where heads are whole blocks.
+// attention_merge with int8 quantisation as epilogue; heads are whole blocks.
 #include "attention_merge.cuh"
 #include "quantise_activations.cuh"
 
@@ -9,7 +9,7 @@
            int8_t* __restrict__ codes, float* __restrict__ steps, int32_t* __restrict__ total,    \
            int tokens, int heads, int head_dim, int capacity) {                                   \
     __shared__ Steps merging;                                                                     \
-    launch_dependents();                                                                             \
+    launch_dependents();                                                                          \
     wait_for_former();                                                                            \
     const int cells = cells_of(spans, blockIdx.x / heads);                                        \
     merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim, merging,   \
@@ -20,4 +20,4 @@
   }
 
 KERNEL(attention_merge_round, 1.f)
-KERNEL(attention_merge_large_round, LARGE)  // of tensor cores
+KERNEL(attention_merge_large_round, LARGE)  // for attention on tensor cores

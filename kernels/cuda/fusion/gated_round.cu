@@ -1,4 +1,4 @@
-// act(gate) * up and the rounding of that, a thread for each four elements.
+// Gated activation act(gate) * up and its int8 quantisation, fused: a thread per four elements.
 #include "gated_activations.cuh"
 #include "quantise_activations.cuh"
 

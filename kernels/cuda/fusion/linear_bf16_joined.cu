@@ -1,4 +1,4 @@
-// Two or three bfloat16 weights that meet the same few tokens, rounded on their way.
+// Two or three BF16 weights times the same few tokens, rounded to bfloat16, in one launch.
 #include "linear_float.cuh"
 
 FEW_JOINED(1, true, 1, 2)

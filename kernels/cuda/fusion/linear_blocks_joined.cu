@@ -1,5 +1,5 @@
-// Two or three weights in a block format that meet the same few tokens. Three hold so many addresses
-// that there is room for a block of threads less.
+// Two or three block-format weights times the same few tokens in one launch. Three need more
+// registers for addresses, so one resident thread block fewer is asked for.
 #include "linear_blocks_few.cuh"
 
 #define PAIR(most)                                                                         \
@@ -18,13 +18,13 @@
 #define ONE(...)                                                                     \
   {                                                                                  \
     __shared__ float partial[FEW_WARPS * PARTIAL<2, 1>];                             \
-    launch_dependents();                                                                \
+    launch_dependents();                                                             \
     few<1, 2>(q, scale, total, own_rows<2>(__VA_ARGS__), tokens, hidden, partial);   \
   }
 #define EIGHT(...)                                                                              \
   {                                                                                             \
     __shared__ FewShared shared;                                                                \
-    launch_dependents();                                                                           \
+    launch_dependents();                                                                        \
     const Rows own = own_rows<FEW_ROWS / FEW_WARPS>(__VA_ARGS__);                               \
     up_to_eight(q, scale, total, own, tokens, hidden, shared);                                  \
   }

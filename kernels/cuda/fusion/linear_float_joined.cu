@@ -1,4 +1,4 @@
-// Two or three weights of floats that meet the same few tokens.
+// Two or three float weights times the same few tokens in one launch.
 #include "linear_float.cuh"
 
 FEW_JOINED(1, false, 1, 2)

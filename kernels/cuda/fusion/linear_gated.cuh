@@ -1,4 +1,4 @@
-// The gated activations that are computed where their products are: JOINED(name, how).
+// Gated activations fused into the epilogue of the gate and up projections: JOINED(name, functor).
 #pragma once
 #include "gated_activations.cuh"
 

@@ -1,5 +1,5 @@
-// Gate and up of one token by block formats, the activation of both and the rounding of that: a block
-// of threads has 32 rows, which share a scale, a warp two of them one after the other.
+// Gate and up projections of one token with block-format weights; gated activation and int8
+// quantisation as epilogue. A thread block has 32 rows, which share a scale, a warp two in turn.
 #include "linear_blocks.cuh"
 #include "linear_gated.cuh"
 #include "quantise_activations.cuh"
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void gate_and_round(
     const float other = __shfl_down_sync(ALL, sum, 1);
     if (lane < 2) (lane ? up : gate).out[row] = sum;
     if (lane == 0) gated[row] = found[turn + warp] = of(sum, other);
-    __syncwarp();  // the next sums are added in the same place
+    __syncwarp();  // `partial` is reused for the next row
   }
   __syncthreads();
   if (warp == 0)
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void gate_and_round(
       const uint8_t* weight_1, float* out, float* out_1, float* gated, int8_t* codes,             \
       float* steps, int32_t* totals, int tokens, int hidden, int rows, int rows_1) {              \
     __shared__ float partial[WARPS][PARTIAL<2, 1>], found[BLOCK];                                 \
-    launch_dependents();                                                                             \
+    launch_dependents();                                                                          \
     gate_and_round(q, scale, total, {weight, out, rows, 0}, {weight_1, out_1, rows_1, 0}, gated,  \
                    codes, steps, totals, hidden, partial, found, Of());                           \
   }

@@ -1,5 +1,5 @@
-// Gate and up of few tokens by F16 or BF16 weights, on tensor cores, and the activation of both: of a
-// block's 16 rows the first eight are gate's and the others up's.
+// Gate and up projections of few tokens with F16 or BF16 weights on tensor cores; gated activation
+// as epilogue. Of a thread block's 16 rows the first eight are gate's, the others up's.
 #include "linear_gated.cuh"
 #include "linear_tensor.cuh"
 
@@ -18,7 +18,7 @@ static __device__ __forceinline__ void gate_few(const float* __restrict__ x, con
   const int i = threadIdx.x / FEW_TOKENS, token = threadIdx.x % FEW_TOKENS;
   const int row = first + i % OF_BOTH;
   const size_t at = static_cast<size_t>(token) * gate.count + row;
-  auto& found = shared.found[0];  // of which nobody else has added this
+  auto& found = shared.found[0];  // only this thread has read its element
   found[i][token] = sum;
   __syncthreads();
   if (row >= gate.count || token >= tokens) return;
@@ -31,7 +31,7 @@ static __device__ __forceinline__ void gate_few(const float* __restrict__ x, con
       const float* x, const uint8_t* weight, const uint8_t* weight_1, float* out, float* out_1,  \
       float* gated, int tokens, int hidden, int rows, int rows_1) {                              \
     __shared__ FewShared shared;                                                                 \
-    launch_dependents();                                                                            \
+    launch_dependents();                                                                         \
     gate_few(x, {weight, out, rows, 0}, {weight_1, out_1, rows_1, 0}, gated, tokens, hidden,     \
              shared, Of());                                                                      \
   }

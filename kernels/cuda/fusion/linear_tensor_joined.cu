@@ -1,4 +1,4 @@
-// Two or three F16 or BF16 weights that meet the same few tokens, on tensor cores.
+// Two or three F16 or BF16 weights times the same few tokens on tensor cores in one launch.
 #include "linear_tensor.cuh"
 
 extern "C" __global__ void FEW_ON_TENSOR_CORES

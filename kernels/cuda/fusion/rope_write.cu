@@ -1,11 +1,11 @@
-// Queries turned, keys turned and put into their cache, values put into theirs: a thread for each
-// element of a token's row, whose blocks of threads are the queries', the keys', then the values'.
+// RoPE of queries and keys, and the write of keys and values to the KV cache, fused: a thread per
+// element. blockIdx.x is the token; blockIdx.y runs over its queries, then keys, then values.
 #include "kv_write.cuh"
 #include "rope.cuh"
 
 constexpr int THREADS = 256;
 
-// Element i of a row of heads, where pair p is elements p * step and p * step + beside of a head.
+// Rotated element i of a row of heads; pair p of a head is p * step and p * step + beside.
 static __device__ __forceinline__ float turned(const float* __restrict__ row,
                                                const float* __restrict__ rotation, int i,
                                                int head_dim, int pairs, int step, int beside) {

@@ -1,20 +1,20 @@
-// The order of linear's sums, and of sparse_linear's.
+// Summation order of linear and sparse_linear.
 //
-// A row's items, blocks of 32 elements or runs of eight floats, are dealt to 32 chains: chain c adds
-// items c, c + 32, c + 64 ... one after the other, and chains are added one after the other. For few
-// tokens a warp takes rows and each lane a chain. So a token's bits depend neither on how many come
-// together nor on how rows lie.
+// A row's items (blocks of 32 elements or runs of eight floats) are dealt round-robin to 32 chains:
+// chain c adds items c, c + 32, c + 64, ... in order, then chains are added in order. For few
+// tokens a warp computes rows and each lane one chain. The order does not depend on the number of
+// tokens or on the tiling, and so neither do a token's bits.
 #pragma once
 #include "portable.cuh"
 
 constexpr int CHAINS = WARP;
 
-// Words of shared memory that a warp needs to add its chains: one more than a warp for each sum, so
-// that lanes meet in no bank.
+// Words of shared memory per warp for the reduction of chains; the stride of WARP + 1 avoids bank
+// conflicts.
 template <int ROWS, int TOKENS>
 constexpr int PARTIAL = ROWS * TOKENS * (WARP + 1);
 
-// Lane r * TOKENS + t gets the sum of all lanes' chains for row r and token t.
+// Reduces a warp's chains: lane r * TOKENS + t returns the sum for row r and token t.
 template <int ROWS, int TOKENS>
 static __device__ __forceinline__ float sum_of_chains(const float (&sums)[ROWS][TOKENS],
                                                       float* partial) {

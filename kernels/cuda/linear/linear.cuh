@@ -1,15 +1,15 @@
-// How linear's work is cut, for weights of every kind: for few tokens a warp takes rows, for many a
-// block of threads takes a tile and goes through its rows chain by chain (chains.cuh).
+// Division of work in linear, for all weight formats. Few tokens: a warp computes rows, a lane one
+// chain of each. Many: thread blocks compute tiles, walking rows chain by chain (chains.cuh).
 #pragma once
 #include "chains.cuh"
 
-constexpr int FEW_WARPS = 4;  // of a block of threads, for few tokens
+constexpr int FEW_WARPS = 4;  // per thread block, for few tokens
 
-constexpr int TILE = 64;  // rows, and tokens
-constexpr int STEP = 2;   // items of a row that are in shared memory at once
-constexpr int TILE_THREADS = STEP * TILE;  // each brings an item of a row and one of a token
+constexpr int TILE = 64;  // rows and tokens of a tile
+constexpr int STEP = 2;   // items of a row in shared memory at a time
+constexpr int TILE_THREADS = STEP * TILE;  // each loads an item of a row and of a token
 
-// Where a walk through a row's items is, chain by chain.
+// Iterator over a row's items, chain by chain.
 struct Walk {
   int items, item = 0, chain = 0;
 
@@ -22,19 +22,19 @@ struct Walk {
   }
 };
 
-// Blocks of threads that a multiprocessor has to have room for: with one token the compiler would
-// rather ask for more at once and have fewer warps that wait (assay predict).
+// Minimum resident thread blocks per multiprocessor: with one token the compiler would otherwise
+// spend registers on more loads in flight, at lower occupancy (assay predict).
 template <int TOKENS, int OF_ONE = 6>
 constexpr int AT_ONCE = TOKENS == 1 ? OF_ONE : 2;
 #define FEW_BOUNDS(...) __launch_bounds__(FEW_WARPS * WARP, AT_ONCE<__VA_ARGS__>)
 
-// Gives use(item, load(item)) the items of a lane's chain in their order, AHEAD of them on their way
-// from memory. As machine code this waits for memory once a turn (conformance/kernel/test_sass.py):
-// - An item is used before the next is asked for in its place. The other way round the compiler
-//   copies it, and a copy waits for what has just been asked for.
-// - A turn has no condition. Behind one the loads of a step stand together with what use() loads,
-//   which is near; they come to share a scoreboard, and who waits for one waits for both.
-// The first items, of weights, are asked for before the kernel before this one has ended.
+// Calls use(item, load(item)) for the items of a lane's chain in order, with AHEAD items prefetched
+// to registers. The SASS waits for memory once per iteration (conformance/kernel/test_sass.py):
+// - An item is used before the load that replaces it is issued. In the other order the compiler
+//   copies the item, and the copy waits for the load just issued.
+// - The loop body has no condition. After one, prefetches are scheduled among the loads of use(),
+//   which hit the cache; both then share a scoreboard, and waiting for one waits for the other.
+// The first items are weights, so they are loaded before the preceding kernel has ended.
 template <int AHEAD, class Load, class Use>
 static __device__ __forceinline__ void for_chain(int items, Load load, Use use) {
   const int lane = threadIdx.x % WARP;
@@ -59,8 +59,8 @@ static __device__ __forceinline__ void for_chain(int items, Load load, Use use) 
   }
 }
 
-// The sums of all lanes' chains, for ROWS rows from `row` on; `partial` is shared memory of the
-// warp's own.
+// Epilogue: reduces the chains of ROWS rows from `row` on and stores the sums; `partial` is the
+// warp's own shared memory.
 template <int ROWS, int TOKENS>
 static __device__ __forceinline__ void add_chains(const float (&sums)[ROWS][TOKENS], float* partial,
                                                   float* __restrict__ out, int tokens, int rows,
@@ -72,19 +72,19 @@ static __device__ __forceinline__ void add_chains(const float (&sums)[ROWS][TOKE
     out[static_cast<size_t>(token) * rows + row] = sum;
 }
 
-// Of a block of threads whose warps take ROWS each.
+// Rows per thread block if each warp computes ROWS.
 template <int ROWS>
 constexpr int BLOCK_ROWS = FEW_WARPS * ROWS;
 
-// A weight's rows and where their products go; a block of threads has those from `first` on. Block
-// formats may have `matrices` of as many rows packed as one, of which this is the one of that number.
+// A weight's rows and their output; a thread block computes those from `first` on. In block formats
+// `matrices` of `count` rows each may be packed as one, of which this is number `matrix`.
 struct Rows {
   const uint8_t* weight;
   float* out;
   int count, first, matrix = 0, matrices = 1;
 };
 
-// Of weights that meet the same tokens the one that this block of threads is for.
+// Selects this thread block's weight among N that multiply the same tokens.
 template <int ROWS, int N>
 static __device__ __forceinline__ Rows own_rows(const Rows (&weights)[N]) {
   Rows own = weights[0];

@@ -1,4 +1,5 @@
-// bfloat16 weights: few tokens, rounded on their way; many are rounded first, for a library.
+// linear with BF16 weights and activations rounded to bfloat16: in registers for few tokens; many
+// are rounded by round_tokens, for cuBLAS.
 #include "linear_float.cuh"
 
 FEW(linear_1, true, 1, 2)
@@ -6,7 +7,6 @@ FEW(linear_2, true, 2, 2)
 FEW(linear_4, true, 4, 4)
 FEW(linear_8, true, 8, 4)
 
-// A thread for eight elements.
 extern "C" __global__ void __launch_bounds__(256)
     round_tokens(const float* __restrict__ x, uint16_t* __restrict__ scratch, int tokens,
                  int hidden) {

@@ -1,4 +1,4 @@
-// Block formats on activations in blocks of int8.
+// linear with block-format weights and activations quantised to int8 in blocks of 32.
 #include "linear_blocks_few.cuh"
 #include "linear_blocks_tile.cuh"
 
@@ -20,13 +20,13 @@ extern "C" __global__ void FEW_BOUNDS(8)
   up_to_eight(q, scale, total, {weight, out, rows, first}, tokens, hidden, shared);
 }
 
-// Many tokens, by tiles of 64 rows and tokens or, where there are enough, of 128.
+// Many tokens: tiles of 64 x 64 rows and tokens or, if there are enough of them, 128 x 128.
 #define TILES(name, ROW_WARPS, N, AT_ONCE)                                                        \
   extern "C" __global__ void __launch_bounds__(Tile<ROW_WARPS, N>::THREADS, AT_ONCE)              \
       name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,      \
            float* out, int tokens, int hidden, int rows) {                                        \
     __shared__ Shared<Tile<ROW_WARPS, N>> shared;                                                 \
-    launch_dependents();                                                                             \
+    launch_dependents();                                                                          \
     wait_for_former();                                                                            \
     many<ROW_WARPS, N>({q, scale, total, weight, out, tokens, hidden / BLOCK, rows}, shared);     \
   }

@@ -1,5 +1,5 @@
-// Block formats on activations in blocks of int8, whose dots with a part are exact integers; and few
-// tokens.
+// Block-format weights times activations quantised to int8: dot products of a part are exact
+// integers (dp4a or mma.sync), scaled in float32. `few` is for few tokens, without tensor cores.
 #pragma once
 #include "codes.cuh"
 #include "linear.cuh"
@@ -8,14 +8,14 @@
 using F = FORMAT;
 constexpr int WIDTH = BLOCK / F::parts;        // elements of a part
 constexpr int WORDS = WIDTH / 4;
-constexpr bool MEETS = F::m || F::zero_point > 0;  // whether sums of activations matter
+constexpr bool MEETS = F::m || F::zero_point > 0;  // whether sums of activations are needed
 
-// A block of a token's activations: their scale, and for each part what an offset multiplies.
+// A block of a token's activations: scale, and per part the factor of the weight's minimum.
 struct Activations {
   float scale, met[F::parts];
 };
 
-// A part's sum of activations.
+// Sum of a part's int8 activations.
 static __device__ __forceinline__ int total_of(const uint32_t* x) {
   int sum = 0;
 #pragma unroll
@@ -35,7 +35,7 @@ static __device__ __forceinline__ float add_block(float sum, const Factors<F>& f
   return sum;
 }
 
-// Block formats on tensor cores: pieces of a block's lower plane, up to 16 bytes each, and words of one.
+// Tensor cores: pieces of at most 16 bytes in a block's low plane, and words of a piece.
 constexpr int PIECES = F::low == 8 ? 2 : 1;
 constexpr int PIECE = F::low / PIECES;
 
@@ -49,7 +49,7 @@ static __device__ __forceinline__ void copy_words(uint32_t* to, const uint32_t* 
     copy_ahead(to, from);
 }
 
-// The dots of 16 rows and 8 tokens, added to what is there.
+// dots += 16 rows x 8 tokens, one block.
 static __device__ __forceinline__ void multiply(const uint32_t (&a)[4], const uint32_t* b,
                                                 int (&dots)[F::parts][4]) {
   if constexpr (F::parts == 1) {
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void multiply(const uint32_t (&a)[4], const ui
   }
 }
 
-// Up to TOKENS tokens: a warp for ROWS rows, of which block_of(row, block) are the blocks.
+// Up to TOKENS tokens: a warp computes ROWS rows; block_of(row, block) loads a block.
 template <int ROWS>
 struct Item {
   Packed<F> rows[ROWS];

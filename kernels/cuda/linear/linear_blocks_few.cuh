@@ -1,19 +1,19 @@
-// Two to eight tokens by block formats on tensor cores: a block of threads has 16 rows, and each of its
-// four warps the chains of eight lanes (chains.cuh), of which half are multiplied at a time:
+// Two to eight tokens times block-format weights on tensor cores. A thread block computes 16 rows;
+// each of its four warps has eight of the 32 chains (chains.cuh), and multiplies half at a time:
 //
 //   row    warp 0           warp 1           ...  warp 3            warp 0          ...
 //   0      blocks 0-3 4-7   blocks 8-11 ...       blocks 24-27 ...  blocks 32-35 ...
 //   ...
 //
-// A warp brings its own blocks, as packed, AHEAD halves before it multiplies them, and waits for
-// nobody; a lane has the sums of rows g and g + 8 with tokens 2t and 2t + 1 in eight chains.
+// Each warp has its own cp.async pipeline of packed blocks, AHEAD halves deep, with no block-wide
+// barrier. A lane accumulates rows g and g + 8 by tokens 2t and 2t + 1 in eight chains.
 #pragma once
 #include "linear_blocks.cuh"
 
 constexpr int FEW_ROWS = 16, FEW_TOKENS = 8;
-constexpr int OF_WARP = CHAINS / FEW_WARPS;  // chains
-constexpr int HALF = OF_WARP / 2;            // blocks of a row at a time
-// Pieces begin such that lanes write them to different banks.
+constexpr int OF_WARP = CHAINS / FEW_WARPS;  // chains per warp
+constexpr int HALF = OF_WARP / 2;            // blocks of a row per stage
+// Padded so that lanes write pieces to different banks.
 struct FewStage {
   __align__(16) uint32_t low[HALF * PIECES][FEW_ROWS + (PIECES == 2 ? 1 : 2)][PIECE];
   __align__(16) uint32_t x[HALF * 2][FEW_TOKENS + 1][4];
@@ -22,8 +22,8 @@ struct FewStage {
 
 constexpr int FEW_STAGES = sizeof(FewStage) > 2560 ? 3 : 4, AHEAD = FEW_STAGES - 1;
 
-// What dots are multiplied by, and begin with since codes are raised: both rows and both tokens of a
-// lane beside each other.
+// Scales, minimums, and initial values of dot products (zero-point correction); a lane's two rows,
+// and its two tokens, are adjacent.
 struct FewScales {
   __align__(16) float w[F::parts][HALF][FEW_ROWS], m[F::parts][HALF][F::m ? FEW_ROWS : 1];
   __align__(16) float scale[HALF][FEW_TOKENS], met[F::parts][HALF][F::m ? FEW_TOKENS : 1];
@@ -44,19 +44,19 @@ static __device__ __forceinline__ void load_two(const T* from, T* to) {
   load_words<2>(reinterpret_cast<const uint32_t*>(from), reinterpret_cast<uint32_t*>(to));
 }
 
-// What a lane brings of each half: pieces of rows and tokens to shared memory, scales to registers.
-// Beyond a row's last block it is that again, times zero.
+// A lane's loads of each half: pieces of rows and tokens to shared memory (cp.async), scales to
+// registers. Past a row's end its last block is loaded again, and its scales are zero.
 struct FewBringer {
-  static constexpr int ACROSS = HALF * PIECES;        // pieces of a row
-  static constexpr int ROWS_AT_ONCE = WARP / ACROSS;  // of a warp
+  static constexpr int ACROSS = HALF * PIECES;        // pieces of a row per half
+  static constexpr int ROWS_AT_ONCE = WARP / ACROSS;  // per warp and copy
   static constexpr int TIMES = FEW_ROWS / ROWS_AT_ONCE;
 
   const Weight<F> weight;
   const float* const scales;
   const int32_t* const totals;
   const int lane, blocks;
-  const uint32_t *low[TIMES], *high[2], *x[2];  // of the first block
-  size_t rows[2], token;                        // their first blocks
+  const uint32_t *low[TIMES], *high[2], *x[2];  // at block 0
+  size_t rows[2], token;                        // indices of their first blocks
   const uint32_t* token_x;
 
   Packed<F> row[2];
@@ -144,14 +144,14 @@ struct FewBringer {
   }
 };
 
-// Operands of 16 rows and 8 tokens: two blocks of a half, of which the first has number `block`.
+// Fragments of 16 rows (a) and 8 tokens (b) for blocks `block` and `block` + 1 of a half.
 static __device__ __forceinline__ void load_two_blocks(const FewStage& stage, int block,
                                                        uint32_t (&a)[2][4], uint32_t (&b)[4]) {
   const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
   load_matrices(b, reinterpret_cast<const uint8_t*>(stage.x[2 * block]),
                 lane / 8 * sizeof(stage.x[0]) + lane % 8 * 16);
   const unsigned own = lane / 16 * sizeof(stage.low[0]) + lane % 16 * 16;
-  if constexpr (PIECES == 2) {  // codes as they are
+  if constexpr (PIECES == 2) {  // bytes need no unpacking
 #pragma unroll
     for (int k = 0; k < 2; ++k)
       load_matrices(a[k], reinterpret_cast<const uint8_t*>(stage.low[2 * (block + k)]), own);
@@ -170,7 +170,7 @@ static __device__ __forceinline__ void load_two_blocks(const FewStage& stage, in
   }
 }
 
-// A block of 16 rows and 8 tokens added to its chain.
+// Multiplies a block of 16 rows by 8 tokens and adds it to its chain.
 static __device__ __forceinline__ void add_few(const FewScales& scales, int block,
                                                const uint32_t (&a)[4], const uint32_t* b,
                                                float (&sums)[4]) {
@@ -212,14 +212,14 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
                                                    const int32_t* __restrict__ total,
                                                    const Rows& of, int tokens, int hidden,
                                                    FewShared& shared) {
-#if !defined(HOST) && __CUDA_ARCH__ < 800  // tensor cores that these products have no instruction for
+#if !defined(HOST) && __CUDA_ARCH__ < 800  // no int8 mma.sync of these shapes
   few<FEW_TOKENS, FEW_ROWS / FEW_WARPS>(q, scale, total, of, tokens, hidden,
                                         shared.of_lanes);
 #else
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, blocks = hidden / BLOCK;
   auto& own = shared.of[warp];
   FewBringer bringer(reinterpret_cast<const uint32_t*>(q), scale, total, of, tokens, blocks);
-  // where a half begins in a row
+  // first block of a half
   const auto half = [&](int number) {
     return number / 2 * CHAINS + warp * OF_WARP + number % 2 * HALF;
   };
@@ -237,7 +237,7 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
     for (int h = 0; h < 2; ++h) {
       await_copies<AHEAD - 1>();
       bringer.put(own.scales[h], half(2 * turn + h));
-      __syncwarp();  // by now the stage before is free
+      __syncwarp();  // all lanes are done with the previous stage
       FewStage& free = own.stages[stage == 0 ? AHEAD : stage - 1];
       bringer.copy_weights(free, half(2 * turn + h + AHEAD));
       bringer.copy_x(free, half(2 * turn + h + AHEAD));
@@ -254,7 +254,7 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
     }
 
   await_copies<0>();
-  __syncthreads();  // nobody needs what was brought
+  __syncthreads();  // shared.partial overlays the stages
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int c = 0; c < OF_WARP; ++c)

@@ -1,12 +1,12 @@
-// Many tokens by block formats: a block of threads multiplies a tile of rows by a tile of tokens on
-// tensor cores, block by block of its rows, chain by chain (chains.cuh).
+// Many tokens times block-format weights on tensor cores: a thread block multiplies a tile of rows
+// by a tile of tokens, block by block along the rows, chain by chain (chains.cuh), in a pipeline:
 //
 //   step         s                  s + 1              s + 2
-//   codes        are multiplied     have arrived       on their way (cp.async), as packed
+//   codes        being multiplied   in shared memory   in flight (cp.async), packed
 //   scales       in shared memory   in registers
 //
-// A warp has 32 rows and 8 N tokens. Codes become operands in its registers: ldmatrix gives a lane
-// those words of the planes that its operands are made of.
+// A warp computes 32 rows by 8 N tokens. It unpacks codes in registers: ldmatrix gives a lane the
+// words of the planes that its fragments are made of.
 #pragma once
 #include "linear_blocks.cuh"
 
@@ -20,14 +20,14 @@ struct Tile {
   static_assert(THREADS == ROWS + TOKENS, "a thread for each row and each token");
 };
 
-// Codes of a block of each row and token.
+// A block of codes of each row and token of the tile.
 template <class Tile>
 struct Stage {
   __align__(16) uint32_t x[2][Tile::TOKENS][4], low[PIECES][Tile::ROWS][PIECE];
   uint32_t high[Tile::ROWS][F::high + !F::high];
 };
 
-// What its dots are multiplied by: what a lane needs lies beside one another.
+// Its scales and minimums, ordered so that a lane reads its four as one vector.
 template <class Tile>
 struct Scales {
   __align__(16) float w[F::parts][Tile::ROWS], m[F::parts][F::m ? Tile::ROWS : 4];
@@ -49,8 +49,8 @@ struct Product {
   int tokens, blocks, rows;
 };
 
-// A lane has rows g, g + 8, g + 16 and g + 24 of a warp's 32, and of 16 tokens 2t, 2t + 1, 2t + 8
-// and 2t + 9: here they are four in a row.
+// A lane's fragments are of rows g, g + 8, g + 16 and g + 24 of a warp's 32, and of tokens 2t,
+// 2t + 1, 2t + 8 and 2t + 9 of 16: at these places each four are adjacent.
 static __device__ __forceinline__ int place_of_row(int row) {
   return row / 32 * 32 + row % 8 * 4 + row / 8 % 4;
 }
@@ -63,12 +63,12 @@ static __device__ __forceinline__ void load_four(const T* from, T (&to)[4]) {
   load_words<4>(reinterpret_cast<const uint32_t*>(from), reinterpret_cast<uint32_t*>(to));
 }
 
-// The operands of a warp's rows, [16 rows of either half][words].
+// A fragments of a warp's 32 rows: [16 rows][words].
 template <class Tile>
 static __device__ __forceinline__ void load_rows(const Stage<Tile>& stage, int warp_row,
                                                  uint32_t (&a)[2][4]) {
   const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-  if constexpr (F::low == 8) {  // codes as they are
+  if constexpr (F::low == 8) {  // bytes need no unpacking
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       load_matrices(a[i], reinterpret_cast<const uint8_t*>(stage.low[0][warp_row + 16 * i]),
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void load_rows(const Stage<Tile>& stage, int w
   }
 }
 
-// A block of all of a warp's rows and tokens added to its sums: [16 rows][8 tokens][elements].
+// Adds a block of the warp's rows by its tokens to sums: [16 rows][8 tokens][elements].
 template <class Tile, int N>
 static __device__ __forceinline__ void add_tile(const Stage<Tile>& stage, const Scales<Tile>& scales,
                                                 int warp_row, int warp_token,
@@ -148,7 +148,7 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
   const int warp_row = warp / 2 * WARP_ROWS, warp_token = warp % 2 * (8 * N);
   const bool works = tile_row + warp_row < of.rows && tile_token + warp_token < of.tokens;
   const Weight<F> weight(of.packed, static_cast<size_t>(of.rows) * blocks);
-  // a thread brings what there is of a row or of a token; those beyond the last are the last again
+  // a thread loads for one row or one token; past the end, the last one again
   const bool of_row = threadIdx.x < Own::ROWS;
   const int number = of_row ? threadIdx.x : threadIdx.x - Own::ROWS;
   const auto row_at = [&](int i) {
@@ -159,7 +159,7 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
   };
   const size_t own = of_row ? row_at(number) : token_at(number);
 
-  // Neighbours have the halves of 32 bytes; of a row there may be a single one.
+  // Adjacent threads copy the halves of 32 bytes; a row's block may have a single piece.
   const bool both = PIECES == 2 || !of_row;
   const uint32_t* from[2];
   unsigned to[2];  // words of a stage
@@ -186,8 +186,8 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
     end_of_group();
   };
 
-  Packed<F> block;  // on its way to a thread of a row
-  float scale;      // and these to one of a token
+  Packed<F> block;  // prefetched by a row's thread
+  float scale;      // and these three by a token's
   int total;
   uint32_t part[4];
   const auto load = [&](int item) {
@@ -222,7 +222,7 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
   };
 
   float sums[2][N][4] = {}, all[2][N][4] = {};
-  // beyond the end some item is brought again
+  // past the end, some item is loaded again
   Walk fetch(blocks);
   const auto next = [&] {
     const int item = min(fetch.item, blocks - 1);
@@ -231,7 +231,7 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
   };
   load(next());
   copy(shared.stages[0], 0);
-  int behind = next();  // of what is copied
+  int behind = next();  // item of the newest copy
   copy(shared.stages[1], behind);
   int stage = 0, slot = 0;
 #pragma unroll 1
@@ -240,7 +240,7 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
     for (int item = chain; item < blocks; item += CHAINS) {
       await_copies<STAGES - 2>();
       put(shared.scales[slot]);
-      __syncthreads();  // by now the stage before is free
+      __syncthreads();  // all warps are done with the previous stage
       load(behind);
       copy(shared.stages[stage == 0 ? STAGES - 1 : stage - 1], behind = next());
       if (works) add_tile(shared.stages[stage], shared.scales[slot], warp_row, warp_token, sums);

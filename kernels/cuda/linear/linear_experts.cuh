@@ -1,24 +1,24 @@
-// A block of threads takes some rows of an expert's matrix (blockIdx.y), and all tokens that the
-// expert has, up to MOST at a time: how many those are only the GPU knows.
+// linear of a mixture of experts: a thread block computes rows of expert blockIdx.y for all tokens
+// routed to it, at most MOST at a time. Their number (`ends`) is known only on the GPU.
 #pragma once
 #include "linear.cuh"
 
 constexpr int MOST = 8;         // tokens at a time
-constexpr int EXPERT_ROWS = 2;  // of a warp
+constexpr int EXPERT_ROWS = 2;  // per warp
 
-// Where a block's sums of a single token go, such that each warp's are where its sums of MOST are:
-// others may still be at those.
+// Start of `partial` for a single token, such that each warp stays within its own part for MOST
+// tokens, since other warps may still use theirs.
 static __device__ __forceinline__ float* of_one(float* partial) {
   constexpr int SPARE = PARTIAL<EXPERT_ROWS, MOST> - PARTIAL<EXPERT_ROWS, 1>;
   return partial + threadIdx.x / WARP * SPARE;
 }
 
-// use(first token, how many) for an expert's tokens.
+// Calls use(first token, count) for runs of an expert's tokens.
 template <class Use>
 static __device__ __forceinline__ void for_run(const int32_t* __restrict__ ends, Use use) {
   const int end = ends[blockIdx.y];
   for (int token = blockIdx.y ? ends[blockIdx.y - 1] : 0; token < end; token += MOST) {
     use(token, min(MOST, end - token));
-    __syncwarp();  // what a warp adds its sums in serves the next tokens
+    __syncwarp();  // `partial` is reused for the next tokens
   }
 }

@@ -1,5 +1,5 @@
-// Tokens of experts by block formats, as linear multiplies up to eight (linear_blocks.cuh); the
-// matrices of all experts are packed as one.
+// linear_experts with block-format weights, by linear's kernel for few tokens (linear_blocks.cuh);
+// all experts' matrices are packed as one.
 #include "linear_experts.cuh"
 #include "linear_blocks.cuh"
 

@@ -1,4 +1,4 @@
-// Tokens of experts by F32, F16 and BF16 weights, as linear multiplies up to eight (linear_float.cuh).
+// linear_experts with F32, F16 and BF16 weights, by linear's kernel for few tokens.
 #include "linear_experts.cuh"
 #include "linear_float.cuh"
 

@@ -1,4 +1,4 @@
-// F32, F16 and BF16 weights, in float32.
+// linear with F32, F16 and BF16 weights in float32, without tensor cores.
 #include "linear_float.cuh"
 
 FEW(linear_1, false, 1, 2)
@@ -6,7 +6,7 @@ FEW(linear_2, false, 2, 2)
 FEW(linear_4, false, 4, 4)
 FEW(linear_8, false, 8, 4)
 
-// Many tokens: each thread multiplies THREAD_ROWS rows by THREAD_TOKENS tokens of the tile.
+// Many tokens: tiles in shared memory, a register tile of THREAD_ROWS x THREAD_TOKENS per thread.
 constexpr int THREAD_ROWS = 8, THREAD_TOKENS = 4;
 static_assert(TILE / THREAD_ROWS * (TILE / THREAD_TOKENS) == TILE_THREADS);
 
@@ -32,12 +32,12 @@ static __device__ __forceinline__ void many(const float* __restrict__ x,
   const int tile_token = threadIdx.x % (TILE / THREAD_TOKENS) * THREAD_TOKENS;
   const int first_row = blockIdx.x * TILE + tile_row, first_token = blockIdx.y * TILE + tile_token;
   const bool works = first_row < rows && first_token < tokens;
-  // rows and tokens beyond the last are the last again
+  // past the end, the last row and token again
   weight += static_cast<size_t>(min(static_cast<int>(blockIdx.x) * TILE + own, rows - 1)) * hidden;
   x += static_cast<size_t>(min(static_cast<int>(blockIdx.y) * TILE + own, tokens - 1)) * hidden;
 
   Walk ahead(items), take(items);
-  Run<T> w{};  // on their way from global to shared memory
+  Run<T> w{};  // prefetched from global memory
   Run<float> v{};
   const auto fetch = [&] {
     for (int s = 0; s < STEP; ++s, ahead.next()) {

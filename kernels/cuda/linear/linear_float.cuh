@@ -1,4 +1,4 @@
-// F32, F16 and BF16 weights as linear reads them, in items of EIGHT elements, and few tokens.
+// F32, F16 and BF16 weights in items of EIGHT elements, and linear's kernel for few tokens.
 #pragma once
 #include "linear.cuh"
 
@@ -8,7 +8,7 @@ using bf16 = bfloat_t;
 using T = FORMAT;
 constexpr int EIGHT = 8;
 
-// An item as it lies in memory.
+// An item in its storage type.
 template <class Element>
 struct Run {
   static constexpr int WORDS = EIGHT * sizeof(Element) / 4;
@@ -22,7 +22,7 @@ struct Run {
   }
 };
 
-// Of a row; zeros beyond its end. Rows are WHOLE if none has fewer than eight elements in its last.
+// Loads an item, zero-padded past the row's end. WHOLE: rows are multiples of eight elements.
 template <bool WHOLE, class Element>
 static __device__ __forceinline__ Run<Element> load_run(const Element* __restrict__ row, int item,
                                                         int hidden) {
@@ -44,7 +44,7 @@ static __device__ __forceinline__ Run<Element> load_run(const Element* __restric
   return run;
 }
 
-// Rounded to bfloat16.
+// Rounds to bfloat16.
 static __device__ __forceinline__ Run<bfloat_t> rounded(const Run<bfloat_t>& run) { return run; }
 
 template <class Element>
@@ -65,7 +65,7 @@ static __device__ __forceinline__ auto perhaps_rounded(const Run<Element>& run) 
 
 static __device__ __forceinline__ int items_of(int hidden) { return (hidden + EIGHT - 1) / EIGHT; }
 
-// Up to TOKENS tokens: a warp for ROWS rows. It may round all to bfloat16.
+// Up to TOKENS tokens: a warp computes ROWS rows. ROUNDS: weights and x are rounded to bfloat16.
 template <int ROWS>
 struct Item {
   Run<T> rows[ROWS];
@@ -120,18 +120,18 @@ static __device__ __forceinline__ void few_of(const float* x, const Rows& of, in
   extern "C" __global__ void FEW_BOUNDS(TOKENS)                                                   \
       name(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) { \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
-    launch_dependents();                                                                             \
+    launch_dependents();                                                                          \
     const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<ROWS>;                            \
     few_of<ROUNDS, TOKENS, ROWS>(x, {weight, out, rows, first}, tokens, hidden, partial);         \
   }
 
-// The same of two and three weights.
+// The same for two and three weights in one launch.
 #define FEW_JOINED(most, ROUNDS, TOKENS, ROWS)                                                     \
   extern "C" __global__ void FEW_BOUNDS(TOKENS)                                                    \
       linear_pair_##most(const float* x, const uint8_t* weight, const uint8_t* weight_1,           \
                          float* out, float* out_1, int tokens, int hidden, int rows, int rows_1) { \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
-    launch_dependents();                                                                              \
+    launch_dependents();                                                                           \
     const Rows own = own_rows<ROWS>({{weight, out, rows}, {weight_1, out_1, rows_1}});             \
     few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                 \
   }                                                                                                \
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void few_of(const float* x, const Rows& of, in
       float* out, float* out_1, float* out_2, int tokens, int hidden, int rows, int rows_1,        \
       int rows_2) {                                                                                \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
-    launch_dependents();                                                                              \
+    launch_dependents();                                                                           \
     const Rows own = own_rows<ROWS>(                                                               \
         {{weight, out, rows}, {weight_1, out_1, rows_1}, {weight_2, out_2, rows_2}});              \
     few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                 \

@@ -1,4 +1,4 @@
-// F16 and BF16 weights on tensor cores, by float32 activations in parts.
+// linear with F16 and BF16 weights on tensor cores; float32 activations are split (split.cuh).
 #include "linear_tensor_tile.cuh"
 
 extern "C" __global__ void FEW_ON_TENSOR_CORES
@@ -10,7 +10,7 @@ extern "C" __global__ void FEW_ON_TENSOR_CORES
   up_to_eight(x, {weight, out, rows, first}, tokens, hidden, shared);
 }
 
-// A thread for a run of a token.
+// Splits activations for the tiles; a thread takes a run of a token.
 extern "C" __global__ void __launch_bounds__(256)
     split_tokens(const float* __restrict__ x, float* __restrict__ scratch, int tokens, int hidden) {
   launch_dependents();
@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(256)
   const int runs = items_of(hidden) * (ITEM / RUN);
   const size_t size = static_cast<size_t>(tokens) * runs;
   const size_t number = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const size_t own = number < size ? number : size - 1;  // who has none takes part
+  const size_t own = number < size ? number : size - 1;  // surplus threads join the shuffles
   const int token = static_cast<int>(own / runs), run = static_cast<int>(own % runs);
   float values[RUN];
   load_x<RUN>(x + static_cast<size_t>(token) * hidden, run * RUN, hidden, values);
@@ -33,14 +33,14 @@ extern "C" __global__ void __launch_bounds__(256)
   if (SCALED && run % RUNS == 0) parts.powers(run / RUNS)[token] = found.power;
 }
 
-// By tiles of 64 rows and tokens or, where there are enough, of 128.
+// Many tokens: tiles of 64 x 64 rows and tokens or, if there are enough of them, 128 x 128.
 #define TILES(name, ROW_WARPS, N, AT_ONCE)                                                     \
   extern "C" __global__ void __launch_bounds__(Tile<ROW_WARPS, N>::THREADS, AT_ONCE)           \
       name(const float* x, float* scratch, const uint8_t* weight, float* out, int tokens,      \
            int hidden, int rows) {                                                             \
     using Own = Stage<Tile<ROW_WARPS, N>>;                                                     \
     DYNAMIC_SHARED(Own, stages);                                                               \
-    launch_dependents();                                                                          \
+    launch_dependents();                                                                       \
     wait_for_former();                                                                         \
     const Product of = {x,   reinterpret_cast<const T*>(weight), {scratch, tokens, hidden},    \
                         out, tokens, hidden, rows};                                            \

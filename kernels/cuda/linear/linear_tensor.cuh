@@ -1,10 +1,10 @@
-// F16 and BF16 weights and float32 activations on tensor cores: an activation is the sum of two
-// float16 or three bfloat16 (split.cuh), each of which is multiplied by the weight as it is.
+// F16 and BF16 weights times float32 activations on tensor cores: an activation is split into a sum
+// of two float16 or three bfloat16 (split.cuh), and each part is multiplied by the weight.
 //
-// What tensor cores give for a HALF of an item of a row and a token is the same in any company
-// (multiply_half), and halves are added in their order. So a token's bits depend neither on how
-// many come together nor on who multiplies what. Of float16, activations of a half are made smaller
-// than 2^15 by a power of 2, and what comes of it as much larger.
+// mma.sync gives the same product of a HALF of an item whatever the other rows and tokens of the
+// fragments (multiply_half), and halves are added in order. So a token's bits depend neither on the
+// batch nor on the division of work. For float16, the activations of a half are scaled below 2^15
+// by a power of 2, and the product is scaled back.
 #pragma once
 #include "linear.cuh"
 #include "split.cuh"
@@ -14,13 +14,13 @@ using f16 = half_t;
 using bf16 = bfloat_t;
 using T = FORMAT;
 constexpr int ITEM = 64, HALF = ITEM / 2;  // elements
-constexpr int RUN = 8;                     // of them in 16 bytes
-constexpr int PARTS = T::PARTS;            // of an activation
+constexpr int RUN = 8;                     // elements in 16 bytes
+constexpr int PARTS = T::PARTS;            // per activation
 constexpr bool SCALED = PARTS == 2;
 
 static __device__ __forceinline__ int items_of(int hidden) { return (hidden + ITEM - 1) / ITEM; }
 
-// Eight activations of a half, of which the other three lanes of four have the others.
+// Eight split activations of a half; the other lanes of a group of four have the rest.
 struct Activations {
   uint32_t parts[PARTS][4];
   float power = 1.f;
@@ -48,7 +48,7 @@ struct Activations {
   }
 };
 
-// N activations of a token, zeros beyond its end. Rows are whole runs.
+// Loads N activations of a token, zeros past its end. Rows are whole runs.
 template <int N>
 static __device__ __forceinline__ void load_x(const float* __restrict__ token, int first,
                                               int hidden, float* to) {
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void load_x(const float* __restrict__ token, i
                   reinterpret_cast<uint32_t*>(to));
 }
 
-// A half of 16 rows and 8 tokens: of both 16 elements at a time, the lowest parts first.
+// found += a half of 16 rows by 8 tokens, 16 elements at a time, the smallest parts first.
 static __device__ __forceinline__ void multiply_half(const uint32_t (&a)[2][4],
                                                      const uint32_t (&b)[PARTS][4],
                                                      float (&found)[4]) {
@@ -74,8 +74,8 @@ static __device__ __forceinline__ float add_half(float sum, float found, float p
   return SCALED ? fmaf(power, found, sum) : sum + found;
 }
 
-// An infinity's rest is NaN, and so is an infinite weight times parts of both signs, or times a part
-// of zero: where a sum is, it is made again of whole activations.
+// Splitting an infinity leaves NaN, and so does an infinite weight times parts of both signs or a
+// zero part: a sum that is NaN is recomputed from unsplit activations.
 static __device__ __forceinline__ float unless_nan(float sum, const float* __restrict__ token,
                                                    const T* __restrict__ row, int hidden) {
   if (sum == sum) return sum;
@@ -85,22 +85,22 @@ static __device__ __forceinline__ float unless_nan(float sum, const float* __res
   return sum;
 }
 
-// Up to eight tokens: a block of threads has 16 rows, and each of its warps every fourth item of
-// them, which it brings AHEAD turns before it multiplies it: beyond the end zeros. A lane has
-// activations of token g, and gets rows g and g + 8 with tokens 2t and 2t + 1; each thread adds
-// halves of one row and token.
+// Up to eight tokens: a thread block computes 16 rows. Each warp multiplies every fourth item, from
+// its own cp.async pipeline of AHEAD items (zeros past the end). A lane splits activations of token
+// g and gets products of rows g and g + 8 by tokens 2t and 2t + 1; these go through shared memory,
+// and each thread adds the halves of one row and token.
 constexpr int FEW_ROWS = 16, FEW_TOKENS = 8;
 constexpr int FEW_STAGES = 4, AHEAD = FEW_STAGES - 1;
-constexpr int FEW_HALVES = 2 * FEW_WARPS;  // of a turn
+constexpr int FEW_HALVES = 2 * FEW_WARPS;  // per iteration
 
 #define FEW_ON_TENSOR_CORES __launch_bounds__(FEW_WARPS * WARP, 6)
 
 struct FewShared {
-  uint4 runs[FEW_WARPS][FEW_STAGES][FEW_ROWS][ITEM / RUN];  // run i of row r is number i ^ r % 8
+  uint4 runs[FEW_WARPS][FEW_STAGES][FEW_ROWS][ITEM / RUN];  // run i of row r is at i ^ r % 8
   float found[FEW_HALVES][FEW_ROWS][FEW_TOKENS], powers[FEW_HALVES][FEW_TOKENS];
 };
 
-// A thread's product, of row threadIdx.x / FEW_TOKENS of the block's, which begin at row_at(i).
+// Returns this thread's sum, of row threadIdx.x / FEW_TOKENS; row i begins at row_at(i).
 template <class RowAt>
 static __device__ __forceinline__ float product_of_few(const float* __restrict__ x, int tokens,
                                                        int hidden, FewShared& shared,
@@ -108,7 +108,7 @@ static __device__ __forceinline__ float product_of_few(const float* __restrict__
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
   const int items = items_of(hidden);
   auto& own = shared.runs[warp];
-  const T* rows[4];  // of which a lane brings a run
+  const T* rows[4];  // a lane copies a run of each
 #pragma unroll
   for (int k = 0; k < 4; ++k) rows[k] = row_at(lane / 8 + 4 * k) + lane % 8 * RUN;
   const float* const token = x + static_cast<size_t>(min(g, tokens - 1)) * hidden;
@@ -140,7 +140,7 @@ static __device__ __forceinline__ float product_of_few(const float* __restrict__
   for (int first = 0; first < items; first += FEW_WARPS) {
     const int item = first + warp;
     await_copies<AHEAD - 1>();
-    __syncwarp();  // by now the stage before is free
+    __syncwarp();  // all lanes are done with the previous stage
     copy(item + AHEAD * FEW_WARPS, stage == 0 ? AHEAD : stage - 1);
     const Activations halves[2] = {Activations(next[0]), Activations(next[1])};
     load(item + FEW_WARPS);
@@ -156,7 +156,7 @@ static __device__ __forceinline__ float product_of_few(const float* __restrict__
       }
       multiply_half(a, halves[h].parts, found[h]);
     }
-    __syncthreads();  // by now halves before have been added
+    __syncthreads();  // the previous halves have been added
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       auto& to = shared.found[2 * warp + h];

@@ -1,7 +1,7 @@
-// Many tokens by F16 and BF16 weights on tensor cores: a block of threads multiplies a tile of rows
-// by a tile of tokens, half an item at a time. Parts of activations were made before (split_tokens);
-// they and the weights come to shared memory by cp.async two halves before they are multiplied. A
-// warp has 32 rows and 8 N tokens.
+// Many tokens times F16 and BF16 weights on tensor cores: a thread block multiplies a tile of rows
+// by a tile of tokens, half an item per stage. split_tokens has split the activations; cp.async
+// copies them and the weights to shared memory two stages ahead. A warp computes 32 rows by 8 N
+// tokens.
 #pragma once
 #include "linear_tensor.cuh"
 
@@ -16,8 +16,8 @@ struct Tile {
   static_assert(ROWS == TOKENS, "a thread brings as many runs of both");
 };
 
-// Run i of row r is number i ^ r / 2 % 4, so that lanes that read rows one below the other meet
-// different banks.
+// Swizzle: run i of row r is at i ^ r / 2 % 4, so that ldmatrix reads consecutive rows without bank
+// conflicts.
 template <class Tile>
 struct Stage {
   uint4 w[Tile::ROWS][RUNS], x[PARTS][Tile::TOKENS][RUNS];
@@ -27,7 +27,7 @@ static __device__ __forceinline__ int place_of(int row, int run) {
   return row * RUNS + (run ^ row / 2 % 4);
 }
 
-// Scratch memory: [PARTS, tokens, whole items], then powers [halves, tokens].
+// Workspace: [PARTS, tokens, whole items], then powers [halves, tokens].
 struct Parts {
   uint16_t* begin;
   size_t tokens, width;
@@ -49,7 +49,7 @@ struct Product {
   int tokens, hidden, rows;
 };
 
-// A half of all of a warp's rows and tokens added to its sums: [16 rows][8 tokens][elements].
+// Adds a half of the warp's rows by its tokens to sums: [16 rows][8 tokens][elements].
 template <class Tile, int N>
 static __device__ __forceinline__ void add_tile(const Stage<Tile>& stage, int warp_row,
                                                 int warp_token, float (&sums)[2][N][4]) {
@@ -60,13 +60,13 @@ static __device__ __forceinline__ void add_tile(const Stage<Tile>& stage, int wa
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll
-    for (int s = 0; s < 2; ++s)  // two runs on: a bit of the number of the run, and of its place
+    for (int s = 0; s < 2; ++s)  // two runs on: one bit of the swizzled index
       load_matrices(a[i][s], reinterpret_cast<const uint8_t*>(stage.w[warp_row + 16 * i]),
                     of_row ^ 32 * s);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const int token = warp_token + 8 * j;
-    if (PARTS == 3 && j == N / 2) __syncwarp();  // else more is loaded ahead than registers hold
+    if (PARTS == 3 && j == N / 2) __syncwarp();  // limits hoisted loads: else registers spill
     uint32_t b[PARTS][4];
 #pragma unroll
     for (int p = 0; p < PARTS; ++p)
@@ -94,13 +94,13 @@ static __device__ __forceinline__ void many(const Product& of, Stage<Tile<ROW_WA
   const int tile_row = blockIdx.x * Own::ROWS, tile_token = blockIdx.y * Own::TOKENS;
   const int warp_row = warp / 2 * WARP_ROWS, warp_token = warp % 2 * (8 * N);
   const T* const weight = of.weight + static_cast<size_t>(tile_row) * of.hidden;
-  // rows and tokens of the tile beyond the last are the last again
+  // past the end, the last row and token again
   const auto row_at = [&](int i) { return min(i, of.rows - 1 - tile_row) * of.hidden; };
   const auto token_at = [&](int i) { return min(i, of.tokens - 1 - tile_token); };
-  // a thread brings one run of two rows and of two tokens
+  // a thread copies one run of two rows and of two tokens
   const int run = threadIdx.x % RUNS, own = threadIdx.x / RUNS;
   const int width = static_cast<int>(of.parts.width);
-  int row_begins[2], token_begins[2];  // of the tile's
+  int row_begins[2], token_begins[2];  // offsets in the tile
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     row_begins[k] = row_at(own + k * AT_ONCE_ROWS) + run * RUN;
@@ -132,8 +132,8 @@ static __device__ __forceinline__ void many(const Product& of, Stage<Tile<ROW_WA
 #pragma unroll 1
   for (int half = 0; half < halves; ++half) {
     await_copies<STAGES - 2>();
-    __syncthreads();  // by now the stage before is free
-    // beyond the end the last is brought again
+    __syncthreads();  // all warps are done with the previous stage
+    // past the end, the last half is loaded again
     copy(stages[stage == 0 ? STAGES - 1 : stage - 1], min(half + STAGES - 1, halves - 1));
     add_tile(stages[stage], warp_row, warp_token, sums);
     stage = stage == STAGES - 1 ? 0 : stage + 1;

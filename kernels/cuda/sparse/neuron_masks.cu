@@ -1,7 +1,7 @@
-// Masks uint8 [tokens neurons] of active neurons, and their compaction into a list of rows.
+// Masks of active neurons, uint8 [tokens, neurons], and their compaction to a list of rows. A
+// thread computes an element or, where tokens are combined, a neuron.
 #include "portable.cuh"
 
-// This thread's number in the grid.
 static __device__ __forceinline__ size_t own() {
   return static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
@@ -46,13 +46,13 @@ extern "C" __global__ void where_active(const float* __restrict__ x,
   if (i < static_cast<size_t>(tokens) * neurons) out[i] = mask[i] ? x[i] : 0.f;
 }
 
-constexpr int EACH = 16;  // neurons of a thread: as many as it loads at once
+constexpr int EACH = 16;  // neurons per thread: a 16-byte load
 
-// Bit k is set where any token has neuron first + k.
+// Bit k is set if neuron first + k is active for any token.
 static __device__ __forceinline__ uint32_t active_of(const uint8_t* __restrict__ mask, int first, int tokens,
                                      int neurons) {
   uint32_t found = 0;
-  if (neurons % EACH) {  // rows begin anywhere
+  if (neurons % EACH) {  // rows are unaligned
     for (int k = 0; k < EACH && first + k < neurons; ++k)
       for (int t = 0; t < tokens && !(found >> k & 1); ++t)
         found |= static_cast<uint32_t>(mask[static_cast<size_t>(t) * neurons + first + k]) << k;
@@ -70,11 +70,11 @@ static __device__ __forceinline__ uint32_t active_of(const uint8_t* __restrict__
   return found;
 }
 
-// One block: a thread's rows stand behind all those of the threads before it.
+// Stream compaction in one thread block: prefix sums of counts by warp shuffles, then over warps.
 extern "C" __global__ void __launch_bounds__(1024)
     active_rows(const uint8_t* __restrict__ mask, int* __restrict__ rows, int* __restrict__ count,
                 int tokens, int neurons) {
-  __shared__ int counts[WARP];  // of each warp
+  __shared__ int counts[WARP];  // per warp
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
   int before = 0;  // rows found already
   for (int begin = 0; begin < neurons; begin += blockDim.x * EACH) {

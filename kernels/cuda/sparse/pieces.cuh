@@ -1,6 +1,6 @@
-// Eight columns of a row as a lane of sparse_axpy loads and decodes them where rows are ALIGNED, in
-// formats that have a way of their own; its 32 lanes together have 256 columns from `begin` on,
-// which lie four by four, and loads BATCH rows before it needs the first of them. They are the values of formats.cuh, bit for bit.
+// Vector loads and dequantisation for sparse_axpy, where rows are ALIGNED. A warp has 256 columns
+// from `begin` on, a lane eight of them, adjacent by fours; it loads BATCH rows before it decodes
+// the first. Values equal those of formats.cuh bit for bit.
 #pragma once
 #include "formats.cuh"
 #include "sparse_axpy.cuh"
@@ -79,7 +79,7 @@ struct Pieces<q8_0> {
   }
 };
 
-// Four bytes hold four columns and the four that stand 16 behind them.
+// A lane's four bytes: four columns in the low nibbles, those 16 further on in the high ones.
 template <>
 struct Pieces<q4_0> {
   static constexpr int ALIGNED = 2, BATCH = 4;
@@ -106,7 +106,7 @@ struct Pieces<q4_0> {
   }
 };
 
-// Four bytes hold four columns of a part and four of the next one.
+// A lane's four bytes: four columns of a sub-block in the low nibbles, of the next in the high.
 template <>
 struct Pieces<q4_k> {
   static constexpr int ALIGNED = sizeof(uint4), BATCH = 4;

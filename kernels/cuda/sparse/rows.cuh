@@ -1,12 +1,12 @@
-// Rows of a weight kept as the file has them, each met by a warp: tile after tile is brought to
-// shared memory, 16 bytes a lane where rows lie so, one byte a lane else. Both give the same bits.
+// Products with active rows of a weight in file layout: a warp computes ROWS rows, tile by tile
+// through shared memory; lanes load 16 bytes if rows are aligned, else bytes, with the same bits.
 #pragma once
 #include "chains.cuh"
 
-constexpr int WARPS = 8;  // of a block
-constexpr int ROWS = 2;   // that a warp meets at once, so that what it reads of x serves both
+constexpr int WARPS = 8;  // per thread block
+constexpr int ROWS = 2;   // per warp: one load of x serves both
 
-// Where the neurons of a list have their rows.
+// A weight whose neurons' rows are in slots.
 struct Weight {
   const uint8_t* __restrict__ bytes;
   const int* __restrict__ slots;
@@ -20,16 +20,16 @@ struct Weight {
   }
 };
 
-// BYTES of a row on their way to shared memory: loaded into registers, and put there later.
+// A tile of BYTES of a row: prefetched into registers, later stored to shared memory.
 template <int BYTES>
 struct Tile {
   static_assert(BYTES % sizeof(uint4) == 0, "tiles begin where rows are aligned");
-  static constexpr int CHUNKS = (BYTES / sizeof(uint4) + WARP - 1) / WARP;  // of a lane
+  static constexpr int CHUNKS = (BYTES / sizeof(uint4) + WARP - 1) / WARP;  // per lane
   uint4 chunks[CHUNKS];
   const uint8_t* from;
   int size, whole;
 
-  // The tile of `row` that begins at byte `begin`, up to `end` at most.
+  // Loads the tile of `row` from byte `begin` to at most `end`.
   __device__ __forceinline__ void load(const uint8_t* row, int begin, int end, bool aligned) {
     const int lane = threadIdx.x % WARP;
     from = row + begin;
@@ -50,14 +50,14 @@ struct Tile {
   }
 };
 
-// The list of active neurons, and for whom they are.
+// The list of active neurons, and their mask by token.
 struct Active {
   const uint8_t* __restrict__ mask;
   const int* __restrict__ rows;
   int count, neurons;
 };
 
-// Zeros of `tokens` tokens from `first` on: a block writes those of its WARPS * ROWS neurons.
+// Stores inactive neurons' zeros, for this thread block's WARPS * ROWS neurons and `tokens` tokens.
 static __device__ __forceinline__ void put_zeros(const Active& active, int first, int tokens,
                                                  float* __restrict__ out) {
   constexpr int OWN = WARPS * ROWS;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void put_zeros(const Active& active, int first
   }
 }
 
-// The sums of a warp's chains for its neurons, to where they are active.
+// Epilogue: reduces a warp's chains and stores the sums where the mask is set.
 template <int TOKENS>
 static __device__ __forceinline__ void put_sums(const float (&sums)[ROWS][TOKENS], float* partial,
                                                 const Active& active, int entry, int first,
@@ -81,15 +81,15 @@ static __device__ __forceinline__ void put_sums(const float (&sums)[ROWS][TOKENS
   if (active.mask[at]) out[at] = sum;
 }
 
-// Shared memory of a block.
+// Sizes of a thread block's shared memory.
 template <int BYTES>
 constexpr int TILES = WARPS * ROWS * BYTES / sizeof(uint4);
 template <int TOKENS>
 constexpr int PARTIALS = WARPS * PARTIAL<ROWS, TOKENS>;
 
-// A block's neurons: WARPS * ROWS of the list for the products, as many of all for the zeros.
-// `dot(tiles, tile, first, tokens, sums)` adds what the tiles of ROWS rows give with the tokens
-// from `first` on; each row's is BYTES long, and `tile` says the how manieth it is.
+// A thread block computes WARPS * ROWS neurons of the list, and stores zeros of as many of all.
+// `dot(tiles, tile, first, tokens, sums)` adds products of tile number `tile` of ROWS rows, BYTES
+// each, with the tokens from `first` on.
 template <int TOKENS, int BYTES, class Dot>
 static __device__ __forceinline__ void dot_rows(const Weight& weight, int row_bytes,
                                                  const Active& active, uint4* shared,

@@ -1,11 +1,11 @@
-// Sums of active neurons' rows, each times a token's factor. A warp has 256 columns, eight a lane,
-// and a strand of neurons: those between two numbers, in order. Strands are added up in order too,
-// eight by the warps of a block, those of other blocks by sparse_axpy_merge.cu. So a sum depends
-// neither on what else is listed nor on other tokens.
+// Weighted sum of active neurons' rows, split over neurons (split-K). A warp has 256 columns, eight
+// per lane, and a strand: a fixed range of neurons, added in order. A thread block adds its eight
+// strands in order, sparse_axpy_merge.cu adds those of several. So a token's sum depends neither on
+// neurons listed for others nor on other tokens.
 #include "grid_formats.cuh"
 #include "pieces.cuh"
 
-// The first of `count` ascending rows that is not below `value`, by the lanes of a warp.
+// Lower bound of `value` in `count` ascending rows: a search with a probe per lane.
 static __device__ __forceinline__ int first_from(const int* __restrict__ rows, int count,
                                                  int value) {
   int begin = 0, end = count;
@@ -19,7 +19,7 @@ static __device__ __forceinline__ int first_from(const int* __restrict__ rows, i
   return min(begin, count);
 }
 
-// Any format: eight columns side by side, element by element.
+// Any format: a lane dequantises eight adjacent columns one by one.
 struct Plain {
   static constexpr int BATCH = 1;
   float values[COLUMNS];
@@ -27,7 +27,7 @@ struct Plain {
   static __device__ __forceinline__ int column(int lane, int k) { return lane * COLUMNS + k; }
 
   __device__ __forceinline__ void load(const uint8_t* row, int begin, int hidden, int lane) {
-    constexpr int BLOCKS = FORMAT::BLOCK < COLUMNS ? COLUMNS : 1;  // a float is one
+    constexpr int BLOCKS = FORMAT::BLOCK < COLUMNS ? COLUMNS : 1;  // floats are blocks of one
     const int first = begin + column(lane, 0), place = first % FORMAT::BLOCK;
     const uint8_t* const block = row + static_cast<size_t>(first / FORMAT::BLOCK) * FORMAT::BYTES;
 #pragma unroll
@@ -43,7 +43,7 @@ struct Plain {
   }
 };
 
-// What is added up, for the tokens from `first` on.
+// Operands, for the tokens from `first` on.
 struct Rows {
   const float* __restrict__ a;
   const uint8_t* __restrict__ weight;
@@ -53,8 +53,8 @@ struct Rows {
   int count, neurons, hidden, first, tokens;
 };
 
-// A strand's rows from column `begin` on, added to the lane's sums. Rows that no token wants are
-// not read.
+// Adds a strand's rows, from column `begin` on, to the lane's sums. Rows whose factors are all zero
+// are not read.
 template <int TOKENS, class Piece>
 static __device__ __forceinline__ void add_strand(const Rows& s, int strand, int strands, int begin,
                                                   float (&sums)[TOKENS][COLUMNS]) {
@@ -101,7 +101,7 @@ static __device__ __forceinline__ void add_strand(const Rows& s, int strand, int
   }
 }
 
-// The strands of a block's warps, added in order: a column for each thread.
+// Adds the thread block's strands in order through shared memory, a column per thread.
 template <int TOKENS, class Piece>
 static __device__ __forceinline__ void add_warps(const float (&sums)[TOKENS][COLUMNS], int tokens,
                                                  float (*shared)[WIDTH], float (&totals)[TOKENS]) {
@@ -159,7 +159,7 @@ static __device__ __forceinline__ void multiply(Rows s, int all_tokens, float (*
     if (t < s.tokens) sums[static_cast<size_t>(s.first + t) * s.hidden + column] = totals[t];
 }
 
-// Registers are short where eight columns are decoded element by element.
+// Resident thread blocks: dequantising element by element needs more registers.
 constexpr int RESIDENT = Pieces<FORMAT>::ALIGNED ? 2 : 1;
 
 #define SPARSE_AXPY(TOKENS)                                                                       \

@@ -1,4 +1,4 @@
-// The sums of all splits, in order: a thread for each output.
+// Adds sparse_axpy's splits in order: a thread per output.
 #include "sparse_axpy.cuh"
 
 extern "C" __global__ void sparse_axpy_merge(const float* __restrict__ scratch,

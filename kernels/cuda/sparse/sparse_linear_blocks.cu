@@ -1,11 +1,11 @@
-// Active neurons' rows of block formats on activations in blocks of int8. An item is a part, 32
-// elements that share a scale, whose dots are exact integers.
+// sparse_linear with block-format weights and activations quantised to int8 (rows.cuh). An item is
+// a part, 32 elements with one scale; its dot products are exact integers (dp4a).
 #include "rows.cuh"
 
 constexpr int PART = 32;        // elements
-constexpr int WORDS = PART / 4;  // of four signed bytes
+constexpr int WORDS = PART / 4;  // of four int8
 
-// A part as a lane holds it: its elements are factor * (word's bytes - ZERO_POINT) - offset.
+// A part in a lane's registers: element = factor * (byte - ZERO_POINT) - offset.
 struct Part {
   uint32_t words[WORDS];
   float factor, offset;
@@ -59,7 +59,7 @@ struct q4_k {
 
   static __device__ __forceinline__ Part part(const uint8_t* block, int p) {
     Part found;
-    const uint8_t* const six = block + 4;  // bits each: scales of parts 0 to 3, minima, then parts 4 to 7
+    const uint8_t* const six = block + 4;  // 6-bit scales and minimums
     int scale, minimum;
     if (p < 4) {
       scale = six[p] & 63;
@@ -79,7 +79,7 @@ struct q4_k {
   }
 };
 
-// x in blocks: elements q * scale, and the sum of a block's q.
+// Quantised activations: elements q * scale, and each block's sum of q.
 struct Rounded {
   const int8_t* __restrict__ q;
   const float* __restrict__ scale;
@@ -87,7 +87,7 @@ struct Rounded {
   int parts;  // of a token
 };
 
-// A part of each row with the same of some tokens.
+// Adds the products of a part of each row with the same part of the tokens.
 template <int TOKENS>
 static __device__ __forceinline__ void dot_part(const Part (&rows)[ROWS], const Rounded& x,
                                                  int first, int tokens, int part,
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void dot_part(const Part (&rows)[ROWS], const 
   }
 }
 
-constexpr int TILE = WARP / FORMAT::PARTS * FORMAT::BYTES;  // a part for each lane
+constexpr int TILE = WARP / FORMAT::PARTS * FORMAT::BYTES;  // bytes: a part per lane
 
 template <int TOKENS>
 static __device__ __forceinline__ void multiply(const Rounded& x, const Weight& weight,

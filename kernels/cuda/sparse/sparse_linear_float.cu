@@ -1,4 +1,4 @@
-// Active neurons' rows of F32, F16 and BF16, in float32. An item is a run of EIGHT elements.
+// sparse_linear with F32, F16 and BF16 weights in float32 (rows.cuh). An item is EIGHT elements.
 #include "rows.cuh"
 
 using f32 = float;
@@ -6,10 +6,10 @@ using f16 = half_t;
 using bf16 = bfloat_t;
 using T = FORMAT;
 constexpr int EIGHT = 8;
-constexpr int TILE = WARP * EIGHT * sizeof(T);  // bytes: an item for each lane
+constexpr int TILE = WARP * EIGHT * sizeof(T);  // bytes: an item per lane
 
-// An item of each row with those of some tokens, which lie `hidden` apart; rows' last may be
-// shorter than eight.
+// Adds the products of an item of each row with the tokens' items, `hidden` apart; a row's last
+// item may be short.
 template <int TOKENS>
 static __device__ __forceinline__ void dot_some(const T* const (&items)[ROWS],
                                                  const float* __restrict__ x, int size, int hidden,
@@ -24,7 +24,7 @@ static __device__ __forceinline__ void dot_some(const T* const (&items)[ROWS],
   }
 }
 
-// The same for eight, where tokens begin at 16 bytes.
+// The same for whole items and tokens aligned to 16 bytes, with vector loads.
 template <int TOKENS>
 static __device__ __forceinline__ void dot_eight(const T* const (&items)[ROWS],
                                                   const float* __restrict__ x, int hidden,
