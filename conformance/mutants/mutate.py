@@ -31,7 +31,7 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq,
 }
 CALLS = {"max": "min", "min": "max", "add": "sub", "sub": "add", "cos": "sin", "sin": "cos"}
-ASKING = "ask", "prefetch"  # how the names begin of what asks the cache for bytes
+PREFETCHES = "prefetch"  # prefix of the names of what prefetches
 ORDERED = {"sub", "div", "fma", "part", "insert", "select"}  # their operands' order counts
 
 
@@ -120,7 +120,7 @@ def _spared(tree: ast.Module) -> Iterator[int]:
         match node:
             case ast.ClassDef() | ast.Raise() | ast.JoinedStr():
                 roots = [node]
-            case ast.stmt() if _only_asks(node):
+            case ast.stmt() if _only_prefetches(node):
                 roots = [node]
             case ast.FunctionDef():
                 roots = [*node.decorator_list, node.args, node.returns]
@@ -130,17 +130,17 @@ def _spared(tree: ast.Module) -> Iterator[int]:
             yield from map(id, ast.walk(root))
 
 
-def _only_asks(node: ast.stmt) -> bool:
+def _only_prefetches(node: ast.stmt) -> bool:
     """Whether a statement only prefetches."""
     match node:
         case ast.FunctionDef(name=name):
-            return name.startswith(ASKING)
+            return name.startswith(PREFETCHES)
         case ast.Expr(value=ast.Call(func=ast.Name(id=name))):
-            return name.startswith(ASKING)
+            return name.startswith(PREFETCHES)
         case ast.Assign(value=ast.Call(func=ast.Name(id=name))):
-            return name in ("ask", "asking")
+            return name.startswith(PREFETCHES)
         case ast.If() | ast.For():
-            return all(map(_only_asks, [*node.body, *node.orelse]))
+            return all(map(_only_prefetches, [*node.body, *node.orelse]))
     return False
 
 
