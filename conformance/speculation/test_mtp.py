@@ -210,6 +210,7 @@ def test_under_a_budget_of_memory(path):
 
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "options"),
     [
