@@ -114,8 +114,8 @@ class Bug:
         file = ".".join(("kernels", "cpu", *Path(self.does.file).with_suffix("").parts))
         module, edited = importlib.import_module(file), _imported(self.edited, folder)
         if not _holds(module, right.share):  # then the kernel's own module imports it
-            ours = (m for name, m in sys.modules.items() if name.startswith("kernels.cpu."))
-            module = next(m for m in ours if _holds(m, right.share))
+            known = (m for name, m in sys.modules.items() if name.startswith("kernels.cpu."))
+            module = next(m for m in known if _holds(m, right.share))
             source = Path(str(module.__file__)).read_text()
             edited = _imported(source.replace(file, edited.__name__), folder)
 
@@ -147,6 +147,7 @@ class Bug:
 
 
 def _holds(module: ModuleType, share: Share) -> bool:
+    """Whether a share is a variable of a module, or a value of a dict there."""
     rows = (v.values() if isinstance(v, dict) else (v,) for v in [*vars(module).values()])
     return any(one is share for one in chain.from_iterable(rows))
 

@@ -6,9 +6,9 @@ multiplied by their pair of scales in one instruction, as totals are by mins. Th
 are computed first and moved to the upper half, to which the lower half must not carry: an offset of
 2^15 keeps the first part's from being negative.
 
-Whether they fit follows from the activations. Where weights are from -a to b, a part's dots are at
-most b times the sum of its positive activations plus a times that of the others' magnitudes, and at
-least what a and b changed about give. Integer sums are exact either way, so no bit depends on it.
+Whether they fit follows from the activations. With weights from -a to b, and with P the sum of a
+part's positive activations and N that of the magnitudes of its negative ones, its dots are between
+-(a P + b N) and b P + a N. Integer sums are exact either way, so no bit depends on it.
 """
 
 from typing import Any

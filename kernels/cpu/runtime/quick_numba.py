@@ -1,7 +1,4 @@
-"""Has Numba leave out what it does without need while it compiles.
-
-What it leaves out is not in the code that it makes.
-"""
+"""Patches that make Numba compile faster: they skip work whose results are known or unused."""
 
 import operator
 from collections.abc import Iterable
@@ -18,11 +15,11 @@ PARTS = 1000  # parsed functions for inlining
 
 
 def be_quick() -> None:
-    """For this process, before it compiles anything."""
+    """Apply all patches to this process, before it compiles anything."""
     _read_parts_once()
     _list_variables_quickly()
-    # What is inlined is copied twice, each instruction with its place in the source, which is
-    # for ever.
+    # Inlined functions are copied twice, each instruction with its source location, which never
+    # changes.
     ir.Loc.__deepcopy__ = lambda self, _: self
     _type_arithmetic_once()
     _wrap_no_overloads()
