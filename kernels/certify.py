@@ -64,13 +64,14 @@ def certify(
     patience: float = PATIENCE,
     program: Sequence[str] = ("kernels.trial",),
     until: float = math.inf,
+    at_once: int = CHILDREN,
 ) -> None:
     """Run the requested trials and store the certificates.
 
     A kernel that crashes or hangs its child gets a failed certificate, and a new child continues
     with the rest. `progress` receives each certificate as it arrives, and in between the state;
-    `program` is the module that children run, with its arguments; trials not finished by `until`,
-    of time.monotonic(), get no certificate.
+    `program` is the module that children run, with its arguments, so many `at_once`; trials not
+    finished by `until`, of time.monotonic(), get no certificate.
     """
     done = 0
 
@@ -96,7 +97,7 @@ def certify(
             waiting.append(request)
     try:
         while (waiting or children) and time.monotonic() < until:
-            while waiting and len(children) < min(CHILDREN, len(allowed_cores())):
+            while waiting and len(children) < min(at_once, len(allowed_cores())):
                 children.append(_Child(program, lines, waiting.popleft()))
                 tell()
             end = min(until, *(child.heard + patience for child in children))

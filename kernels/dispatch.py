@@ -193,7 +193,7 @@ class Dispatcher:
             if emulated(kernel):
                 continue  # who proves nothing of a GPU need not prove it at size
             axes, tried = self._domain(kernel, known)
-            shape = self._shape(need, kernel.spec)
+            shape = self._shape(need, kernel)
             if not covers(kernel.spec, axes, tried, shape):
                 shapes[kernel.name].append(shape)
         return [
@@ -212,11 +212,15 @@ class Dispatcher:
         cases = kernel.spec.quick_cases(kernel.format)
         return extent(case for case in cases if kernel.takes(case.shape)), ()
 
-    def _shape(self, need: KernelSpec, op: Op) -> dict[str, int]:
-        """A need's sizes, with the largest of those that vary."""
-        times, own = dict(need.times), set(op.varying) & set(op.axes)
-        varying = {a: size * times.get(a, 1) for a, size in self.limits.items() if a in own}
-        return {**varying, **{a: size for a, size in need.shape if a in op.axes}}
+    def _shape(self, need: KernelSpec, kernel: AnyKernel) -> dict[str, int]:
+        """A need's sizes, with the largest of those that vary, as far as the kernel takes them."""
+        op, times = kernel.spec, dict(need.times)
+        found = {axis: size for axis, size in need.shape if axis in op.axes}
+        for axis in self.limits.keys() & set(op.varying) & set(op.axes) - found.keys():
+            size = self.limits[axis] * times.get(axis, 1)
+            taken = kernel.takes(op.case({**found, axis: size}, format=kernel.format).shape)
+            found[axis] = size if taken else max(op.axes[axis])
+        return found
 
     def _refuse(self, kernel: AnyKernel, certificate: Certificate) -> None:
         note = f"{kernel.name} failed its trial and is not used: {certificate.failure}"

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from bench.ops.workload import MAKERS
 from data.shapes import ModelShape
 from reference.formats import FORMATS
@@ -47,7 +49,8 @@ class OpCase:
     def part(self, inputs: Arguments, outputs: Outputs) -> tuple[Arguments, Outputs]:
         """What is checked of these."""
         few = {name: inputs[name][where] for name, where in self.some.items() if name in inputs}
-        return {**inputs, **few}, {n: a[self.some.get(n, ())] for n, a in outputs.items()}
+        whole = {name: np.ascontiguousarray(part) for name, part in few.items()}
+        return {**inputs, **whole}, {n: a[self.some.get(n, ())] for n, a in outputs.items()}
 
 
 def linear(test: str, format: str, tokens: int, hidden: int, out: int) -> OpCase:

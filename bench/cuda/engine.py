@@ -8,12 +8,15 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.cuda.ceilings import Ceilings
 from bench.race.results import Measurement
+
+if TYPE_CHECKING:
+    from engine import Engine
 
 Logits = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -32,7 +35,14 @@ def agreement(model: str) -> tuple[str, bool]:
     for device in ("cpu", "cuda"):
         with Engine.load(model, device=device) as engine:
             found.append(engine.logits(TEXT).astype(np.float64))
-    return compared(model, *found)
+            left = on_cpu(engine) if device == "cuda" else ""
+    line, near = compared(model, *found)
+    return (f"{line}; {left}", False) if left else (line, near)
+
+
+def on_cpu(engine: "Engine") -> str:
+    """Which part of the model stays on the CPU, and why; "" if none."""
+    return next((note for note in engine.model.notes if "on the CPU" in note), "")
 
 
 def compared(model: str, cpu: Logits, gpu: Logits) -> tuple[str, bool]:
@@ -55,6 +65,8 @@ def decoding(path: Path, ceilings: Ceilings, row: Measurement) -> Measurement:
     wanted = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
     samples = []
     with Engine.load(path, device="cuda") as engine:
+        if left := on_cpu(engine):
+            raise LookupError(left)
         for _ in range(ROUNDS + 1):  # the first of them captures its graph
             engine.reset()
             for _ in engine.stream(TEXT, wanted):

@@ -21,8 +21,7 @@ from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.table import find_any
 from kernels.trial import Request
 
-WORKERS = 8
-TOGETHER = 6  # kernels to a child
+WORKERS = 16
 PATIENCE = 60.0  # seconds without a word, or for the kernels of one source and its definitions
 HOME = "bench.cuda.judged:complaints"
 Piece = TypeVar("Piece")
@@ -130,10 +129,5 @@ def judge_all(
         if trials.certificate:
             tell(trials.certificate)
 
-    def tried(some: Sequence[CudaKernel]) -> None:
-        asked, child = [Request(kernel.name) for kernel in some], ("bench.cuda.trial", str(seconds))
-        # with an end, or kernels that hang alike would be waited for one by one
-        certify(asked, store, told, PATIENCE, child, until)
-
-    groups = [kernels[first : first + TOGETHER] for first in range(0, len(kernels), TOGETHER)]
-    each(tried, groups, WORKERS, until)
+    asked, child = [Request(kernel.name) for kernel in kernels], ("bench.cuda.trial", str(seconds))
+    certify(asked, store, told, PATIENCE, child, until, WORKERS)

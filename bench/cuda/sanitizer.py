@@ -23,7 +23,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPTIONS = {"memcheck": ("--report-api-errors", "no")}
 FAULT = 86  # its exit status where it found one
 REFUSED = "Device not supported"  # says one that cannot work here, whatever it watches
-SAID = 6  # lines of what it says
+SAID = 6  # lines of what it says, before the last one of what it watches
 MODULE = "bench.cuda.sanitizer"
 TOOLKITS = Path("/usr/local")
 
@@ -80,8 +80,9 @@ def watched(path: str, tool: str, seconds: float) -> Finding:
         return Finding(f"not done within {seconds:.0f} s", missed=True)
     if not process.returncode:
         return Finding("nothing found")
-    lines = [line.strip("= ") for line in said.splitlines()]
-    words = " | ".join([line for line in lines if line][:SAID])
+    lines = [line for line in said.splitlines() if line.strip("= ")]
+    own = [line.strip("= ") for line in lines if line.startswith("=")]
+    words = " | ".join(own[:SAID] + [line for line in lines if not line.startswith("=")][-1:])
     refused = REFUSED in said
     return Finding(f"status {process.returncode}: {words}", fault=not refused, missed=refused)
 

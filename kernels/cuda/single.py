@@ -30,8 +30,9 @@ def alike(ops: Iterable[Op], grid: Callable[[Shape], Grid]) -> dict[str, Callabl
 
 
 def ranked(shape: Shape) -> Grid:
-    """A block for each token, with two numbers of every expert in shared memory."""
-    return Grid((shape["tokens"], 1, 1), THREADS, 8 * shape["experts"])
+    """A block for each token, with two numbers of every expert in shared memory; of one expert a
+    vector load still reads 16 bytes."""
+    return Grid((shape["tokens"], 1, 1), THREADS, max(16, 8 * shape["experts"]))
 
 
 def of_heads(width: str) -> Callable[[Shape], Grid]:

@@ -154,7 +154,7 @@ class Gpu:
             if grid.shared > self._shared.get(launch.digest, 0):
                 function.max_dynamic_shared_size_bytes = self._shared[launch.digest] = grid.shared
             if launch.waits and self._early:
-                self._early(function.ptr, grid, values, self.stream.ptr)
+                self._early(function.kernel.ptr, grid, values, self.stream.ptr)
             else:
                 function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
 

@@ -19,6 +19,7 @@ from kernels.child import environment
 
 SECONDS, PATIENCE = 120, 900.0  # CPU seconds, and wall-clock seconds until it is given up
 MEMORY = 2 << 30  # bytes it may use: our sources take a tenth of that
+UNCACHED = {"CUDA_CACHE_DISABLE": "1"}  # code from the driver's cache comes without ptxas' log
 
 
 class CompileError(Exception):
@@ -90,7 +91,7 @@ def _start() -> tuple[subprocess.Popen[bytes], Connection]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C is this process's affair
-            env=environment(),
+            env=environment() | UNCACHED,
         )
     return process, pipe
 
