@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from reference.bounds import FACTOR, TINY, U, gamma, gamma_truncated
+from reference.bounds import ALIGNED, FACTOR, TINY, U, gamma, gamma_truncated
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.formats.format import NO_INVERSE
@@ -63,7 +63,9 @@ def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) ->
     at least eight at a time (`gamma_truncated`), and halves by fused multiply-adds with a power of
     2. An element's parts sum to less than 1 + 2^-7 times its size. Three bfloat16 hold its 24 bits,
     two float16 22, unless the lower is subnormal: a half's largest element is between 2^14 and
-    2^15, and none loses more than 2^-25, 2^-39 of the largest. Subnormals may be flushed.
+    2^15, and none loses more than 2^-25, 2^-39 of the largest. Subnormals may be flushed. A
+    float16 below ALIGNED truncates its neighbours as if it were that: two parts of an activation,
+    2^-27 of the half's largest.
     """
     x, hidden = np.abs(inputs["x"]).astype(np.float64), inputs["x"].shape[1]
     w = np.abs(FORMATS[inputs["format"]].dequantise(inputs["weight"])).astype(np.float64)
@@ -71,7 +73,11 @@ def bound_in_parts(inputs: Arguments, expected: dict[str, Array], parts: int) ->
     over, met = (np.pad(a, fill).reshape(len(a), -(-hidden // HALF), HALF) for a in (x, w))
     growth = (1 + gamma_truncated(parts * min(hidden, HALF), 8)) * (1 + gamma(over.shape[1]))
     size = (1 + 2.0**-7) * (growth * (1 + 2.0**-22) - 1) * (x @ w.T)
-    cut = 2.0**-39 * (over.max(axis=2) @ met.sum(axis=2).T) if parts == 2 else 0.0
+    cut = 0.0
+    if parts == 2:
+        largest, least = over.max(axis=2), np.maximum(met, ALIGNED).sum(axis=2)
+        cut = 2.0**-39 * (largest @ met.sum(axis=2).T) + 2.0**-27 * (growth - 1) * largest @ least.T
+        size += (1 + 2.0**-7) * (growth - 1) * (x @ np.maximum(ALIGNED - w, 0).T)
     flushed = TINY * (2 * hidden + parts * (x.sum(axis=1)[:, None] + w.sum(axis=1)[None]))
     return {"out": np.asarray(size + cut + flushed)}
 

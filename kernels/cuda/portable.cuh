@@ -228,6 +228,46 @@ struct DotOfTwo {
 };
 #endif
 
+#ifdef HOST
+// As an H200 does: 16 products and c are added at once, aligned by the largest sum of two factors'
+// exponents (that of a subnormal number or zero is the smallest normal one's), with 25 bits behind
+// the point, and truncated like their sum.
+template <class Element>
+static void mma_truncated(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  const int lane = threadIdx.x % WARP, row = lane / 4 * 4, column = lane % 4 * 8;
+  constexpr int LEAST = Element::PARTS == 3 ? -126 : -14;
+  const auto exponent = [](float x, int least) { return x == 0.f ? least : max(ilogbf(x), least); };
+  const Lanes of_a[4] = {Lanes(a[0]), Lanes(a[1]), Lanes(a[2]), Lanes(a[3])};
+  const Lanes of_b[2] = {Lanes(b[0]), Lanes(b[1])};
+  for (int e = 0; e < 4; ++e) {
+    double products[16];
+    int highest = exponent(c[e], -149);
+    float plain = c[e];
+    for (int k = 0; k < 16; ++k) {
+      const int t = k % 8 / 2, shift = k % 2 * 16;
+      const uint32_t left = of_a[k / 8 * 2 + e / 2][row + t];
+      const uint32_t right = of_b[k / 8][column + e % 2 * 4 + t];
+      const float x = to_float(Element{static_cast<uint16_t>(left >> shift)});
+      const float y = to_float(Element{static_cast<uint16_t>(right >> shift)});
+      products[k] = static_cast<double>(x) * y;
+      plain = fmaf(x, y, plain);
+      if (std::isfinite(x) && std::isfinite(y))
+        highest = max(highest, exponent(x, LEAST) + exponent(y, LEAST));
+    }
+    if (!std::isfinite(plain)) {
+      c[e] = plain;
+      continue;
+    }
+    const auto kept = [&](double x) { return static_cast<int64_t>(ldexp(x, 25 - highest)); };
+    int64_t sum = kept(c[e]);
+    for (double product : products) sum += kept(product);
+    const double exact = ldexp(static_cast<double>(sum), highest - 25);
+    const float rounded = static_cast<float>(exact);
+    c[e] = fabs(rounded) > fabs(exact) ? nextafterf(rounded, 0.f) : rounded;
+  }
+}
+#endif
+
 // int8, k = 16.
 static __device__ __forceinline__ void mma_m16n8k16(int (&c)[4], const uint32_t (&a)[2],
                                                     const uint32_t (&b)[1]) {
@@ -257,7 +297,9 @@ static __device__ __forceinline__ void mma_m16n8k32(int (&c)[4], const uint32_t 
 template <class Element = half_t>
 static __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4],
                                                     const uint32_t (&b)[2]) {
-#if defined(HOST) || __CUDA_ARCH__ < 800
+#if defined(HOST)
+  mma_truncated<Element>(c, a, b);
+#elif __CUDA_ARCH__ < 800
   mma_plain<2>(c, a, b, DotOfTwo<Element>());
 #else
 #define MMA(kind)                                                                          \

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from reference.bounds import EXP, TINY, U, gamma, gamma_truncated
+from reference.bounds import ALIGNED, EXP, TINY, U, gamma, gamma_truncated
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.laws.attention.attention import LAWS
@@ -194,12 +194,13 @@ def bound_f16x2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Arra
 
     A pair holds 22 bits of its number, unless its lower part is subnormal: a query's largest
     element lies between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest; the
-    largest weight of a chunk is 2^15, so a weight loses at most 2^-40 of that.
+    largest weight of a chunk is 2^15, so a weight loses at most 2^-40 of that. Parts that are
+    aligned as ALIGNED let their neighbours lose less than as much again.
     """
     q, cells = inputs["q"], inputs["lists"].shape[1]
     of_scores = gamma_truncated(2 * q.shape[2], FEWEST) + 2.0**-22 + 2 * U
     of_weights = gamma_truncated(2 * cells, FEWEST) + 2.0**-22
-    return {"out": errors(inputs, expected["out"], of_scores, of_weights, 2.0**-39)}
+    return {"out": errors(inputs, expected["out"], of_scores, of_weights, 2.0**-38, least=ALIGNED)}
 
 
 def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
@@ -223,7 +224,7 @@ def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
 
 def errors(
     inputs: Arguments, expected: Array, of_scores: float, of_weights: float, lost: float = 0.0,
-    parts: int = 1,
+    parts: int = 1, least: float = 0.0,
 ) -> Array:  # fmt: skip
     """The error of scores, propagated through softmax to the weighted sum of values -> [tokens,
     heads, head_dim].
@@ -239,7 +240,8 @@ def errors(
     zero, and so may the sum. A sink is exact and merged last. A quantised cache is exact: its
     decoded values are the inputs. `of_weights` is any further relative error of a weight or its
     value. Elements of a query may lose `lost` of its largest, and weights half as much of theirs,
-    where both are finite. Cells in several `parts` are processed part by part.
+    where both are finite. Cells in several `parts` are processed part by part. An element of a
+    key or a value counts as `least` at least.
     """
     q, slopes, scale = (inputs[name] for name in ("q", "slopes", "scale"))
     keys = rows_of(inputs["k"], q.shape[2], inputs["format"])
@@ -252,23 +254,24 @@ def errors(
         distance = inputs["positions"][t] - inputs["cell_positions"][cells]
         bias, cap = slopes[:, None] * distance, inputs["softcap"]
         weights, growth = weight_errors(
-            q[t], keys[cells], bias, inputs["sinks"], scale, cap, of_scores, lost, parts
+            q[t], keys[cells], bias, inputs["sinks"], scale, cap, of_scores, lost, parts, least
         )
         growth += of_weights
-        out[t] = _sums((weights * growth)[:, :-1] + TINY + lost / 2, np.abs(values[cells]))
+        heights = np.maximum(np.abs(values[cells]), least)
+        out[t] = _sums((weights * growth)[:, :-1] + TINY + lost / 2, heights)
         out[t] += 3 * len(cells) * TINY
     return np.asarray(out + TINY * (1 + np.abs(expected)))
 
 
 def weight_errors(
     q: Array, keys: Array, bias: Array, sinks: Array, scale: float, softcap: float,
-    of_scores: float, lost: float = 0.0, parts: int = 1,
+    of_scores: float, lost: float = 0.0, parts: int = 1, least: float = 0.0,
 ) -> tuple[Array, Array]:  # fmt: skip
     """For one token, q [heads head_dim], over its cells, keys [cells kv_heads head_dim]: the
     largest weights that `errors` allows, and their relative errors, sums over all cells included:
     [heads, cells + 1] with the sink."""
     scores = apply_softcap(scale * dots(q, keys), softcap)
-    sizes, heights = np.abs(q), np.abs(keys)
+    sizes, heights = np.abs(q), np.maximum(np.abs(keys), least)
     magnitude = scale * dots(sizes, heights)
     # infinite queries give exact, infinite scores
     magnitude[np.isinf(magnitude)] = 0
