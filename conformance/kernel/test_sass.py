@@ -28,7 +28,7 @@ LOADS = {
     "IQ4_NL": (16, 2), "MXFP4": (16, 1),
 }  # fmt: skip
 AT_ONCE = {"linear_1": 5, "linear_2": 2, "linear_4": 2, "linear_8": 2}  # blocks of threads
-FEWER = {"Q4_1": 4}  # of one token: with fewer registers it would spill
+FEWER = {"Q4_1": 4, "Q5_K": 4}  # of one token: with fewer registers it would spill
 GATED = (*GATED_OF_BLOCKS, *linear.PARTS)
 FFN = {"tokens": 1, "hidden": 4096, "out": 11008, "out_1": 11008}
 LAUNCHES = linear.FLOAT_LAUNCHES | linear.BLOCK_LAUNCHES
@@ -87,15 +87,15 @@ def test_weights_of_few_tokens_stream(format, capability):
 @pytest.mark.parametrize(("format", "capability"), sampled(list(product(GATED, CAPABILITIES))))
 def test_gate_and_up_stream(format, capability):
     """Where their activation is computed with them: as wide loads of either, no copy of what has
-    just been asked for, no spill, room for two blocks of sixteen warps or four of four."""
+    just been asked for, no spill, room for two blocks of sixteen warps or of eight."""
     if format in linear.PARTS and capability < 80:
         pytest.skip("its float32 kernel serves")
     fused = next(f for f in FUSED if f.op.startswith("linear_swiglu") and f.format == format)
     code = sass.read(fused.launches[0], capability)
     used, grid = code.compiled, fused.launches[0].grid(FFN)
     assert not used.spills
-    fits = blocks_at_once(capability, grid.threads, used.registers, used.shared)
-    assert fits >= (4 if format in linear.PARTS else 1 + (capability > 75))
+    fits = blocks_at_once(capability, grid.threads, used.registers, used.shared + grid.shared)
+    assert fits >= 1 + (capability > 75)
     if format in linear.PARTS:
         assert min(under_way(code.multiplying)) >= 1
         return
@@ -240,8 +240,7 @@ def test_tiles_are_copied_ahead(format, capability):
     """Copies of sixteen bytes overlap products; operands are loaded by ldmatrix; nothing is
     spilled, and the intended number of blocks fits a multiprocessor."""
     copying = [x for x in TILED[format] if x.function not in ("linear_1", "split_tokens")]
-    several = (4, 3, 1) if format in linear.PARTS else (2, 3, 1)
-    for launch, tokens, least in zip(copying, (8, 64, LEAST_OF_128), several, strict=True):
+    for launch, tokens, least in zip(copying, (8, 64, LEAST_OF_128), (2, 3, 1), strict=True):
         code = sass.read(launch, capability)
         grid = launch.grid({"tokens": tokens, "hidden": 4096, "out": 4096})
         threads, loop, used = grid.threads, code.multiplying, code.compiled

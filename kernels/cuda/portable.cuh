@@ -22,20 +22,24 @@ typedef unsigned long long uint64_t;
 constexpr int WARP = 32;
 constexpr uint32_t ALL = 0xffffffffu;
 
-// Programmatic dependent launch: waits for the previous kernel's writes. A kernel whose threads all
-// call this, and before it read nothing but weights, may start before that one ends (Launch.waits).
-static __device__ __forceinline__ void wait_for_former() {
-#ifdef HOST
-  host::wait_for_former();
-#elif __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // Programmatic dependent launch: the next kernel may start now, as soon as resources are free.
 static __device__ __forceinline__ void launch_dependents() {
 #if !defined(HOST) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Programmatic dependent launch: waits for the previous kernel's writes, then lets the next one
+// start, unless it has been let. A kernel whose threads all call this, and before it read nothing
+// but weights, may start before the previous one ends (Launch.waits). If the next may start before
+// the wait, so may those after it, and their thread blocks crowd out this kernel's.
+template <bool LET_NEXT = true>
+static __device__ __forceinline__ void wait_for_former() {
+#ifdef HOST
+  host::await_former();
+#elif __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if constexpr (LET_NEXT) launch_dependents();
 #endif
 }
 

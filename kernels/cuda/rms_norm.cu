@@ -5,7 +5,6 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     rms_norm(const float* __restrict__ x, const float* __restrict__ weight, double eps,
              float* __restrict__ out, int tokens, int hidden) {
   __shared__ float partial[WARP];
-  launch_dependents();
   wait_for_former();
   const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
   Held held;

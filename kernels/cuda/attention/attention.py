@@ -26,7 +26,8 @@ TENSOR_ROWS = 16
 TENSOR_HEADS = (64, 128)  # head_dim
 FEW_BUDGET = 34816  # bytes of staged cells
 RING, PIECE_CELLS, PIECE_BYTES = 3, 64, 17408  # pieces in shared memory; maximum head_dim of one
-BLOCKS = 384  # blocks that take chunks in turn: about three for each multiprocessor of an H200
+MULTIPROCESSORS = 132  # of an H200
+BLOCKS = 384  # blocks that take chunks in turn: about three for each of them
 TENSOR_BLOCKS = 256
 ROW_WORDS = 9  # of shared memory besides a row's query and weights
 
@@ -86,14 +87,23 @@ def shared(shape: Shape, format: str, rows: int, staged: int, lists: int = 1) ->
     return staged * stride(shape, format) + 4 * words
 
 
-def few_tiles(shape: Shape) -> tuple[int, int, int]:
-    """For few tokens: rows of a block, tiles by heads, and tiles by tokens."""
-    width, height, slices = tiling(shape, FEW_ROWS)
+def few_tiles(shape: Shape, most: int = FEW_ROWS) -> tuple[int, int, int]:
+    """For few tokens: rows of a block, of at most so many, tiles by heads, and tiles by tokens."""
+    width, height, slices = tiling(shape, most)
     tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
     rows = 1
     while rows < min(height, shape["tokens"]) * width:
         rows *= 2
     return rows, shape["kv_heads"] * slices, tiles
+
+
+def small_tiles(shape: Shape) -> tuple[int, int, int]:
+    """The same, of as few rows as give every multiprocessor a block, if chunks are few."""
+    most, found = FEW_ROWS, few_tiles(shape)
+    while most > 1 and chunks(shape) * found[1] * found[2] < MULTIPROCESSORS:
+        most //= 2
+        found = few_tiles(shape, most)
+    return found
 
 
 def of_few(format: str, chunks: Chunks) -> Callable[[Shape], Grid]:
@@ -118,7 +128,7 @@ def of_pieces(format: str) -> Callable[[Shape], Grid]:
     """Blocks that take chunks in turn, piece by piece."""
 
     def grid(shape: Shape) -> Grid:
-        (rows, of_heads, of_tokens), cells = few_tiles(shape), PIECE_CELLS
+        (rows, of_heads, of_tokens), cells = small_tiles(shape), PIECE_CELLS
         while cells * stride(shape, format) > PIECE_BYTES:
             cells //= 2
         memory = shared(shape, format, rows, RING * cells, lists=2)

@@ -34,6 +34,12 @@ struct Pair {
   __device__ float times_length(int, float x) const { return x; }
 };
 
+// Prefetches a run's cells from `begin` on, of one chunk, to shared memory.
+static __device__ __forceinline__ void list_cells(int* to, const Run& run, int begin) {
+  const int most = min(run.most - begin, CHUNK);
+  if (const int c = threadIdx.x; c < most) copy_ahead(to + c, run.list + begin + c);
+}
+
 // Ring buffer of a run's pieces of keys and values, for the chunks of this block.
 template <class Cache>
 struct Pieces {
@@ -50,11 +56,9 @@ struct Pieces {
     return (static_cast<int>(blockIdx.x) + turn * static_cast<int>(gridDim.x)) * CHUNK;
   }
 
-  // Prefetches the cells of a chunk to shared memory.
+  // Prefetches the cells of a chunk.
   __device__ void list(int turn) const {
-    const int most = min(run.most - begin(turn), CHUNK);
-    int* const to = workspace.cells + turn % 2 * CHUNK;
-    if (const int c = threadIdx.x; c < most) copy_ahead(to + c, run.list + begin(turn) + c);
+    list_cells(workspace.cells + turn % 2 * CHUNK, run, begin(turn));
   }
 
   // Starts loading the next piece. Every piece is a copy group, even an empty one.
@@ -91,9 +95,7 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
   const size_t head = static_cast<size_t>(kv_head) * bytes;
   Pieces<Cache> pieces = {in,    workspace, run, in.k + head, in.v + head, row_bytes,
                           cells, cells * stride};
-  pieces.list(0);
-  end_of_group();
-  await_copies<0>();
+  await_copies<0>();  // the first chunk's cells
   __syncthreads();
 #pragma unroll 1
   for (int i = 0; i < RING; ++i) pieces.fetch_next();
@@ -144,10 +146,9 @@ static __device__ __forceinline__ void attend_rows(const Inputs& in, const Works
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
   DYNAMIC_SHARED(uint8_t, memory);
-  launch_dependents();
   wait_for_former();
   const Inputs in = GIVEN;
-  const Tiling tiling(heads / kv_heads, EIGHT);
+  const Tiling tiling(heads / kv_heads, tokens, gridDim.y / kv_heads, gridDim.z);
   const Tile tile(in, tiling, blockIdx.y, blockIdx.z);
   int rows = 1, cells = PIECE_CELLS;
   while (rows < min(tiling.height, tokens) * tiling.width) rows *= 2;
@@ -157,6 +158,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
     const Run run(in, tile, t);
     t = run.t1;
     if (chunks_of(run.most) <= blockIdx.x) continue;
+    __syncthreads();  // the previous run's shared memory is free
+    list_cells(workspace.cells, run, static_cast<int>(blockIdx.x) * CHUNK);
+    end_of_group();
     load_rows(in, workspace, run);
     attend_rows<FORMAT, 1>(in, workspace, run, tile.kv_head, cells);
   }

@@ -7,7 +7,6 @@
            const float* __restrict__ scratch, float* __restrict__ out, int tokens, int heads,     \
            int head_dim, int capacity) {                                                          \
     __shared__ Steps merging;                                                                     \
-    launch_dependents();                                                                             \
     wait_for_former();                                                                            \
     const int cells = cells_of(spans, blockIdx.x / heads);                                        \
     merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim, merging,   \

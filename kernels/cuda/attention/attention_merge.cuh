@@ -23,6 +23,7 @@ static __device__ __forceinline__ void merge(int chunks, int most, const float* 
   const int item = blockIdx.x, lane = threadIdx.x % WARP;
   const Partials from(const_cast<float*>(scratch), gridDim.x, most, head_dim);
   const size_t slot = static_cast<size_t>(item) * most;
+  const float sink = sinks[item % heads];  // loaded with the partial results
   Step* const steps = every_steps[threadIdx.x / WARP];
   for (int begin = threadIdx.x - lane; begin < head_dim; begin += THREADS) {
     const int d = min(begin + lane, head_dim - 1);
@@ -58,7 +59,7 @@ static __device__ __forceinline__ void merge(int chunks, int most, const float* 
       highest = __shfl_sync(ALL, now, WARP - 1);
       __syncwarp();
     }
-    const float inverse = Ending(highest, total, sinks[item % heads], one).inverse();
+    const float inverse = Ending(highest, total, sink, one).inverse();
     put(begin + lane < head_dim, static_cast<size_t>(item) * head_dim + d,
         chunks > 0 ? mean * inverse : 0.f);
   }

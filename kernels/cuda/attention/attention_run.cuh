@@ -25,6 +25,11 @@ struct Tiling {
       : width((group + (group + rows - 1) / rows - 1) / ((group + rows - 1) / rows)),
         height(rows / width),
         slices((group + rows - 1) / rows) {}
+
+  // Of so many slices of a group, and tiles by tokens.
+  __device__ Tiling(int group, int tokens, int slices, int tiles)
+      : width((group + slices - 1) / slices), height((tokens + tiles - 1) / tiles),
+        slices(slices) {}
 };
 
 // End of the tokens from `first` on with the same sequence, first cell and number of pages.

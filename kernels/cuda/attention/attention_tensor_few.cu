@@ -163,7 +163,6 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
       INPUTS) {                                                                            \
     DYNAMIC_SHARED(uint8_t, memory);                                                       \
     __shared__ Shared shared;                                                              \
-    launch_dependents();                                                                      \
     wait_for_former();                                                                     \
     few<head_dim_>(GIVEN, memory, shared);                                                 \
   }

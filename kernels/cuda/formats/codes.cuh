@@ -32,6 +32,7 @@ struct q4_1 : Coding {
 };
 struct q5_0 : Coding {
   static constexpr int high = 1, zero_point = 16;
+  static constexpr int at_once = 5;
 };
 struct q5_1 : q4_1 {
   static constexpr int high = 1;
@@ -50,6 +51,7 @@ struct q4_k : Coding {
 };
 struct q5_k : q4_k {
   static constexpr int high = 1;
+  static constexpr int at_once = 4;
 };
 struct q6_k : Coding {
   static constexpr int high = 2, zero_point = 32, blocks = 8, parts = 2;
@@ -61,6 +63,7 @@ struct iq4_nl : Coding {
                             values_3 = 0x71594535;
 };
 struct iq4_xs : iq4_nl {
+  static constexpr int at_once = 5;
   static constexpr int blocks = 8;
   static constexpr bool integer_scales = true;
 };

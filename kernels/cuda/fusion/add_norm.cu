@@ -40,7 +40,6 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
              const float* __restrict__ weight, double eps, float* sum, float* __restrict__ normed,
              int tokens, int hidden) {
   __shared__ float partial[WARP];
-  launch_dependents();
   wait_for_former();
   const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
   Held held;
@@ -57,7 +56,6 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       float* __restrict__ scale, int32_t* __restrict__ total, int tokens, int hidden) {            \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
-    launch_dependents();                                                                           \
     wait_for_former();                                                                             \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
     Held held;                                                                                     \
@@ -72,7 +70,6 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       int32_t* __restrict__ total, int tokens, int hidden) {                                       \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
-    launch_dependents();                                                                           \
     wait_for_former();                                                                             \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
     Held held;                                                                                     \

@@ -9,7 +9,6 @@
            int8_t* __restrict__ codes, float* __restrict__ steps, int32_t* __restrict__ total,    \
            int tokens, int heads, int head_dim, int capacity) {                                   \
     __shared__ Steps merging;                                                                     \
-    launch_dependents();                                                                          \
     wait_for_former();                                                                            \
     const int cells = cells_of(spans, blockIdx.x / heads);                                        \
     merge(chunks_of(cells), chunks_of(capacity), sinks, scratch, one, heads, head_dim, merging,   \

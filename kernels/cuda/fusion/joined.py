@@ -47,7 +47,10 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
         def grid(shape: Shape) -> Grid:
             one = linear.few(most, rows_of_warp)
             grids = [one({**shape, "out": shape[f"out{end}"]}) for end in ends]
-            return Grid((sum(g.blocks[0] for g in grids), 1, 1), linear.FEW_WARPS * linear.WARP)
+            blocks = sum(g.blocks[0] for g in grids)
+            if variant == "tensor":
+                return linear.on_tensor_cores(blocks)
+            return Grid((blocks, 1, 1), linear.FEW_WARPS * linear.WARP)
 
         return grid
 
@@ -95,14 +98,17 @@ def _with_gate(gate: str, variant: str, format: str) -> Fused:
         names = {"x": "gated", "hidden": "out", "q": "codes", "scale": "steps", "total": "totals"}
         members += (Member(ROUND, names),)
         source, op, rows = "linear_gated_blocks.cu", f"{op}_round", BLOCK
-    few, threads = pair.takes, (GATED_WARPS if rounds else linear.FEW_WARPS) * linear.WARP
+    few = pair.takes
 
     def takes(shape: Shape) -> bool:
         one = shape["tokens"] <= 1 and shape["out"] % BLOCK == 0
         return shape["out"] == shape["out_1"] and (one if rounds else few(shape))
 
     def grid(shape: Shape) -> Grid:
-        return Grid((-(-shape["out"] // rows) if shape["tokens"] else 0, 1, 1), threads)
+        blocks = -(-shape["out"] // rows) if shape["tokens"] else 0
+        if rounds:
+            return Grid((blocks, 1, 1), GATED_WARPS * linear.WARP)
+        return linear.on_tensor_cores(blocks)
 
     def fit(shape: Shape, format: str | None) -> Shape:
         out = -(-shape["out"] // BLOCK) * BLOCK if rounds else shape["out"]

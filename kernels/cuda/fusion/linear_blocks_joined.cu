@@ -18,13 +18,11 @@
 #define ONE(...)                                                                     \
   {                                                                                  \
     __shared__ float partial[FEW_WARPS * PARTIAL<2, 1>];                             \
-    launch_dependents();                                                             \
     few<1, 2>(q, scale, total, own_rows<2>(__VA_ARGS__), tokens, hidden, partial);   \
   }
 #define EIGHT(...)                                                                              \
   {                                                                                             \
     __shared__ FewShared shared;                                                                \
-    launch_dependents();                                                                        \
     const Rows own = own_rows<FEW_ROWS / FEW_WARPS>(__VA_ARGS__);                               \
     up_to_eight(q, scale, total, own, tokens, hidden, shared);                                  \
   }

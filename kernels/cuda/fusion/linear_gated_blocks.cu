@@ -26,8 +26,9 @@ static __device__ __forceinline__ void gate_and_round(
     const int row = static_cast<int>(blockIdx.x) * BLOCK + turn + warp;
     const size_t begin = static_cast<size_t>(row) * blocks;
     float sums[2][1] = {};
-    add_rows(sums, q, scale, total, 1, blocks,
-             [&](int r, int block) { return (r ? of_up : of_gate).load(begin + block); });
+    add_rows<false>(sums, q, scale, total, 1, blocks, [&](int r, int block) {
+      return (r ? of_up : of_gate).load(begin + block);
+    });
     const float sum = sum_of_chains(sums, partial[warp]);  // lane 0 has gate's, lane 1 up's
     const float other = __shfl_down_sync(ALL, sum, 1);
     if (lane < 2) (lane ? up : gate).out[row] = sum;
@@ -39,6 +40,7 @@ static __device__ __forceinline__ void gate_and_round(
     round_one(found[lane], static_cast<size_t>(blockIdx.x) * BLOCK + lane, codes, steps, totals);
 }
 
+// The next kernel may start before the wait: behind it, this one would spill registers.
 #define JOINED(name, Of)                                                                          \
   extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_AT_ONCE)                      \
       linear_##name##_round(                                                                      \

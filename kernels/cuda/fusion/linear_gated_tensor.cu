@@ -18,10 +18,11 @@ static __device__ __forceinline__ void gate_few(const float* __restrict__ x, con
   const int i = threadIdx.x / FEW_TOKENS, token = threadIdx.x % FEW_TOKENS;
   const int row = first + i % OF_BOTH;
   const size_t at = static_cast<size_t>(token) * gate.count + row;
-  auto& found = shared.found[0];  // only this thread has read its element
-  found[i][token] = sum;
+  auto& found = shared.found[0].sums[0];
+  __syncthreads();  // all halves have been added
+  if (threadIdx.x < FEW_SUMS) found[i][token] = sum;
   __syncthreads();
-  if (row >= gate.count || token >= tokens) return;
+  if (threadIdx.x >= FEW_SUMS || row >= gate.count || token >= tokens) return;
   (i < OF_BOTH ? gate : up).out[at] = sum;
   if (i < OF_BOTH) gated[at] = of(sum, found[i + OF_BOTH][token]);
 }
@@ -30,9 +31,8 @@ static __device__ __forceinline__ void gate_few(const float* __restrict__ x, con
   extern "C" __global__ void FEW_ON_TENSOR_CORES linear_##name(                                  \
       const float* x, const uint8_t* weight, const uint8_t* weight_1, float* out, float* out_1,  \
       float* gated, int tokens, int hidden, int rows, int rows_1) {                              \
-    __shared__ FewShared shared;                                                                 \
-    launch_dependents();                                                                         \
+    DYNAMIC_SHARED(FewShared, shared);                                                           \
     gate_few(x, {weight, out, rows, 0}, {weight_1, out_1, rows_1, 0}, gated, tokens, hidden,     \
-             shared, Of());                                                                      \
+             *shared, Of());                                                                     \
   }
 EACH_JOINED(JOINED)

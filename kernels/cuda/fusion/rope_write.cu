@@ -24,7 +24,6 @@ static __device__ __forceinline__ void turn_and_write(
     const float* __restrict__ rotation, const int32_t* __restrict__ cells, float* __restrict__ q_out,
     float* __restrict__ k_out, uint8_t* __restrict__ k_cache, uint8_t* __restrict__ v_cache,
     int heads, int head_dim, int pairs, int width, int step, int beside) {
-  launch_dependents();
   wait_for_former();
   const int all = heads * head_dim, block = blockIdx.y;
   const int of_q = (all + THREADS - 1) / THREADS, of_k = (width + THREADS - 1) / THREADS;

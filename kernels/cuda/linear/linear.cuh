@@ -35,13 +35,13 @@ constexpr int AT_ONCE = TOKENS == 1 ? OF_ONE : 2;
 // - The loop body has no condition. After one, prefetches are scheduled among the loads of use(),
 //   which hit the cache; both then share a scoreboard, and waiting for one waits for the other.
 // The first items are weights, so they are loaded before the preceding kernel has ended.
-template <int AHEAD, class Load, class Use>
+template <int AHEAD, bool LET_NEXT = true, class Load, class Use>
 static __device__ __forceinline__ void for_chain(int items, Load load, Use use) {
   const int lane = threadIdx.x % WARP;
   decltype(load(0)) next[AHEAD];
 #pragma unroll
   for (int d = 0; d < AHEAD; ++d) next[d] = load(min(lane + d * CHAINS, items - 1));
-  do wait_for_former();
+  do wait_for_former<LET_NEXT>();
   while (items < 0);
   int first = lane;
   for (; first + (AHEAD - 1) * CHAINS < items; first += AHEAD * CHAINS) {

@@ -35,10 +35,11 @@ FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the maximum number of token
 FEW_OF_BLOCKS = {1: 2, 8: 4}  # those of block formats, whose function of eight uses tensor cores
 FEW_WARPS, WARP = 4, 32
 FEW_IN_PARTS = {8: 4}
+TENSOR_WARPS = 8
 PARTS = {"F16": 2, "BF16": 3}  # of an activation
 IN_PARTS = {"F16": "f16x2", "BF16": "bf16x3"}  # the judge's name for that
 ITEM, HALF = 64, 32  # elements
-FEW_STAGES, STAGES = 4, 3  # items of few tokens, and halves of tiles, staged in shared memory
+FEW_STAGES, STAGES = 3, 3  # items of few tokens, and halves of tiles, staged in shared memory
 LEAST_OF_128 = 257  # tokens below which tiles of 128 would leave multiprocessors idle
 NOTHING = Grid((0, 0, 0), WARP)
 Tiles = Callable[[Shape], Grid]
@@ -56,6 +57,17 @@ def few(most: int, rows_of_warp: Mapping[int, int]) -> Callable[[Shape], Grid]:
         return Grid((-(-shape["out"] // rows), 1, 1), FEW_WARPS * WARP)
 
     return grid
+
+
+def on_tensor_cores(blocks: int) -> Grid:
+    """So many blocks of threads for few tokens, with the items that they stage and the halves that
+    they find, 16 rows of each."""
+    staged, halves = FEW_STAGES * 16 * ITEM * 2, 2 * 2 * 4 * (16 + 1) * 8
+    return Grid((blocks, 1, 1), TENSOR_WARPS * WARP, TENSOR_WARPS * (staged + halves))
+
+
+def few_on_tensor_cores(shape: Shape) -> Grid:
+    return on_tensor_cores(few(8, FEW_IN_PARTS)(shape).blocks[0])
 
 
 def many(shape: Shape) -> bool:
@@ -160,7 +172,7 @@ FLOAT_LAUNCHES = {
 }
 TENSOR_LAUNCHES = {
     name: (
-        Launch(ON_TENSOR_CORES, "linear_tensor_8", OP.signature, few(8, FEW_IN_PARTS), name),
+        Launch(ON_TENSOR_CORES, "linear_tensor_8", OP.signature, few_on_tensor_cores, name),
         Launch(ON_TENSOR_CORES, "split_tokens", SPLIT, runs, name),
         *launches(
             ON_TENSOR_CORES, OF_PARTS, name, {},

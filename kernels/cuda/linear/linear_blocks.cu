@@ -5,7 +5,6 @@
 extern "C" __global__ void FEW_BOUNDS(1, F::at_once)
     linear_1(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,
              float* out, int tokens, int hidden, int rows) {
-  launch_dependents();
   __shared__ float partial[FEW_WARPS * PARTIAL<2, 1>];
   const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<2>;
   few<1, 2>(q, scale, total, {weight, out, rows, first}, tokens, hidden, partial);
@@ -14,7 +13,6 @@ extern "C" __global__ void FEW_BOUNDS(1, F::at_once)
 extern "C" __global__ void FEW_BOUNDS(8)
     linear_8(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,
              float* out, int tokens, int hidden, int rows) {
-  launch_dependents();
   __shared__ FewShared shared;
   const int first = static_cast<int>(blockIdx.x) * FEW_ROWS;
   up_to_eight(q, scale, total, {weight, out, rows, first}, tokens, hidden, shared);
@@ -26,7 +24,6 @@ extern "C" __global__ void FEW_BOUNDS(8)
       name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,      \
            float* out, int tokens, int hidden, int rows) {                                        \
     __shared__ Shared<Tile<ROW_WARPS, N>> shared;                                                 \
-    launch_dependents();                                                                          \
     wait_for_former();                                                                            \
     many<ROW_WARPS, N>({q, scale, total, weight, out, tokens, hidden / BLOCK, rows}, shared);     \
   }

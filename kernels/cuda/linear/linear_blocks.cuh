@@ -66,7 +66,7 @@ struct Item {
   Packed<F> rows[ROWS];
 };
 
-template <int TOKENS, int ROWS, class BlockOf>
+template <bool LET_NEXT = true, int TOKENS, int ROWS, class BlockOf>
 static __device__ __forceinline__ void add_rows(float (&sums)[ROWS][TOKENS],
                                                 const int8_t* __restrict__ q,
                                                 const float* __restrict__ scale,
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void add_rows(float (&sums)[ROWS][TOKENS],
       }
     }
   };
-  for_chain<TOKENS <= 2 ? 2 : 1>(blocks, load, add);
+  for_chain<TOKENS <= 2 ? 2 : 1, LET_NEXT>(blocks, load, add);
 }
 
 template <int TOKENS, int ROWS>

@@ -59,10 +59,13 @@ struct FewBringer {
   size_t rows[2], token;                        // indices of their first blocks
   const uint32_t* token_x;
 
-  Packed<F> row[2];
-  float scale;
-  int total;
-  uint32_t part[4];
+  // Of a half and of the next.
+  struct {
+    Packed<F> row[2];
+    float scale;
+    int total;
+    uint32_t part[4];
+  } held[2];
 
   __device__ FewBringer(const uint32_t* q, const float* scales, const int32_t* totals,
                         const Rows& of, int tokens, int blocks)
@@ -104,20 +107,21 @@ struct FewBringer {
   __device__ __forceinline__ void copy_x(FewStage& to, int begin) const {
     const int of_x = inside(begin + lane % 8 / 2) * 8;
 #pragma unroll
-    for (int k = 0; k < 2; ++k) copy_words<4>(to.x[lane % 8][lane / 8 + 4 * k], x[k] + of_x);
+    for (int k = 0; k < 2; ++k) copy_cached(to.x[lane % 8][lane / 8 + 4 * k], x[k] + of_x);
     end_of_group();
   }
 
-  __device__ __forceinline__ void load(int begin) {
+  __device__ __forceinline__ void load(int h, int begin) {
     const int block = inside(begin + lane % HALF);
 #pragma unroll
-    for (int k = 0; k < 2; ++k) row[k] = weight.load(rows[k] + block);
-    scale = scales[token + block];
-    if constexpr (MEETS) total = totals[token + block];
-    if constexpr (MEETS && F::parts == 2) load_words<4>(token_x + block * 8, part);
+    for (int k = 0; k < 2; ++k) held[h].row[k] = weight.load(rows[k] + block);
+    held[h].scale = scales[token + block];
+    if constexpr (MEETS) held[h].total = totals[token + block];
+    if constexpr (MEETS && F::parts == 2) load_words<4>(token_x + block * 8, held[h].part);
   }
 
-  __device__ __forceinline__ void put(FewScales& to, int begin) const {
+  __device__ __forceinline__ void put(int h, FewScales& to, int begin) const {
+    const auto& [row, scale, total, part] = held[h];
     const int i = lane / HALF, block = lane % HALF;
     const bool some = begin + block < blocks;
 #pragma unroll
@@ -219,16 +223,19 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, blocks = hidden / BLOCK;
   auto& own = shared.of[warp];
   FewBringer bringer(reinterpret_cast<const uint32_t*>(q), scale, total, of, tokens, blocks);
-  // first block of a half
+  // First block of a half. Every other thread block takes the second half of eight chains first: if
+  // all read the same activations at a time, they would wait for the same few slices of the cache.
+  const int flip = blockIdx.x % 2 * HALF;
   const auto half = [&](int number) {
-    return number / 2 * CHAINS + warp * OF_WARP + number % 2 * HALF;
+    return number / 2 * CHAINS + warp * OF_WARP + (number % 2 * HALF ^ flip);
   };
 #pragma unroll
   for (int s = 0; s < AHEAD; ++s) bringer.copy_weights(own.stages[s], half(s));
   wait_for_former();
 #pragma unroll
   for (int s = 0; s < AHEAD; ++s) bringer.copy_x(own.stages[s], half(s));
-  bringer.load(half(0));
+#pragma unroll
+  for (int h = 0; h < 2; ++h) bringer.load(h, half(h));
   float sums[OF_WARP][4] = {};
   int stage = 0;
 #pragma unroll 1
@@ -236,12 +243,12 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       await_copies<AHEAD - 1>();
-      bringer.put(own.scales[h], half(2 * turn + h));
+      bringer.put(h, own.scales[h], half(2 * turn + h));
       __syncwarp();  // all lanes are done with the previous stage
       FewStage& free = own.stages[stage == 0 ? AHEAD : stage - 1];
       bringer.copy_weights(free, half(2 * turn + h + AHEAD));
       bringer.copy_x(free, half(2 * turn + h + AHEAD));
-      bringer.load(half(2 * turn + h + 1));
+      bringer.load(h, half(2 * turn + h + 2));
 #pragma unroll
       for (int block = 0; block < HALF; block += 2) {
         uint32_t a[2][4], b[4];
@@ -260,7 +267,7 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
   for (int c = 0; c < OF_WARP; ++c)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      shared.partial[warp * OF_WARP + c][(g + 8 * (e / 2)) * FEW_TOKENS + 2 * t + e % 2] = sums[c][e];
+      shared.partial[warp * OF_WARP + (c ^ flip)][(g + 8 * (e / 2)) * FEW_TOKENS + 2 * t + e % 2] = sums[c][e];
   __syncthreads();
   const int row = of.first + threadIdx.x / FEW_TOKENS, token = threadIdx.x % FEW_TOKENS;
   float sum = 0.f;

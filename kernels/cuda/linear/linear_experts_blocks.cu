@@ -8,7 +8,6 @@ extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2)
                    const uint8_t* weight, const int32_t* slots, float* out, int tokens, int hidden,
                    int experts, int held, int rows) {
   __shared__ float partial[FEW_WARPS * PARTIAL<EXPERT_ROWS, MOST>];
-  launch_dependents();
   wait_for_former();
   const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<EXPERT_ROWS>;
   for_run(ends, [&](int token, int some) {

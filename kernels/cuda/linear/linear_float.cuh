@@ -120,7 +120,6 @@ static __device__ __forceinline__ void few_of(const float* x, const Rows& of, in
   extern "C" __global__ void FEW_BOUNDS(TOKENS)                                                   \
       name(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) { \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
-    launch_dependents();                                                                          \
     const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<ROWS>;                            \
     few_of<ROUNDS, TOKENS, ROWS>(x, {weight, out, rows, first}, tokens, hidden, partial);         \
   }
@@ -131,7 +130,6 @@ static __device__ __forceinline__ void few_of(const float* x, const Rows& of, in
       linear_pair_##most(const float* x, const uint8_t* weight, const uint8_t* weight_1,           \
                          float* out, float* out_1, int tokens, int hidden, int rows, int rows_1) { \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
-    launch_dependents();                                                                           \
     const Rows own = own_rows<ROWS>({{weight, out, rows}, {weight_1, out_1, rows_1}});             \
     few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                 \
   }                                                                                                \
@@ -140,7 +138,6 @@ static __device__ __forceinline__ void few_of(const float* x, const Rows& of, in
       float* out, float* out_1, float* out_2, int tokens, int hidden, int rows, int rows_1,        \
       int rows_2) {                                                                                \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
-    launch_dependents();                                                                           \
     const Rows own = own_rows<ROWS>(                                                               \
         {{weight, out, rows}, {weight_1, out_1, rows_1}, {weight_2, out_2, rows_2}});              \
     few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                 \

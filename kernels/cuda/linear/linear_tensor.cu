@@ -4,16 +4,14 @@
 extern "C" __global__ void FEW_ON_TENSOR_CORES
     linear_tensor_8(const float* x, const uint8_t* weight, float* out, int tokens, int hidden,
                     int rows) {
-  __shared__ FewShared shared;
-  launch_dependents();
+  DYNAMIC_SHARED(FewShared, shared);
   const int first = static_cast<int>(blockIdx.x) * FEW_ROWS;
-  up_to_eight(x, {weight, out, rows, first}, tokens, hidden, shared);
+  up_to_eight(x, {weight, out, rows, first}, tokens, hidden, *shared);
 }
 
 // Splits activations for the tiles; a thread takes a run of a token.
 extern "C" __global__ void __launch_bounds__(256)
     split_tokens(const float* __restrict__ x, float* __restrict__ scratch, int tokens, int hidden) {
-  launch_dependents();
   wait_for_former();
   const int runs = items_of(hidden) * (ITEM / RUN);
   const size_t size = static_cast<size_t>(tokens) * runs;
@@ -40,7 +38,6 @@ extern "C" __global__ void __launch_bounds__(256)
            int hidden, int rows) {                                                             \
     using Own = Stage<Tile<ROW_WARPS, N>>;                                                     \
     DYNAMIC_SHARED(Own, stages);                                                               \
-    launch_dependents();                                                                       \
     wait_for_former();                                                                         \
     const Product of = {x,   reinterpret_cast<const T*>(weight), {scratch, tokens, hidden},    \
                         out, tokens, hidden, rows};                                            \

@@ -85,22 +85,30 @@ static __device__ __forceinline__ float unless_nan(float sum, const float* __res
   return sum;
 }
 
-// Up to eight tokens: a thread block computes 16 rows. Each warp multiplies every fourth item, from
-// its own cp.async pipeline of AHEAD items (zeros past the end). A lane splits activations of token
-// g and gets products of rows g and g + 8 by tokens 2t and 2t + 1; these go through shared memory,
-// and each thread adds the halves of one row and token.
-constexpr int FEW_ROWS = 16, FEW_TOKENS = 8;
-constexpr int FEW_STAGES = 4, AHEAD = FEW_STAGES - 1;
-constexpr int FEW_HALVES = 2 * FEW_WARPS;  // per iteration
+// Up to eight tokens: a thread block computes 16 rows. Each of its warps multiplies every eighth
+// item, from its own cp.async pipeline of AHEAD items (zeros past the end). A lane splits activations
+// of token g and gets products of rows g and g + 8 by tokens 2t and 2t + 1; these go through shared
+// memory, where each thread of the first four warps adds the halves of one row and token, while the
+// others multiply.
+constexpr int FEW_ROWS = 16, FEW_TOKENS = 8, FEW_SUMS = FEW_ROWS * FEW_TOKENS;
+constexpr int TENSOR_WARPS = 8;
+constexpr int FEW_STAGES = 3, AHEAD = FEW_STAGES - 1;
+constexpr int FEW_HALVES = 2 * TENSOR_WARPS;  // per iteration
 
-#define FEW_ON_TENSOR_CORES __launch_bounds__(FEW_WARPS * WARP, 6)
+#define FEW_ON_TENSOR_CORES __launch_bounds__(TENSOR_WARPS * WARP, 3)
 
-struct FewShared {
-  uint4 runs[FEW_WARPS][FEW_STAGES][FEW_ROWS][ITEM / RUN];  // run i of row r is at i ^ r % 8
-  float found[FEW_HALVES][FEW_ROWS][FEW_TOKENS], powers[FEW_HALVES][FEW_TOKENS];
+// Halves found in one iteration, and what scales them back.
+struct Found {
+  float sums[FEW_HALVES][FEW_ROWS][FEW_TOKENS], powers[FEW_HALVES][FEW_TOKENS];
 };
 
-// Returns this thread's sum, of row threadIdx.x / FEW_TOKENS; row i begins at row_at(i).
+struct FewShared {
+  uint4 runs[TENSOR_WARPS][FEW_STAGES][FEW_ROWS][ITEM / RUN];  // run i of row r is at i ^ r % 8
+  Found found[2];  // of one iteration and of the next
+};
+
+// Returns this thread's sum, of row threadIdx.x / FEW_TOKENS, where that is below FEW_ROWS; row i
+// begins at row_at(i).
 template <class RowAt>
 static __device__ __forceinline__ float product_of_few(const float* __restrict__ x, int tokens,
                                                        int hidden, FewShared& shared,
@@ -130,20 +138,21 @@ static __device__ __forceinline__ float product_of_few(const float* __restrict__
   };
 
 #pragma unroll 1
-  for (int s = 0; s < AHEAD; ++s) copy(warp + s * FEW_WARPS, s);
+  for (int s = 0; s < AHEAD; ++s) copy(warp + s * TENSOR_WARPS, s);
   wait_for_former();
   load(warp);
   const int own_row = threadIdx.x / FEW_TOKENS, own_token = threadIdx.x % FEW_TOKENS;
+  const bool adds = threadIdx.x < FEW_SUMS;
   float sum = 0.f;
-  int stage = 0;
+  int stage = 0, turn = 0;
 #pragma unroll 1
-  for (int first = 0; first < items; first += FEW_WARPS) {
+  for (int first = 0; first < items; first += TENSOR_WARPS, turn ^= 1) {
     const int item = first + warp;
     await_copies<AHEAD - 1>();
     __syncwarp();  // all lanes are done with the previous stage
-    copy(item + AHEAD * FEW_WARPS, stage == 0 ? AHEAD : stage - 1);
+    copy(item + AHEAD * TENSOR_WARPS, stage == 0 ? AHEAD : stage - 1);
     const Activations halves[2] = {Activations(next[0]), Activations(next[1])};
-    load(item + FEW_WARPS);
+    load(item + TENSOR_WARPS);
     float found[2][4] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -156,23 +165,25 @@ static __device__ __forceinline__ float product_of_few(const float* __restrict__
       }
       multiply_half(a, halves[h].parts, found[h]);
     }
-    __syncthreads();  // the previous halves have been added
+    Found& all = shared.found[turn];  // those of the iteration before last have been added
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      auto& to = shared.found[2 * warp + h];
+      auto& to = all.sums[2 * warp + h];
 #pragma unroll
       for (int e = 0; e < 4; e += 2)
         *reinterpret_cast<float2*>(&to[g + 4 * e][2 * t]) = float2{found[h][e], found[h][e + 1]};
-      if (SCALED && t == 0) shared.powers[2 * warp + h][g] = halves[h].power;
+      if (SCALED && t == 0) all.powers[2 * warp + h][g] = halves[h].power;
     }
     __syncthreads();
+    if (adds)
 #pragma unroll
-    for (int h = 0; h < FEW_HALVES; ++h)
-      sum = add_half(sum, shared.found[h][own_row][own_token],
-                     SCALED ? shared.powers[h][own_token] : 1.f);
+      for (int h = 0; h < FEW_HALVES; ++h)
+        sum = add_half(sum, all.sums[h][own_row][own_token],
+                       SCALED ? all.powers[h][own_token] : 1.f);
     stage = stage == AHEAD ? 0 : stage + 1;
   }
 
+  if (!adds) return 0.f;
   const size_t met = static_cast<size_t>(min(own_token, tokens - 1)) * hidden;
   return unless_nan(sum, x + met, row_at(own_row), hidden);
 }
@@ -184,5 +195,6 @@ static __device__ __forceinline__ void up_to_eight(const float* __restrict__ x, 
            static_cast<size_t>(min(of.first + i, of.count - 1)) * hidden;
   });
   const int row = of.first + threadIdx.x / FEW_TOKENS, token = threadIdx.x % FEW_TOKENS;
-  if (row < of.count && token < tokens) of.out[static_cast<size_t>(token) * of.count + row] = sum;
+  if (threadIdx.x < FEW_SUMS && row < of.count && token < tokens)
+    of.out[static_cast<size_t>(token) * of.count + row] = sum;
 }
