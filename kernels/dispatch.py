@@ -16,7 +16,7 @@ from kernels.domain import Axes, covers, extent
 from kernels.kernel import NUMERICS, Kernel
 from kernels.table import KERNELS, complaints, of_packages, variants
 from kernels.trial import Request
-from reference.op import Op, Shape
+from reference.op import Shape
 from reference.quantise_activations import QUANTISING
 
 K = TypeVar("K", Kernel, CudaKernel)

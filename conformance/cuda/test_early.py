@@ -4,6 +4,8 @@ previous kernel before it accesses memory that others write."""
 import ctypes
 import shutil
 import subprocess
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime import sass
 from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.early import early_launch
+from kernels.cuda.runtime.gpu import Gpu
 from kernels.cuda.runtime.launch import Grid
 
 EARLY = {(x.source, x.function): x for k in EVERY_CUDA for x in k.launches if x.waits}
@@ -61,6 +64,30 @@ def test_what_the_driver_is_asked(tmp_path):
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "old.so", source], check=True)
     assert early_launch(str(tmp_path / "old.so")) is None
     assert early_launch(str(tmp_path / "none.so")) is None
+
+
+def test_the_driver_is_given_the_function():
+    """CuPy's RawKernel, which a module gives, holds the function whose address the driver knows."""
+    cupy = pytest.importorskip("cupy")
+    assert hasattr(cupy.RawKernel, "kernel")
+    assert hasattr(cupy.cuda.function.Function, "ptr")
+    launch = next(iter(EARLY.values()))
+    gpu, asked = object.__new__(Gpu), list[tuple[object, ...]]()
+    raw = SimpleNamespace(kernel=SimpleNamespace(ptr=12))
+    gpu.__dict__ |= {
+        "_functions": {launch.digest: raw}, "_shared": {}, "_errors": (), "stream": StreamOf(99),
+        "_early": lambda *given: asked.append(given), "name": "a GPU",
+    }  # fmt: skip
+    gpu.launch(launch, Grid((1, 1, 1), 32), [np.int32(5)])
+    assert asked == [(12, Grid((1, 1, 1), 32), [5], 99)]
+
+
+class StreamOf(nullcontext[None]):
+    """A stream with this address."""
+
+    def __init__(self, ptr: int) -> None:
+        super().__init__()
+        self.ptr = ptr
 
 
 def without_waiting(code: sass.MachineCode) -> list[sass.Instruction]:

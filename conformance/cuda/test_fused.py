@@ -17,12 +17,14 @@ from engine.compile.plan import Step
 from engine.gpu import partition
 from engine.graph import Node, Value
 from engine.passes.fuse import GpuStep, fuse
+from kernels import dispatch
 from kernels.certificates import Certificate, Key, Store
 from kernels.cuda.fusion.fusions import ADD, FUSED, NORM
 from kernels.cuda.fusion.joined import ROUND
 from kernels.cuda.runtime.current import taking_the_place
 from kernels.cuda.runtime.device import EMULATED
 from kernels.dispatch import Dispatcher, UncertifiedError
+from kernels.domain import extent
 from kernels.judge import judge
 from kernels.trial import demanded
 from reference.op import same_shape
@@ -119,6 +121,21 @@ def test_what_one_does_not_take_shorter_ones_do(tmp_path):
         rows(model, prompt(OF_BLOCKS, 3), [3])
     assert device.launched["linear_pair_8"] == device.launched["swiglu_round"] == 2
     assert not device.launched.keys() & {"linear_swiglu_round", "swiglu"}
+
+
+def test_tried_at_no_more_tokens_than_it_takes(tmp_path, monkeypatch):
+    """A kernel for up to eight tokens serves an engine of 512; on a GPU sizes are certified."""
+    pair, store = BY_NAME["linear_pair/cuda/generic/Q4_0"], Store(tmp_path / "certificates.jsonl")
+    tried = [case for case in pair.spec.quick_cases(pair.format) if pair.takes(case.shape)]
+
+    def certify(requests, *_):
+        assert [request.kernel for request in requests] == [pair.name]
+        store.add([Certificate(pair.name, Key.of(pair).digest, "quick", len(tried), 0.0, 0.0, 0.1,
+                               "2026-11-27", axes=extent(tried))])  # fmt: skip
+
+    monkeypatch.setattr(dispatch, "emulated", lambda _: False)
+    monkeypatch.setattr(dispatch, "certify", certify)
+    assert Dispatcher(store, limits={"tokens": 512}).passing([pair]) == [pair]
 
 
 def test_one_that_failed_is_not_used(tmp_path):

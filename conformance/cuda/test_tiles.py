@@ -38,3 +38,14 @@ def test_a_token_has_the_bits_that_it_has_alone(format):
         alone = np.concatenate([product(x[i : i + 1]) for i in some])
     np.testing.assert_array_equal(wide.view(np.uint32), alone.view(np.uint32))
     np.testing.assert_array_equal(narrow[-1].view(np.uint32), alone[-1].view(np.uint32))
+
+
+@pytest.mark.skipif(not compiler(), reason="no C++ compiler")
+def test_tensor_cores_add_like_an_h200():
+    """Weights below 2^-14 are aligned as if they were that: an H200 gave these bits."""
+    kernel = next(k for k in CUDA_KERNELS if k.name == "linear/cuda/tensor/F16")
+    case = kernel.spec.case({"tokens": 3, "hidden": 256, "out": 257}, "edge", 25, "F16")
+    out = np.empty((3, 257), np.float32)
+    with taking_the_place(Emulator()):
+        bind(kernel, kernel.spec.make(case), {"out": out})()
+    assert out[0, 236] == np.float32(-0.580316305)  # exactly -0.58035321

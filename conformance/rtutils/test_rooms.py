@@ -31,11 +31,11 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 17_300,
-    "kernels": 27_100,
+    "reference": 17_310,
+    "kernels": 27_125,
     "engine": 33_750,
-    "conformance": 41_490,
-    "bench": 27_850,
+    "conformance": 41_540,
+    "bench": 27_860,
     "data": 2_720,
     "assay": 325,
 }

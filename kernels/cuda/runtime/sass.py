@@ -299,9 +299,9 @@ def missing() -> str:
 
 
 def read(launch: Launch, capability: int) -> MachineCode:
-    """Compile for GPUs of a capability, e.g. 90, and disassemble; DeviceError for what cannot
-    be."""
-    compiled = nvrtc.compiled(launch, capability)
+    """Compile for GPUs of a capability, e.g. 90, unless the cache folder has the code, and
+    disassemble; DeviceError for what cannot be."""
+    compiled = nvrtc.resources(launch, capability) or nvrtc.compiled(launch, capability)
     functions = disassembled(compiled.cubin)
     return MachineCode(launch, capability, compiled, *functions[launch.function])
 
