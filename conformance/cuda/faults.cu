@@ -157,10 +157,10 @@
 // read-ahead: before it has waited for the kernel before it
   launch_dependents();
   const int early = x[threadIdx.x];  // !
-  wait_for_former();
+  wait_for_previous();
   out[threadIdx.x] = early;
 
 // written-ahead: before it has waited for the kernel before it
   launch_dependents();
-  if (threadIdx.x) wait_for_former();
+  if (threadIdx.x) wait_for_previous();
   out[threadIdx.x] = threadIdx.x;  // !

@@ -51,7 +51,7 @@ void* atomic(void* address, size_t size, Site site) {
   return address;
 }
 
-void await_former() { fibers[current].waited = true; }
+void await_previous() { fibers[current].waited = true; }
 
 float half_to_float(uint16_t bits) {
   const _Float16 x = __builtin_bit_cast(_Float16, bits);

@@ -70,7 +70,7 @@ unsigned lane();
 
 // griddepcontrol.wait: under programmatic dependent launch, required before a thread writes global
 // memory or reads any that kernels write.
-void await_former();
+void await_previous();
 
 // Checks an atomic access, which does not race with other atomics.
 void* atomic(void* address, size_t size, Site site);

@@ -4,7 +4,7 @@
 #include "portable.cuh"
 
 // Whether expert e ranks above another: ties go to the lower index.
-static __device__ __forceinline__ bool before(const float* ranks, int e, int other) {
+static __device__ __forceinline__ bool outranks(const float* ranks, int e, int other) {
   return ranks[e] > ranks[other] || (ranks[e] == ranks[other] && e < other);
 }
 
@@ -19,9 +19,9 @@ static __device__ __forceinline__ float of_group(const float* ranks, int size) {
 }
 
 // Rank of entry `own` among `count` entries.
-static __device__ __forceinline__ int ahead_of(const float* ranks, int count, int own) {
+static __device__ __forceinline__ int rank_of(const float* ranks, int count, int own) {
   int ahead = 0;
-  for (int e = 0; e < count; ++e) ahead += before(ranks, e, own);
+  for (int e = 0; e < count; ++e) ahead += outranks(ranks, e, own);
   return ahead;
 }
 
@@ -39,11 +39,11 @@ extern "C" __global__ void choose_experts(const float* __restrict__ scores,
     for (int g = threadIdx.x; g < groups; g += blockDim.x) sums[g] = of_group(ranks + g * size, size);
     __syncthreads();
     for (int e = threadIdx.x; e < experts; e += blockDim.x)
-      if (ahead_of(sums, groups, e / size) >= kept) ranks[e] = -INFINITY;
+      if (rank_of(sums, groups, e / size) >= kept) ranks[e] = -INFINITY;
     __syncthreads();
   }
   for (int e = threadIdx.x; e < experts; e += blockDim.x)
-    sums[e] = ahead_of(ranks, experts, e) < used;
+    sums[e] = rank_of(ranks, experts, e) < used;
   __syncthreads();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     if (sums[e] == 0.f) continue;

@@ -34,9 +34,9 @@ static __device__ __forceinline__ void launch_dependents() {
 // but weights, may start before the previous one ends (Launch.waits). If the next may start before
 // the wait, so may those after it, and their thread blocks crowd out this kernel's.
 template <bool LET_NEXT = true>
-static __device__ __forceinline__ void wait_for_former() {
+static __device__ __forceinline__ void wait_for_previous() {
 #ifdef HOST
-  host::await_former();
+  host::await_previous();
 #elif __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   if constexpr (LET_NEXT) launch_dependents();

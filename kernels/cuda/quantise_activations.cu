@@ -5,7 +5,7 @@ extern "C" __global__ void quantise_activations(const float* __restrict__ x, int
                                                 float* __restrict__ scale,
                                                 int32_t* __restrict__ total, int tokens,
                                                 int hidden) {
-  wait_for_former();
+  wait_for_previous();
   const size_t first = own_four(), end = static_cast<size_t>(tokens) * hidden;
   const bool inside = first < end;
   const Four four = inside ? load_four(x, first, end) : Four{};
@@ -18,7 +18,7 @@ extern "C" __global__ void quantise_activations_256(const float* __restrict__ x,
                                                     float* __restrict__ scale,
                                                     int32_t* __restrict__ total, int tokens,
                                                     int hidden) {
-  wait_for_former();
+  wait_for_previous();
   const size_t warp = own_four() / (4 * WARP), end = static_cast<size_t>(tokens) * hidden;
   const size_t first = 2 * 4 * WARP * warp + 4 * (threadIdx.x % WARP), second = first + 4 * WARP;
   const bool inside = first < end;

@@ -27,7 +27,7 @@ static __device__ __forceinline__ void store_of_row(float* row, int first, int w
 
 // A thread's first four elements of weight and row, kept in registers until the row's factor is
 // known: few rows are longer.
-struct Held {
+struct FirstFour {
   Four weight, x;
 };
 
@@ -40,13 +40,13 @@ static __device__ __forceinline__ float with_squares(float sum, const Four& x) {
 // of one element per warp.
 template <class Fetch>
 static __device__ __forceinline__ float factor_of(const float* weight, int hidden, double eps,
-                                                  float* partial, Held& held, Fetch fetch) {
+                                                  float* partial, FirstFour& kept, Fetch fetch) {
   const int own = 4 * threadIdx.x, step = 4 * blockDim.x;
   float squares = 0.f;
   if (own < hidden) {
-    held.weight = load_of_row(weight, own, hidden);  // prefetched while x loads
-    held.x = fetch(own);
-    squares = with_squares(squares, held.x);
+    kept.weight = load_of_row(weight, own, hidden);  // prefetched while x loads
+    kept.x = fetch(own);
+    squares = with_squares(squares, kept.x);
   }
   for (int i = own + step; i < hidden; i += step) squares = with_squares(squares, fetch(i));
   squares = block_reduce(squares, partial, Sum());
@@ -55,10 +55,10 @@ static __device__ __forceinline__ float factor_of(const float* weight, int hidde
 
 // Four elements of the row from `first` on, normalised and multiplied by the weight.
 static __device__ __forceinline__ Four normalised(const float* row, const float* weight, int first,
-                                                  int hidden, float factor, const Held& held) {
+                                                  int hidden, float factor, const FirstFour& kept) {
   const bool own = first == 4 * static_cast<int>(threadIdx.x);
-  Four x = own ? held.x : load_of_row(row, first, hidden);
-  const Four w = own ? held.weight : load_of_row(weight, first, hidden);
+  Four x = own ? kept.x : load_of_row(row, first, hidden);
+  const Four w = own ? kept.weight : load_of_row(weight, first, hidden);
   for (int k = 0; k < 4; ++k) x.at[k] = x.at[k] * factor * w.at[k];
   return x;
 }

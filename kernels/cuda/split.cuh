@@ -14,14 +14,14 @@ struct Power {
 };
 
 // Splits two numbers into upper and lower float16 parts, packed in pairs.
-static __device__ __forceinline__ void halve(float x, float y, uint32_t& upper, uint32_t& lower) {
+static __device__ __forceinline__ void split_in_two(float x, float y, uint32_t& upper, uint32_t& lower) {
   upper = to_halves(x, y);
   lower = to_halves(x - to_float(half_t{static_cast<uint16_t>(upper)}),
                     y - to_float(half_t{static_cast<uint16_t>(upper >> 16)}));
 }
 
 // Splits two numbers into three bfloat16 parts each, packed in pairs.
-static __device__ __forceinline__ void part_in_three(float x, float y, uint32_t (&parts)[3]) {
+static __device__ __forceinline__ void split_in_three(float x, float y, uint32_t (&parts)[3]) {
 #pragma unroll
   for (int p = 0; p < 3; ++p) {
     parts[p] = to_bfloats(x, y);

@@ -10,7 +10,7 @@ static __device__ __forceinline__ const T& at(const uint8_t* row, int index) {
 
 // Asynchronous copy of a word to shared memory (cp.async), complete after `await_copies`.
 template <class Word>
-static __device__ __forceinline__ void copy_ahead(Word* to, const Word* from) {
+static __device__ __forceinline__ void copy_async(Word* to, const Word* from) {
 #if !defined(HOST) && __CUDA_ARCH__ >= 800
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   if constexpr (sizeof(Word) == 16)
@@ -27,7 +27,7 @@ static __device__ __forceinline__ void copy_ahead(Word* to, const Word* from) {
 }
 
 // The same of 16 bytes through the first cache, for what other blocks of a multiprocessor read, too.
-static __device__ __forceinline__ void copy_cached(uint32_t* to, const uint32_t* from) {
+static __device__ __forceinline__ void copy_async_cached(uint32_t* to, const uint32_t* from) {
 #if !defined(HOST) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(to))),
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void copy_cached(uint32_t* to, const uint32_t*
 }
 
 // Predicated asynchronous copy of 16 bytes: zeros unless `some`.
-static __device__ __forceinline__ void copy_or_clear(uint4* to, const uint4* from, bool some) {
+static __device__ __forceinline__ void copy_async_or_zero(uint4* to, const uint4* from, bool some) {
 #if !defined(HOST) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(to))),
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void copy_or_clear(uint4* to, const uint4* fro
 #endif
 }
 
-static __device__ __forceinline__ void end_of_group() {
+static __device__ __forceinline__ void commit_group() {
 #if !defined(HOST) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif

@@ -48,10 +48,10 @@ static __device__ __forceinline__ float merged(float before, float chunk, Factor
 
 // Adds the weight of a head's sink, which has no value, to the sum of weights; `shrink` rescales
 // what was summed before, and `one` is what a weight of 1 adds to the sum.
-struct Ending {
+struct WithSink {
   float shrink, total;
 
-  __device__ Ending(float highest, float before, float sink, float one = 1.f)
+  __device__ WithSink(float highest, float before, float sink, float one = 1.f)
       : shrink(1.f), total(before) {
     if (sink == -INFINITY) return;
     const Factors by = factors(highest, sink, fmaxf(highest, sink));

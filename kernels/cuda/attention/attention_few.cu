@@ -37,7 +37,7 @@ struct Pair {
 // Prefetches a run's cells from `begin` on, of one chunk, to shared memory.
 static __device__ __forceinline__ void list_cells(int* to, const Run& run, int begin) {
   const int most = min(run.most - begin, CHUNK);
-  if (const int c = threadIdx.x; c < most) copy_ahead(to + c, run.list + begin + c);
+  if (const int c = threadIdx.x; c < most) copy_async(to + c, run.list + begin + c);
 }
 
 // Ring buffer of a run's pieces of keys and values, for the chunks of this block.
@@ -68,7 +68,7 @@ struct Pieces {
     const bool keys = part < of_keys;
     const int first = (keys ? part : part - of_keys) * cells;
     if (const int c = threadIdx.x; part == 0 && c < most)
-      copy_ahead(workspace.places + c, in.cell_positions + own[c]);
+      copy_async(workspace.places + c, in.cell_positions + own[c]);
     if (part == 1) list(turn + 1);
     fetch<Cache>(workspace.stage + place * room, keys ? k : v, row_bytes, own + first,
                  min(most - first, cells), in.head_dim);
@@ -118,7 +118,7 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) pieces.fetch_next();
     }
-    weigh(workspace, padded(workspace, run));
+    softmax_chunk(workspace, padded(workspace, run));
     float sums[N][2] = {};
 #pragma unroll 1
     for (int c = 0; c < CHUNK; c += cells) {
@@ -130,7 +130,7 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
       __syncthreads();
       pieces.fetch_next();
     }
-    keep_chunk(sums, in, workspace, run, first, d, chunks_of(in.capacity), begin / CHUNK);
+    store_chunk(sums, in, workspace, run, first, d, chunks_of(in.capacity), begin / CHUNK);
   }
 }
 
@@ -146,21 +146,22 @@ static __device__ __forceinline__ void attend_rows(const Inputs& in, const Works
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
   DYNAMIC_SHARED(uint8_t, memory);
-  wait_for_former();
+  wait_for_previous();
   const Inputs in = GIVEN;
   const Tiling tiling(heads / kv_heads, tokens, gridDim.y / kv_heads, gridDim.z);
   const Tile tile(in, tiling, blockIdx.y, blockIdx.z);
   int rows = 1, cells = PIECE_CELLS;
   while (rows < min(tiling.height, tokens) * tiling.width) rows *= 2;
   while (cells * stride_of<FORMAT>(head_dim) > PIECE_BYTES) cells /= 2;
-  const Workspace workspace = desk_at<FORMAT>(memory, rows, head_dim, 2 * cells, RING * cells, 2);
+  const Workspace workspace =
+      workspace_at<FORMAT>(memory, rows, head_dim, 2 * cells, RING * cells, 2);
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     t = run.t1;
     if (chunks_of(run.most) <= blockIdx.x) continue;
     __syncthreads();  // the previous run's shared memory is free
     list_cells(workspace.cells, run, static_cast<int>(blockIdx.x) * CHUNK);
-    end_of_group();
+    commit_group();
     load_rows(in, workspace, run);
     attend_rows<FORMAT, 1>(in, workspace, run, tile.kv_head, cells);
   }

@@ -71,10 +71,10 @@ struct Pages {
     for (int i = threadIdx.x; i < count * head_dim / 2; i += THREADS) {
       const int p = i / (head_dim / 2), word = i % (head_dim / 2);
       const uint8_t* const page = paged.page(pages, in, run, kv_head, first + p, size);
-      copy_ahead(reinterpret_cast<uint4*>(workspace.stage + p * 16 * head_dim) + word,
+      copy_async(reinterpret_cast<uint4*>(workspace.stage + p * 16 * head_dim) + word,
                  reinterpret_cast<const uint4*>(page) + word);
     }
-    end_of_group();
+    commit_group();
     for (int i = threadIdx.x; i < count * head_dim; i += THREADS) {
       const int p = i / head_dim, place = i % head_dim;
       const uint8_t* const page = paged.page(pages, in, run, kv_head, first + p, size);
@@ -102,7 +102,7 @@ struct Pages {
     }
     __syncthreads();
     fetch(paged.v, in, workspace, run, kv_head, begin, count);
-    weigh(workspace, padded(workspace, run));
+    softmax_chunk(workspace, padded(workspace, run));
     await_copies<0>();
     __syncthreads();
     const TwoBits staged = {workspace.stage, in.head_dim, 0};

@@ -59,7 +59,7 @@ static __device__ __forceinline__ void merge(int chunks, int most, const float* 
       highest = __shfl_sync(ALL, now, WARP - 1);
       __syncwarp();
     }
-    const float inverse = Ending(highest, total, sink, one).inverse();
+    const float inverse = WithSink(highest, total, sink, one).inverse();
     put(begin + lane < head_dim, static_cast<size_t>(item) * head_dim + d,
         chunks > 0 ? mean * inverse : 0.f);
   }

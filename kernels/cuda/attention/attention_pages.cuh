@@ -64,7 +64,7 @@ static __device__ __forceinline__ void attend_few(const Held& held, const Inputs
   int rows = 1, staged = CHUNK;
   while (rows < min(tiling.height, in.tokens) * tiling.width) rows *= 2;
   while (staged * stride_of<Cache>(in.head_dim) > BUDGET) staged /= 2;
-  const Workspace workspace = desk_at<Cache>(memory, rows, in.head_dim, staged);
+  const Workspace workspace = workspace_at<Cache>(memory, rows, in.head_dim, staged);
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     t = run.t1;

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   float* const out = nullptr;
   const Inputs in = GIVEN_PLAIN;
   const Tile tile(in, Tiling(heads / kv_heads, ROWS), blockIdx.y, gridDim.x - 1 - blockIdx.x);
-  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  const Workspace workspace = workspace_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   sum_weights(in, workspace, tile);
 }
 
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   DYNAMIC_SHARED(uint8_t, memory);
   const Inputs in = GIVEN_PLAIN;
   const Tiling tiling(heads / kv_heads, ROWS);
-  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  const Workspace workspace = workspace_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   const int chunk = blockIdx.x, kv_head = blockIdx.y, c = threadIdx.x;
   for (int number = 0; number * tiling.height < tokens; ++number)
     for (int slice = 0; slice < tiling.slices; ++slice) {

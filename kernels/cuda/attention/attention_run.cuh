@@ -102,7 +102,7 @@ struct Run {
 };
 
 // Loads `count` cells of a run from `begin` on, and their positions, zero-padded to a tile of 16.
-static __device__ __forceinline__ void look_up(const Inputs& in, const Run& run, int begin,
+static __device__ __forceinline__ void load_cells(const Inputs& in, const Run& run, int begin,
                                                int count, int* cells, int* places) {
 #pragma unroll 1
   for (int c = threadIdx.x; c < count; c += THREADS) {

@@ -50,7 +50,7 @@ extern "C" __global__ void attention_scalar(
     }
     __syncthreads();
   }
-  const Ending end(highest, total, sinks[head]);
+  const WithSink end(highest, total, sinks[head]);
   for (int d = threadIdx.x; d < head_dim && count > 0; d += CHUNK)
     mean[d] = mean[d] * end.shrink / end.total;
 }

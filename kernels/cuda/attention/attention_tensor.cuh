@@ -64,7 +64,7 @@ static __device__ __forceinline__ void load_rows(const Inputs& in, const Run& ru
     const Power power(largest);
     for (int d = 2 * lane; d < HEAD_DIM; d += 2 * WARP) {
       uint32_t upper = 0, lower = 0;
-      if (some) halve(query[d] * power.shrink, query[d + 1] * power.shrink, upper, lower);
+      if (some) split_in_two(query[d] * power.shrink, query[d + 1] * power.shrink, upper, lower);
       if (largest == INFINITY) lower = 0;  // inf - inf is NaN, and no other lower part matters
       reinterpret_cast<uint32_t*>(q + row * STRIDE<HEAD_DIM>)[d / 2] = upper;
       reinterpret_cast<uint32_t*>(q + (rows + row) * STRIDE<HEAD_DIM>)[d / 2] = lower;
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void load_padded(uint8_t* stage, const uint8_t
   // coalesced: a warp copies several rows at once, 16 bytes per lane
   load_column<uint4>(stage + own, STEP, from + own, row_bytes, cells, threadIdx.x / WORDS,
                       THREADS / WORDS, count);
-  end_of_group();
+  commit_group();
 #pragma unroll 1
   for (int i = threadIdx.x; i < (-count & 15) * WORDS; i += THREADS)
     reinterpret_cast<uint4*>(stage + (count + i / WORDS) * STEP)[i % WORDS] = {0, 0, 0, 0};
@@ -165,7 +165,7 @@ static __device__ __forceinline__ float max_of_four(float x) {
 }
 
 // Softmax weights of a quarter's scores as A fragments, and their sums for both rows.
-static __device__ __forceinline__ void weigh(uint32_t (*upper)[4], uint32_t (*lower)[4],
+static __device__ __forceinline__ void softmax_chunk(uint32_t (*upper)[4], uint32_t (*lower)[4],
                                              float (&total)[2], const float (*score)[4],
                                              const float (&highest)[2]) {
   total[0] = total[1] = 0.f;
@@ -178,8 +178,8 @@ static __device__ __forceinline__ void weigh(uint32_t (*upper)[4], uint32_t (*lo
       total[e / 2] += weight[e];
     }
     const int word = j % 2 * 2;
-    halve(weight[0], weight[1], upper[j / 2][word], lower[j / 2][word]);
-    halve(weight[2], weight[3], upper[j / 2][word + 1], lower[j / 2][word + 1]);
+    split_in_two(weight[0], weight[1], upper[j / 2][word], lower[j / 2][word]);
+    split_in_two(weight[2], weight[3], upper[j / 2][word + 1], lower[j / 2][word + 1]);
   }
   total[0] = sum_of_four(total[0]), total[1] = sum_of_four(total[1]);
 }

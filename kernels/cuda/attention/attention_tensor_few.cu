@@ -25,7 +25,7 @@ struct Turns {
 
   __device__ void list(int turn) const {
     if (const int c = threadIdx.x; c < most(turn))
-      copy_ahead(&shared.cells[turn % 2][c], run.list + begin(turn) + c);
+      copy_async(&shared.cells[turn % 2][c], run.list + begin(turn) + c);
   }
 
   // Also loads the chunk's positions and the next chunk's cells. Commits a copy group even if there
@@ -34,7 +34,7 @@ struct Turns {
     const int count = most(turn);
     const int* const own = shared.cells[turn % 2];
     if (const int c = threadIdx.x; c < count)
-      copy_ahead(&shared.places[c], in.cell_positions + own[c]);
+      copy_async(&shared.places[c], in.cell_positions + own[c]);
     else if (c < (count + 15) / 16 * 16)
       shared.places[c] = 0;
     list(turn + 1);
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
     if (turns.begin(0) >= run.most) continue;
     __syncthreads();  // the previous run's shared memory is free
     turns.list(0);
-    end_of_group();
+    commit_group();
     load_rows<HEAD_DIM>(in, run, queries, shared.known, ROWS);
     await_copies<0>();
     __syncthreads();
@@ -101,7 +101,7 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
         for (int w = 0; w < WARPS; ++w)
 #pragma unroll
           for (int i = 0; i < 2; ++i) top[i] = fmaxf(top[i], shared.highest[w][g + 8 * i]);
-        weigh(upper, lower, total, score, top);
+        softmax_chunk(upper, lower, total, score, top);
         if (lane % 4 == 0)
           shared.totals[warp][g] = total[0], shared.totals[warp][g + 8] = total[1];
 #pragma unroll
@@ -158,13 +158,13 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
   }
 }
 
-#define KERNEL(head_dim_)                                                                  \
+#define KERNEL(head_dim_)                                                                    \
   extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_tensor_few_##head_dim_( \
-      INPUTS) {                                                                            \
-    DYNAMIC_SHARED(uint8_t, memory);                                                       \
-    __shared__ Shared shared;                                                              \
-    wait_for_former();                                                                     \
-    few<head_dim_>(GIVEN, memory, shared);                                                 \
+      INPUTS) {                                                                              \
+    DYNAMIC_SHARED(uint8_t, memory);                                                         \
+    __shared__ Shared shared;                                                                \
+    wait_for_previous();                                                                     \
+    few<head_dim_>(GIVEN, memory, shared);                                                   \
   }
 
 KERNEL(64)

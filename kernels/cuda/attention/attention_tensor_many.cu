@@ -27,7 +27,7 @@ struct Pieces {
 
   __device__ void look_up_chunk(int chunk) const {
     const int at = chunk % 2 * CHUNK;
-    look_up(in, run, chunk * CHUNK, most(chunk), cells + at, places + at);
+    load_cells(in, run, chunk * CHUNK, most(chunk), cells + at, places + at);
   }
 
   __device__ void fetch() const {
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, S
 #pragma unroll
         for (int quarter = 0; quarter < 4; ++quarter) {
           float part[2];
-          weigh(upper + quarter * 2, lower + quarter * 2, part, score + quarter * TILES, top);
+          softmax_chunk(upper + quarter * 2, lower + quarter * 2, part, score + quarter * TILES, top);
           if (quarter * QUARTER < most) chunk_total[0] += part[0], chunk_total[1] += part[1];
         }
 #pragma unroll
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, S
       if (row >= run.rows) continue;
       const bool some = shared.known[row].cells > 0;
       const float sink = in.sinks[run.head(row)];
-      const float inverse = some ? Ending(highest[i], total[i], sink, LARGE).inverse() : 0.f;
+      const float inverse = some ? WithSink(highest[i], total[i], sink, LARGE).inverse() : 0.f;
       float* const to = in.out + run.item(in, row) * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half)

@@ -24,7 +24,7 @@ struct Workspace {
 };
 
 template <class Cache>
-static __device__ __forceinline__ Workspace desk_at(uint8_t* memory, int rows, int head_dim,
+static __device__ __forceinline__ Workspace workspace_at(uint8_t* memory, int rows, int head_dim,
                                                int staged, int held, int lists) {
   Workspace workspace;
   workspace.rows = rows;
@@ -40,9 +40,9 @@ static __device__ __forceinline__ Workspace desk_at(uint8_t* memory, int rows, i
 
 // Room for one stage and for one chunk's cells.
 template <class Cache>
-static __device__ __forceinline__ Workspace desk_at(uint8_t* memory, int rows, int head_dim,
+static __device__ __forceinline__ Workspace workspace_at(uint8_t* memory, int rows, int head_dim,
                                                int staged) {
-  return desk_at<Cache>(memory, rows, head_dim, staged, staged, 1);
+  return workspace_at<Cache>(memory, rows, head_dim, staged, staged, 1);
 }
 
 // Rows of a run in shared memory, padded to a multiple of EIGHT: padding rows see no cell, so
@@ -163,7 +163,7 @@ static __device__ __forceinline__ void scores(const Rows& staged, const Inputs& 
 
 // Softmax weights e^(score - highest) in place of scores, one warp per row, and the chunk's
 // rescaling factors. If values have `lengths`, weights are multiplied by them after summing.
-static __device__ __forceinline__ void weigh(const Workspace& workspace, int rows,
+static __device__ __forceinline__ void softmax_chunk(const Workspace& workspace, int rows,
                                              const float* lengths = nullptr) {
   const int lane = threadIdx.x % WARP;
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
@@ -263,7 +263,7 @@ static __device__ __forceinline__ void add_values(float (&sums)[ROWS][DIMS], con
   for (int c = 0; c < most; c += workspace.staged) {
     const int count = min(workspace.staged, most - c), common = min(max(fewest - c, 0), count);
     fetch<Cache>(workspace.stage, from, row_bytes, workspace.cells + c, count, in.head_dim);
-    if (c == 0) weigh(workspace, padded(workspace, run), lengths);
+    if (c == 0) softmax_chunk(workspace, padded(workspace, run), lengths);
     await_copies<0>();
     __syncthreads();
     const Staged<Cache> staged(workspace.stage, in.head_dim);
@@ -302,7 +302,7 @@ struct Cells {
     const int begin = chunk * CHUNK, most = min(run.most - begin, CHUNK);
     const int fewest = run.fewest(in, begin);
     __syncthreads();
-    look_up(in, run, begin, most, workspace.cells, workspace.places);
+    load_cells(in, run, begin, most, workspace.cells, workspace.places);
     for (int row = threadIdx.x; row < padded(workspace, run); row += THREADS) {
       const int cells = row < run.rows ? cells_of(in, run.token(row)) : 0;
       workspace.row[row].seen = min(max(cells - begin, 0), CHUNK);
@@ -314,9 +314,10 @@ struct Cells {
 
 // Stores a chunk's partial results (split-KV): ROWS rows from `first` on, DIMS elements from d on.
 template <int ROWS, int DIMS>
-static __device__ __forceinline__ void keep_chunk(const float (&sums)[ROWS][DIMS], const Inputs& in,
-                                                  const Workspace& workspace, const Run& run,
-                                                  int first, int d, int most, int chunk) {
+static __device__ __forceinline__ void store_chunk(const float (&sums)[ROWS][DIMS],
+                                                   const Inputs& in, const Workspace& workspace,
+                                                   const Run& run, int first, int d, int most,
+                                                   int chunk) {
   const Partials to(in.scratch, in.tokens * in.heads, most, in.head_dim);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
@@ -346,7 +347,7 @@ static __device__ __forceinline__ void attend(const Held& held, const Inputs& in
     float sums[ROWS][DIMS] = {};
     held.template sum<SCORES, CELLS>(sums, in, workspace, run, kv_head, chunk, first, d);
     if constexpr (FEW_TOKENS) {
-      keep_chunk(sums, in, workspace, run, first, d, held.most(in), chunk);
+      store_chunk(sums, in, workspace, run, first, d, held.most(in), chunk);
       continue;
     }
 #pragma unroll
@@ -367,7 +368,7 @@ static __device__ __forceinline__ void attend(const Held& held, const Inputs& in
       const bool some = held.any(in, run.token(row));
       const Row& own = workspace.row[row];
       const float sink = in.sinks[run.head(row)];
-      const float inverse = some ? Ending(own.highest, own.total, sink).inverse() : 0.f;
+      const float inverse = some ? WithSink(own.highest, own.total, sink).inverse() : 0.f;
 #pragma unroll
       for (int e = 0; e < DIMS; ++e) in.out[to + d + e] = some ? means[i][e] * inverse : 0.f;
     }
@@ -396,7 +397,7 @@ static __device__ __forceinline__ void attend_many(const Held& held, const Input
   const int rows = in.head_dim > WIDE ? 16 : 32;
   // reversed: a prompt's last tiles see most cells and start first
   const Tile tile(in, Tiling(in.heads / in.kv_heads, rows), blockIdx.y, gridDim.x - 1 - blockIdx.x);
-  const Workspace workspace = desk_at<Cache>(memory, rows, in.head_dim, CELLS * WARP);
+  const Workspace workspace = workspace_at<Cache>(memory, rows, in.head_dim, CELLS * WARP);
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     load_rows(in, workspace, run);

@@ -7,7 +7,7 @@ constexpr int ROWS = 16;
 constexpr int LANES_CELLS = FORMAT::BYTES == 4 ? 1 : 2;  // per lane
 constexpr int STAGED = LANES_CELLS * WARP;
 
-#define GIVEN_PLAIN                                                                          \
+#define GIVEN_PLAIN                                                                             \
   {                                                                                             \
     q, k, nullptr, lists, spans, nullptr, nullptr, nullptr, nullptr, static_cast<float>(scale), \
         static_cast<float>(softcap), scratch, out, tokens, heads, head_dim, capacity, kv_heads, \
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void sum_weights(const Inputs& in, const Works
     load_plain_rows(in, workspace, run);
     for (int chunk = 0; chunk < chunks_of(run.most); ++chunk) {
       score_chunk(in, workspace, run, tile.kv_head, chunk);
-      weigh(workspace, padded(workspace, run));
+      softmax_chunk(workspace, padded(workspace, run));
     }
     __syncthreads();
     for (int row = threadIdx.x; row < run.rows; row += THREADS) {

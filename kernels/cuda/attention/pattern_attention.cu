@@ -86,7 +86,7 @@ static __device__ __forceinline__ void attend_to(const Inputs& in, const Workspa
     const int row = first + i;
     if (row >= run.rows) continue;
     const bool some = workspace.row[row].total != 0.f;
-    const float inverse = some ? Ending(0.f, workspace.row[row].total, -INFINITY).inverse() : 0.f;
+    const float inverse = some ? WithSink(0.f, workspace.row[row].total, -INFINITY).inverse() : 0.f;
 #pragma unroll
     for (int e = 0; e < DIMS; ++e)
       in.out[run.item(in, row) * in.head_dim + d + e] = some ? means[i][e] * inverse : 0.f;
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   float* const scratch = nullptr;
   Inputs in = GIVEN_PLAIN;
   in.v = v;
-  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  const Workspace workspace = workspace_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   // reversed: a prompt's last tiles see most cells and start first
   const int h = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * ROWS;
   const int last = min(first + ROWS, tokens);

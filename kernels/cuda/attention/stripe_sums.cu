@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   const Inputs in = GIVEN_PLAIN;
   Tile tile(in, Tiling(heads / kv_heads, ROWS), blockIdx.y, gridDim.x - 1 - blockIdx.x);
   tile.first = max(tile.first, first_observer(spans, tokens, last));
-  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  const Workspace workspace = workspace_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   sum_weights(in, workspace, tile);
 }
 
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                 int kv_heads, int sequences) {
   DYNAMIC_SHARED(uint8_t, memory);
   const Inputs in = GIVEN_PLAIN;
-  const Workspace workspace = desk_at<FORMAT>(memory, ROWS, head_dim, STAGED);
+  const Workspace workspace = workspace_at<FORMAT>(memory, ROWS, head_dim, STAGED);
   const int h = blockIdx.y, c = threadIdx.x, begin = blockIdx.x * STRIPES;
   const bool slanted = blockIdx.z;  // distances instead of cells
   const int first = first_observer(spans, tokens, last);

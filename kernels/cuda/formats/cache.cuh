@@ -106,7 +106,7 @@ static __device__ __forceinline__ void load_column(uint8_t* to, int stride, cons
 #pragma unroll
     for (int j = 0; j < FOUR; ++j)
       if (const int row = c + j * step; row < count)
-        copy_ahead(reinterpret_cast<Word*>(to + row * stride),
+        copy_async(reinterpret_cast<Word*>(to + row * stride),
                    reinterpret_cast<const Word*>(
                        from + uint64_t(own[j]) * static_cast<uint32_t>(row_bytes)));
   }
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void stage_words(uint8_t* stage, int stride, c
     load_column<Word>(stage + at, stride, from + at, row_bytes, cells, threadIdx.x >> bits, rows,
                        count);
   }
-  end_of_group();
+  commit_group();
 }
 
 // Starts the copy of `count` cells' rows, of each the head that `from` points to.

@@ -136,7 +136,7 @@ struct Weight {
 
 // Table lookup of a word's nibbles: the low ones' values, then the high ones'.
 template <class F>
-static __device__ __forceinline__ void look_up(uint32_t word, uint32_t& lower, uint32_t& upper) {
+static __device__ __forceinline__ void load_cells(uint32_t word, uint32_t& lower, uint32_t& upper) {
   // three bits select a byte in each half of the table, the fourth bit selects the half
   const uint32_t halves = 0x32103210u | (word & 0x88888888u) >> 1;
   uint32_t found[2];
@@ -156,7 +156,7 @@ template <class F>
 static __device__ __forceinline__ void unpack(const Packed<F>& block, uint32_t (&codes)[8]) {
   if constexpr (F::table) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) look_up<F>(block.low[c], codes[c], codes[c + 4]);
+    for (int c = 0; c < 4; ++c) load_cells<F>(block.low[c], codes[c], codes[c + 4]);
   } else {
     constexpr uint32_t each = 0x01010101u;
 #pragma unroll
@@ -183,7 +183,7 @@ static __device__ __forceinline__ void unpack_two(uint32_t low, uint32_t high, i
     upper = word >> 4 & mask;
   };
   if constexpr (F::table)
-    look_up<F>(low, first, second);
+    load_cells<F>(low, first, second);
   else
     bits(low, F::low, first, second);
   if constexpr (F::high > 0) {

@@ -6,8 +6,8 @@
 // The norm's factor of x + y, which goes to `sum`; each thread rereads only what it stored.
 static __device__ __forceinline__ float factor_of_sum(const float* x, const float* y, float* sum,
                                                       const float* weight, int hidden, double eps,
-                                                      float* partial, Held& held) {
-  return factor_of(weight, hidden, eps, partial, held, [&](int i) {
+                                                      float* partial, FirstFour& kept) {
+  return factor_of(weight, hidden, eps, partial, kept, [&](int i) {
     Four four = load_of_row(x, i, hidden);
     const Four other = load_of_row(y, i, hidden);
     for (int k = 0; k < 4; ++k) four.at[k] += other.at[k];
@@ -21,14 +21,14 @@ template <int TOGETHER>
 static __device__ __forceinline__ void normalise_and_round(const float* x, const float* weight,
                                                            float* normed, int8_t* q, float* scale,
                                                            int32_t* total, size_t row, int hidden,
-                                                           float factor, const Held& held,
+                                                           float factor, const FirstFour& kept,
                                                            int* largest) {
   for (int begin = 0; 4 * begin < hidden; begin += blockDim.x) {
     const int i = 4 * (begin + threadIdx.x);
     const bool inside = i < hidden;
     Four four{};
     if (inside) {
-      four = normalised(x + row, weight, i, hidden, factor, held);
+      four = normalised(x + row, weight, i, hidden, factor, kept);
       store_of_row(normed + row, i, hidden, four);
     }
     round_four<TOGETHER>(four, row + i, inside, largest, q, scale, total);
@@ -40,13 +40,13 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
              const float* __restrict__ weight, double eps, float* sum, float* __restrict__ normed,
              int tokens, int hidden) {
   __shared__ float partial[WARP];
-  wait_for_former();
+  wait_for_previous();
   const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
-  Held held;
+  FirstFour kept;
   const float factor =
-      factor_of_sum(x + row, y + row, sum + row, weight, hidden, eps, partial, held);
+      factor_of_sum(x + row, y + row, sum + row, weight, hidden, eps, partial, kept);
   for (int i = 4 * threadIdx.x; i < hidden; i += 4 * blockDim.x)
-    store_of_row(normed + row, i, hidden, normalised(sum + row, weight, i, hidden, factor, held));
+    store_of_row(normed + row, i, hidden, normalised(sum + row, weight, i, hidden, factor, kept));
 }
 
 #define NORM_ROUND(TOGETHER, ending)                                                               \
@@ -56,12 +56,12 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       float* __restrict__ scale, int32_t* __restrict__ total, int tokens, int hidden) {            \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
-    wait_for_former();                                                                             \
+    wait_for_previous();                                                                           \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
-    Held held;                                                                                     \
+    FirstFour kept;                                                                                \
     const float factor =                                                                           \
-        factor_of_sum(x + row, y + row, sum + row, weight, hidden, eps, partial, held);            \
-    normalise_and_round<TOGETHER>(sum, weight, normed, q, scale, total, row, hidden, factor, held, \
+        factor_of_sum(x + row, y + row, sum + row, weight, hidden, eps, partial, kept);            \
+    normalise_and_round<TOGETHER>(sum, weight, normed, q, scale, total, row, hidden, factor, kept, \
                                   largest);                                                        \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(ROW_THREADS) norm_round##ending(                    \
@@ -70,12 +70,12 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
       int32_t* __restrict__ total, int tokens, int hidden) {                                       \
     __shared__ float partial[WARP];                                                                \
     __shared__ int largest[WARP];                                                                  \
-    wait_for_former();                                                                             \
+    wait_for_previous();                                                                           \
     const size_t row = static_cast<size_t>(blockIdx.x) * hidden;                                   \
-    Held held;                                                                                     \
-    const float factor = factor_of(weight, hidden, eps, partial, held,                             \
+    FirstFour kept;                                                                                \
+    const float factor = factor_of(weight, hidden, eps, partial, kept,                             \
                                    [&](int i) { return load_of_row(x + row, i, hidden); });        \
-    normalise_and_round<TOGETHER>(x, weight, normed, q, scale, total, row, hidden, factor, held,   \
+    normalise_and_round<TOGETHER>(x, weight, normed, q, scale, total, row, hidden, factor, kept,   \
                                   largest);                                                        \
   }
 NORM_ROUND(32, )

@@ -6,7 +6,7 @@ template <int TOGETHER, class Of>
 static __device__ __forceinline__ void map_and_round(const float* gate, const float* up, float* out,
                                                      int8_t* q, float* scale, int32_t* total,
                                                      size_t end, int* largest, Of of) {
-  wait_for_former();
+  wait_for_previous();
   const size_t first = own_four();
   const bool inside = first < end;
   Four four{};

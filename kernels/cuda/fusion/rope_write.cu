@@ -24,7 +24,7 @@ static __device__ __forceinline__ void turn_and_write(
     const float* __restrict__ rotation, const int32_t* __restrict__ cells, float* __restrict__ q_out,
     float* __restrict__ k_out, uint8_t* __restrict__ k_cache, uint8_t* __restrict__ v_cache,
     int heads, int head_dim, int pairs, int width, int step, int beside) {
-  wait_for_former();
+  wait_for_previous();
   const int all = heads * head_dim, block = blockIdx.y;
   const int of_q = (all + THREADS - 1) / THREADS, of_k = (width + THREADS - 1) / THREADS;
   const size_t token = blockIdx.x;
@@ -46,13 +46,13 @@ static __device__ __forceinline__ void turn_and_write(
   }
 }
 
-#define ROPE_WRITE(name, STEP, BESIDE)                                                            \
-  extern "C" __global__ void __launch_bounds__(THREADS) name(                                     \
+#define ROPE_WRITE(name, STEP, BESIDE)                                                             \
+  extern "C" __global__ void __launch_bounds__(THREADS) name(                                      \
       const float* q, const float* k, const float* v, const float* rotation, const int32_t* cells, \
-      float* q_out, float* k_out, uint8_t* k_cache, uint8_t* v_cache, int tokens, int heads,      \
-      int head_dim, int kv_heads, int width, int pairs, int capacity) {                           \
-    turn_and_write(q, k, v, rotation, cells, q_out, k_out, k_cache, v_cache, heads, head_dim,     \
-                   pairs, width, STEP, BESIDE);                                                   \
+      float* q_out, float* k_out, uint8_t* k_cache, uint8_t* v_cache, int tokens, int heads,       \
+      int head_dim, int kv_heads, int width, int pairs, int capacity) {                            \
+    turn_and_write(q, k, v, rotation, cells, q_out, k_out, k_cache, v_cache, heads, head_dim,      \
+                   pairs, width, STEP, BESIDE);                                                    \
   }
 ROPE_WRITE(rope_norm_write, 2, 1)
 ROPE_WRITE(rope_neox_write, 1, pairs)

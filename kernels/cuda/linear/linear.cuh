@@ -41,7 +41,7 @@ static __device__ __forceinline__ void for_chain(int items, Load load, Use use) 
   decltype(load(0)) next[AHEAD];
 #pragma unroll
   for (int d = 0; d < AHEAD; ++d) next[d] = load(min(lane + d * CHAINS, items - 1));
-  do wait_for_former<LET_NEXT>();
+  do wait_for_previous<LET_NEXT>();
   while (items < 0);
   int first = lane;
   for (; first + (AHEAD - 1) * CHAINS < items; first += AHEAD * CHAINS) {

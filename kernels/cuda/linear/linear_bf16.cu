@@ -10,7 +10,7 @@ FEW(linear_8, true, 8, 4)
 extern "C" __global__ void __launch_bounds__(256)
     round_tokens(const float* __restrict__ x, uint16_t* __restrict__ scratch, int tokens,
                  int hidden) {
-  wait_for_former();
+  wait_for_previous();
   const size_t size = static_cast<size_t>(tokens) * hidden;
   const size_t first = EIGHT * (static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (first + EIGHT <= size) {

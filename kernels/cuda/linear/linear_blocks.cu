@@ -19,13 +19,13 @@ extern "C" __global__ void FEW_BOUNDS(8)
 }
 
 // Many tokens: tiles of 64 x 64 rows and tokens or, if there are enough of them, 128 x 128.
-#define TILES(name, ROW_WARPS, N, AT_ONCE)                                                        \
-  extern "C" __global__ void __launch_bounds__(Tile<ROW_WARPS, N>::THREADS, AT_ONCE)              \
-      name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,      \
-           float* out, int tokens, int hidden, int rows) {                                        \
-    __shared__ Shared<Tile<ROW_WARPS, N>> shared;                                                 \
-    wait_for_former();                                                                            \
-    many<ROW_WARPS, N>({q, scale, total, weight, out, tokens, hidden / BLOCK, rows}, shared);     \
+#define TILES(name, ROW_WARPS, N, AT_ONCE)                                                    \
+  extern "C" __global__ void __launch_bounds__(Tile<ROW_WARPS, N>::THREADS, AT_ONCE)          \
+      name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,  \
+           float* out, int tokens, int hidden, int rows) {                                    \
+    __shared__ Shared<Tile<ROW_WARPS, N>> shared;                                             \
+    wait_for_previous();                                                                      \
+    many<ROW_WARPS, N>({q, scale, total, weight, out, tokens, hidden / BLOCK, rows}, shared); \
   }
 TILES(linear_tiles_64, 2, 4, 3)
 TILES(linear_tiles, 4, 8, 1)

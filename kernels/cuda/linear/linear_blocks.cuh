@@ -8,11 +8,11 @@
 using F = FORMAT;
 constexpr int WIDTH = BLOCK / F::parts;        // elements of a part
 constexpr int WORDS = WIDTH / 4;
-constexpr bool MEETS = F::m || F::zero_point > 0;  // whether sums of activations are needed
+constexpr bool NEEDS_TOTALS = F::m || F::zero_point > 0;  // whether sums of activations are needed
 
 // A block of a token's activations: scale, and per part the factor of the weight's minimum.
 struct Activations {
-  float scale, met[F::parts];
+  float scale, x_sum[F::parts];
 };
 
 // Sum of a part's int8 activations.
@@ -30,7 +30,7 @@ static __device__ __forceinline__ float add_block(float sum, const Factors<F>& f
     sum = fmaf(factors.w[p] * x.scale, static_cast<float>(dots[p]), sum);
   if constexpr (F::m) {
 #pragma unroll
-    for (int p = 0; p < F::parts; ++p) sum = fmaf(factors.m[p], x.met[p], sum);
+    for (int p = 0; p < F::parts; ++p) sum = fmaf(factors.m[p], x.x_sum[p], sum);
   }
   return sum;
 }
@@ -42,11 +42,11 @@ constexpr int PIECE = F::low / PIECES;
 template <int WORDS>
 static __device__ __forceinline__ void copy_words(uint32_t* to, const uint32_t* from) {
   if constexpr (WORDS == 4)
-    copy_ahead(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from));
+    copy_async(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from));
   else if constexpr (WORDS == 2)
-    copy_ahead(reinterpret_cast<uint2*>(to), reinterpret_cast<const uint2*>(from));
+    copy_async(reinterpret_cast<uint2*>(to), reinterpret_cast<const uint2*>(from));
   else if constexpr (WORDS == 1)
-    copy_ahead(to, from);
+    copy_async(to, from);
 }
 
 // dots += 16 rows x 8 tokens, one block.
@@ -94,12 +94,12 @@ static __device__ __forceinline__ void add_rows(float (&sums)[ROWS][TOKENS],
       Activations own;
       own.scale = scale[at];
       int totals[F::parts] = {};
-      if constexpr (MEETS) {
+      if constexpr (NEEDS_TOTALS) {
         totals[F::parts - 1] = total[at];
         if constexpr (F::parts == 2) totals[1] -= totals[0] = total_of(x);
       }
 #pragma unroll
-      for (int p = 0; p < F::parts; ++p) own.met[p] = own.scale * static_cast<float>(totals[p]);
+      for (int p = 0; p < F::parts; ++p) own.x_sum[p] = own.scale * static_cast<float>(totals[p]);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         int dots[F::parts];

@@ -26,7 +26,7 @@ constexpr int FEW_STAGES = sizeof(FewStage) > 2560 ? 3 : 4, AHEAD = FEW_STAGES -
 // and its two tokens, are adjacent.
 struct FewScales {
   __align__(16) float w[F::parts][HALF][FEW_ROWS], m[F::parts][HALF][F::m ? FEW_ROWS : 1];
-  __align__(16) float scale[HALF][FEW_TOKENS], met[F::parts][HALF][F::m ? FEW_TOKENS : 1];
+  __align__(16) float scale[HALF][FEW_TOKENS], x_sum[F::parts][HALF][F::m ? FEW_TOKENS : 1];
   __align__(16) int start[F::parts][HALF][F::zero_point ? FEW_TOKENS : 1];
 };
 
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void load_two(const T* from, T* to) {
 
 // A lane's loads of each half: pieces of rows and tokens to shared memory (cp.async), scales to
 // registers. Past a row's end its last block is loaded again, and its scales are zero.
-struct FewBringer {
+struct FewLoader {
   static constexpr int ACROSS = HALF * PIECES;        // pieces of a row per half
   static constexpr int ROWS_AT_ONCE = WARP / ACROSS;  // per warp and copy
   static constexpr int TIMES = FEW_ROWS / ROWS_AT_ONCE;
@@ -65,9 +65,9 @@ struct FewBringer {
     float scale;
     int total;
     uint32_t part[4];
-  } held[2];
+  } prefetched[2];
 
-  __device__ FewBringer(const uint32_t* q, const float* scales, const int32_t* totals,
+  __device__ FewLoader(const uint32_t* q, const float* scales, const int32_t* totals,
                         const Rows& of, int tokens, int blocks)
       : weight(of.weight, static_cast<size_t>(of.count) * blocks), scales(scales), totals(totals),
         lane(threadIdx.x % WARP), blocks(blocks) {
@@ -107,21 +107,22 @@ struct FewBringer {
   __device__ __forceinline__ void copy_x(FewStage& to, int begin) const {
     const int of_x = inside(begin + lane % 8 / 2) * 8;
 #pragma unroll
-    for (int k = 0; k < 2; ++k) copy_cached(to.x[lane % 8][lane / 8 + 4 * k], x[k] + of_x);
-    end_of_group();
+    for (int k = 0; k < 2; ++k) copy_async_cached(to.x[lane % 8][lane / 8 + 4 * k], x[k] + of_x);
+    commit_group();
   }
 
   __device__ __forceinline__ void load(int h, int begin) {
     const int block = inside(begin + lane % HALF);
 #pragma unroll
-    for (int k = 0; k < 2; ++k) held[h].row[k] = weight.load(rows[k] + block);
-    held[h].scale = scales[token + block];
-    if constexpr (MEETS) held[h].total = totals[token + block];
-    if constexpr (MEETS && F::parts == 2) load_words<4>(token_x + block * 8, held[h].part);
+    for (int k = 0; k < 2; ++k) prefetched[h].row[k] = weight.load(rows[k] + block);
+    prefetched[h].scale = scales[token + block];
+    if constexpr (NEEDS_TOTALS) prefetched[h].total = totals[token + block];
+    if constexpr (NEEDS_TOTALS && F::parts == 2)
+      load_words<4>(token_x + block * 8, prefetched[h].part);
   }
 
   __device__ __forceinline__ void put(int h, FewScales& to, int begin) const {
-    const auto& [row, scale, total, part] = held[h];
+    const auto& [row, scale, total, part] = prefetched[h];
     const int i = lane / HALF, block = lane % HALF;
     const bool some = begin + block < blocks;
 #pragma unroll
@@ -134,14 +135,14 @@ struct FewBringer {
       }
     }
     to.scale[block][i] = some ? scale : 0.f;
-    if constexpr (MEETS) {
+    if constexpr (NEEDS_TOTALS) {
       int sums[F::parts] = {};
       sums[F::parts - 1] = total;
       if constexpr (F::parts == 2) sums[1] -= sums[0] = total_of(part);
 #pragma unroll
       for (int p = 0; p < F::parts; ++p) {
         if constexpr (F::m)
-          to.met[p][block][i] = some ? scale * static_cast<float>(sums[p]) : 0.f;
+          to.x_sum[p][block][i] = some ? scale * static_cast<float>(sums[p]) : 0.f;
         if constexpr (F::zero_point > 0) to.start[p][block][i] = -F::zero_point * sums[p];
       }
     }
@@ -185,14 +186,14 @@ static __device__ __forceinline__ void add_few(const FewScales& scales, int bloc
     for (int e = 0; e < 2 * F::parts; ++e)
       load_two(scales.start[e / 2][block] + 2 * t, found[e / 2] + e % 2 * 2);
   multiply(a, b, found);
-  float w[F::parts][2], m[F::parts][2], scale[2], met[F::parts][2];
+  float w[F::parts][2], m[F::parts][2], scale[2], x_sum[F::parts][2];
   load_two(scales.scale[block] + 2 * t, scale);
 #pragma unroll
   for (int p = 0; p < F::parts; ++p) {
     load_two(scales.w[p][block] + 2 * g, w[p]);
     if constexpr (F::m) {
       load_two(scales.m[p][block] + 2 * g, m[p]);
-      load_two(scales.met[p][block] + 2 * t, met[p]);
+      load_two(scales.x_sum[p][block] + 2 * t, x_sum[p]);
     }
   }
 #pragma unroll
@@ -205,7 +206,7 @@ static __device__ __forceinline__ void add_few(const FewScales& scales, int bloc
     for (int p = 0; p < F::parts; ++p) {
       dots[p] = found[p][e];
       factor.w[p] = w[p][e / 2];
-      if constexpr (F::m) factor.m[p] = m[p][e / 2], x.met[p] = met[p][e % 2];
+      if constexpr (F::m) factor.m[p] = m[p][e / 2], x.x_sum[p] = x_sum[p][e % 2];
     }
     sums[e] = add_block(sums[e], factor, x, dots);
   }
@@ -222,7 +223,7 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
 #else
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, blocks = hidden / BLOCK;
   auto& own = shared.of[warp];
-  FewBringer bringer(reinterpret_cast<const uint32_t*>(q), scale, total, of, tokens, blocks);
+  FewLoader loader(reinterpret_cast<const uint32_t*>(q), scale, total, of, tokens, blocks);
   // First block of a half. Every other thread block takes the second half of eight chains first: if
   // all read the same activations at a time, they would wait for the same few slices of the cache.
   const int flip = blockIdx.x % 2 * HALF;
@@ -230,12 +231,12 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
     return number / 2 * CHAINS + warp * OF_WARP + (number % 2 * HALF ^ flip);
   };
 #pragma unroll
-  for (int s = 0; s < AHEAD; ++s) bringer.copy_weights(own.stages[s], half(s));
-  wait_for_former();
+  for (int s = 0; s < AHEAD; ++s) loader.copy_weights(own.stages[s], half(s));
+  wait_for_previous();
 #pragma unroll
-  for (int s = 0; s < AHEAD; ++s) bringer.copy_x(own.stages[s], half(s));
+  for (int s = 0; s < AHEAD; ++s) loader.copy_x(own.stages[s], half(s));
 #pragma unroll
-  for (int h = 0; h < 2; ++h) bringer.load(h, half(h));
+  for (int h = 0; h < 2; ++h) loader.load(h, half(h));
   float sums[OF_WARP][4] = {};
   int stage = 0;
 #pragma unroll 1
@@ -243,12 +244,12 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       await_copies<AHEAD - 1>();
-      bringer.put(h, own.scales[h], half(2 * turn + h));
+      loader.put(h, own.scales[h], half(2 * turn + h));
       __syncwarp();  // all lanes are done with the previous stage
       FewStage& free = own.stages[stage == 0 ? AHEAD : stage - 1];
-      bringer.copy_weights(free, half(2 * turn + h + AHEAD));
-      bringer.copy_x(free, half(2 * turn + h + AHEAD));
-      bringer.load(h, half(2 * turn + h + 2));
+      loader.copy_weights(free, half(2 * turn + h + AHEAD));
+      loader.copy_x(free, half(2 * turn + h + AHEAD));
+      loader.load(h, half(2 * turn + h + 2));
 #pragma unroll
       for (int block = 0; block < HALF; block += 2) {
         uint32_t a[2][4], b[4];
@@ -267,7 +268,8 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
   for (int c = 0; c < OF_WARP; ++c)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      shared.partial[warp * OF_WARP + (c ^ flip)][(g + 8 * (e / 2)) * FEW_TOKENS + 2 * t + e % 2] = sums[c][e];
+      shared.partial[warp * OF_WARP + (c ^ flip)]
+                    [(g + 8 * (e / 2)) * FEW_TOKENS + 2 * t + e % 2] = sums[c][e];
   __syncthreads();
   const int row = of.first + threadIdx.x / FEW_TOKENS, token = threadIdx.x % FEW_TOKENS;
   float sum = 0.f;

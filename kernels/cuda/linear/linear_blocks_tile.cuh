@@ -31,7 +31,7 @@ struct Stage {
 template <class Tile>
 struct Scales {
   __align__(16) float w[F::parts][Tile::ROWS], m[F::parts][F::m ? Tile::ROWS : 4];
-  __align__(16) float scale[Tile::TOKENS], met[F::parts][F::m ? Tile::TOKENS : 4];
+  __align__(16) float scale[Tile::TOKENS], x_sum[F::parts][F::m ? Tile::TOKENS : 4];
 };
 
 template <class Tile>
@@ -110,11 +110,11 @@ static __device__ __forceinline__ void add_tile(const Stage<Tile>& stage, const 
     const int token = warp_token + 8 * j;
     uint32_t b[4];
     load_matrices(b, reinterpret_cast<const uint8_t*>(stage.x[0][token]), own);
-    float scale[4], met[F::parts][4];
+    float scale[4], x_sum[F::parts][4];
     load_four(scales.scale + token + 4 * t, scale);
 #pragma unroll
     for (int p = 0; p < F::parts; ++p)
-      if constexpr (F::m) load_four(scales.met[p] + token + 4 * t, met[p]);
+      if constexpr (F::m) load_four(scales.x_sum[p] + token + 4 * t, x_sum[p]);
 #pragma unroll
     for (int k = 0; k < 2; ++k)
 #pragma unroll
@@ -132,7 +132,7 @@ static __device__ __forceinline__ void add_tile(const Stage<Tile>& stage, const 
             dots[p] = found[p][e];
             factor.w[p] = w[p][2 * i + e / 2];
             if constexpr (F::m) factor.m[p] = m[p][2 * i + e / 2];
-            if constexpr (F::m) x.met[p] = met[p][2 * k + e % 2];
+            if constexpr (F::m) x.x_sum[p] = x_sum[p][2 * k + e % 2];
           }
           sums[i][j + k][e] = add_block(sums[i][j + k][e], factor, x, dots);
         }
@@ -183,7 +183,7 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
     }
     if (F::high && of_row)
       copy_words<F::high>(stage.high[number], weight.high + (own + item) * F::high);
-    end_of_group();
+    commit_group();
   };
 
   Packed<F> block;  // prefetched by a row's thread
@@ -217,7 +217,7 @@ static __device__ __forceinline__ void many(const Product& of, Shared<Tile<ROW_W
       if constexpr (F::m && F::parts == 2) totals[1] -= totals[0] = total_of(part);
 #pragma unroll
       for (int p = 0; p < F::parts; ++p)
-        to.met[p][place_of_token(number)] = scale * static_cast<float>(totals[p]);
+        to.x_sum[p][place_of_token(number)] = scale * static_cast<float>(totals[p]);
     }
   };
 

@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     linear_tiles(const float* x, const uint8_t* weight, float* out, int tokens, int hidden,
                  int rows) {
   __shared__ Shared tile;
-  wait_for_former();
+  wait_for_previous();
   const T* const w = reinterpret_cast<const T*>(weight);
   if (hidden % EIGHT)
     many<false>(x, w, out, tokens, hidden, rows, tile);

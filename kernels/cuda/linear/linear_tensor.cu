@@ -12,7 +12,7 @@ extern "C" __global__ void FEW_ON_TENSOR_CORES
 // Splits activations for the tiles; a thread takes a run of a token.
 extern "C" __global__ void __launch_bounds__(256)
     split_tokens(const float* __restrict__ x, float* __restrict__ scratch, int tokens, int hidden) {
-  wait_for_former();
+  wait_for_previous();
   const int runs = items_of(hidden) * (ITEM / RUN);
   const size_t size = static_cast<size_t>(tokens) * runs;
   const size_t number = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -32,16 +32,16 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // Many tokens: tiles of 64 x 64 rows and tokens or, if there are enough of them, 128 x 128.
-#define TILES(name, ROW_WARPS, N, AT_ONCE)                                                     \
-  extern "C" __global__ void __launch_bounds__(Tile<ROW_WARPS, N>::THREADS, AT_ONCE)           \
-      name(const float* x, float* scratch, const uint8_t* weight, float* out, int tokens,      \
-           int hidden, int rows) {                                                             \
-    using Own = Stage<Tile<ROW_WARPS, N>>;                                                     \
-    DYNAMIC_SHARED(Own, stages);                                                               \
-    wait_for_former();                                                                         \
-    const Product of = {x,   reinterpret_cast<const T*>(weight), {scratch, tokens, hidden},    \
-                        out, tokens, hidden, rows};                                            \
-    many<ROW_WARPS, N>(of, stages);                                                            \
+#define TILES(name, ROW_WARPS, N, AT_ONCE)                                                  \
+  extern "C" __global__ void __launch_bounds__(Tile<ROW_WARPS, N>::THREADS, AT_ONCE)        \
+      name(const float* x, float* scratch, const uint8_t* weight, float* out, int tokens,   \
+           int hidden, int rows) {                                                          \
+    using Own = Stage<Tile<ROW_WARPS, N>>;                                                  \
+    DYNAMIC_SHARED(Own, stages);                                                            \
+    wait_for_previous();                                                                    \
+    const Product of = {x,   reinterpret_cast<const T*>(weight), {scratch, tokens, hidden}, \
+                        out, tokens, hidden, rows};                                         \
+    many<ROW_WARPS, N>(of, stages);                                                         \
   }
 TILES(linear_tiles_64, 2, 4, 2)
 TILES(linear_tiles, 4, 8, 1)

@@ -35,12 +35,12 @@ struct Activations {
       power = found.grow;
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        halve(x[2 * i] * found.shrink, x[2 * i + 1] * found.shrink, parts[0][i], parts[1][i]);
+        split_in_two(x[2 * i] * found.shrink, x[2 * i + 1] * found.shrink, parts[0][i], parts[1][i]);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         uint32_t found[3];
-        part_in_three(x[2 * i], x[2 * i + 1], found);
+        split_in_three(x[2 * i], x[2 * i + 1], found);
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) parts[p][i] = found[p];
       }
@@ -86,10 +86,10 @@ static __device__ __forceinline__ float unless_nan(float sum, const float* __res
 }
 
 // Up to eight tokens: a thread block computes 16 rows. Each of its warps multiplies every eighth
-// item, from its own cp.async pipeline of AHEAD items (zeros past the end). A lane splits activations
-// of token g and gets products of rows g and g + 8 by tokens 2t and 2t + 1; these go through shared
-// memory, where each thread of the first four warps adds the halves of one row and token, while the
-// others multiply.
+// item, from its own cp.async pipeline of AHEAD items (zeros past the end). A lane splits
+// activations of token g and gets products of rows g and g + 8 by tokens 2t and 2t + 1; these go
+// through shared memory, where each thread of the first four warps adds the halves of one row and
+// token, while the others multiply.
 constexpr int FEW_ROWS = 16, FEW_TOKENS = 8, FEW_SUMS = FEW_ROWS * FEW_TOKENS;
 constexpr int TENSOR_WARPS = 8;
 constexpr int FEW_STAGES = 3, AHEAD = FEW_STAGES - 1;
@@ -124,11 +124,11 @@ static __device__ __forceinline__ float product_of_few(const float* __restrict__
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int row = lane / 8 + 4 * k, run = lane % 8;
-      copy_or_clear(&own[stage][row][run ^ row % 8],
+      copy_async_or_zero(&own[stage][row][run ^ row % 8],
                     reinterpret_cast<const uint4*>(rows[k] + item * ITEM),
                     item * ITEM + run * RUN < hidden);
     }
-    end_of_group();
+    commit_group();
   };
   float next[2][8];
   const auto load = [&](int item) {
@@ -139,7 +139,7 @@ static __device__ __forceinline__ float product_of_few(const float* __restrict__
 
 #pragma unroll 1
   for (int s = 0; s < AHEAD; ++s) copy(warp + s * TENSOR_WARPS, s);
-  wait_for_former();
+  wait_for_previous();
   load(warp);
   const int own_row = threadIdx.x / FEW_TOKENS, own_token = threadIdx.x % FEW_TOKENS;
   const bool adds = threadIdx.x < FEW_SUMS;
@@ -184,8 +184,8 @@ static __device__ __forceinline__ float product_of_few(const float* __restrict__
   }
 
   if (!adds) return 0.f;
-  const size_t met = static_cast<size_t>(min(own_token, tokens - 1)) * hidden;
-  return unless_nan(sum, x + met, row_at(own_row), hidden);
+  const size_t own_x = static_cast<size_t>(min(own_token, tokens - 1)) * hidden;
+  return unless_nan(sum, x + own_x, row_at(own_row), hidden);
 }
 
 static __device__ __forceinline__ void up_to_eight(const float* __restrict__ x, const Rows& of,

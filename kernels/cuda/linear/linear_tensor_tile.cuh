@@ -112,17 +112,17 @@ static __device__ __forceinline__ void many(const Product& of, Stage<Tile<ROW_WA
     for (int k = 0; k < 2; ++k) {
       const int place = place_of(own, run) + k * AT_ONCE_ROWS * RUNS;
       const T* const row = weight + (row_begins[k] + half * HALF);
-      copy_or_clear(stage.w[0] + place, reinterpret_cast<const uint4*>(row), some);
+      copy_async_or_zero(stage.w[0] + place, reinterpret_cast<const uint4*>(row), some);
 #pragma unroll
       for (int p = 0; p < PARTS; ++p)
-        copy_ahead(stage.x[p][0] + place,
+        copy_async(stage.x[p][0] + place,
                    reinterpret_cast<const uint4*>(of.parts.part(p, tile_token) +
                                                   (token_begins[k] + half * HALF)));
     }
     if (SCALED && threadIdx.x < Own::TOKENS)
-      copy_ahead(stage.power + threadIdx.x,
+      copy_async(stage.power + threadIdx.x,
                  of.parts.powers(half) + tile_token + token_at(threadIdx.x));
-    end_of_group();
+    commit_group();
   };
 
   float sums[2][N][4] = {};

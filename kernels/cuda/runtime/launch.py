@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[1]
 THREADS, MOST_THREADS, WARP = 256, 1024, 32  # of a block, as a rule and at most; of a warp
 MADE = {"grids.cuh": grids.header}  # what has no file
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
-_WAIT = re.compile(r"wait_for_former(<\w+>)?\(\);")
+_WAIT = re.compile(r"wait_for_previous(<\w+>)?\(\);")
 C_TYPES = {
     "f32": "float", "f64": "double", "i8": "int8_t", "u8": "uint8_t", "u16": "uint16_t",
     "u32": "uint32_t", "i32": "int32_t", "i64": "int64_t", "u64": "uint64_t", "format": "uint8_t",

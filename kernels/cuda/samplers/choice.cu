@@ -20,7 +20,7 @@ extern "C" __global__ void argmax_parts(const float* __restrict__ logits,
                                            uint64_t* __restrict__ scratch, int rows, int vocab) {
   __shared__ uint64_t bests[WARP];
   __shared__ double sums[WARP];
-  wait_for_former();
+  wait_for_previous();
   const int first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
   const float* const row = logits + static_cast<size_t>(blockIdx.y) * vocab;
   uint64_t best = 0;
@@ -38,7 +38,7 @@ extern "C" __global__ void argmax_parts(const float* __restrict__ logits,
 extern "C" __global__ void argmax(const uint64_t* __restrict__ scratch,
                                      int32_t* __restrict__ token, double* __restrict__ logprob,
                                      int rows) {
-  wait_for_former();
+  wait_for_previous();
   const int row = blockIdx.x;
   const Found own = reinterpret_cast<const Found*>(scratch)[row * WARP + threadIdx.x];
   uint64_t best = own.best;
