@@ -79,10 +79,8 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
 
 GATES = ("swiglu", "geglu")
 GATED_OF_BLOCKS = ("Q8_0", "Q4_0")  # whose activations have a scale for 32 elements
-GATED_WARPS, GATED_ROWS = (
-    16,
-    8,
-)  # warps of a block in these; rows of both for a block on tensor cores
+GATED_WARPS = 16  # of a block in these
+GATED_ROWS = 8  # of both for a block on tensor cores
 
 
 def _with_gate(gate: str, variant: str, format: str) -> Fused:

@@ -8,10 +8,8 @@ import numpy as np
 
 from reference.op import Array
 
-PIECE, PIECES = (
-    256 << 10,
-    32,
-)  # a step writes a few, and the host is one or two steps ahead of the GPU
+PIECE = 256 << 10  # bytes
+PIECES = 32  # a step writes a few, and the host is one or two steps ahead of the GPU
 
 
 class Pinned:
