@@ -98,8 +98,9 @@ def few_tiles(shape: Shape, most: int = FEW_ROWS) -> tuple[int, int, int]:
 
 
 def small_tiles(shape: Shape) -> tuple[int, int, int]:
-    """The same, of as few rows as give every multiprocessor a block, if chunks are few."""
-    most, found = FEW_ROWS, few_tiles(shape)
+    """The same; for one token of as few rows as give every multiprocessor a block, if chunks are
+    few."""
+    most, found = FEW_ROWS if shape["tokens"] == 1 else 1, few_tiles(shape)
     while most > 1 and chunks(shape) * found[1] * found[2] < MULTIPROCESSORS:
         most //= 2
         found = few_tiles(shape, most)
