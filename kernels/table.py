@@ -51,6 +51,7 @@ from kernels.cpu.formats.rows import ALONG
 from kernels.cpu.linear import (
     linear_amx,
     linear_amx_bf16,
+    linear_avx2,
     linear_bf16,
     linear_experts,
     linear_float,
@@ -228,7 +229,7 @@ KERNELS: tuple[Kernel, ...] = (
     *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=KNOBS),
     *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
     *in_int8("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, knobs=PAIRING),
-    *in_int8("avx2", linear_int8.AVX2_SHARES, requires=AVX2),
+    *in_int8("avx2", linear_avx2.SHARES, requires=AVX2),
     # a single token in TQ1_0 and TQ2_0 is faster by lut_avx2 than by avx2, a prompt slower
     *in_int8("lut_avx512", linear_lut.AVX512_SHARES, LUT_AVX512_PACKINGS, requires=VBMI),
     *in_int8("lut_avx2", linear_lut.AVX2_SHARES, LUT_AVX2_PACKINGS, requires=AVX2),
@@ -242,7 +243,7 @@ KERNELS: tuple[Kernel, ...] = (
     *of_experts(
         IN_INT8, "avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, knobs=PAIRING
     ),
-    *of_experts(IN_INT8, "avx2", linear_int8.AVX2_SHARES, requires=AVX2),
+    *of_experts(IN_INT8, "avx2", linear_avx2.SHARES, requires=AVX2),
     *of_experts(IN_INT8, "neon_i8mm", linear_neon.I8MM_SHARES, requires=I8MM),
     *of_experts(IN_INT8, "neon_dotprod", linear_neon.DOTPROD_SHARES, requires=DOTPROD),
     *of_experts(IN_INT8, "generic", linear_int8.GENERIC_SHARES, SPREAD_PACKINGS),

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from conformance.support.elsewhere import python_for
 from conformance.support.special_numbers import flush, same_numbers, swept
 from kernels.cpu.isa.simd import bf16x32, f32x16, i8x32, i8x64, i32x8, i32x16, load, store
-from kernels.cpu.isa.simd_x86 import dot2, dot4, dot4_of_signed, dot4_of_small, to_unsigned
+from kernels.cpu.isa.simd_x86 import dot2, dot4, to_unsigned
 from kernels.provenance import cpu_features
 from reference.formats.floats import decode_bf16, encode_bf16
 
@@ -65,7 +65,6 @@ def bytes_between(low: int, high: int, count: int, dtype: type) -> Array:
     [
         pytest.param(dot4, 16, 255, id="dot4-512", marks=needs(VNNI)),
         pytest.param(dot4, 8, 255, id="dot4-256", marks=needs(AVX_VNNI, VNNI | {"avx512vl"})),
-        pytest.param(dot4_of_small, 8, 128, id="small", marks=needs({"avx2"})),
     ],
 )
 def test_dots_of_four_bytes_are_exact(operation, lanes, largest):
@@ -94,26 +93,6 @@ print(*add.inspect_asm().values())
 def test_dot4_needs_no_avx512():
     """On a CPU with AVX-VNNI alone it is that instruction, whatever this CPU has."""
     assert "{vex}\tvpdpbusd" in python_for("haswell", {"avx2", "avxvnni"}, DOT4)
-
-
-@needs({"avx2"})
-@pytest.mark.parametrize(("signed", "pair"), [(-128, -32768), (127, 32767)])
-def test_small_dots_saturate_beyond_their_precondition(signed, pair):
-    """Why unsigned bytes must be small: a pair of larger ones stops at the ends of int16."""
-    x = np.full(32, signed, np.int8)
-    for unsigned, exact in ((128, True), (131, False)):
-        w, none = np.full(32, unsigned, np.uint8), np.zeros(8, np.int32)
-        out = dots(dot4_of_small, 8, none, w, x)
-        assert_array_equal(out, wrapped(none, w, x) if exact else 2 * pair)
-
-
-@needs({"avx2"})
-def test_dots_of_signed_bytes_are_exact():
-    """The first factor may be any byte, the second any but -128; the ends most of all."""
-    a = bytes_between(-128, 127, 4 * 4096, np.int8)
-    b = bytes_between(-127, 127, 4 * 4096, np.int8)
-    sums = np.random.default_rng(0).integers(*FULL_RANGE, 4096, np.int32, endpoint=True)
-    assert_array_equal(dots(dot4_of_signed, 8, sums, a, b), wrapped(sums, a, b))
 
 
 def test_bytes_become_unsigned():

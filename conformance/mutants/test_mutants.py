@@ -101,7 +101,7 @@ CHANGES: dict[str, tuple[tuple[str, str, str], Ops, set[str], set[str]]] = {
         READERS, {"Q4_0"}, set(FORMATS) - {"Q4_0"},
     ),
     "in what builders close over": (
-        ("linear/linear_int8", "else -layout", "else layout"), LINEARS, {"Q4_0", "Q6_K"}, {"Q4_1"},
+        ("linear/linear_avx2", "else -layout", "else layout"), LINEARS, {"Q4_0", "Q6_K"}, {"Q4_1"},
     ),
     "in an overload": (
         ("formats/scale_search", "becomes(value * each)", "becomes(value)"),

@@ -93,9 +93,9 @@ def dots_of_halves(builder: Any, a: Any, b: Any) -> Any:
     return call_llvm(builder, name, ir.VectorType(I32, lanes // 2), [a, b])
 
 
-def _fours(builder: Any, unsigned: Any, signed: Any) -> Any:
-    pairs = dots_of_bytes(builder, unsigned, signed)
-    return dots_of_halves(builder, pairs, constant(pairs.type, 1))
+def with_sign_of(builder: Any, v: Any, sign: Any) -> Any:
+    """Each byte of v negated where `sign` is negative, and zero where it is zero: i8x32 (AVX2)."""
+    return call_llvm(builder, "llvm.x86.avx2.psign.b", v.type, [v, sign])
 
 
 @intrinsic
@@ -107,37 +107,6 @@ def dot4(typing, sums, unsigned, signed):
         return dots_of_fours(builder, *values)
 
     return sums(sums, unsigned, signed), codegen
-
-
-@intrinsic
-def dot4_of_small(typing, sums, unsigned, signed):
-    """dot4 of i32x8 and i8x32 whose unsigned bytes are at most 128 (AVX2).
-
-    Two neighbours' products are added in int16, which saturates beyond -32768 and 32767; unsigned
-    bytes up to 128 keep every sum within 2 * 128 * -128 and 2 * 128 * 127.
-    """
-
-    def codegen(context, builder, signature, values):
-        return builder.add(values[0], _fours(builder, *values[1:]))
-
-    return sums(sums, unsigned, signed), codegen
-
-
-@intrinsic
-def dot4_of_signed(typing, sums, a, b):
-    """dot4_of_small of signed bytes both, i8x32: |a| times b with a's sign (AVX2).
-
-    a may be -128 and b may not, so that no pair overflows int16.
-    """
-
-    def codegen(context, builder, signature, values):
-        sums_, left, right = values
-        negative = builder.icmp_signed("<", left, ir.Constant(a.ir, None))
-        size = builder.select(negative, builder.neg(left), left)
-        signed = call_llvm(builder, "llvm.x86.avx2.psign.b", b.ir, [right, left])
-        return builder.add(sums_, _fours(builder, size, signed))
-
-    return sums(sums, a, b), codegen
 
 
 @intrinsic

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.isa.simd import CACHE_LINE, f32x16, prefetch
+from kernels.cpu.isa.simd import CACHE_LINE, f32x16, prefetch, prefetch_to_write
 from kernels.cpu.isa.tiles import in_tiles, load_tile, store_tile, zeros
 from kernels.cpu.runtime.closures import inlined, inner
 from kernels.cpu.runtime.share import part
@@ -90,6 +90,13 @@ def prefetch_part(weight, at, size, number, count):
     """Prefetch part `number` of so many of the next `size` bytes into the second cache."""
     for line in range(number * size // count, (number + 1) * size // count, CACHE_LINE):
         prefetch(weight, at + line, 2)
+
+
+@njit(inline="always")
+def prefetch_outputs(out, token, size, row):
+    """Prefetch the outputs of `size` tokens from `token`, of the group whose first row is `row`."""
+    for t in range(token, token + size):
+        prefetch_to_write(out, t * out.shape[1] + row)
 
 
 def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
@@ -186,6 +193,7 @@ def chains(load_weights: Any, step: int, multiply_add: Any) -> Callable[[int], A
             sums = zeros(f32x16, size)
             if not begin:
                 sums = load_tile(sums, out, first + token, row, valid)
+            prefetch_outputs(out, first + token + size, size, row)
             for k in range(depth):
                 if k % every == 0:
                     prefetch_next(weight, at + k * step, tuning)

@@ -360,14 +360,14 @@ def sizes_of_group(layout: Layout) -> tuple[int, int, int]:
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     layout, vectors = LAYOUTS[format], AVX512_VNNI if tag == AMX else GENERIC
-    vectors = replace(vectors, blocking=FEW, any_of_two=None)
+    vectors = replace(vectors, blocking=FEW, four_of_two=None)
     few = inner(linear_blocks.int8_kernel(vectors, "few", format))
     many = product(PANEL, DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
     # dots, then activations and weights by turns
     width = BLOCK // layout.parts
     config = tile_config(*[(ROWS, ROW)] * UNDER_WAY, *[(ROWS, width), (width // 4, ROW)] * 2)
     activations, met = PANEL * ROWS * BLOCK, PANEL // layout.blocks * ROWS
-    extras = met * extras_of(layout) if layout.m else 1
+    extras = met * extras_of(vectors, layout) if layout.m else 1
     extra, weights, dots = extra_type(layout), TOGETHER * WEIGHTS, UNDER_WAY * C
     integers, mins, scales = (TOGETHER * size for size in sizes_of_group(layout))
 

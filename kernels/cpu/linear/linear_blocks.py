@@ -43,6 +43,7 @@ from kernels.cpu.linear.linear import (
     LANES,
     Blocking,
     named,
+    prefetch_outputs,
     prefetcher,
     product,
     two_at_once,
@@ -81,6 +82,23 @@ class Microkernel:
         """For each part of a block, (dots, weight, at, panel, offset, size) -> dots plus the
         part's; `at` is the block's first byte of these lanes."""
         raise NotImplementedError
+
+    def scaled_dots(self, layout: Layout) -> tuple[Any, tuple[Any, ...]] | None:  # noqa: ARG002
+        """(weight, at) -> the integers at byte `at` that multiply the dots of a superblock's part,
+        and for each part of a block, (totals, integers, weight, at, panel, offset, size) -> totals
+        plus the part's dots times its integers; None where dots are multiplied once summed."""
+        return None
+
+    def totals_in_pairs(self, layout: Layout) -> bool:
+        """Whether pairs of parts' totals meet a superblock's pairs of integers: mins do, and so do
+        scales where scaled dots leave the zero point to be subtracted at a superblock's end."""
+        return layout.blocks > 1 and (
+            layout.m
+            or (
+                (layout.integer_scales and self.zero_point_correction(layout) != 0)
+                and self.scaled_dots(layout) is not None
+            )
+        )
 
     def dot_of_bytes(self) -> Any | None:
         """(sums, unsigned, signed) -> sums plus the dots of each lane's four bytes, used to fill
@@ -147,6 +165,7 @@ def multiply(microkernel: Microkernel, layout: Layout, factor: float) -> Callabl
         @inner
         def tile(token, arguments):
             panel, weight, at, depth, out, first, row, begin, tuning = arguments
+            prefetch_outputs(out, first + token + size, size, row)
             for lane in range(0, LANES, lanes):
                 valid = min(lanes, out.shape[1] - row - lane)
                 sums = zeros(floats, size)
@@ -232,7 +251,9 @@ def packing_totals(microkernel: Microkernel, layout: Layout) -> Any:
     """(source, row, block, count, scales, extras, begin, size, t): write scales and totals of so
     many blocks of token t of a tile, whose blocks begin at index `begin`."""
     parts, correction, has_m = layout.parts, microkernel.zero_point_correction(layout), layout.m
-    blocks, pairs, sum_of = layout.blocks, pairs_of(layout), total_of(layout)
+    blocks, sum_of = layout.blocks, total_of(layout)
+    in_pairs = microkernel.totals_in_pairs(layout)
+    alone, pairs = (0, pairs_of(layout)) if in_pairs else (blocks * parts, 0)
 
     @njit(inline="always")
     def of_blocks(source, row, block, count, scales, extras, begin, size, t):
@@ -251,10 +272,10 @@ def packing_totals(microkernel: Microkernel, layout: Layout) -> Any:
         for u in range(count // blocks):
             first, place = block + u * blocks, begin // blocks + u * size
             scales[place + t] = scale[row, first]
-            for p in range(blocks * parts if not has_m else 0):
+            for p in range(alone):
                 found = sum_of(q, total, row, first + p // parts, p % parts)
                 extras[(place * blocks * parts) + p * size + t] = correction * found
-            for p in range(pairs if has_m else 0):
+            for p in range(pairs):
                 low = sum_of(q, total, row, first + 2 * p // parts, 2 * p % parts)
                 high = sum_of(q, total, row, first + (2 * p + 1) // parts, (2 * p + 1) % parts)
                 extras[place * pairs + p * size + t] = (low & 0xFFFF) | (high << 16)
@@ -346,10 +367,10 @@ def panel_sizes(microkernel: Microkernel, layout: Layout, size: int) -> tuple[in
     return 8 * microkernel.words * size + LANES, size + LANES, layout.parts * size + LANES
 
 
-def extras_of(layout: Layout) -> int:
+def extras_of(microkernel: Microkernel, layout: Layout) -> int:
     """Extras of a unit of a token."""
-    superblock_with_offset = layout.m and layout.blocks > 1
-    return pairs_of(layout) if superblock_with_offset else layout.blocks * layout.parts
+    in_pairs = microkernel.totals_in_pairs(layout)
+    return pairs_of(layout) if in_pairs else layout.blocks * layout.parts
 
 
 def extra_type(layout: Layout) -> Any:

@@ -37,6 +37,7 @@ from kernels.cpu.linear.linear import (
     Blocking,
     chains,
     named,
+    prefetch_outputs,
     prefetcher,
     product,
     two_at_once,
@@ -86,6 +87,8 @@ def pairs(load_weights: Any, step: int) -> Callable[[int], Any]:
             if not begin:
                 a = load_tile(a, out, first + token, row, min(LANES, width - row))
                 b = load_tile(b, out, first + token, row_beside, min(LANES, width - row_beside))
+            prefetch_outputs(out, first + token + size, size, row)
+            prefetch_outputs(out, first + token + size, size, row_beside)
             for k in range(depth):
                 if k % every == 0:
                     prefetch_next(weight, at + k * step, tuning)
@@ -153,7 +156,7 @@ def float_kernel(blocking: Blocking, variant: str, kind: Vector) -> Callable[...
 
 
 KINDS = {"F32": f32x16, "F16": f16x16, "BF16": bf16x16}
-GENERIC = Blocking((6, 4, 2, 1), tokens=48, units=1024)
+GENERIC = Blocking((6, 4, 2, 1), tokens=96, units=512)
 AVX512 = Blocking((12, 8, 4, 2, 1), tokens=48, units=2048, groups=2)
 
 GENERIC_SHARES = by_format(partial(float_kernel, GENERIC, "generic"), SIGNATURE, KINDS)

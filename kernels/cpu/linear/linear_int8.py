@@ -1,5 +1,5 @@
-"""linear for block formats by multiplying bytes: `generic`, `avx2` and `avx512_vnni`. Vector units
-multiply unsigned by signed bytes, or pairs of 16 bits. The loops are linear_blocks.py's."""
+"""linear for block formats by multiplying bytes, `avx512_vnni`, or pairs of 16 bits, `generic`. The
+loops are linear_blocks.py's."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.formats.layouts import GRIDS, LAYOUTS, WORD_ROWS, Layout
+from kernels.cpu.formats.layouts import LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
     Vector,
     address_of,
@@ -18,7 +18,7 @@ from kernels.cpu.isa.simd import (
     even_bytes,
     odd_bytes,
 )
-from kernels.cpu.isa.simd_x86 import dot4, dot4_of_signed, dot4_of_small, looked_up, to_unsigned
+from kernels.cpu.isa.simd_x86 import dot4, looked_up
 from kernels.cpu.isa.tiles import outer, outer_of_two
 from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import KNOBS, Blocking
@@ -27,8 +27,7 @@ from kernels.cpu.linear.linear_halves import halves_fit
 from kernels.cpu.runtime.closures import inlined
 from kernels.knob import Knob
 
-four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
-two_halves = outer(dot_pairs)
+four_bytes, two_halves = outer(dot4), outer(dot_pairs)
 
 
 @njit(inline="always")
@@ -50,16 +49,6 @@ def by_pairs(dots, w, q, at, size):
 
 
 @inlined
-def by_small(dots, w, q, at, size):
-    return four_small(dots, w, q, at)
-
-
-@inlined
-def by_signed(dots, w, q, at, size):
-    return four_signed(dots, to_unsigned(w), q, at)  # flips the same bit back
-
-
-@inlined
 def by_bytes(dots, w, q, at, size):
     return four_bytes(dots, w, q, at)
 
@@ -77,29 +66,21 @@ def pack_halves(panel, k, t, size, four):
 
 @dataclass(frozen=True, slots=True)
 class ByteProducts(Microkernel):
-    """Dots by byte multiplication: (dots, weights, panel, offset, size) -> dots for four bytes a
-    row, which are `small`, up to 127, or `any`. If `lowers`, the latter subtracts 128, so that no
-    total is needed. Without `tables`, codes are stored as the values that they name. `any_of_two`
-    is `any` for two groups of rows at once, `dot` is for filling panels
+    """Dots by byte multiplication: `four` is (dots, weights, panel, offset, size) -> dots for four
+    bytes a row. Without `tables`, codes are stored as the values that they name. `four_of_two` is
+    `four` for two groups of rows at once, `dot` is for filling panels
     (Microkernel.dot_of_bytes)."""
 
-    small: Any
-    any: Any
-    lowers: bool = False
+    four: Any
     tables: bool = True
-    any_of_two: Any = None
+    four_of_two: Any = None
     dot: Any = None
 
     def layout(self, format: str) -> Layout:
         return LAYOUTS[format] if self.tables else LAYOUTS[format].spread()
 
-    def zero_point_correction(self, layout: Layout) -> int:
-        return 0 if self.lowers and layout.widest >= 128 else -layout.zero_point
-
     def dots(self, layout: Layout) -> tuple[Any, ...]:
-        four, words, lanes = self.any, self.words, self.lanes
-        if layout.widest < 128:
-            four = self.small
+        four, words, lanes = self.four, self.words, self.lanes
 
         def adding(codes: Any, begin: int) -> Any:
             @njit(inline="always")
@@ -128,9 +109,9 @@ class ByteProducts(Microkernel):
         # Codes of several planes are expensive to assemble; with two parts per block a tile of one
         # group runs out of registers, and packed halves are for pairs only.
         costly = layout.parts == 2 or len(layout.planes) > 1 or halves_fit(layout)
-        if self.any_of_two is None or layout.blocks == 1 or not costly:
+        if self.four_of_two is None or layout.blocks == 1 or not costly:
             return None
-        return codes_of(layout, self.lanes), self.any_of_two
+        return codes_of(layout, self.lanes), self.four_of_two
 
 
 def code_of(builder: Any, layout: Layout, word: Callable[[int], Any], c: int) -> Any:
@@ -184,15 +165,12 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
 
 
 NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 6, 5, 4, 2, 1), 48, 64)
-GENERIC = ByteProducts(8, 2, pack_halves, NARROW, by_pairs, by_pairs, tables=False)
-AVX2 = ByteProducts(8, 1, pack_word, NARROW, by_small, by_signed, lowers=True)
+GENERIC = ByteProducts(8, 2, pack_halves, NARROW, by_pairs, tables=False)
 TWO = outer_of_two(dot4)
-AVX512_VNNI = ByteProducts(16, 1, pack_word, WIDE, by_bytes, by_bytes, any_of_two=TWO, dot=dot4)
+AVX512_VNNI = ByteProducts(16, 1, pack_word, WIDE, by_bytes, four_of_two=TWO, dot=dot4)
 
 
-OWN_CODES = tuple(f for f in LAYOUTS if f not in GRIDS)
 GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
-AVX2_SHARES = shares(AVX2, "avx2", OWN_CODES)
 AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", LAYOUTS)
 AVX512_VNNI_KNOBS: dict[str, tuple[Knob, ...]] = {
     f: linear_pairs.knobs_of(layout) if AVX512_VNNI.pair(layout) else KNOBS

@@ -21,7 +21,6 @@ from kernels.cpu.isa.simd import (
     i16x32,
     i32x16,
     load,
-    prefetch_to_write,
     store,
     store_first,
 )
@@ -36,7 +35,14 @@ from kernels.cpu.isa.tiles import (
     zeros,
 )
 from kernels.cpu.linear import linear
-from kernels.cpu.linear.linear import FIRST, LANES, filling, from_here, prefetch_part
+from kernels.cpu.linear.linear import (
+    FIRST,
+    LANES,
+    filling,
+    from_here,
+    prefetch_outputs,
+    prefetch_part,
+)
 from kernels.cpu.linear.linear_halves import (
     add_halves,
     half_of,
@@ -109,11 +115,10 @@ def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
 
 
 @njit(inline="always")
-def prefetch_outputs(out, token, row):
+def prefetch_outputs_of_two(out, token, row):
     """Prefetch the outputs where a tile's sums are stored next."""
-    for t in range(token, token + SIZE):
-        prefetch_to_write(out, t * out.shape[1] + row)
-        prefetch_to_write(out, t * out.shape[1] + row + LANES)
+    prefetch_outputs(out, token, SIZE, row)
+    prefetch_outputs(out, token, SIZE, row + LANES)
 
 
 @njit(inline="always")
@@ -265,7 +270,7 @@ def in_pairs(
         (lowered, fits), whole, left = own, count // SIZE, count % SIZE
         tiles = whole + (left > 0)
         if unit:
-            prefetch_outputs(out, first, row)
+            prefetch_outputs_of_two(out, first, row)
         for begin in range(0, deep, units_of_slice):
             depth = min(units_of_slice, deep - begin)
             now = at + begin * step
@@ -278,7 +283,7 @@ def in_pairs(
                 prefetch_part(weight, following, depth * step, t, tiles)
                 prefetch_part(weight, following + group_bytes, depth * step, t, tiles)
                 if last or (unit and begin == 0):
-                    prefetch_outputs(out, first + min(t + 1, tiles - 1) * SIZE, row)
+                    prefetch_outputs_of_two(out, first + min(t + 1, tiles - 1) * SIZE, row)
                 place, token, ends = t, t * SIZE, last
                 if t == whole:
                     place, token, ends = t + 1, count - SIZE, False

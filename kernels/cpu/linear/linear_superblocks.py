@@ -12,7 +12,7 @@ from numba import njit
 
 from kernels.cpu.formats.block_scales import beginning, integers_of
 from kernels.cpu.formats.layouts import Layout
-from kernels.cpu.isa.simd import Vector, dot_pairs, in_pairs
+from kernels.cpu.isa.simd import Vector, dot_pairs, in_pairs, splat
 from kernels.cpu.isa.tiles import add_tiles, add_times, add_unit, add_unit_with_offset, outer, zeros
 from kernels.cpu.linear.linear import LANES
 from kernels.cpu.runtime.closures import inlined
@@ -62,6 +62,8 @@ def add_blocks(microkernel: Any, layout: Layout, prefetch_next: Any) -> Any:
     payload, two_parts = layout.payload, layout.parts == 2
     begin = beginning(layout, lanes, microkernel.zero_point_correction(layout) != 0)
     integer_of, _ = integers_of(layout, lanes)
+    if scaled := microkernel.scaled_dots(layout):
+        return add_scaled_blocks(microkernel, layout, scaled, prefetch_next)
     times, dots_of = times_integers(layout), microkernel.dots(layout)
     first, last = dots_of[0], dots_of[-1]
 
@@ -81,21 +83,49 @@ def add_blocks(microkernel: Any, layout: Layout, prefetch_next: Any) -> Any:
     return add
 
 
-def add_floats(layout: Layout, lanes: int) -> Any:
+def add_scaled_blocks(
+    microkernel: Any, layout: Layout, scaled: tuple[Any, tuple[Any, ...]], prefetch_next: Any
+) -> Any:
+    """`add_blocks` where integers multiply as dots are summed; the zero point is left to
+    `add_floats`."""
+    words, payload, two_parts = 8 * microkernel.words, layout.payload, layout.parts == 2
+    integers_at, dots_of = scaled
+    first, last = dots_of[0], dots_of[-1]
+
+    @njit(inline="always")
+    def add(totals, weight, block, lane, panel, place, size, tuning):
+        prefetch_next(weight, block, tuning)
+        q, own, codes = panel[0], block + payload + lane, block + 4 * lane
+        if two_parts:
+            integers = integers_at(weight, own)
+            totals = first(totals, integers, weight, codes, q, place * words, size)
+            own += LANES
+        return last(totals, integers_at(weight, own), weight, codes, q, place * words, size)
+
+    return add
+
+
+def add_floats(microkernel: Any, layout: Layout) -> Any:
     """(sums, totals, d, m, weight, at, (scale, extra), where, size) -> sums plus a superblock's
-    totals and its mins times the activations' totals; `at` is its first byte of these lanes."""
-    integers, pairs, has_m = Vector("i32", lanes), pairs_of(layout), layout.m
-    mins = pairs_at(layout, integers_of(layout, lanes)[1])
+    totals and its mins, or its scales and the zero point, times the activations' totals; `at` is
+    its first byte of these lanes."""
+    integers, pairs, has_m = Vector("i32", microkernel.lanes), pairs_of(layout), layout.m
+    in_pairs = microkernel.totals_in_pairs(layout)
+    factors = pairs_at(layout, integers_of(layout, microkernel.lanes)[has_m])
+    correction = microkernel.zero_point_correction(layout)
 
     @njit(inline="always")
     def add(sums, totals, d, m, weight, at, panel, where, size):
         scale, extra = panel
-        if not has_m:
+        if not in_pairs:
             return add_unit(sums, totals, d, scale, where)
         met = zeros(integers, size)
         for pair in range(pairs):
-            met = dot_totals(met, mins(weight, at, pair), extra, where * pairs + pair * size)
-        return add_unit_with_offset(sums, totals, d, met, m, scale, where)
+            met = dot_totals(met, factors(weight, at, pair), extra, where * pairs + pair * size)
+        if has_m:
+            return add_unit_with_offset(sums, totals, d, met, m, scale, where)
+        totals = add_times(totals, met, splat(integers, correction))
+        return add_unit(sums, totals, d, scale, where)
 
     return add
 
@@ -105,7 +135,7 @@ def add_superblock(microkernel: Any, layout: Layout, prefetch_next: Any) -> Any:
     superblock at byte `at`, which is at index `where` in the panel."""
     lanes, blocks, block_step = microkernel.lanes, layout.blocks, layout.block
     integers = Vector("i32", lanes)
-    add_block, end = add_blocks(microkernel, layout, prefetch_next), add_floats(layout, lanes)
+    add_block, end = add_blocks(microkernel, layout, prefetch_next), add_floats(microkernel, layout)
 
     @njit(inline="always")
     def add(sums, d, m, weight, at, lane, panel, where, size, tuning):
@@ -125,7 +155,7 @@ def add_two_superblocks(microkernel: Any, layout: Layout, prefetch_next: Any) ->
     two."""
     lanes, blocks, block_step = microkernel.lanes, layout.blocks, layout.block
     integers = Vector("i32", lanes)
-    add_block, end = add_blocks(microkernel, layout, prefetch_next), add_floats(layout, lanes)
+    add_block, end = add_blocks(microkernel, layout, prefetch_next), add_floats(microkernel, layout)
 
     @njit(inline="always")
     def add(sums, ds, ms, weight, ats, lane, panel, where, tuning):

@@ -70,7 +70,7 @@ less_outer = outer(without_product)
 
 
 def multiply(microkernel: ByteProducts) -> Callable[[int], Any]:
-    lanes, words, four = microkernel.lanes, microkernel.words, microkernel.any
+    lanes, words, four = microkernel.lanes, microkernel.words, microkernel.four
     bytes_, floats, integers = (
         Vector(*kind) for kind in (("i8", 4 * lanes), ("f32", lanes), ("i32", lanes))
     )

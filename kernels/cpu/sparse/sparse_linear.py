@@ -19,7 +19,7 @@ from kernels.cpu.formats.rows import PIECES, dot_in_lines, dot_units, gather_uni
 from kernels.cpu.isa.simd import store as store_vector
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import fma_outer, in_tiles
-from kernels.cpu.linear import linear_blocks, linear_float, linear_int8
+from kernels.cpu.linear import linear_avx2, linear_blocks, linear_float, linear_int8
 from kernels.cpu.linear.linear import FIRST, LANES, NEVER, Blocking, chains, filling, named
 from kernels.cpu.linear.linear_blocks import Microkernel
 from kernels.cpu.runtime.closures import inner
@@ -169,7 +169,7 @@ def int8_kernel(microkernel: Microkernel, variant: str, format: str) -> Callable
     layout, factor = microkernel.layout(format), CODINGS[format].factor
     blocking = fewer(microkernel.blocking.over(layout.blocks))
     blocks, size = layout.blocks, blocking.size * layout.blocks
-    words, extras_each = 8 * microkernel.words, linear_blocks.extras_of(layout)
+    words, extras_each = 8 * microkernel.words, linear_blocks.extras_of(microkernel, layout)
     all_words, all_scales, all_parts = linear_blocks.panel_sizes(microkernel, layout, size)
     extra = linear_blocks.extra_type(layout)
 
@@ -210,5 +210,5 @@ IN_PIECES, IN_LINES = partial(float_kernel, dot_units), partial(float_kernel, do
 GENERIC_FLOATS = _shares(IN_PIECES, linear_float.GENERIC, "generic", FLOAT, FLOATS)
 AVX512_FLOATS = _shares(IN_LINES, AVX512, "avx512", FLOAT, FLOATS)
 GENERIC_BLOCKS = _shares(int8_kernel, linear_int8.GENERIC, "generic", INT8, BLOCKS)
-AVX2_BLOCKS = _shares(int8_kernel, linear_int8.AVX2, "avx2", INT8, BLOCKS)
+AVX2_BLOCKS = _shares(int8_kernel, linear_avx2.AVX2, "avx2", INT8, BLOCKS)
 AVX512_VNNI_BLOCKS = _shares(int8_kernel, linear_int8.AVX512_VNNI, "avx512_vnni", INT8, BLOCKS)
