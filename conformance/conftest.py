@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +35,7 @@ settings.register_profile("quick", _COMMON, derandomize=True, max_examples=40, d
 settings.register_profile("deep", _COMMON, max_examples=2000)
 settings.load_profile("deep" if DEEP else "quick")
 
+UNTIL = float(os.environ.get("ASSAY_UNTIL", "inf"))  # seconds since 1970
 MANY = 1000  # tests: then a second process compiles while the first ones run, if they run in one
 KERNELS = Path(__file__).with_name("kernel")
 LONG = [Path(__file__).parent / file for file in ("cuda/test_engine.py", "rtutils/test_readme.py")]
@@ -80,6 +82,12 @@ def _of_a_further_variant(item: pytest.Item) -> bool:
         return False
     op, target, variant, layout = found.groups()
     return target == "cuda" or (op, variant, layout) not in SERVING
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """On a machine too slow for all of them, exhaustive tests end at a time, and say so."""
+    if time.time() > UNTIL and item.get_closest_marker("exhaustive"):
+        pytest.skip("not tried: the time of ASSAY_UNTIL is over")
 
 
 def pytest_collection_finish() -> None:

@@ -8,10 +8,10 @@ from numba import njit
 from numpy.testing import assert_array_equal
 
 from kernels.cpu.formats.layouts import BLOCK, GRIDS, LAYOUTS, Layout
-from kernels.cpu.isa.simd import i32x8, load
+from kernels.cpu.isa.simd import Vector
 from kernels.cpu.isa.tiles import store_tile, zeros
 from kernels.cpu.linear import linear_avx2
-from kernels.cpu.linear.linear_avx2 import LARGEST, MOST, ROWS, WORDS, i8x8
+from kernels.cpu.linear.linear_avx2 import LARGEST, MOST, ROWS, WORDS
 from kernels.table import find
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,36 +23,37 @@ TOKENS = 2
 
 def codes_of(layout: Layout, planes: Array) -> Array:
     """A block's codes [rows, elements], from its planes [words, rows, 4]."""
-    codes = np.zeros((ROWS, WORDS, 4), np.int64)
+    codes = np.zeros((planes.shape[1], WORDS, 4), np.int64)
     first = low = 0
     for bits in layout.planes:
         for c in range(WORDS):
             plane = planes[first + c % bits].astype(np.int64)
             codes[:, c] |= (plane >> bits * (c // bits) & (1 << bits) - 1) << low
         first, low = first + bits, low + bits
-    codes = codes.reshape(ROWS, BLOCK)
+    codes = codes.reshape(-1, BLOCK)
     return np.array(layout.table)[codes] if layout.table else codes - layout.zero_point
 
 
 def dots_of(layout: Layout, part: int, factors: Array, weight: Array, panel: Array) -> Array:
     """The kernel's dots of a part, times factors: [tokens, rows]."""
-    add = linear_avx2.of_part(layout, part)
-    narrow = linear_avx2.low_nibbles_twice if layout.packed_scales else linear_avx2.twice
+    rows = len(factors)
+    add, factors_at = linear_avx2.of_part(layout, part), linear_avx2.factors_of(layout, rows)
+    integers = Vector("i32", rows)
 
     @njit
     def run(factors, weight, panel, out):
-        sums = zeros(i32x8, TOKENS)
-        sums = add(sums, narrow(load(i8x8, factors, 0)), weight, 0, panel, 0, TOKENS)
-        store_tile(sums, out, 0, 0, ROWS)
+        sums = add(zeros(integers, TOKENS), factors_at(factors, 0), weight, 0, panel, 0, TOKENS)
+        store_tile(sums, out, 0, 0, rows)
 
-    out = np.zeros((TOKENS, ROWS), np.int32)
+    out = np.zeros((TOKENS, rows), np.int32)
     run(factors, weight, panel, out)
     return out
 
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("extreme", ["all ones", "random"])
-def test_dots_of_the_largest_codes_are_exact(format, extreme):
+@pytest.mark.parametrize("rows", [ROWS, 2 * ROWS])
+def test_dots_of_the_largest_codes_are_exact(format, extreme, rows):
     """Against integers of 64 bits, with activations of both ends and integers of a byte: no sum
     saturates. Codes that are met unsigned leave the zero point to be subtracted later."""
     layout, rng = LAYOUTS[format], np.random.default_rng(0)
@@ -64,11 +65,11 @@ def test_dots_of_the_largest_codes_are_exact(format, extreme):
     ends = [-127, 127] if signed else [-LARGEST, LARGEST - 1]
     q = rng.choice(ends, (TOKENS, BLOCK)).astype(np.int8)
     q[0] = ends[0]
-    factors = rng.integers(-128, 128, ROWS).astype(np.int8)
+    factors = rng.integers(-128, 128, rows).astype(np.int8)
     factors[0] = -128
     panel = np.ascontiguousarray(q.reshape(TOKENS, WORDS, 4).transpose(1, 0, 2)).view(np.int32)
     raised = 0 if signed else layout.zero_point
-    codes = codes_of(layout, planes[:, :ROWS]) + raised
+    codes = codes_of(layout, planes[:, :rows]) + raised
     times = (factors & 15 if layout.packed_scales else factors).astype(np.int64)
     width = BLOCK // layout.parts
     for part in range(layout.parts):

@@ -5,9 +5,12 @@ much again. So products of several words are added first: with codes up to c and
 within 128, a word gives at most 2 * 128 * c, and 4-bit codes of a whole block fit. What widens
 them multiplies, too: by a part's integer scale, where it has one.
 
-Codes beyond 128 are signed: |w| times an activation with w's sign.
+Codes beyond 128 are signed: |w| times an activation with w's sign. A tile is three tokens by
+sixteen rows, so that a word of activations, once broadcast, meets two vectors of weights; these are
+unpacked to bytes once for all tokens of a panel.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,7 @@ from numba.extending import intrinsic
 
 from kernels.cpu.formats.layouts import BLOCK, GRIDS, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
+    CACHE_LINE,
     I32,
     Vector,
     broadcast,
@@ -25,18 +29,24 @@ from kernels.cpu.isa.simd import (
     i32x8,
     load,
     loading,
+    prefetch,
     shuffle,
+    store,
 )
+from kernels.cpu.isa.simd_shuffle import store_rows
 from kernels.cpu.isa.simd_x86 import dots_of_bytes, dots_of_halves, looked_up, with_sign_of
-from kernels.cpu.linear.linear import Blocking
+from kernels.cpu.linear import linear_int8
+from kernels.cpu.linear.linear import LANES, Blocking, Lowering
 from kernels.cpu.linear.linear_blocks import Microkernel, shares
 from kernels.cpu.linear.linear_int8 import code_of, pack_word
+from kernels.cpu.runtime.closures import inner
 
-ROWS = 8  # a lane each
+ROWS = 8  # of a vector, a lane each
 WORDS = BLOCK // 4  # of a block's row
 LARGEST = 128  # of an activation's byte
 MOST = (1 << 15) - 1
-i8x8, i16x16 = Vector("i8", 8), Vector("i16", 16)
+I16 = ir.IntType(16)
+i8x16, i16x16 = Vector("i8", 16), Vector("i16", 16)
 
 
 def signed(layout: Layout) -> bool:
@@ -49,15 +59,18 @@ def words_together(layout: Layout) -> int:
     return max(1, MOST // (2 * LARGEST * layout.widest))
 
 
+def _twice(builder: Any, wide: Any) -> Any:
+    return shuffle(builder, wide, wide, [i // 2 for i in range(2 * wide.type.count)])
+
+
 @intrinsic
 def twice(typing, v):
-    """Each signed byte of i8x8 as two equal int16."""
+    """Each signed byte as two equal int16."""
 
     def codegen(context, builder, signature, values):
-        wide = builder.sext(values[0], ir.VectorType(ir.IntType(16), ROWS))
-        return shuffle(builder, wide, wide, [i // 2 for i in range(2 * ROWS)])
+        return _twice(builder, builder.sext(values[0], ir.VectorType(I16, v.lanes)))
 
-    return i16x16(v), codegen
+    return Vector("i16", 2 * v.lanes)(v), codegen
 
 
 @intrinsic
@@ -66,21 +79,31 @@ def low_nibbles_twice(typing, v):
 
     def codegen(context, builder, signature, values):
         low = builder.and_(values[0], constant(values[0].type, 15))
-        wide = builder.zext(low, ir.VectorType(ir.IntType(16), ROWS))
-        return shuffle(builder, wide, wide, [i // 2 for i in range(2 * ROWS)])
+        return _twice(builder, builder.zext(low, ir.VectorType(I16, v.lanes)))
 
-    return i16x16(v), codegen
+    return Vector("i16", 2 * v.lanes)(v), codegen
 
 
-def factors_of(layout: Layout) -> Any:
+def factors_of(layout: Layout, rows: int) -> Any:
     """(weight, at) -> the integers at byte `at` that multiply the dots of a part, as pairs."""
-    narrow = low_nibbles_twice if layout.packed_scales else twice
+    narrow, bytes_ = low_nibbles_twice if layout.packed_scales else twice, Vector("i8", rows)
 
     @njit(inline="always")
     def factors(weight, at):
-        return narrow(load(i8x8, weight, at))
+        return narrow(load(bytes_, weight, at))
 
     return factors
+
+
+def in_order(builder: Any, vectors: Iterable[Any]) -> list[Any]:
+    """These vectors, of which LLVM knows nothing from here on: it would add in trees, or finish one
+    sum after the other, for which registers are too few."""
+    given = list(vectors)
+    kinds, places = [v.type for v in given], range(len(given))
+    words = ",".join([*("=x" for _ in places), *map(str, places)])
+    result = ir.LiteralStructType(kinds) if len(given) > 1 else kinds[0]
+    kept = builder.call(ir.InlineAsm(ir.FunctionType(result, kinds), "", words), given)
+    return [builder.extract_value(kept, i) for i in places] if len(given) > 1 else [kept]
 
 
 def codes_of(builder: Any, layout: Layout, load_plane: Any, word: int) -> tuple[Any, Any]:
@@ -105,32 +128,49 @@ def of_part(layout: Layout, part: int) -> Any:
 
     @intrinsic
     def add(typing, totals, factors, weight, at, panel, where, size):
-        def codegen(context, builder, signature, values):
-            tile, tokens = values[0], signature.args[0].count
-            times = values[1]
-            if isinstance(signature.args[1], types.NoneType):
-                times = constant(i16x16.ir, 1)
+        vectors = range(totals.dtype.lanes // ROWS)
 
+        def codegen(context, builder, signature, values):
+            tile, tokens = values[0], range(signature.args[0].count)
             loaded = loading(context, builder, signature, values)
 
-            def plane(number: int) -> Any:
-                return loaded(2, number * WORD_ROWS, i8x32.ir)
+            def half(v: Any, i: int) -> Any:
+                each = v.type.count // len(vectors)
+                return shuffle(builder, v, v, range(each * i, each * i + each))
 
+            def plane(i: int) -> Any:
+                return lambda number: loaded(2, number * WORD_ROWS + 4 * ROWS * i, i8x32.ir)
+
+            times = [constant(i16x16.ir, 1) for _ in vectors]
+            if not isinstance(signature.args[1], types.NoneType):
+                times = [half(values[1], i) for i in vectors]
+            before = [builder.extract_value(tile, t) for t in tokens]
+            sums = [[half(total, i) for i in vectors] for total in before]
             for first in range(0, count, together):
-                halves: list[Any] = [None] * tokens
+                halves: dict[tuple[int, int], Any] = {}
                 for word in words[first : first + together]:
-                    sizes, codes = codes_of(builder, layout, plane, word)
-                    for t in range(tokens):
-                        four = loaded(4, word * tokens + t, I32)
+                    codes = [codes_of(builder, layout, plane(i), word) for i in vectors]
+                    for t in tokens:
+                        four = loaded(4, word * len(tokens) + t, I32)
                         four = builder.bitcast(broadcast(builder, i32x8, four), i8x32.ir)
-                        if codes:
-                            four = with_sign_of(builder, four, codes)
-                        dots = dots_of_bytes(builder, sizes, four)
-                        halves[t] = builder.add(halves[t], dots) if halves[t] else dots
-                for t in range(tokens):
-                    dots = dots_of_halves(builder, halves[t], times)
-                    total = builder.add(builder.extract_value(tile, t), dots)
-                    tile = builder.insert_value(tile, total, t)
+                        for i, (sizes, sign) in enumerate(codes):
+                            meet = with_sign_of(builder, four, sign) if sign else four
+                            dots = dots_of_bytes(builder, sizes, meet)
+                            held = halves.get((t, i))
+                            halves[t, i] = builder.add(held, dots) if held else dots
+                    if together > 1:
+                        halves = dict(zip(halves, in_order(builder, halves.values()), strict=True))
+                for (t, i), held in halves.items():
+                    dots = dots_of_halves(builder, held, times[i])
+                    sums[t][i] = builder.add(sums[t][i], dots)
+                if together == 1:
+                    flat = in_order(builder, [v for parts in sums for v in parts])
+                    sums = [flat[n : n + len(vectors)] for n in range(0, len(flat), len(vectors))]
+            for t, parts in enumerate(sums):
+                whole = parts[0]
+                if len(parts) > 1:
+                    whole = shuffle(builder, *parts, range(len(parts) * ROWS))
+                tile = builder.insert_value(tile, whole, t)
             return tile
 
         signature = totals(totals, factors, weight, types.intp, panel, types.intp, types.intp)
@@ -147,9 +187,41 @@ def unscaled(of_part: Any) -> Any:
     return add
 
 
+def to_bytes(layout: Layout) -> Lowering:
+    """Codes become bytes; integers, d and m stay as they are."""
+    lowered = layout.in_bytes()
+    blocks, step, block_step, payload = layout.blocks, layout.step, layout.block, layout.payload
+    to_step, to_block, to_payload = lowered.step, lowered.block, lowered.payload
+    first, second = linear_int8.codes_of(layout, ROWS)
+
+    @njit(inline="always")
+    def copy(weight, begin, end, to, at):
+        for k in range(0, end - begin, LANES):
+            store(to, at + k, load(i8x16, weight, begin + k))
+
+    @inner
+    def lower(weight, at, group_bytes, units, to):
+        for u in range(units):
+            base, place = at + u * step, u * to_step
+            for line in range(base, base + step, CACHE_LINE):
+                prefetch(weight, line + group_bytes, 2)
+            for b in range(blocks):
+                block, own = base + b * block_step, place + b * to_block
+                for half in range(0, WORD_ROWS, 4 * ROWS):
+                    at_half = own + half
+                    store_rows(to, at_half, WORD_ROWS, first(weight, block + half))
+                    at_half += 4 * WORD_ROWS
+                    store_rows(to, at_half, WORD_ROWS, second(weight, block + half))
+                copy(weight, block + payload, block + block_step, to, own + to_payload)
+            ends = blocks * block_step
+            copy(weight, base + ends, base + step, to, place + blocks * to_block)
+
+    return Lowering(lower, to_step)
+
+
 @dataclass(frozen=True, slots=True)
 class Avx2(Microkernel):
-    """Dots of eight rows, of unsigned codes or of signed values."""
+    """Dots of unsigned codes or of signed values."""
 
     def zero_point_correction(self, layout: Layout) -> int:
         return 0 if signed(layout) else -layout.zero_point
@@ -160,8 +232,12 @@ class Avx2(Microkernel):
     def scaled_dots(self, layout: Layout) -> tuple[Any, tuple[Any, ...]] | None:
         if not layout.integer_scales:
             return None
-        return factors_of(layout), tuple(of_part(layout, part) for part in range(layout.parts))
+        parts = tuple(of_part(layout, part) for part in range(layout.parts))
+        return factors_of(layout, self.lanes), parts
+
+    def lowered(self, layout: Layout) -> tuple[Layout, Lowering] | None:
+        return None if layout.planes == (8,) else (layout.in_bytes(), to_bytes(layout))
 
 
-AVX2 = Avx2(ROWS, 1, pack_word, Blocking((6, 4, 2, 1), 48, 64))
+AVX2 = Avx2(LANES, 1, pack_word, Blocking((3, 2, 1), 96, 32))
 SHARES = shares(AVX2, "avx2", [f for f in LAYOUTS if f not in GRIDS])

@@ -218,9 +218,7 @@ def tile_of(layout: Layout, dots_of_two: Any) -> Any:
     adds to two tiles the dots of two vectors with each token's word."""
     add = add_superblocks(layout, dots_of_two)
 
-    @njit(
-        inline="always"
-    )  # inlined, or each tile would cost a call with a hundred words of arguments
+    @njit(inline="always")  # or each tile would be a call with a hundred words of arguments
     def tile(sums, at, outputs, begins_ends, token, arguments):
         panel, lowered, fits, deep, first, depth = arguments
         out, out_token, row, begun = outputs
