@@ -168,8 +168,8 @@ def of_part(layout: Layout, part: int) -> Any:
                     sums = [flat[n : n + len(vectors)] for n in range(0, len(flat), len(vectors))]
             for t, parts in enumerate(sums):
                 whole = parts[0]
-                if len(parts) > 1:
-                    whole = shuffle(builder, *parts, range(len(parts) * ROWS))
+                if len(parts) == 2:
+                    whole = shuffle(builder, parts[0], parts[1], range(2 * ROWS))
                 tile = builder.insert_value(tile, whole, t)
             return tile
 
