@@ -133,6 +133,19 @@ def assembly(builder: Any) -> Any:
     return builder.uitofp(builder.asm(kind, "rdtsc", "={ax},~{dx}", [], True), F64)
 
 
+def empty_assembly(constraints: str) -> Build:
+    """Assembly without instructions, of a vector, whose result these constraints place."""
+
+    def build(builder: Any) -> Any:
+        v = ir.VectorType(I32, 4)
+        operands = [ir.Constant(v, None)] * constraints.count(",")
+        kind = ir.FunctionType(v, [v] * len(operands))
+        found = builder.asm(kind, "", constraints, operands, False)
+        return builder.uitofp(builder.extract_element(found, I32(0)), F64)
+
+    return build
+
+
 VOID = ir.VoidType()
 PLANTED: dict[str, tuple[Build, str]] = {
     "a counter": (
@@ -169,12 +182,20 @@ PLANTED: dict[str, tuple[Build, str]] = {
     "an address": (address, "reads an absolute address"),
     "a segment": (segment, "reads memory of the thread"),
     "assembly": (assembly, "runs inline assembly"),
+    "a register's old value": (empty_assembly("=x"), "runs inline assembly"),
+    "a register's old value beside an operand": (empty_assembly("=x,x"), "runs inline assembly"),
+    "a named register": (empty_assembly("={xmm7},0"), "runs inline assembly"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("build", "complaint"), PLANTED.values(), ids=PLANTED.keys())
 def test_what_lasts_or_looks_around_is_refused(build, complaint):
     assert complaint in construction_of(share_with(build).function)
+
+
+def test_assembly_that_only_keeps_an_order_may_stand():
+    """Its result is its operand, and it has no instruction."""
+    assert not construction_of(share_with(empty_assembly("=x,0")).function)
 
 
 def calls_an_address(args, thread, n_threads):
