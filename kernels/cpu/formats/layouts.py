@@ -30,8 +30,7 @@ WORD_ROWS = 4 * LANES  # bytes of a word of every row
 class Layout:
     """See above. `parts` are those of a block; `integer_scales` and `mins` whether they have
     integers that multiply d and m, `packed_scales` whether the two share a byte; `m` whether there
-    is an offset; `table` what codes name, if not integers; `largest` the largest code, where fewer
-    are used than a plane's bits hold."""
+    is an offset; `table` what codes name, if not integers."""
 
     planes: tuple[int, ...]
     zero_point: int = 0
@@ -43,7 +42,6 @@ class Layout:
     packed_scales: bool = False
     table: tuple[int, ...] = ()
     bfloat16: bool = False
-    largest: int = 0
 
     @property
     def payload(self) -> int:
@@ -64,17 +62,11 @@ class Layout:
     @property
     def widest(self) -> int:
         """The largest code that meets activations."""
-        if self.largest:
-            return self.largest
         return max(self.table) + self.zero_point if self.table else (1 << sum(self.planes)) - 1
 
     def spread(self) -> "Layout":
         """The same without a table: bytes that are what the codes name."""
         return replace(self, planes=(8,), table=()) if self.table else self
-
-    def in_bytes(self) -> "Layout":
-        """The same with a byte a code, or what it names, of unchanged range."""
-        return replace(self, planes=(8,), table=(), largest=self.widest)
 
 
 def _table(values: Array) -> tuple[int, ...]:

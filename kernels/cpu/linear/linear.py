@@ -15,7 +15,6 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.isa.simd import CACHE_LINE, f32x16, prefetch, prefetch_to_write
-from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import in_tiles, load_tile, store_tile, zeros
 from kernels.cpu.runtime.closures import inlined, inner
 from kernels.cpu.runtime.share import part
@@ -72,10 +71,6 @@ def prefetcher(size: int, count: int) -> Any:
     STREAM's knobs give for a tile of `size` tokens."""
     which = 0 if size == 1 else 1
 
-    @njit(inline="always")
-    def never(weight, at, tuning):
-        pass
-
     @inlined
     def prefetch_next(weight, at, tuning):
         ahead, near = tuning[which], tuning[2]
@@ -87,7 +82,7 @@ def prefetcher(size: int, count: int) -> Any:
                 for line in range(at + ahead, at + ahead + count, CACHE_LINE):
                     prefetch(weight, line, 2)
 
-    return prefetch_next if count else never
+    return prefetch_next
 
 
 @njit(inline="always")
@@ -147,46 +142,20 @@ def two_at_once(begin, end, tuning):
 PLACES = {1: one_group, 2: two_groups}
 
 
-@dataclass(frozen=True, slots=True)
-class Lowering:
-    """How a group's weights are unpacked before all tokens of a panel meet them: lower(weight, at,
-    group_bytes, units, lowered) writes so many units from byte `at`, `step` bytes each, and may
-    prefetch those of the next group, group_bytes further."""
-
-    lower: Any
-    step: int
-
-
-@njit(inline="always")
-def leave(weight, at, group_bytes, units, lowered):
-    pass
-
-
-AS_PACKED = Lowering(leave, 0)
-
-
-def product(
-    blocking: Blocking,
-    fill: Any,
-    multiply: Callable[[int], Any],
-    lowering: Lowering = AS_PACKED,
-) -> Any:
+def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> Any:
     """The loops around
 
     - fill(token, size, (source, panel, first, unit, depth)), which lays `depth` units from `unit`
       on of `size` tokens from first + token on into the panel, at token * depth units;
     - multiply(size)(token, (panel, weight, at, depth, out, first, row, begin, tuning)), which adds
       to the outputs of these tokens and of the rows packed at byte `at`: the first, if `begin`.
-      Where the blocking says two groups, `at` and `row` are tuples of two. Lowered weights are
-      multiplied instead, one group at a time and never more of its units than the blocking has.
+      Where the blocking says two groups, `at` and `row` are tuples of two.
 
     A group of rows is `units` times `step` bytes of the packed weight.
     """
     tiles, tokens_at_once, most = blocking.tiles, blocking.tokens, blocking.size
     fill_all, multiply_all = filling(fill, tiles), in_tiles(multiply, tiles)
     groups, place_of = blocking.groups, PLACES[blocking.groups]
-    lowers, lower = lowering.step > 0, lowering.lower
-    deepest, held = (blocking.units, blocking.units * lowering.step) if lowers else (most, 1)
 
     @njit(inline="always")
     def run(source, panel, weight, step, units, out, tuning, thread, n_threads):
@@ -194,21 +163,16 @@ def product(
         begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
         if begin == end:
             return
-        lowered = stack(np.uint8, held)
         for first in range(0, tokens, tokens_at_once):
             count = min(tokens_at_once, tokens - first)
-            depth = min(most // count, deepest)
+            depth = most // count
             for unit in range(0, units, depth):
                 deep = min(depth, units - unit)
                 fill_all(count, (source, panel, first, unit, deep))
                 for group in range(begin, end, groups):
                     at, row = place_of(group, end, units, unit, step)
                     own = out, first, row, unit == 0
-                    if lowers:
-                        lower(weight, at, units * step, deep, lowered)
-                        multiply_all(FIRST, count, (panel, lowered, FIRST, deep, *own, tuning))
-                    else:
-                        multiply_all(FIRST, count, (panel, weight, at, deep, *own, tuning))
+                    multiply_all(FIRST, count, (panel, weight, at, deep, *own, tuning))
 
     return run
 

@@ -3,11 +3,8 @@
 vpmaddubsw adds two neighbours' products in int16, and widening that to int32 (vpmaddwd) costs as
 much again. So products of several words are added first: with codes up to c and activations
 within 128, a word gives at most 2 * 128 * c, and 4-bit codes of a whole block fit. What widens
-them multiplies, too: by a part's integer scale, where it has one.
-
-Codes beyond 128 are signed: |w| times an activation with w's sign. A tile is three tokens by
-sixteen rows, so that a word of activations, once broadcast, meets two vectors of weights; these are
-unpacked to bytes once for all tokens of a panel.
+them multiplies, too: by a part's integer scale, where it has one. Codes beyond 128 are signed:
+|w| times an activation with w's sign.
 """
 
 from collections.abc import Iterable
@@ -20,7 +17,6 @@ from numba.extending import intrinsic
 
 from kernels.cpu.formats.layouts import BLOCK, GRIDS, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
-    CACHE_LINE,
     I32,
     Vector,
     broadcast,
@@ -29,24 +25,19 @@ from kernels.cpu.isa.simd import (
     i32x8,
     load,
     loading,
-    prefetch,
     shuffle,
-    store,
 )
-from kernels.cpu.isa.simd_shuffle import store_rows
 from kernels.cpu.isa.simd_x86 import dots_of_bytes, dots_of_halves, looked_up, with_sign_of
-from kernels.cpu.linear import linear_int8
-from kernels.cpu.linear.linear import LANES, Blocking, Lowering
+from kernels.cpu.linear.linear import Blocking
 from kernels.cpu.linear.linear_blocks import Microkernel, shares
 from kernels.cpu.linear.linear_int8 import code_of, pack_word
-from kernels.cpu.runtime.closures import inner
 
-ROWS = 8  # of a vector, a lane each
+ROWS = 8  # a lane each
 WORDS = BLOCK // 4  # of a block's row
 LARGEST = 128  # of an activation's byte
 MOST = (1 << 15) - 1
 I16 = ir.IntType(16)
-i8x16, i16x16 = Vector("i8", 16), Vector("i16", 16)
+i8x8, i16x16 = Vector("i8", ROWS), Vector("i16", 2 * ROWS)
 
 
 def signed(layout: Layout) -> bool:
@@ -60,17 +51,17 @@ def words_together(layout: Layout) -> int:
 
 
 def _twice(builder: Any, wide: Any) -> Any:
-    return shuffle(builder, wide, wide, [i // 2 for i in range(2 * wide.type.count)])
+    return shuffle(builder, wide, wide, [i // 2 for i in range(2 * ROWS)])
 
 
 @intrinsic
 def twice(typing, v):
-    """Each signed byte as two equal int16."""
+    """Each signed byte of i8x8 as two equal int16."""
 
     def codegen(context, builder, signature, values):
-        return _twice(builder, builder.sext(values[0], ir.VectorType(I16, v.lanes)))
+        return _twice(builder, builder.sext(values[0], ir.VectorType(I16, ROWS)))
 
-    return Vector("i16", 2 * v.lanes)(v), codegen
+    return i16x16(v), codegen
 
 
 @intrinsic
@@ -79,31 +70,20 @@ def low_nibbles_twice(typing, v):
 
     def codegen(context, builder, signature, values):
         low = builder.and_(values[0], constant(values[0].type, 15))
-        return _twice(builder, builder.zext(low, ir.VectorType(I16, v.lanes)))
+        return _twice(builder, builder.zext(low, ir.VectorType(I16, ROWS)))
 
-    return Vector("i16", 2 * v.lanes)(v), codegen
+    return i16x16(v), codegen
 
 
-def factors_of(layout: Layout, rows: int) -> Any:
+def factors_of(layout: Layout) -> Any:
     """(weight, at) -> the integers at byte `at` that multiply the dots of a part, as pairs."""
-    narrow, bytes_ = low_nibbles_twice if layout.packed_scales else twice, Vector("i8", rows)
+    narrow = low_nibbles_twice if layout.packed_scales else twice
 
     @njit(inline="always")
     def factors(weight, at):
-        return narrow(load(bytes_, weight, at))
+        return narrow(load(i8x8, weight, at))
 
     return factors
-
-
-def in_order(builder: Any, vectors: Iterable[Any]) -> list[Any]:
-    """These vectors, of which LLVM knows nothing from here on: it would add in trees, or finish one
-    sum after the other, for which registers are too few."""
-    given = list(vectors)
-    kinds, places = [v.type for v in given], range(len(given))
-    words = ",".join([*("=x" for _ in places), *map(str, places)])
-    result = ir.LiteralStructType(kinds) if len(given) > 1 else kinds[0]
-    kept = builder.call(ir.InlineAsm(ir.FunctionType(result, kinds), "", words), given)
-    return [builder.extract_value(kept, i) for i in places] if len(given) > 1 else [kept]
 
 
 def codes_of(builder: Any, layout: Layout, load_plane: Any, word: int) -> tuple[Any, Any]:
@@ -120,6 +100,17 @@ def codes_of(builder: Any, layout: Layout, load_plane: Any, word: int) -> tuple[
     return builder.select(negative, builder.neg(code), code), code
 
 
+def in_order(builder: Any, vectors: Iterable[Any]) -> list[Any]:
+    """These vectors, of which LLVM knows nothing from here on: it would add in trees, or finish one
+    sum after the other, for which registers are too few."""
+    given = list(vectors)
+    kinds, places = [v.type for v in given], range(len(given))
+    words = ",".join([*("=x" for _ in places), *map(str, places)])
+    result = ir.LiteralStructType(kinds) if len(given) > 1 else kinds[0]
+    kept = builder.call(ir.InlineAsm(ir.FunctionType(result, kinds), "", words), given)
+    return [builder.extract_value(kept, i) for i in places] if len(given) > 1 else [kept]
+
+
 def of_part(layout: Layout, part: int) -> Any:
     """An intrinsic of (totals, factors, weight, at, panel, where, size): totals plus a part's dots
     times the pairs of `factors`, or as they are where those are None."""
@@ -128,49 +119,35 @@ def of_part(layout: Layout, part: int) -> Any:
 
     @intrinsic
     def add(typing, totals, factors, weight, at, panel, where, size):
-        vectors = range(totals.dtype.lanes // ROWS)
-
         def codegen(context, builder, signature, values):
             tile, tokens = values[0], range(signature.args[0].count)
             loaded = loading(context, builder, signature, values)
+            times = values[1]
+            if isinstance(signature.args[1], types.NoneType):
+                times = constant(i16x16.ir, 1)
 
-            def half(v: Any, i: int) -> Any:
-                each = v.type.count // len(vectors)
-                return shuffle(builder, v, v, range(each * i, each * i + each))
+            def plane(number: int) -> Any:
+                return loaded(2, number * WORD_ROWS, i8x32.ir)
 
-            def plane(i: int) -> Any:
-                return lambda number: loaded(2, number * WORD_ROWS + 4 * ROWS * i, i8x32.ir)
-
-            times = [constant(i16x16.ir, 1) for _ in vectors]
-            if not isinstance(signature.args[1], types.NoneType):
-                times = [half(values[1], i) for i in vectors]
-            before = [builder.extract_value(tile, t) for t in tokens]
-            sums = [[half(total, i) for i in vectors] for total in before]
+            sums = [builder.extract_value(tile, t) for t in tokens]
             for first in range(0, count, together):
-                halves: dict[tuple[int, int], Any] = {}
+                halves: list[Any] = []
                 for word in words[first : first + together]:
-                    codes = [codes_of(builder, layout, plane(i), word) for i in vectors]
+                    sizes, sign = codes_of(builder, layout, plane, word)
+                    dots = []
                     for t in tokens:
                         four = loaded(4, word * len(tokens) + t, I32)
                         four = builder.bitcast(broadcast(builder, i32x8, four), i8x32.ir)
-                        for i, (sizes, sign) in enumerate(codes):
-                            meet = with_sign_of(builder, four, sign) if sign else four
-                            dots = dots_of_bytes(builder, sizes, meet)
-                            held = halves.get((t, i))
-                            halves[t, i] = builder.add(held, dots) if held else dots
-                    if together > 1:
-                        halves = dict(zip(halves, in_order(builder, halves.values()), strict=True))
-                for (t, i), held in halves.items():
-                    dots = dots_of_halves(builder, held, times[i])
-                    sums[t][i] = builder.add(sums[t][i], dots)
-                if together == 1:
-                    flat = in_order(builder, [v for parts in sums for v in parts])
-                    sums = [flat[n : n + len(vectors)] for n in range(0, len(flat), len(vectors))]
-            for t, parts in enumerate(sums):
-                whole = parts[0]
-                if len(parts) == 2:
-                    whole = shuffle(builder, parts[0], parts[1], range(2 * ROWS))
-                tile = builder.insert_value(tile, whole, t)
+                        four = with_sign_of(builder, four, sign) if sign else four
+                        dots.append(dots_of_bytes(builder, sizes, four))
+                    if halves:
+                        dots = [builder.add(h, d) for h, d in zip(halves, dots, strict=True)]
+                    halves = in_order(builder, dots) if together > 1 else dots
+                dots = [dots_of_halves(builder, h, times) for h in halves]
+                sums = [builder.add(s, d) for s, d in zip(sums, dots, strict=True)]
+                sums = in_order(builder, sums) if together == 1 else sums
+            for t, total in enumerate(sums):
+                tile = builder.insert_value(tile, total, t)
             return tile
 
         signature = totals(totals, factors, weight, types.intp, panel, types.intp, types.intp)
@@ -187,38 +164,6 @@ def unscaled(of_part: Any) -> Any:
     return add
 
 
-def to_bytes(layout: Layout) -> Lowering:
-    """Codes become bytes; integers, d and m stay as they are."""
-    lowered = layout.in_bytes()
-    blocks, step, block_step, payload = layout.blocks, layout.step, layout.block, layout.payload
-    to_step, to_block, to_payload = lowered.step, lowered.block, lowered.payload
-    first, second = linear_int8.codes_of(layout, ROWS)
-
-    @njit(inline="always")
-    def copy(weight, begin, end, to, at):
-        for k in range(0, end - begin, LANES):
-            store(to, at + k, load(i8x16, weight, begin + k))
-
-    @inner
-    def lower(weight, at, group_bytes, units, to):
-        for u in range(units):
-            base, place = at + u * step, u * to_step
-            for line in range(base, base + step, CACHE_LINE):
-                prefetch(weight, line + group_bytes, 2)
-            for b in range(blocks):
-                block, own = base + b * block_step, place + b * to_block
-                for half in range(0, WORD_ROWS, 4 * ROWS):
-                    at_half = own + half
-                    store_rows(to, at_half, WORD_ROWS, first(weight, block + half))
-                    at_half += 4 * WORD_ROWS
-                    store_rows(to, at_half, WORD_ROWS, second(weight, block + half))
-                copy(weight, block + payload, block + block_step, to, own + to_payload)
-            ends = blocks * block_step
-            copy(weight, base + ends, base + step, to, place + blocks * to_block)
-
-    return Lowering(lower, to_step)
-
-
 @dataclass(frozen=True, slots=True)
 class Avx2(Microkernel):
     """Dots of unsigned codes or of signed values."""
@@ -232,12 +177,8 @@ class Avx2(Microkernel):
     def scaled_dots(self, layout: Layout) -> tuple[Any, tuple[Any, ...]] | None:
         if not layout.integer_scales:
             return None
-        parts = tuple(of_part(layout, part) for part in range(layout.parts))
-        return factors_of(layout, self.lanes), parts
-
-    def lowered(self, layout: Layout) -> tuple[Layout, Lowering] | None:
-        return None if layout.planes == (8,) else (layout.in_bytes(), to_bytes(layout))
+        return factors_of(layout), tuple(of_part(layout, part) for part in range(layout.parts))
 
 
-AVX2 = Avx2(LANES, 1, pack_word, Blocking((3, 2, 1), 96, 32))
+AVX2 = Avx2(ROWS, 1, pack_word, Blocking((6, 4, 2, 1), 48, 64))
 SHARES = shares(AVX2, "avx2", [f for f in LAYOUTS if f not in GRIDS])

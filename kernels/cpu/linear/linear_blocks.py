@@ -42,7 +42,6 @@ from kernels.cpu.linear.linear import (
     FIRST,
     LANES,
     Blocking,
-    Lowering,
     named,
     prefetch_outputs,
     prefetcher,
@@ -106,10 +105,6 @@ class Microkernel:
         panels in vectors, where the variant's panel is of plain words."""
         return None
 
-    def lowered(self, layout: Layout) -> tuple[Layout, Lowering] | None:  # noqa: ARG002
-        """The layout in which weights meet several tokens, and how they become that, if another."""
-        return None
-
     def pair(self, layout: Layout) -> tuple[Any, Any] | None:  # noqa: ARG002
         """linear_pairs.py's parameters for prompts in this layout, where that is faster."""
         return None
@@ -135,10 +130,9 @@ def add_block(microkernel: Microkernel, layout: Layout, prefetch_next: Any) -> A
 
 def add_unit(microkernel: Microkernel, layout: Layout, size: int) -> Any:
     """Add a unit with one float scale, a superblock or a block, for tiles of `size` tokens."""
-    lowered = layout.largest > 0  # and in the first cache
     if layout.blocks > 1:
-        return add_superblock(microkernel, layout, prefetcher(size, 0 if lowered else layout.block))
-    return add_block(microkernel, layout, prefetcher(size, 0 if lowered else layout.step))
+        return add_superblock(microkernel, layout, prefetcher(size, layout.block))
+    return add_block(microkernel, layout, prefetcher(size, layout.step))
 
 
 def add_two_units(microkernel: Microkernel, layout: Layout) -> Any:
@@ -389,11 +383,7 @@ def int8_kernel(microkernel: Microkernel, variant: str, format: str) -> Callable
     blocks, step = layout.blocks, layout.step
     blocking, size = microkernel.blocking.over(blocks), microkernel.blocking.size
     tile = fill(microkernel, layout), multiply(microkernel, layout, factor)
-    if lowered := microkernel.lowered(layout):
-        target, lowering = lowered
-        many = product(blocking, tile[0], multiply(microkernel, target, factor), lowering)
-    else:
-        many = product(blocking, *tile)
+    many = product(blocking, *tile)
     if pair := microkernel.pair(layout):
         many, size = linear_pairs.for_prompts(many, layout, factor, pair, *tile)
     words, scales, extras = panel_sizes(microkernel, layout, size)
