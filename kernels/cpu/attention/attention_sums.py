@@ -23,7 +23,11 @@ from kernels.cpu.isa.simd_shuffle import (
 )
 from kernels.cpu.isa.tiles import zeros
 from kernels.cpu.runtime.closures import inlined, inner
+from kernels.provenance import cpu_features
 
+# Rows whose sums are in registers together: of two vectors each in AVX-512's, of one elsewhere.
+ROWS = 8 if "avx512f" in cpu_features() else 4
+PAIRS = ROWS == 8
 QUERIES = 128  # rows of a tile, at most
 EIGHTS = QUERIES // 8
 CHUNK = 256  # cells of a chunk
@@ -49,7 +53,7 @@ BASES = 2 * CHUNK  # of cells: where their rows' heads begin
 @njit(inline="always")
 def first_rows(rows):
     """How many rows are computed while keys and values are loaded."""
-    return 8 if rows >= 8 else 4 if rows >= 4 else rows
+    return ROWS if rows >= ROWS else 4 if rows >= 4 else rows
 
 
 @inlined
@@ -206,8 +210,8 @@ def _few_dots(tag, k, bases, workspace, head_dim, rows, first, last):
 @njit(inline="always")
 def first_dots(tag, k, bases, workspace, head_dim, rows, first, last):
     """For the first rows."""
-    if rows >= 8:
-        _first_dots(zeros(f32x16, 8), tag, k, bases, workspace, head_dim, first, last)
+    if rows >= ROWS:
+        _first_dots(zeros(f32x16, ROWS), tag, k, bases, workspace, head_dim, first, last)
     elif rows >= 4:
         _first_dots(zeros(f32x16, 4), tag, k, bases, workspace, head_dim, first, last)
     else:
@@ -225,23 +229,25 @@ def dots(tag, k, bases, workspace, head_dim, rows, cells):
 
 @njit(inline="always")
 def dots_seen(tag, k, bases, workspace, head_dim, rows, cells, ends):
-    """The same, eight or four rows at a time, or one; each eight rows with at least as many cells
-    as `ends` has for them."""
+    """The same, ROWS or four at a time, or one; each eight rows with at least as many cells as
+    `ends` has for them."""
     done = first_rows(rows)
     # further rows use the contents of KEY
     step = cells if rows == done else 16 * _places(head_dim)
     for cell in range(0, cells, step):
         last = min(cell + step, cells)
         first_dots(tag, k, bases, workspace, head_dim, rows, cell, last)
-        for row in range(done, rows - 7, 8):
+        for row in range(done, rows - ROWS + 1, ROWS):
             if ends[row // 8] <= cell:
                 continue
-            if last - cell > 16:
-                _dots_of_two(zeros(f32x16, 8), workspace, head_dim, row, cell)
+            if PAIRS and last - cell > 16:
+                _dots_of_two(zeros(f32x16, ROWS), workspace, head_dim, row, cell)
             else:
-                _dots(zeros(f32x16, 8), workspace, head_dim, row, cell, KEY)
-        for at in range(cell, last if (rows - done) % 8 else cell, 16):
-            key, row = KEY + (at - cell) * head_dim, rows - (rows - done) % 8
+                for at in range(cell, last, 16):
+                    key = KEY + (at - cell) * head_dim
+                    _dots(zeros(f32x16, ROWS), workspace, head_dim, row, at, key)
+        for at in range(cell, last if (rows - done) % ROWS else cell, 16):
+            key, row = KEY + (at - cell) * head_dim, rows - (rows - done) % ROWS
             if rows - row >= 4:
                 _dots(zeros(f32x16, 4), workspace, head_dim, row, at, key)
                 row += 4
@@ -261,7 +267,7 @@ def _ask_value(tag, v, bases, cell, begin, count):
 def _first_values(like, tag, v, bases, workspace, head_dim, cell, count, keep):
     """Add `count` values from `cell` times their weights to the first rows, and keep them in
     VALUE."""
-    paired = head_dim - head_dim % 32
+    paired = head_dim - head_dim % 32 if PAIRS else 0
     for d in range(0, paired, 32):
         sums = load_rows(like, workspace, SUM + d, DIM_STRIDE)
         others = load_rows(like, workspace, SUM + d + 16, DIM_STRIDE)
@@ -320,7 +326,7 @@ def _few_values(tag, v, bases, workspace, head_dim, rows, cell, count):
 def _values(like, workspace, head_dim, row, cell, first, last):
     """The same with values first to last of VALUE."""
     own, weights = SUM + row * DIM_STRIDE, WEIGHT + row * CELL_STRIDE + cell
-    paired = head_dim - head_dim % 32
+    paired = head_dim - head_dim % 32 if PAIRS else 0
     for d in range(0, paired, 32):
         sums = load_rows(like, workspace, own + d, DIM_STRIDE)
         others = load_rows(like, workspace, own + d + 16, DIM_STRIDE)
@@ -344,8 +350,8 @@ def _values(like, workspace, head_dim, row, cell, first, last):
 def first_values(tag, v, bases, workspace, head_dim, rows, cell, count):
     """For the first rows."""
     keep = rows > first_rows(rows)
-    if rows >= 8:
-        _first_values(zeros(f32x16, 8), tag, v, bases, workspace, head_dim, cell, count, keep)
+    if rows >= ROWS:
+        _first_values(zeros(f32x16, ROWS), tag, v, bases, workspace, head_dim, cell, count, keep)
     elif rows >= 4:
         _first_values(zeros(f32x16, 4), tag, v, bases, workspace, head_dim, cell, count, keep)
     else:
@@ -354,10 +360,10 @@ def first_values(tag, v, bases, workspace, head_dim, rows, cell, count):
 
 @inner
 def values(workspace, head_dim, row, last_row, cell, first, last):
-    """For rows `row` to `last_row`, eight or four at a time, or one."""
-    while last_row - row >= 8:
-        _values(zeros(f32x16, 8), workspace, head_dim, row, cell, first, last)
-        row += 8
+    """For rows `row` to `last_row`, ROWS or four at a time, or one."""
+    while last_row - row >= ROWS:
+        _values(zeros(f32x16, ROWS), workspace, head_dim, row, cell, first, last)
+        row += ROWS
     if last_row - row >= 4:
         _values(zeros(f32x16, 4), workspace, head_dim, row, cell, first, last)
         row += 4
@@ -373,7 +379,7 @@ def add_values(tag, v, bases, workspace, head_dim, rows, most, seen):
     for c in range(0, most, STAGED):
         staged, row = min(most - c, STAGED), 0
         while row < rows:
-            last, own = row + 8 if row else first, np.int64(0)
+            last, own = row + ROWS if row else first, np.int64(0)
             last, common = min(last, rows), staged
             for one in range(row, last):
                 common = max(0, min(common, seen[one] - c))
