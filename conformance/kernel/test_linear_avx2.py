@@ -7,17 +7,19 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from kernels.cpu.formats.layouts import BLOCK, GRIDS, LAYOUTS, Layout
+from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, Layout
 from kernels.cpu.isa.simd import i32x8
 from kernels.cpu.isa.tiles import store_tile, zeros
 from kernels.cpu.linear import linear_avx2
-from kernels.cpu.linear.linear_avx2 import LARGEST, MOST, ROWS, WORDS
+from kernels.cpu.linear.linear_avx2 import MOST, ROWS
+from kernels.cpu.linear.linear_halves import LARGEST
+from kernels.cpu.linear.linear_pairs import WORDS
 from kernels.table import find
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LACKS = find("linear/cpu/avx2/Q4_0").missing()
 pytestmark = pytest.mark.skipif(bool(LACKS), reason=f"this CPU lacks {' and '.join(LACKS)}")
-FORMATS = [f for f in LAYOUTS if f not in GRIDS]
+FORMATS = [*linear_avx2.SHARES]
 TOKENS = 2
 
 

@@ -94,7 +94,8 @@ def prefetch_part(weight, at, size, number, count):
 
 @njit(inline="always")
 def prefetch_outputs(out, token, size, row):
-    """Prefetch the outputs of `size` tokens from `token`, of the group whose first row is `row`."""
+    """Prefetch the outputs of `size` tokens from `token`, of the group whose first row is `row`;
+    tokens may lie beyond the last, since a prefetch never faults."""
     for t in range(token, token + size):
         prefetch_to_write(out, t * out.shape[1] + row)
 

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.formats.layouts import BLOCK, GRIDS, LAYOUTS, WORD_ROWS, Layout
+from kernels.cpu.formats.layouts import GRIDS, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
     I32,
     Vector,
@@ -30,12 +30,12 @@ from kernels.cpu.isa.simd import (
 from kernels.cpu.isa.simd_x86 import dots_of_bytes, dots_of_halves, looked_up, with_sign_of
 from kernels.cpu.linear.linear import Blocking
 from kernels.cpu.linear.linear_blocks import Microkernel, shares
+from kernels.cpu.linear.linear_halves import HALF, LARGEST
 from kernels.cpu.linear.linear_int8 import code_of, pack_word
+from kernels.cpu.linear.linear_pairs import WORDS
 
 ROWS = 8  # a lane each
-WORDS = BLOCK // 4  # of a block's row
-LARGEST = 128  # of an activation's byte
-MOST = (1 << 15) - 1
+MOST = HALF - 1  # of int16
 I16 = ir.IntType(16)
 i8x8, i16x16 = Vector("i8", ROWS), Vector("i16", 2 * ROWS)
 

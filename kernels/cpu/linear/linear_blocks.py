@@ -92,13 +92,8 @@ class Microkernel:
     def totals_in_pairs(self, layout: Layout) -> bool:
         """Whether pairs of parts' totals meet a superblock's pairs of integers: mins do, and so do
         scales where scaled dots leave the zero point to be subtracted at a superblock's end."""
-        return layout.blocks > 1 and (
-            layout.m
-            or (
-                (layout.integer_scales and self.zero_point_correction(layout) != 0)
-                and self.scaled_dots(layout) is not None
-            )
-        )
+        left = self.scaled_dots(layout) is not None and self.zero_point_correction(layout) != 0
+        return layout.blocks > 1 and (layout.m or left)
 
     def dot_of_bytes(self) -> Any | None:
         """(sums, unsigned, signed) -> sums plus the dots of each lane's four bytes, used to fill

@@ -58,12 +58,12 @@ def pairs_at(layout: Layout, integer: Any) -> Any:
 def add_blocks(microkernel: Any, layout: Layout, prefetch_next: Any) -> Any:
     """(totals, weight, block, lane, (q, extra), place, size, tuning) -> totals plus the block at
     byte `block`, which is at index `place` in the panel."""
+    if scaled := microkernel.scaled_dots(layout):
+        return add_scaled_blocks(microkernel, layout, scaled, prefetch_next)
     lanes, words, parts = microkernel.lanes, 8 * microkernel.words, layout.parts
     payload, two_parts = layout.payload, layout.parts == 2
     begin = beginning(layout, lanes, microkernel.zero_point_correction(layout) != 0)
     integer_of, _ = integers_of(layout, lanes)
-    if scaled := microkernel.scaled_dots(layout):
-        return add_scaled_blocks(microkernel, layout, scaled, prefetch_next)
     times, dots_of = times_integers(layout), microkernel.dots(layout)
     first, last = dots_of[0], dots_of[-1]
 
