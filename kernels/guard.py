@@ -12,6 +12,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PAGE = mmap.PAGESIZE
 PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2  # flags of mprotect
 MPROTECT = getattr(ctypes.CDLL(None), "mprotect", None)
+if MPROTECT:
+    MPROTECT.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 AT_END = -1  # a place: as near to the end of its pages as the alignment allows
 
 
@@ -55,16 +57,17 @@ class Guarded:
         self._protect(0, PAGE, PROT_NONE)
         self._protect(PAGE + self._inside, PAGE, PROT_NONE)
         within = np.frombuffer(self._memory, np.uint8, self._inside, PAGE)
+        padding = rng.bytes(self._inside - size)
         self._margins = within[:begin], within[begin + size :]
-        for margin in self._margins:
-            margin[:] = np.frombuffer(rng.bytes(len(margin)), np.uint8)
-        self._before = [margin.tobytes() for margin in self._margins]
+        self._before = padding[:begin], padding[begin:]
+        for margin, before in zip(self._margins, self._before, strict=True):
+            margin[:] = np.frombuffer(before, np.uint8)
         self._rows: Array = np.arange(0)  # that may be other than zero, if not all are
         self.array: Array = within[begin : begin + size].view(kind).reshape(dims)
 
     def _protect(self, begin: int, size: int, access: int) -> None:
         if MPROTECT:
-            MPROTECT(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(size), access)
+            MPROTECT(self._address + begin, size, access)
 
     def put(self, array: Array, rows: Array | None = None) -> None:
         """Copy an array of the same shape here and make it read-only. With `rows`, only these: the

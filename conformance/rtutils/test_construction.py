@@ -237,6 +237,22 @@ def test_what_is_for_others_than_kernels_and_what_is_for_all(kernel, complaint):
     assert found.startswith(complaint) if complaint else not found
 
 
+def allocates(args, thread, n_threads):
+    x, out = arguments(args, RELU)
+    out[0] = np.zeros(len(x), np.float32)[0]
+
+
+def returns_a_new_array(args, thread, n_threads):
+    x, out = arguments(args, RELU)
+    out[0] = x.copy()[0]
+
+
+@pytest.mark.parametrize("kernel", [allocates, returns_a_new_array])
+def test_an_array_of_its_own_is_refused_in_one_line(kernel):
+    with pytest.raises(TypeError, match=f"^{kernel.__name__} makes an array: .*`scratch`"):
+        optimised(kernel)
+
+
 def test_a_kernel_so_made_is_refused_without_being_run():
     """By its trial, with one plain line: running this one would end the process."""
     kernel = Kernel("relu", "planted", share_with(calling("abort", VOID)))

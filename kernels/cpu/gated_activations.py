@@ -22,7 +22,7 @@ def swiglu(gate, up):
 def swiglu_scalar(args, thread, n_threads):
     """The fallback, in plain loops and float64."""
     gate, up, out = arguments(args, SIGNATURE)
-    gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
+    gates, ups, target = gate.reshape(gate.size), up.reshape(up.size), out.reshape(out.size)
     first, last = own_elements(gate, thread, n_threads)
     for i in range(first, last):
         value = float(gates[i])

@@ -123,7 +123,8 @@ def of_blocks(together: int) -> Any:
 
     def kernel(args, thread, n_threads):
         x, q, scale, total = arguments(args, SIGNATURE)
-        values, quants, scales, totals = x.ravel(), q.ravel(), scale.ravel(), total.ravel()
+        values, quants = x.reshape(x.size), q.reshape(q.size)
+        scales, totals = scale.reshape(scale.size), total.reshape(total.size)
         first, last = part(x.shape[0], thread, n_threads)
         for begin in range(first * x.shape[1], last * x.shape[1], together):
             quantise(values, quants, scales, totals, begin)

@@ -19,6 +19,7 @@ from kernels.cpu.attention.attention_sums import (
     BASES,
     CELL_STRIDE,
     CHUNK,
+    OWN,
     QUERIES,
     SUM,
     WEIGHT,
@@ -73,7 +74,7 @@ def weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk):
     if most <= 0:
         return
     cells = lists[sequence, : begin + most if most < CHUNK else lists.shape[1]]
-    find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
+    find_rows(bases, OWN, cells, begin, most, k.shape[1], column, WHOLE)
     find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)
     dots(tag, k, bases, workspace, head_dim, (t1 - t0) * width, most)
     places = stack(np.int32, CHUNK)  # irrelevant without slopes

@@ -46,8 +46,10 @@ KEY = WEIGHT + QUERIES * CELL_STRIDE  # [head_dim, 16], as often as there is roo
 VALUE = KEY + 16 * WIDEST  # [STAGED, head_dim]
 WORKSPACE = VALUE + STAGED * WIDEST
 AHEAD = 32  # cells: prefetch distance for one head's rows
-ASKED = CHUNK  # BASES from here on hold what is prefetched meanwhile, into the second cache
 BASES = 2 * CHUNK  # of cells: where their rows' heads begin
+# Those of the chunk itself, and of what is prefetched meanwhile, into the second cache. Numba would
+# compile the callee once for each literal.
+OWN, ASKED, BEGIN = np.int64(0), np.int64(CHUNK), np.int64(0)
 
 
 @njit(inline="always")
@@ -131,11 +133,11 @@ def _bring_and_multiply(sums, tag, k, bases, workspace, cell, d, to, key, before
 def _first_dots(none, tag, k, bases, workspace, head_dim, first, last):
     """q k^T of the first rows, as many as `none` is long, with cells first to last of the chunk.
     Sixteen cells at a time are loaded to KEY, and later ones prefetched."""
-    _bring(tag, k, bases, workspace, first, 0, 0)
-    place, places = 0, _places(head_dim)
+    _bring(tag, k, bases, workspace, first, BEGIN, BEGIN)
+    place, places = BEGIN, _places(head_dim)
     for cell in range(first, last, 16):
         sums, key = none, KEY + 16 * head_dim * place
-        following = place + 1 if place + 1 < places else 0
+        following = place + 1 if place + 1 < places else BEGIN
         for d in range(0, head_dim, 16):
             _ask(tag, k, bases, cell, d)
             if d + 16 < head_dim:
@@ -143,7 +145,9 @@ def _first_dots(none, tag, k, bases, workspace, head_dim, first, last):
                 sums = _bring_and_multiply(sums, tag, k, bases, workspace, cell, d + 16, to, key, d)
             elif cell + 16 < last and (following != place or head_dim > 16):
                 to = following * head_dim
-                sums = _bring_and_multiply(sums, tag, k, bases, workspace, cell + 16, 0, to, key, d)
+                sums = _bring_and_multiply(
+                    sums, tag, k, bases, workspace, cell + 16, BEGIN, to, key, d
+                )
             else:
                 for rest in range(d, head_dim, 2):
                     sums = _multiply(sums, workspace, key, rest)
@@ -377,9 +381,9 @@ def add_values(tag, v, bases, workspace, head_dim, rows, most, seen):
     `most` cells."""
     first = first_rows(rows)
     for c in range(0, most, STAGED):
-        staged, row = min(most - c, STAGED), 0
+        staged, row = min(most - c, STAGED), BEGIN
         while row < rows:
-            last, own = row + ROWS if row else first, np.int64(0)
+            last, own = row + ROWS if row else first, BEGIN
             last, common = min(last, rows), staged
             for one in range(row, last):
                 common = max(0, min(common, seen[one] - c))

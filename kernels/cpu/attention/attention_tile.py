@@ -16,6 +16,7 @@ from kernels.cpu.attention.attention_sums import (
     CHUNK,
     DIM_STRIDE,
     EIGHTS,
+    OWN,
     QUERIES,
     SUM,
     WEIGHT,
@@ -209,7 +210,7 @@ def attend(tag, args, workspace, bases, places, t0, t1, h0, h1, column, chunk, a
         ends[row // 8] = max(seen[row], ends[row // 8] if row % 8 else np.int64(0))
         most, last = max(most, seen[row]), max(last, np.int64(spans[t0 + row // width, 2]))
     cells, (later, start, which, parts) = lists[sequence, :last], asked
-    find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
+    find_rows(bases, OWN, cells, begin, most, k.shape[1], column, WHOLE)
     pieces, later = (start_of(tag, head_dim), which, parts), spans[t0, 1] + later
     find_rows(bases, ASKED, cells, later, most, k.shape[1], start, pieces)
     for c in range(most):

@@ -18,6 +18,7 @@ from kernels.cpu.attention.attention_sums import (
     BASES,
     CELL_STRIDE,
     CHUNK,
+    OWN,
     QUERIES,
     SUM,
     WEIGHT,
@@ -68,7 +69,7 @@ def weights_of(tag, args, workspace, bases, whose, rows, column, chunk):
     for row in range(rows):
         most = max(most, min(spans[whose[row], 2] - begin, np.int64(CHUNK)))
     cells = lists[sequence, : begin + most if most < CHUNK else lists.shape[1]]
-    find_rows(bases, 0, cells, begin, most, k.shape[1], column, WHOLE)
+    find_rows(bases, OWN, cells, begin, most, k.shape[1], column, WHOLE)
     find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)
     dots(tag, k, bases, workspace, q.shape[2], rows, most)
     none, places = np.float32(0), stack(np.int32, CHUNK)  # irrelevant without slopes

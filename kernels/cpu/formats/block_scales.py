@@ -1,6 +1,7 @@
 """Scales and offsets of dot products in a block, and the dots' initial values, for `lanes` rows of
 a packed group."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from kernels.cpu.linear.linear import LANES
 from kernels.cpu.runtime.closures import inlined
 
 
+@cache
 def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
     """Two functions of (weight, at): the int32 factors of d for a part whose bytes are at `at`, and
     those of m."""
@@ -85,6 +87,7 @@ def beginning(layout: Layout, lanes: int, zero_point: bool = True) -> Any:
     return from_totals if zero_point and not layout.m else from_zero
 
 
+@cache
 def unit_scale(layout: Layout, lanes: int, factor: float = 1) -> Any:
     """(weight, at) -> a unit's d, times the factor."""
     floats, halves = Vector("f32", lanes), Vector("bf16" if layout.bfloat16 else "f16", lanes)
@@ -97,6 +100,7 @@ def unit_scale(layout: Layout, lanes: int, factor: float = 1) -> Any:
     return scale
 
 
+@cache
 def unit_offset(layout: Layout, lanes: int) -> Any:
     """(weight, at) -> a unit's m, negated where mins multiply it."""
     floats, halves, minus = Vector("f32", lanes), Vector("f16", lanes), layout.mins

@@ -276,13 +276,13 @@ def transpose(source, offset, stride, target, start):
 
 
 @inlined
-def four_rows(source, offset, stride, first, last):
-    """Four of an array's rows, from `first`; the last row is repeated."""
+def four_rows(source, offset, stride, last):
+    """Four of an array's rows, from source[offset:]; row `last` is repeated, even one before."""
     return (
-        load(f32x16, source, offset + min(first, last) * stride),
-        load(f32x16, source, offset + min(first + 1, last) * stride),
-        load(f32x16, source, offset + min(first + 2, last) * stride),
-        load(f32x16, source, offset + min(first + 3, last) * stride),
+        load(f32x16, source, offset + min(0, last) * stride),
+        load(f32x16, source, offset + min(1, last) * stride),
+        load(f32x16, source, offset + min(2, last) * stride),
+        load(f32x16, source, offset + min(3, last) * stride),
     )
 
 
@@ -290,9 +290,8 @@ def four_rows(source, offset, stride, first, last):
 def transpose_first(source, offset, stride, rows, target, start):
     """The same for fewer rows, with adjacent columns. Each is stored as sixteen words; the next
     store overwrites the surplus, and the last one's store has none."""
-    last = rows - 1
-    a = transpose_quarters(*four_rows(source, offset, stride, 0, last))
-    b = transpose_quarters(*four_rows(source, offset, stride, 4, last))
-    c = transpose_quarters(*four_rows(source, offset, stride, 8, last))
-    d = transpose_quarters(*four_rows(source, offset, stride, 12, last))
+    a = transpose_quarters(*four_rows(source, offset, stride, rows - 1))
+    b = transpose_quarters(*four_rows(source, offset + 4 * stride, stride, rows - 5))
+    c = transpose_quarters(*four_rows(source, offset + 8 * stride, stride, rows - 9))
+    d = transpose_quarters(*four_rows(source, offset + 12 * stride, stride, rows - 13))
     store_columns(a, b, c, d, target, start, rows)

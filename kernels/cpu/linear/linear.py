@@ -9,6 +9,7 @@ changes no bit, so every variant in the default numerics but the fallback `scala
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ STREAMS = Knob("streams", (1, 2), 2, "how many a thread reads of one token's wei
 KNOBS = (*STREAM, STREAMS)  # of those that have `two_at_once`
 STREAMS_AT = len(STREAM)
 
-FIRST = np.int64(0)  # for a token: Numba would compile the callee twice for a literal 0
+# For a token, and for one: Numba would compile the callee twice for a literal.
+FIRST, ONE = np.int64(0), np.int64(1)
 NEVER = 0, 0, 0  # values of STREAM's knobs: no prefetching
 
 
@@ -69,8 +71,11 @@ def from_here(tokens, crossover):
 def prefetcher(size: int, count: int) -> Any:
     """(weight, at, tuning): prefetch `count` bytes of weights after byte `at`, at the distance that
     STREAM's knobs give for a tile of `size` tokens."""
-    which = 0 if size == 1 else 1
+    return _prefetcher(0 if size == 1 else 1, count)
 
+
+@cache
+def _prefetcher(which: int, count: int) -> Any:
     @inlined
     def prefetch_next(weight, at, tuning):
         ahead, near = tuning[which], tuning[2]

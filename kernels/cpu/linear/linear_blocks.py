@@ -41,6 +41,7 @@ from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import (
     FIRST,
     LANES,
+    ONE,
     Blocking,
     named,
     prefetch_outputs,
@@ -391,7 +392,7 @@ def int8_kernel(microkernel: Microkernel, variant: str, format: str) -> Callable
         source = q, q.view(np.int32), scale, total
         units = scale.shape[1] // blocks
         if out.shape[0] == 1 and units <= most:
-            fill_one(FIRST, 1, (source, panel, 0, 0, units))
+            fill_one(FIRST, ONE, (source, panel, 0, 0, units))
             one(panel, weight, units, out, tuning, thread, n_threads)
             return
         many(source, panel, weight, step, units, out, tuning, thread, n_threads)

@@ -6,6 +6,7 @@ activations' totals. Two sums of int32 become floats once for 256 elements. They
 whatever order: below 2^7 (an integer) * 2^20 (32 codes and activations of a byte) * 8 blocks.
 """
 
+from functools import cache
 from typing import Any
 
 from numba import njit
@@ -39,6 +40,7 @@ def times_integers(layout: Layout) -> Any:
     return times if layout.integer_scales else once
 
 
+@cache
 def pairs_at(layout: Layout, integer: Any) -> Any:
     """(weight, at, pair) -> two parts' integers, each read by integer(weight, byte), as pairs of
     i16, of the superblock at byte `at`."""

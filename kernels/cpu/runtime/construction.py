@@ -33,7 +33,6 @@ CALLS = {
     "numba_nextafter": "Numba's nextafter",
     "numba_nextafterf": "Numba's nextafter",
     "numba_attempt_nocopy_reshape": "strides of a reshaped array",
-    "NRT_MemInfo_call_dtor": "an array's end; arrays of arguments have nothing to free",
     "__extendhfsf2": "float16 to float32 where the CPU has no instruction",
     "__truncsfhf2": "float32 to float16 where the CPU has no instruction",
     "__truncdfhf2": "float64 to float16 where the CPU has no instruction",
@@ -64,10 +63,7 @@ _MEMORY = (
     "assume", "dbg", "experimental", "lifetime", "masked", "memcpy", "memmove", "memset",
     "prefetch",
 )  # fmt: skip
-_X86 = (
-    r"avx|avx2|avx512\w*|fma|ssse3|sse41|sse42|vcvtps2ph\w*|ldtilecfg|tile\w+|tdp\w+"
-    r"|atomic\.sub\.cc"  # of a reference count
-)
+_X86 = r"avx|avx2|avx512\w*|fma|ssse3|sse41|sse42|vcvtps2ph\w*|ldtilecfg|tile\w+|tdp\w+"
 INTRINSICS = re.compile(
     rf"llvm\.(?:(?:{'|'.join(_ARITHMETIC + _MEMORY)})|x86\.(?:{_X86})|aarch64\.neon)(?:\.|$)"
 )

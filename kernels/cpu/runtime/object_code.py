@@ -25,6 +25,7 @@ from numba.core.ccallback import CFunc
 from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.cpu import CPUContext
+from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
@@ -33,7 +34,14 @@ from kernels.cpu.runtime.construction import CALLED, complaint_about, complaint_
 from kernels.cpu.runtime.quick_numba import be_quick
 
 C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
-OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
+# Without Numba's runtime arrays are not counted: all are arguments' or on the stack.
+OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True, "_nrt": False}
+# How Numba says, without it, that an array cannot be made.
+NEW_ARRAY = "NRT required", "Only accept returning of array passed into the function"
+MEMORY = (
+    "makes an array, as ravel does and reshape does not: a kernel's memory is its arguments,"
+    " `scratch` among them, and `stack`"
+)
 ENTRY = "share"  # the name of the C function
 ROOM = 2**16  # Python's words: with those around them a little more than half a megabyte
 WRAPPERS = "_ZN7cpython", "cfunc."  # prefixes of what Python and C call
@@ -123,7 +131,12 @@ def optimised(function: Callable[..., None]) -> llvm.ModuleRef:
     """LLVM's final IR of the share: its C function and everything reachable from it."""
     callback: Any = CFunc(function, (C_SIGNATURE.args, C_SIGNATURE.return_type), {}, OPTIONS)
     with global_compiler_lock, _garbage_kept():
-        result = callback._compile_uncached()
+        try:
+            result = callback._compile_uncached()
+        except NumbaError as error:
+            if any(words in str(error) for words in NEW_ARRAY):
+                raise TypeError(f"{function.__qualname__} {MEMORY}") from error
+            raise
         library = result.library
         library._finalize_final_module = lambda: None  # or Numba's engine would load it
         library.finalize()
@@ -136,7 +149,6 @@ def optimised(function: Callable[..., None]) -> llvm.ModuleRef:
     passes = llvm.create_new_module_pass_manager()
     passes.add_ipsccp_pass()
     passes.add_global_dead_code_eliminate_pass()
-    passes.add_refprune_pass()  # inlining left counts of null, calls that spill all vectors
     passes.add_strip_dead_prototype_pass()
     tuning = llvm.create_pipeline_tuning_options(0)
     passes.run(module, llvm.create_pass_builder(_target_machine(), tuning))

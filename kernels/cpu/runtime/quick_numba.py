@@ -2,12 +2,16 @@
 
 import operator
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from numba import types
-from numba.core import ir
+from numba.core import inline_closurecall, ir, transforms
+from numba.core.base import BaseContext
 from numba.core.cpu import CPUContext
 from numba.core.inline_closurecall import InlineWorker
+from numba.core.postproc import PostProcessor, VariableLifetime
+from numba.core.targetconfig import ConfigStack
 from numba.core.typing import Context
 from numba.core.typing.templates import _OverloadFunctionTemplate
 
@@ -18,9 +22,9 @@ def be_quick() -> None:
     """Apply all patches to this process, before it compiles anything."""
     _read_parts_once()
     _list_variables_quickly()
-    # Inlined functions are copied twice, each instruction with its source location, which never
-    # changes.
-    ir.Loc.__deepcopy__ = lambda self, _: self
+    _copy_parts_quickly()
+    _skip_lifetimes()
+    _measure_types_once()
     _type_arithmetic_once()
     _wrap_no_overloads()
     _load_registries_once()
@@ -40,6 +44,88 @@ def _read_parts_once() -> None:
         return known[key]
 
     InlineWorker.run_untyped_passes = read_once
+
+
+def _copy_parts_quickly() -> None:
+    """Numba copies an inlined function twice, by copy.deepcopy, the second time for whoever wants
+    it unchanged, which nobody does; and with each block all variables of the function, and source
+    locations, which never change."""
+    inline = InlineWorker.inline_ir
+    scopes, variables, made = dict[int, Any](), dict[int, Any](), dict[int, Any]()
+
+    def inline_one(self: Any, *told: Any, **named: Any) -> Any:
+        for known in (scopes, variables, made):
+            known.clear()
+        return inline(self, *told, **named)
+
+    def block_of(block: Any) -> Any:
+        if id(block) in made:
+            return block
+        if id(block.scope) not in scopes:
+            scopes[id(block.scope)] = scope_of(block.scope)
+        copied = ir.Block(scopes[id(block.scope)], block.loc)
+        copied.body = [value_of(instruction, copied.scope) for instruction in block.body]
+        made[id(copied)] = copied
+        return copied
+
+    def scope_of(scope: Any) -> Any:
+        copied = ir.Scope(scope.parent, scope.loc)
+        for name, variable in scope.localvars._con.items():
+            copied.localvars._con[name] = value_of(variable, copied)
+        copied.redefined.update(scope.redefined)
+        for name, names in scope.var_redefinitions.items():
+            copied.var_redefinitions[name] = set(names)
+        return copied
+
+    def value_of(value: Any, scope: Any) -> Any:
+        kind = type(value)
+        if kind is ir.Var:
+            if id(value) not in variables:
+                variables[id(value)] = ir.Var(scope, value.name, value.loc)
+            return variables[id(value)]
+        if kind is list or kind is tuple:
+            return kind([value_of(v, scope) for v in value])
+        if kind is dict:
+            return {key: value_of(v, scope) for key, v in value.items()}
+        if not isinstance(value, ir.Inst):
+            return value  # constants, names, locations
+        copied = kind.__new__(kind)
+        copied.__dict__.update({name: value_of(v, scope) for name, v in vars(value).items()})
+        return copied
+
+    InlineWorker.inline_ir, inline_closurecall.copy = inline_one, SimpleNamespace(deepcopy=block_of)
+
+
+def _skip_lifetimes() -> None:
+    """A dozen times for each function Numba computes which variables live where each block begins,
+    which only generators and its object mode ask for; then where each variable ends, which only
+    those ask for that count references."""
+    run = PostProcessor.run
+
+    def run_shortly(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        code = self.func_ir
+        if code.is_generator:
+            run(self, emit_dels, extend_lifetimes)
+            return
+        code.blocks = transforms.canonicalize_cfg(code.blocks)
+        code.variable_lifetime, code.generator_info = VariableLifetime(code.blocks), None
+        flags = ConfigStack.top_or_none()
+        if emit_dels and (flags is None or flags.nrt):
+            self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+    PostProcessor.run = run_shortly
+
+
+def _measure_types_once() -> None:
+    """Numba has LLVM parse a module for each question about a type's size."""
+    measure, known = BaseContext.get_abi_sizeof, dict[Any, int]()
+
+    def measured(self: Any, kind: Any) -> int:
+        if kind not in known:
+            known[kind] = measure(self, kind)
+        return known[kind]
+
+    BaseContext.get_abi_sizeof = measured
 
 
 def _list_variables_quickly() -> None:

@@ -236,16 +236,17 @@ class Program:
 
 class Team:
     """`n_threads` threads, the caller being one; a context manager that ends them. With `pinned`
-    each thread keeps to a core of its own: workers always, the caller while it runs a program."""
+    each thread keeps to a core of its own: workers always, the caller while it runs a program. If
+    it is not `alone` with its cores, waiting threads soon sleep."""
 
-    def __init__(self, n_threads: int, pinned: bool = False) -> None:
+    def __init__(self, n_threads: int, pinned: bool = False, alone: bool = True) -> None:
         if not 1 <= n_threads <= MOST_THREADS:
             raise ValueError(f"threads: want 1 to {MOST_THREADS}, got {n_threads}")
         cores = cores_to_pin(n_threads) if pinned else []
         seats: list[AbstractContextManager[None]] = [Pinned(core) for core in cores]
         seats = seats or [nullcontext()] * n_threads
         self.n_threads, self._seat = n_threads, seats[0]
-        self._state = state = _State.of(n_threads)
+        self._state = state = _State.of(n_threads, alone)
         for part in (lead, follow):
             part.compile()  # before any thread needs it
         self._lead = partial(PROTOTYPE(lead.address), state.block.ctypes.data, 0, n_threads)
@@ -329,10 +330,10 @@ class _State:
     process: int = field(default_factory=os.getpid)
 
     @classmethod
-    def of(cls, n_threads: int) -> "_State":
+    def of(cls, n_threads: int, alone: bool) -> "_State":
         sync, control = np.zeros(OWN + LINE * n_threads, np.int32), np.zeros(LINE, np.uint64)
         sync[PARKED] = n_threads - 1
-        crowded = n_threads > len(allowed_cores())
+        crowded = not alone or n_threads > len(allowed_cores())
         control[SPINS], control[YIELDS] = PAUSES[crowded], MOST_YIELDS[crowded]
         arrays = {"control": control, "sync": sync}
         gates = [threading.Lock() for _ in range(n_threads)]
