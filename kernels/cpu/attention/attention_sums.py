@@ -271,22 +271,24 @@ def _ask_value(tag, v, bases, cell, begin, count):
 def _first_values(like, tag, v, bases, workspace, head_dim, cell, count, keep):
     """Add `count` values from `cell` times their weights to the first rows, and keep them in
     VALUE."""
-    paired = head_dim - head_dim % 32 if PAIRS else 0
-    for d in range(0, paired, 32):
-        sums = load_rows(like, workspace, SUM + d, DIM_STRIDE)
-        others = load_rows(like, workspace, SUM + d + 16, DIM_STRIDE)
-        for j in range(count):
-            base, weights = load(int64, bases, cell + j), WEIGHT + cell + j
-            value, other = sixteen(tag, v, base, d), sixteen(tag, v, base, d + 16)
-            if keep:
-                store(workspace, VALUE + j * head_dim + d, value)
-                store(workspace, VALUE + j * head_dim + d + 16, other)
-            _ask_value(tag, v, bases, cell + j, d, 32)
-            sums, others = fma_rows_of_two(
-                sums, others, value, other, workspace, weights, CELL_STRIDE
-            )
-        store_rows(workspace, SUM + d, DIM_STRIDE, sums)
-        store_rows(workspace, SUM + d + 16, DIM_STRIDE, others)
+    paired = 0
+    if PAIRS:
+        paired = head_dim - head_dim % 32
+        for d in range(0, paired, 32):
+            sums = load_rows(like, workspace, SUM + d, DIM_STRIDE)
+            others = load_rows(like, workspace, SUM + d + 16, DIM_STRIDE)
+            for j in range(count):
+                base, weights = load(int64, bases, cell + j), WEIGHT + cell + j
+                value, other = sixteen(tag, v, base, d), sixteen(tag, v, base, d + 16)
+                if keep:
+                    store(workspace, VALUE + j * head_dim + d, value)
+                    store(workspace, VALUE + j * head_dim + d + 16, other)
+                _ask_value(tag, v, bases, cell + j, d, 32)
+                sums, others = fma_rows_of_two(
+                    sums, others, value, other, workspace, weights, CELL_STRIDE
+                )
+            store_rows(workspace, SUM + d, DIM_STRIDE, sums)
+            store_rows(workspace, SUM + d + 16, DIM_STRIDE, others)
     for d in range(paired, head_dim, 16):
         sums = load_rows(like, workspace, SUM + d, DIM_STRIDE)
         for j in range(count):
@@ -330,18 +332,20 @@ def _few_values(tag, v, bases, workspace, head_dim, rows, cell, count):
 def _values(like, workspace, head_dim, row, cell, first, last):
     """The same with values first to last of VALUE."""
     own, weights = SUM + row * DIM_STRIDE, WEIGHT + row * CELL_STRIDE + cell
-    paired = head_dim - head_dim % 32 if PAIRS else 0
-    for d in range(0, paired, 32):
-        sums = load_rows(like, workspace, own + d, DIM_STRIDE)
-        others = load_rows(like, workspace, own + d + 16, DIM_STRIDE)
-        for j in range(first, last):
-            at = VALUE + j * head_dim + d
-            value, other = load(f32x16, workspace, at), load(f32x16, workspace, at + 16)
-            sums, others = fma_rows_of_two(
-                sums, others, value, other, workspace, weights + j, CELL_STRIDE
-            )
-        store_rows(workspace, own + d, DIM_STRIDE, sums)
-        store_rows(workspace, own + d + 16, DIM_STRIDE, others)
+    paired = 0
+    if PAIRS:
+        paired = head_dim - head_dim % 32
+        for d in range(0, paired, 32):
+            sums = load_rows(like, workspace, own + d, DIM_STRIDE)
+            others = load_rows(like, workspace, own + d + 16, DIM_STRIDE)
+            for j in range(first, last):
+                at = VALUE + j * head_dim + d
+                value, other = load(f32x16, workspace, at), load(f32x16, workspace, at + 16)
+                sums, others = fma_rows_of_two(
+                    sums, others, value, other, workspace, weights + j, CELL_STRIDE
+                )
+            store_rows(workspace, own + d, DIM_STRIDE, sums)
+            store_rows(workspace, own + d + 16, DIM_STRIDE, others)
     for d in range(paired, head_dim, 16):
         sums = load_rows(like, workspace, own + d, DIM_STRIDE)
         for j in range(first, last):

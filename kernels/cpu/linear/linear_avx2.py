@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.formats.layouts import GRIDS, LAYOUTS, WORD_ROWS, Layout
+from kernels.cpu.formats.layouts import LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
     I32,
     Vector,
@@ -181,4 +181,4 @@ class Avx2(Microkernel):
 
 
 AVX2 = Avx2(ROWS, 1, pack_word, Blocking((6, 4, 2, 1), 48, 64))
-SHARES = shares(AVX2, "avx2", [f for f in LAYOUTS if f not in GRIDS])
+SHARES = shares(AVX2, "avx2", LAYOUTS)
