@@ -154,16 +154,23 @@ class Model:
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
-        argmax: bool,
+        argmax_bans: Sequence[Collection[int]] | None,
         hidden: Collection[int] = (),
     ) -> Sequence[Row]:
-        """Like `step`, but a list of rows [vocab]. If a GPU has the logits and only their `argmax`
-        is needed, it is computed there. Rows at the indices in `hidden` are hidden states [hidden]
-        instead of logits."""
-        with self._ran_step(tokens, positions, sequences, wanted, argmax) as ready:
-            if argmax and ready.greedy:
+        """Like `step`, but a list of rows [vocab]. If a GPU has the logits and only their argmax
+        is needed, unless it is one of a row's banned tokens, it is computed there. Rows at the
+        indices in `hidden` are hidden states [hidden] instead of logits."""
+        with self._ran_step(tokens, positions, sequences, wanted, argmax_bans is not None) as ready:
+            if argmax_bans is not None and ready.greedy:
                 found = ready.greedy.of(len(wanted))()
-                return check_argmax(found, [positions[i] for i in wanted])
+                chosen = check_argmax(found, [positions[i] for i in wanted])
+                both = list(zip(chosen, argmax_bans, strict=True))
+                if not any(row.token in bans for row, bans in both):
+                    return chosen
+                return [
+                    logits if row.token in bans else row
+                    for logits, (row, bans) in zip(ready.logits, both, strict=False)
+                ]
             rows = list(check_finite(ready.logits[: len(wanted)], positions, wanted))
             if hidden:
                 states = self._hidden(ready, positions, wanted)

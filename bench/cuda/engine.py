@@ -5,6 +5,7 @@ exit status 1 if they are too far apart.
 """
 
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -69,9 +70,11 @@ def decoding(path: Path, ceilings: Ceilings, row: Measurement) -> Measurement:
             raise LookupError(left)
         for _ in range(ROUNDS + 1):  # the first of them captures its graph
             engine.reset()
-            for _ in engine.stream(TEXT, wanted):
-                pass
-            samples.append(1 / engine.timings.eval.rate)
+            pieces = engine.stream(TEXT, wanted)
+            next(pieces)  # reads the prompt
+            begun = time.perf_counter()  # sampling included, which overlaps with the next step
+            count = sum(1 for _ in pieces)
+            samples.append((time.perf_counter() - begun) / count)
     of_format: Counter[str] = Counter()
     for tensor in GGUFFile(path).tensors.values():
         of_format[tensor.type_name] += tensor.n_bytes

@@ -40,6 +40,7 @@ from engine.gpu.memory import LIBRARY, SPARE
 from engine.model import Model
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
+from engine.tokenizer.tokenizer import Tokenizer
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.current import taking_the_place
 from reference import linear
@@ -405,6 +406,32 @@ def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
         assert cells.lengths[0] == len(engine.text.held) <= context
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_end_that_must_not_come_yet_is_not_chosen(n, tmp_path):
+    """Greedy text whose likeliest tokens are twice its ends, which are banned: only there logits
+    are downloaded, and the step launched ahead is discarded."""
+    path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
+    plain = SamplingParams(temperature=0, max_tokens=8, n=n)
+    with Engine.load(path, threads=1, context=64, sequences=n) as engine:
+        ends = frozenset(piece.token for piece in engine.stream("the cat", plain) if piece.token)
+    some = frozenset(sorted(ends)[:1])
+    found, device = [], Watched()
+    for target in ("cpu", "cuda"):
+        with (
+            patch.object(Tokenizer, "eog_ids", some),
+            taking_the_place(device),
+            Engine.load(path, threads=1, context=64, device=target, sequences=n) as engine,
+        ):
+            device.read_back.clear()
+            texts = [replace(plain, ignore_eos=True), replace(plain, min_tokens=8), plain]
+            pieces = [list(engine.stream("the cat", params)) for params in texts]
+            found.append([(p.index, p.token, p.text) for text in pieces for p in text])
+            row = 4 * engine.model.config.vocab
+    assert found[0] == found[1]
+    assert set(device.read_back) <= {row, n * row}  # a prompt's, and those with banned ends
+    assert 0 < len(device.read_back) < len(found[1]) / 2
+
+
 @pytest.mark.parametrize("bad", [slice(5, 6), slice(0, 256), slice(None)], ids=str)
 def test_logits_that_are_no_numbers_choose_nothing(bad, tmp_path):
     """One NaN, those of a thread block, or all raise an error; and the step's token is not held."""
@@ -416,9 +443,9 @@ def test_logits_that_are_no_numbers_choose_nothing(bad, tmp_path):
     weight.reshape(600, small.hidden)[bad, 0] = np.nan
     path.write_bytes(data)
     with on_gpu(path) as model:
-        for argmax in (False, True):
+        for bans in (None, [()]):
             with pytest.raises(NumericalError, match=r"not finite .*after position 0\)"):
-                model.rows([6], [0], [(0,)], [0], argmax)
+                model.rows([6], [0], [(0,)], [0], bans)
             assert not model.cells.positions_of(0).size
 
 

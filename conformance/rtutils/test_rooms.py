@@ -33,8 +33,8 @@ ROOMS = {
 LINES = {
     "reference": 17_310,
     "kernels": 27_470,
-    "engine": 33_750,
-    "conformance": 41_640,
+    "engine": 33_780,
+    "conformance": 41_710,
     "bench": 27_860,
     "data": 2_720,
     "assay": 325,

@@ -62,14 +62,22 @@ TOP = int(logits_at(0).argmax())
         replace(GREEDY, repetition_penalty=1.5),
         replace(GREEDY, allowed_token_ids=[1, 2]),
         replace(GREEDY, bad_words=[[TOP]]),
-        replace(GREEDY, ignore_eos=True),
-        replace(GREEDY, min_tokens=1),
         replace(GREEDY, logits_processors=[lambda _, logits: -logits]),
     ],
 )
 def test_whoever_wants_more_than_the_likeliest_token_gets_logits(params):
     """Every parameter that may choose another token, or returns more than its log-probability."""
-    assert not Sampler(params, VOCAB, EOG).takes_argmax
+    assert Sampler(params, VOCAB, EOG).argmax_bans is None
+
+
+def test_the_likeliest_token_must_not_end_a_text_too_early():
+    """An ignored end never may, and before min_tokens stop tokens must not, either."""
+    endless = Sampler(replace(GREEDY, ignore_eos=True), VOCAB, EOG)
+    long = Sampler(replace(GREEDY, min_tokens=1, stop_token_ids=[TOP]), VOCAB, EOG)
+    assert (endless.argmax_bans, long.argmax_bans) == (frozenset(EOG), frozenset([*EOG, TOP]))
+    for sampler in (endless, long):
+        sampler.accept(1)
+    assert (endless.argmax_bans, long.argmax_bans) == (frozenset(EOG), frozenset())
 
 
 def test_the_likeliest_token_is_the_one_that_is_sampled():
@@ -79,7 +87,7 @@ def test_the_likeliest_token_is_the_one_that_is_sampled():
     found = Argmax(TOP, float(logits[TOP] - np.log(np.exp(exact).sum())))
     sampler = Sampler(replace(GREEDY, min_tokens=1), VOCAB, EOG)
     sampler.accept(1)
-    assert sampler.takes_argmax
+    assert sampler.argmax_bans == frozenset()
     expected, got = sampler.sample(logits), sampler.argmax(found)
     assert (got.token, got.top) == (expected.token, expected.top)
     (error,) = OPS["log_sum_exp"].bound({"logits": logits}, {})["out"]
@@ -489,4 +497,4 @@ def test_vllms_end():
     assert Sampler(asked, VOCAB, EOG).sample(logits_at(0)).token == EOG[0]
     ours = replace(asked, order="llama.cpp")
     assert Sampler(ours, VOCAB, EOG).sample(logits_at(0)).token != EOG[0]
-    assert Sampler(replace(asked, logit_bias=None), VOCAB, EOG).takes_argmax
+    assert Sampler(replace(asked, logit_bias=None), VOCAB, EOG).argmax_bans == frozenset()

@@ -62,22 +62,32 @@ class PlainDecoding:
         return self._next is not None or self._model.cells.free > 0
 
     def run(self, completion: Completion) -> Row:
-        model, argmax = self._model, completion.sampler.takes_argmax
-        if not (argmax and self._can_begin_early()):
-            self.drop_drafts()
-            position = model.cells.next_position(0)
-            (row,) = model.rows(completion.tokens[-1:], (position,), ((0,),), (0,), argmax)
-            return row
+        model, bans = self._model, completion.sampler.argmax_bans
+        if bans is None or not self._can_begin_early():
+            return self._step(completion)
         now, self._next = self._next, None
         now = now or self._begin_step(completion.tokens[-1], model.cells.next_position(0))
         try:
             if now is model.latest and self._needs_next_step(completion, now.position + 1):
                 self._next = self._begin_step(LEFT, now.position + 1)
-            return now.row()
+            row = now.row()
         except BaseException:
             self.drop_drafts()
             now.drop()
             raise
+        if row.token not in bans:
+            return row
+        self.drop_drafts()  # it has overwritten the logits, which are needed
+        now.drop()
+        return self._step(completion)
+
+    def _step(self, completion: Completion) -> Row:
+        """Evaluate the last token in a step of its own."""
+        self.drop_drafts()
+        where, bans = (self._model.cells.next_position(0),), completion.sampler.argmax_bans
+        own = bans if bans is None else (bans,)
+        (row,) = self._model.rows(completion.tokens[-1:], where, ((0,),), (0,), own)
+        return row
 
     def _can_begin_early(self) -> bool:
         """Whether a greedy step can begin before the last token is known on the host: the GPU feeds

@@ -123,18 +123,25 @@ class Sampler:
         return self.result(token)
 
     @property
-    def takes_argmax(self) -> bool:
-        """Whether sampling is a plain argmax of the raw logits, so that `argmax` can replace
-        `sample`."""
+    def argmax_bans(self) -> frozenset[int] | None:
+        """The banned tokens, where sampling is a plain argmax of the raw logits unless that is one
+        of them: then `argmax` can replace `sample`. None where sampling is more."""
         p = self.params
         banning = p.allowed_token_ids is not None or p.bad_words or p.logits_processors
-        if self.constraint:
-            return False
-        ending = (p.ignore_eos and p.order != "vllm") or len(self.generated) < p.min_tokens
-        return chain(p) == ("greedy",) and not (banning or ending or p.logprobs)
+        if self.constraint or chain(p) != ("greedy",) or banning or p.logprobs:
+            return None
+        return frozenset(self._banned_ends)
+
+    @property
+    def _banned_ends(self) -> list[int]:
+        """The tokens that would end the text, where it must not end."""
+        p = self.params
+        if len(self.generated) < p.min_tokens:
+            return [*self._eog, *p.stop_token_ids]
+        return self._eog if p.ignore_eos and p.order != "vllm" else []
 
     def argmax(self, found: Argmax) -> Sampled:
-        """Like `sample`, from an argmax."""
+        """Like `sample`, from an argmax that is not banned."""
         return Sampled(found.token, found.logprob, [])
 
     def distribution(self, logits: Logits) -> Array:
@@ -210,11 +217,7 @@ class Sampler:
             before, last = list(word[:-1]), int(word[-1])
             if not before or generated[-len(before) :] == before:
                 logits[last] = -np.inf
-        early = len(generated) < p.min_tokens
-        if early or (p.ignore_eos and p.order != "vllm"):
-            logits[self._eog] = -np.inf
-        if early:
-            logits[list(p.stop_token_ids)] = -np.inf
+        logits[self._banned_ends] = -np.inf
         for processor in p.logits_processors:
             edited = np.asarray(processor(list(self._memory.history), logits.copy()))
             if edited.shape != logits.shape or edited.dtype.kind not in "fiu":

@@ -56,6 +56,18 @@ class Part:
 StepOutput = tuple[Request, Piece | None]  # no piece: the request failed, or its scoring ended
 
 
+def _argmax_bans(parts: Sequence[Part]) -> list[frozenset[int]] | None:
+    """For each wanted row the tokens that its argmax must not be; None if any needs its logits."""
+    found: list[frozenset[int]] = []
+    for part in parts:
+        run = part.run
+        bans = run.completion.sampler.argmax_bans if run.completion else None
+        if bans is None or run.reading:
+            return None
+        found += [bans] * part.wanted
+    return found
+
+
 class Stepper(Protocol):
     """Runs steps for requests: a Scheduler for any number, or generation/decoding.py for a single
     text, with speculative decoding and context shift."""
@@ -378,11 +390,8 @@ class Scheduler:
             positions += range(run.held, run.held + part.count)
             sequences += [(run.slot,)] * part.count
             wanted += range(len(tokens) - part.wanted, len(tokens))
-        argmax = all(
-            run.completion and run.completion.sampler.takes_argmax and not run.reading
-            for run in (part.run for part in parts)
-        )
-        found = self._model.rows(tokens, positions, sequences, wanted, argmax, hidden)
+        bans = _argmax_bans(parts)
+        found = self._model.rows(tokens, positions, sequences, wanted, bans, hidden)
         at = 0
         for part in parts:
             part.run.held += part.count
