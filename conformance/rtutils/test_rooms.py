@@ -34,7 +34,7 @@ LINES = {
     "reference": 17_310,
     "kernels": 27_470,
     "engine": 33_780,
-    "conformance": 41_710,
+    "conformance": 41_720,
     "bench": 27_860,
     "data": 2_720,
     "assay": 325,

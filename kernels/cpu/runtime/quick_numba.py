@@ -89,7 +89,7 @@ def _copy_parts_quickly() -> None:
             return {key: value_of(v, scope) for key, v in value.items()}
         if not isinstance(value, ir.Inst):
             return value  # constants, names, locations
-        copied = kind.__new__(kind)
+        copied = object.__new__(kind)
         copied.__dict__.update({name: value_of(v, scope) for name, v in vars(value).items()})
         return copied
 
