@@ -231,7 +231,8 @@ def _judged(
         error = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0, np.abs(got - want))
         for other in (also or {}).get(name, ()):
             error = np.where(got == other, 0, error)
-        bad = ~((error <= bound) | (error == 0))  # also where got, want or its bound alone is NaN
+        # also where got, want or its bound alone is NaN, or a bound is infinite like want
+        bad = ~((error <= bound) & np.isfinite(want) | (error == 0))
         ratio = np.where(error == 0, 0, error / np.where(bound > 0, bound, np.nan))
         if bad.any():
             at = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -10,6 +10,7 @@ from reference.op import Arguments, Array, Op
 from reference.table import OPS
 
 Way = Callable[[Op, Arguments], list[Array]]
+INFINITE = "add", "swiglu", "linear"  # of infinite inputs outputs are infinite, too
 
 
 def changed(value: Array, by: Array) -> Array:
@@ -61,6 +62,12 @@ def negated(op: Op, inputs: Arguments) -> list[Array]:
     return [-v if v.dtype.kind == "f" else changed(v, np.array(1)) for v in values]
 
 
+def tamed(op: Op, inputs: Arguments) -> list[Array]:
+    """Infinities become the largest number, as an infinite bound would excuse."""
+    most = np.finfo(np.float32).max
+    return [np.nan_to_num(v, nan=np.nan, posinf=most, neginf=-most) for v in values_of(op, inputs)]
+
+
 def by(op: Op, way: Way) -> Callable[..., tuple[Array, ...]]:
     return lambda **inputs: tuple(way(op, inputs))
 
@@ -70,7 +77,8 @@ def bugs() -> Iterator[Bug]:
     for op in OPS.values():
         gives_logits = [str(out) for out in op.outputs] == ["out: f32[vocab]"]
         of_logits = (below_zero_gone, likeliest_gone) if gives_logits else ()
-        for way in (counts, drifts, leans, negated, *of_logits):
+        of_infinite = (tamed,) if op.name in INFINITE else ()
+        for way in (counts, drifts, leans, negated, *of_logits, *of_infinite):
             yield Bug(op.name, "python", way.__name__, storing(by(op, way)), first_format(op))
 
 

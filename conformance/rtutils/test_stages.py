@@ -147,18 +147,19 @@ def test_tokens_under_other_dimensions_are_waited_for():
 def sums(args, thread, n_threads):
     """scratch = x + y, divided among threads in reverse."""
     x, y, scratch, _ = arguments(args, TWO_PASSES)
+    xs, ys = x.reshape(x.size), y.reshape(y.size)
     first, last = part(x.size, n_threads - 1 - thread, n_threads)
     for i in range(first, last):
-        scratch[i] = x.ravel()[i] + y.ravel()[i]
+        scratch[i] = xs[i] + ys[i]
 
 
 @share(TWO_PASSES)
 def copy(args, thread, n_threads):
     """out = scratch, where another thread has written this thread's part."""
     x, _, scratch, out = arguments(args, TWO_PASSES)
-    first, last = part(x.size, thread, n_threads)
+    target, (first, last) = out.reshape(out.size), part(x.size, thread, n_threads)
     for i in range(first, last):
-        out.ravel()[i] = scratch[i]
+        target[i] = scratch[i]
 
 
 def elements(shape: Shape) -> int:
