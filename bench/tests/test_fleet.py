@@ -150,7 +150,11 @@ def test_what_is_found_is_what_is_found_here(cluster, files, tmp_path):
     assert [sorted(path.read_text().splitlines()) for path in out[:1]] == [
         sorted(path.read_text().splitlines()) for path in out[1:]
     ]
-    assert here.stderr == there.stderr
+    told = [  # progress is told on slow machines only
+        [line for line in one.stderr.splitlines() if not line.startswith("assay: compiling")]
+        for one in (here, there)
+    ]
+    assert told[0] == told[1]
     assert "prompts:5: " in there.stderr
 
     words = "score", "story", files / "pairs", "-o", tmp_path / "s"
@@ -217,10 +221,12 @@ def test_a_damaged_result_is_told_and_done_again(workers):
     with Fleet(workers.scheduler.address, notes.append) as fleet:
         assert [*fleet.deal(doubled, range(40))] == [(n, 2 * n) for n in range(40)]
         assert bad not in fleet.machines
-    *damaged, last = notes
-    assert len(damaged) == 3
-    assert all(f"at {bad}: its result is not what it sent" in note for note in damaged)
-    assert last.endswith(f"at {bad}: too many results were damaged: it gets no share")
+    damaged = [note for note in notes if f"at {bad}: its result is not what it sent" in note]
+    (last,) = (
+        n for n in notes if n.endswith(f"at {bad}: too many results were damaged: it gets no share")
+    )
+    assert len(damaged) in (3, 4), notes  # one more may have been under way
+    assert notes.index(last) > notes.index(damaged[2])
 
 
 def doubled(share, _):

@@ -35,7 +35,7 @@ LINES = {
     "kernels": 27_470,
     "engine": 33_780,
     "conformance": 41_720,
-    "bench": 27_860,
+    "bench": 27_870,
     "data": 2_720,
     "assay": 325,
 }
