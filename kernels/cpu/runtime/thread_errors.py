@@ -7,9 +7,16 @@ thread: while it listens, it runs shares and nothing else.
 
 import sys
 from collections.abc import Callable
-from threading import get_ident
+from threading import local
 
-_listening: dict[int, list[BaseException]] = {}
+
+class _Own(local):
+    """A thread's own list, while it listens."""
+
+    found: list[BaseException] | None = None
+
+
+_own = _Own()
 
 
 class _Hook:
@@ -17,7 +24,7 @@ class _Hook:
         self.before = before
 
     def __call__(self, unraisable: "sys.UnraisableHookArgs") -> None:
-        found, error = _listening.get(get_ident()), unraisable.exc_value
+        found, error = _own.found, unraisable.exc_value
         # all others name the failed object; Numba's wrapper passes a word about itself
         if found is not None and error is not None and isinstance(unraisable.object, str):
             found.append(error)
@@ -29,9 +36,9 @@ def listen(found: list[BaseException]) -> None:
     """Append exceptions of shares on this thread to `found`, from now on."""
     if not isinstance(sys.unraisablehook, _Hook):  # others may have installed theirs meanwhile
         sys.unraisablehook = _Hook(sys.unraisablehook)
-    _listening[get_ident()] = found
+    _own.found = found
 
 
 def stop_listening() -> None:
     """This thread runs no shares any more."""
-    _listening.pop(get_ident(), None)
+    _own.found = None
