@@ -210,6 +210,7 @@ class Setup:
         entries = [(read_control, before), *self._calls, (read_control, after)]
         own = Program(entries, by_all=True)
         taken = Program(entries, by_all=[True, *[False] * len(self._calls), True])
+        restored = Program([(restore_control, before)], by_all=True)  # the threads go on to others
         found, left = dict[str, Array](), list[bytes]()
         team = _team(n_threads, os.getpid())
         for repeat in range(REPEATS):
@@ -217,9 +218,10 @@ class Setup:
             try:
                 team.run(taken if repeat == REPEATS - 1 else own)
             except Exception as error:
+                team.run(restored)
                 raise KernelError(f"raised {type(error).__name__}: {error}") from None
             if _changed(control):
-                team.run(Program([(restore_control, before)], by_all=True))
+                team.run(restored)
                 raise KernelError(MODES)
             self._check()
             once = {name: output.copy() for name, output in self.outputs.items()}

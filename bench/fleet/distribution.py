@@ -231,7 +231,7 @@ class Fleet(Closeable):
     def _damaged(self, one: _Share, address: str, why: str) -> None:
         self._strikes[address] = self._strikes.get(address, 0) + 1
         self.note(f"{self._name(address)}: {why}; share {one.number + 1} is done again")
-        if self._strikes[address] == STRIKES:  # a further one was under way
+        if self._strikes[address] == STRIKES:  # once: another may be under way
             self._withdraw(address, "too many results were damaged")
         self._again(one, why)
 

@@ -408,7 +408,7 @@ def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_an_end_that_must_not_come_yet_is_not_chosen(n, tmp_path):
-    """Greedy text whose likeliest tokens are twice its ends, which are banned: only there logits
+    """Greedy text one of whose likeliest tokens is an end, where ends are banned: only there logits
     are downloaded, and the step launched ahead is discarded."""
     path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
     plain = SamplingParams(temperature=0, max_tokens=8, n=n)

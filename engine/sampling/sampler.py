@@ -217,7 +217,8 @@ class Sampler:
             before, last = list(word[:-1]), int(word[-1])
             if not before or generated[-len(before) :] == before:
                 logits[last] = -np.inf
-        logits[self._banned_ends] = -np.inf
+        if ends := self._banned_ends:
+            logits[ends] = -np.inf
         for processor in p.logits_processors:
             edited = np.asarray(processor(list(self._memory.history), logits.copy()))
             if edited.shape != logits.shape or edited.dtype.kind not in "fiu":
