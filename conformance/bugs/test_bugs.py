@@ -1,5 +1,6 @@
 """The judge rejects every planted bug and accepts right kernels."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -16,14 +17,20 @@ from conformance.bugs.trial import Trials
 from conformance.cuda.emulator import compiler
 from conformance.support.depth import DEEP
 from kernels.certificates import construction_of
+from kernels.cpu.runtime.float_control import SIGNATURE, X86, read_control, set_float_control
+from kernels.cpu.runtime.share import arguments, pack_words, share
+from kernels.cpu.runtime.team import Program
 from kernels.cuda.runtime.launch import FOLDER
+from kernels.errors import KernelError
 from kernels.judge import judge
 from kernels.kernel import Kernel
+from kernels.runs import MODES, Setup, _team
 from kernels.table import find, variants
 from kernels.trial import demanded
 from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.table import OPS
 
+ADD = OPS["add"].signature
 ENDLESS = {"search-too-far"}
 ORDER = ("construction", "cases", "shape")
 LANGUAGES = ("numba", "cuda", "c", "python")  # slowest to compile and try first
@@ -167,3 +174,33 @@ def test_a_thread_that_strays_from_its_tokens_is_found():
     case = kernel.spec.case({"tokens": 7, "hidden": 64, "out": 96}, format="F32")
     assert judge(kernel, case).passed
     assert "tokens" in judge(replace(kernel, splits="tokens"), case).failure
+
+
+@share(ADD)
+def truncates(args, thread, n_threads):
+    """Rounds toward zero and flushes subnormal numbers from now on; raises if there are tokens."""
+    x, _, _ = arguments(args, ADD)
+    set_float_control(np.uint32(0xFFC0))
+    if len(x):
+        raise ArithmeticError("no")
+
+
+@pytest.mark.skipif(not X86, reason="only x86-64's register is read")
+@pytest.mark.parametrize(("tokens", "failure"), [(0, MODES), (2, "raised ArithmeticError")])
+def test_kept_threads_have_their_modes_again(tokens, failure):
+    """The judge keeps its threads: a kernel that changes how they round, raising or not, leaves
+    nothing of that to the next kernel."""
+
+    def modes():
+        control = np.zeros(3, np.uint32)
+        words = pack_words(SIGNATURE, {"control": control})
+        _team(3, os.getpid()).run(Program([(read_control, words)], by_all=True))
+        return control.tolist()
+
+    kernel = Kernel("add", "truncates", truncates)
+    case = kernel.spec.case({"tokens": tokens, "width": 31})
+    setup = Setup(kernel, case, kernel.spec.make(case), 0, np.random.default_rng(0))
+    before = modes()
+    with pytest.raises(KernelError, match=failure):
+        setup.run_team(3)
+    assert modes() == before
