@@ -168,8 +168,8 @@ def compiled(file: Path, flags: tuple[str, ...]) -> Path:
     command = [compiler, *ALWAYS, "-o", str(library), str(file), *flags, "-lm"]
     try:
         done = subprocess.run(
-            [*alone, *command], capture_output=True, text=True, timeout=PATIENCE, check=False,
-            env={**os.environ, "TMPDIR": folder, "CCACHE_DISABLE": "1"},
+            [*alone, *command], capture_output=True, text=True, errors="replace", timeout=PATIENCE,
+            check=False, env={**os.environ, "TMPDIR": folder, "CCACHE_DISABLE": "1"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CandidateError(f"compiling {file.name} took more than {PATIENCE:g} s") from None

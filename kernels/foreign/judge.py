@@ -43,6 +43,7 @@ LEVELS = get_args(Level)
 DEEP_CASES = 300
 SMALL = 2**22  # bytes and operations of a case whose call is repeated with changed data
 SMALL_INTERPRETED = 2**12  # the same where each block of a kernel takes milliseconds
+TOGETHER = 2**23  # bytes and operations of a case with several large sizes
 AGAIN = 8  # small cases repeated after the large ones
 AFTER_LARGER = "right at first, wrong after calls of larger sizes"
 SHRINKING = 4.0  # seconds
@@ -205,7 +206,7 @@ class Judge:
         found = self.op.quick_cases(self.format)
         more = DEEP_CASES if self.level == "deep" else SECRET_CASES
         found += self.op.quick_cases(self.format, more, self.secret)[:more]
-        found += self._between()
+        found += [*self._between(), *self._together()]
         if self.slow:
             found = [c for c in found if work_of(self.op, c) <= 2**20]
         taken = [c for c in found if self.candidate.manifest.serves(c.shape)]
@@ -229,13 +230,44 @@ class Judge:
         their second size."""
         rng = np.random.default_rng([self.secret, 1])
         few = {axis: sorted(some)[:2][-1] for axis, some in self.op.axes.items()}
-        for axis, some in self.op.axes.items():
-            most = max(*some, *(corner.get(axis, 0) for corner in self.op.corners))
+        for axis in self.op.axes:
             for step in (1, 64):
-                log = np.log2(max(1, most / step))
-                size = step * round(2 ** rng.uniform(log / 2, log))
+                size = self._drawn(axis, rng, step, self._largest(axis) ** 0.5)
                 with suppress(ValueError):
                     yield self.op.case({**few, axis: size}, seed=size, format=self.format)
+
+    def _together(self) -> Iterator[Case]:
+        """Each kind of values in sizes of which one is beyond the tables and others are of any
+        magnitude, as far as time and memory allow."""
+        rng = np.random.default_rng([self.secret, 2])
+        most = self.repeated if self.slow else TOGETHER
+        wide = [axis for axis, some in self.op.axes.items() if max(some) > 1]
+        for number, kind in enumerate(self.op.kinds if wide else ()):
+            own = wide[(self.secret + number) % len(wide)]
+            sizes = {axis: self._drawn(axis, rng) for axis in self.op.axes}
+            sizes[own] = self._drawn(own, rng, least=max(self.op.axes[own]))
+            with suppress(ValueError):
+                while self._work(case := self.op.case(sizes, kind, number, self.format)) > most:
+                    larger = [a for a in wide if a != own and sizes[a] > 1] or [own]
+                    sizes[larger[int(rng.integers(len(larger)))]] //= 2
+                yield case
+
+    def _work(self, case: Case) -> float:
+        """Bytes and operations of a case, or the elements of its arrays if these are more."""
+        arrays = (a.dims(case.shape, case.format) for a in (*self.op.inputs, *self.op.outputs))
+        return max(work_of(self.op, case), sum(prod(dims) for dims in arrays))
+
+    def _drawn(self, axis: str, rng: np.random.Generator, step: int = 1, least: float = 1) -> int:
+        """A multiple of `step` between `least` and the largest size of an axis, uniform in
+        magnitude, or one of the table of a flag."""
+        if max(self.op.axes[axis]) <= 1:
+            return int(rng.choice(self.op.axes[axis]))
+        ends = (max(1, end / step) for end in (least, self._largest(axis)))
+        return step * round(2 ** rng.uniform(*map(np.log2, ends)))
+
+    def _largest(self, axis: str) -> int:
+        """The largest size of an axis, in the tables or a corner."""
+        return max(*self.op.axes[axis], *(corner.get(axis, 0) for corner in self.op.corners))
 
     def _fitting(self) -> list[Case]:
         """Random sizes that the candidate takes, where it takes none of the usual ones."""

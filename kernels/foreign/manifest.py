@@ -172,7 +172,7 @@ def evaluated(text: str, sizes: Mapping[str, Any]) -> Any:
                 items = [value(n) for n in (left, *others)]
                 pairs = zip(items, ops, items[1:], strict=False)
                 return all(_BINARY[type(o)](a, b) for a, o, b in pairs)
-            case ast.Call(func=ast.Name(id="min" | "max" as name), args=args):
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, *_] as args):
                 return (min if name == "min" else max)(value(a) for a in args)
         raise ManifestError(f"{text!r} is no expression of sizes")
 

@@ -26,7 +26,7 @@ LARGEST_HALF = 65504.0
 HELD = {"F32": LARGEST, "F16": LARGEST_HALF, "Q8_0": 127 * LARGEST_HALF, "Q4_0": 8 * LARGEST_HALF}
 # Gemma 2 divides by the root of 256 or 144 for any head_dim; others by 8, head_dim, or nothing.
 SCALES = (256**-0.5, 144**-0.5, 1 / 8, 1 / 128, 1.0)
-SOFTCAPS = (50.0, 30.0, 1.0, 120.0)
+SOFTCAPS = (50.0, 30.0, 1.0, 117.3)
 BF16 = 2.0**-8  # unit roundoff of bfloat16
 REACHES = (1, 2**16, 2**18, 2**20)  # ranges of positions, if larger than the number of cells
 POOL = 512  # distinct rows of a cache
