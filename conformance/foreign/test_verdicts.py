@@ -207,6 +207,24 @@ def test_a_program_that_does_not_compile_is_refused(tmp_path: Path):
     assert "mine.c:6" in report.reason
 
 
+@pytest.mark.parametrize(
+    ("content", "suffix"),
+    [
+        (b"\xff\xfe", ".c"),
+        (b'\xff extern "C" __global__ void rms_norm(float *out) {}', ".cu"),
+        (b'extern "C" __global__ void rms_norm(float *out) { wrong; }', ".cu"),
+        (b'# assay: takes = "min()"\n', ".py"),
+    ],
+)
+def test_strange_files_are_refused_in_one_line(tmp_path: Path, content: bytes, suffix: str):
+    """Bytes that are no text, compilers' messages of several lines, an expression of nothing."""
+    path = tmp_path / f"mine{suffix}"
+    path.write_bytes(content)
+    report = judge(Candidate.of(path), "rms_norm")
+    assert report.verdict == "refused"
+    assert "\n" not in report.reason
+
+
 def test_the_file_is_what_runs(tmp_path: Path):
     """Not its bytecode file, which Python accepts by size and date."""
     path, wrong = tmp_path / "mine.py", NUMBA.replace("+ eps", "- eps")

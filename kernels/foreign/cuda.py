@@ -47,14 +47,14 @@ def emulated(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
         try:
             source = Launch(candidate.file.name, name, op.signature, items(), folder=folder)
             compiled(source, CAPABILITY)
-        except RuntimeError as error:
-            raise CandidateError(str(error)) from None
+        except (RuntimeError, UnicodeDecodeError) as error:
+            raise CandidateError(str(error).partition("\n")[0]) from None
     kinds = [C_TYPES[kind] for _, kind in arguments]
     command = [sys.executable, "-P", "-m", BUILDER, str(candidate.file), name, *kinds]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=False,
-            env=environment(),
+            command, capture_output=True, text=True, errors="replace", timeout=PATIENCE,
+            check=False, env=environment(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CandidateError(f"compiling took more than {PATIENCE:g} s") from None
