@@ -43,7 +43,7 @@ LEVELS = get_args(Level)
 DEEP_CASES = 300
 SMALL = 2**22  # bytes and operations of a case whose call is repeated with changed data
 SMALL_INTERPRETED = 2**12  # the same where each block of a kernel takes milliseconds
-TOGETHER = 2**23  # bytes and operations of a case with several large sizes
+TOGETHER, TOGETHER_SLOW = 2**23, 2**16  # bytes and operations of a case with several large sizes
 AGAIN = 8  # small cases repeated after the large ones
 AFTER_LARGER = "right at first, wrong after calls of larger sizes"
 SHRINKING = 4.0  # seconds
@@ -240,7 +240,7 @@ class Judge:
         """Each kind of values in sizes of which one is beyond the tables and others are of any
         magnitude, as far as time and memory allow."""
         rng = np.random.default_rng([self.secret, 2])
-        most = self.repeated if self.slow else TOGETHER
+        most = min(self.repeated, TOGETHER_SLOW) if self.slow else TOGETHER
         wide = [axis for axis, some in self.op.axes.items() if max(some) > 1]
         for number, kind in enumerate(self.op.kinds if wide else ()):
             own = wide[(self.secret + number) % len(wide)]
