@@ -263,7 +263,7 @@ class Judge:
         if max(self.op.axes[axis]) <= 1:
             return int(rng.choice(self.op.axes[axis]))
         ends = (max(1, end / step) for end in (least, self._largest(axis)))
-        return step * round(2 ** rng.uniform(*map(np.log2, ends)))
+        return step * round(2 ** float(rng.uniform(*map(np.log2, ends))))
 
     def _largest(self, axis: str) -> int:
         """The largest size of an axis, in the tables or a corner."""
