@@ -24,19 +24,17 @@ import numpy as np
 import pandas as pd
 
 from bench.child import ChildError, settle
-from bench.contenders.contender import Setup
+from bench.contenders.contender import EngineTest, Setup
 from bench.contenders.racer import Racer, enter
-from bench.engine.engine_tests import EngineTest
 from bench.engine.node_cost import SEEING, cells_seen, cost_of, stored_bytes
-from bench.engine.timed_step import timed_step
+from bench.engine.profile import timed_step
 from bench.machine.clock import Stamped
 from bench.machine.limits import limits
 from bench.needle import Heads, text_of
 from bench.quality import figure
-from bench.race.experiment import Contender, Racing, Sample, timed
+from bench.race.experiment import Contender, Racing, Rule, Sample, timed
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Limit, Measurement, ResultsError, read_folder, results_folder
-from bench.race.timing import Rule
 from bench.report import long_contexts as told
 from bench.report.lookup import rows_of
 from bench.report.needle import BENCH as NEEDLE

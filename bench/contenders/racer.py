@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.child import Child, ChildError, output
-from bench.contenders.contender import CONTENDERS, FAST, OURS, Setup, present
-from bench.engine.engine_tests import EngineTest
+from bench.contenders.contender import CONTENDERS, FAST, OURS, EngineTest, Setup, present
 from bench.race.experiment import Sample
 from engine.closeable import Closeable
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.child import settle
-from bench.contenders.contender import CONTENDERS, Array, Check, Contender, Setup
-from bench.engine.engine_tests import EngineTest
+from bench.contenders.contender import CONTENDERS, Array, Check, Contender, EngineTest, Setup
 from bench.race.experiment import Sample
 
 REPEATED = 256  # tokens that are read, where the rest are copies

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.cuda import cases
-from bench.cuda.ceilings import Ceilings
-from bench.cuda.clock import Clock
+from bench.cuda.clock import Ceilings, Clock
 from bench.cuda.measure import TIMES, Bound
 from bench.race.results import Measurement
 from data.shapes import ModelShape

@@ -15,11 +15,10 @@ from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile, T
 
 from bench.board.run import MOST_CALLS
 from bench.exchange.dataset import Dataset, ExchangeError, parsed
-from bench.exchange.ops import NOT_DERIVED, op_of
-from bench.exchange.solutions import candidate_of
+from bench.exchange.ops import NOT_DERIVED, candidate_of, op_of
 from bench.machine.conditions import Conditions, conditions
 from bench.machine.limits import Limits
-from bench.race.timing import Rule, race
+from bench.race.experiment import Rule, race
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Child
 from kernels.foreign.child import Limits as ChildLimits

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from bench.fleet.about import About
 from bench.fleet.matrix import Matrix, states
-from bench.fleet.trials import Proved
+from bench.fleet.shares import Proved
 from bench.fleet.worker import CorruptedError, Sealed
 from kernels.certificates import Certificate
 from kernels.kernel import Kernel

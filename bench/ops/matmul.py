@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.child import Child, settle
 from bench.packages import lacking
-from bench.race.timing import Sampler
+from bench.race.experiment import Sampler
 
 LIBRARIES = ("numpy", "torch")
 ROWS = 61  # distinct rows of a weight, and rows that are checked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.shell.lists import names, numbers
+from bench.shell.display import names, numbers
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 

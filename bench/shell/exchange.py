@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.shell.display import teller
-from bench.shell.lists import names
+from bench.shell.display import names, teller
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 
@@ -40,7 +39,7 @@ def exchange(
     from bench.exchange.dataset import Dataset, ExchangeError
     from bench.exchange.evaluate import evaluate
     from bench.machine.limits import limits
-    from bench.race.timing import Rule
+    from bench.race.experiment import Rule
     from engine.shell.terminal import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS

@@ -14,7 +14,7 @@ from bench.exchange.dataset import Dataset, ExchangeError
 from bench.exchange.evaluate import Evaluated, evaluate, judged, sol_score
 from bench.exchange.ops import NOT_DERIVED, op_of
 from bench.machine.limits import Limits, Rate
-from bench.race.timing import Rule
+from bench.race.experiment import Rule
 from bench.tests.support.exchange_files import (
     rows_of_table,
     solution,

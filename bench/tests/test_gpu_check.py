@@ -16,10 +16,9 @@ from bench import gpu_check
 from bench.child import Revived, started
 from bench.cuda import jobs, parts, sanitizer
 from bench.cuda.engine import compared
-from bench.cuda.judged import compile_all, each, program
+from bench.cuda.judged import cases, compile_all, each, program, random_cases
 from bench.cuda.parts import Check, Log
 from bench.cuda.sanitizer import Finding
-from bench.cuda.trial import cases, random_cases
 from bench.race.results import read
 from bench.tests.support.programs import run
 from kernels.certificates import Certificate
@@ -41,7 +40,7 @@ class Nothing:
         if name.split(".")[0] in sys.argv[1].split():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Nothing())
-import bench.cuda.parts, bench.cuda.trial, bench.cuda.judged
+import bench.cuda.parts, bench.cuda.judged, bench.cuda.judged
 from bench.machine.conditions import conditions
 conditions()
 print("all there")
@@ -208,7 +207,7 @@ def complaints(kernels, capability):
 
 class Worker:
     def probe(self):
-        from bench.cuda.ceilings import Ceilings
+        from bench.cuda.clock import Ceilings
         return Ceilings("made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
 
     def measure(self, number, out, **_):

@@ -10,15 +10,13 @@ import pytest
 
 import bench.cuda.measure
 from bench.cuda import cases, step
-from bench.cuda.ceilings import Ceilings
-from bench.cuda.clock import contender
+from bench.cuda.clock import Ceilings, contender
 from bench.cuda.goals import GOALS, Goal, of_limit, peers_lines
 from bench.cuda.jobs import jobs, of_op
 from bench.cuda.measure import ROUNDING, Bound, kernels_for, measure, row_of
 from bench.machine.conditions import conditions
-from bench.race.experiment import Experiment
+from bench.race.experiment import Experiment, Rule
 from bench.race.results import Measurement, Results, read
-from bench.race.timing import Rule
 from data.shapes import ModelShape
 from kernels.cuda.runtime.device import Buffer
 from kernels.cuda.table import CUDA_KERNELS

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench import long_contexts
-from bench.engine.timed_step import timed_step
+from bench.engine.profile import timed_step
 from bench.long_contexts import bytes_read, fill
 from bench.needle import text_of
 from bench.tests.support.programs import main_of

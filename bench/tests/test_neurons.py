@@ -9,7 +9,7 @@ import pytest
 import bench.machine.limits
 from bench.engine.node_cost import cost_of
 from bench.engine.profile import ProfileError, joined, neurons, profile, token_ids
-from bench.race.timing import ONCE, Rule
+from bench.race.experiment import ONCE, Rule
 from bench.shell.profile import profile as command
 from bench.sparse_speed import POWERINFER, Bytes, curve, section
 from bench.tests.support.programs import shell as shell_of

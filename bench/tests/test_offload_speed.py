@@ -15,9 +15,8 @@ from bench.offload import race
 from bench.offload import way as ways
 from bench.offload.race import Field, Subject, beside_the_disk, folders, settings
 from bench.offload.way import About, Process, Way
-from bench.race.experiment import Racing
+from bench.race.experiment import Racing, Rule
 from bench.race.results import Measurement, read
-from bench.race.timing import Rule
 from bench.report.offload import Race, section
 from bench.tests.support.programs import main_of
 from bench.tests.support.synthetic import rows_of, shown

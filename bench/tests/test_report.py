@@ -19,8 +19,7 @@ from bench.report.certified import (
     tuned_section,
 )
 from bench.report.lookup import duels, family, product, rows_of
-from bench.report.markdown import markdown
-from bench.report.page import page
+from bench.report.page import markdown, page
 from bench.report.report import report
 from bench.shell.report import report as command
 from bench.tests.support import synthetic

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import bench.speculation_speed as speculation_speed
+from bench.race.experiment import Rule
 from bench.race.results import Measurement
-from bench.race.timing import Rule
 from bench.report.speculation import TITLES, Costs, section
 from bench.speculation import races
 from bench.speculation.races import Synthetic

@@ -7,9 +7,8 @@ from itertools import count
 import pytest
 
 from bench.child import ChildError
-from bench.race.experiment import FEW, Contender, Experiment, Sample, timed
+from bench.race.experiment import FEW, Contender, Experiment, Rule, Sample, timed
 from bench.race.results import Measurement
-from bench.race.timing import Rule
 
 THRICE = Rule(least=3, most=3)
 

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from bench.race.timing import Rule, race, relative_error
+from bench.race.experiment import Rule, race
+from bench.race.ratio import relative_error
 
 RUNS = 400
 SKEWED = {  # draws, and the true median

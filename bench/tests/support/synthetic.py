@@ -14,8 +14,8 @@ from bench.machine.conditions import Conditions
 from bench.machine.limits import Cache, Limits, Rate
 from bench.ops.cases import CACHES
 from bench.quality import BITS, ERROR, FLOOR, GAIN, MIXED, PURE, estimates, figure, row_of
+from bench.race.experiment import Rule
 from bench.race.results import Measurement, Results, Run
-from bench.race.timing import Rule
 from bench.report import lookup
 from bench.report.table import Table
 from bench.sparsity import ALL, FIRED, FIRING, PRECISION, PREDICTED, RECALL, SHARE
