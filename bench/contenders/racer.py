@@ -50,7 +50,7 @@ class Racer(Closeable):
         number of samples of this test so far, so that every sample has fresh tokens."""
         self._sampled[test] += 1
         number = number or self._sampled[test]
-        found: Sample = self._child.ask("sampled", test=test, number=number)
+        found: Sample = self._child.ask("sample", test=test, number=number)
         return found
 
     def fill(self, depth: int) -> int:

@@ -34,6 +34,7 @@ from reference.op import Case, Op
 WORKERS = 16
 PATIENCE = 60.0  # seconds without a word, or for the kernels of one source and its definitions
 HOME = "bench.cuda.judged:complaints"
+GROWTH = 5 / 4  # how far beyond the largest awkward size random ones go
 Piece = TypeVar("Piece")
 
 
@@ -141,9 +142,6 @@ def judge_all(
 
     asked, child = [Request(kernel.name) for kernel in kernels], ("bench.cuda.judged", str(seconds))
     certify(asked, store, told, PATIENCE, child, until, WORKERS)
-
-
-GROWTH = 5 / 4  # how far beyond the largest awkward size random ones go
 
 
 def random_cases(op: Op, format: str | None, rng: np.random.Generator) -> Iterator[Case]:

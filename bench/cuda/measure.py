@@ -24,6 +24,9 @@ from reference.op import Arguments, Array, Case
 from reference.quantise_activations import QUANTISING
 
 HALF = ("F16", "BF16")  # formats that peers multiply, as they lie in memory
+OURS = "assay"
+TIMES = 8  # the cache that copies together are larger than
+ROUNDING = "rounding activations"  # what a second row has beside the kernel itself
 
 
 def peers(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> dict[str, Enqueue | str]:
@@ -129,9 +132,6 @@ def _torch_attention(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -
     return _on(gpu, lambda i: attend(q, keys[i % len(keys)], values[i % len(values)], **shared))
 
 
-OURS = "assay"
-TIMES = 8  # the cache that copies together are larger than
-ROUNDING = "rounding activations"  # what a second row has beside the kernel itself
 Call = Callable[[], None]
 
 

@@ -32,6 +32,8 @@ HELD = {
     "float8_e5m2": "u8", "int64": "i64", "int32": "i32", "int16": "u16", "int8": "i8", "bool": "u8",
 }  # fmt: skip
 USUAL = (1, 2, 5, 16, 33)  # sizes of an axis besides those of workloads
+HERE = ("python", "triton")  # languages whose solutions are called from Python
+TORCH = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8"}
 
 
 def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> Op:
@@ -203,7 +205,6 @@ def _tolerated(definition: Definition, expected: Mapping[str, Array]) -> dict[st
     }
 
 
-HERE = ("python", "triton")  # languages whose solutions are called from Python
 WRAPPER = '''\
 """{name}, a solution of {definition}, as the judge calls it."""
 
@@ -259,7 +260,6 @@ def {call}({parameters}):
         made.append(value.cpu().numpy())
     return tuple(made)
 '''
-TORCH = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8"}
 
 
 def candidate_of(solution: Solution, definition: Definition, folder: Path) -> Candidate:

@@ -19,6 +19,8 @@ from engine.engine import Engine
 from engine.offload.offload import Offload
 from engine.sparsity import settings
 
+UNCOUNTED = 2  # steps after which read-ahead is in its steady state
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -124,9 +126,6 @@ def place(block: str) -> tuple[bool, int, str]:
     """Sort key of blocks: in order, other weights after them."""
     number = block.removeprefix("blk.")
     return (False, int(number), "") if number.isdigit() else (True, 0, block)
-
-
-UNCOUNTED = 2  # steps after which read-ahead is in its steady state
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 Sampler = Callable[[], float]  # measures once and returns the seconds of one call
+SLOW = 3  # times the first one's sample, beyond which and beyond its patience,
+FEW = 2  # this many samples of a contender must do
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,6 @@ def race(
             progress(rounds)
     return samples
 
-
-SLOW = 3  # times the first one's sample, beyond which and beyond its patience,
-FEW = 2  # this many samples of a contender must do
 
 Race = Callable[[Mapping[str, Sampler], Rule], Mapping[str, list[float]]]
 

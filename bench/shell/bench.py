@@ -11,6 +11,7 @@ import typer
 
 from bench.shell.display import names, numbers
 from engine.shell.command_line import options as o
+from engine.shell.command_line.command import as_usage
 from engine.shell.command_line.groups import Only, option
 
 if TYPE_CHECKING:
@@ -69,11 +70,9 @@ def bench(
     if steps and loading.ram_budget:
         raise typer.BadParameter("--steps and --ram-budget exclude each other")
     others = () if peers == "none" else names(peers)
-    try:
+    with as_usage():
         for peer in others:
             named(peer)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     tests = _tests(
         numbers(prompt, "-p"),
         numbers(generate, "-n"),

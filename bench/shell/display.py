@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from bench.race.results import Measurement
 
+REDRAW_SECONDS = 0.25
+WIDE = 100  # columns of a terminal from which there is room for wider spacing
+
 
 def names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (word.strip() for word in text.split(","))))
@@ -28,8 +31,12 @@ def numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
     return tuple(found)
 
 
-REDRAW_SECONDS = 0.25
-WIDE = 100  # columns of a terminal from which there is room for wider spacing
+def demand_exchange(who: str) -> None:
+    """RuntimeError where a package is missing that reads flashinfer-bench's files."""
+    from bench.packages import lacking
+
+    if missing := lacking(["torch", "flashinfer_bench"]):
+        raise RuntimeError(f"{who} needs {missing[0]}: pip install 'assay[exchange]'")
 
 
 def still_bar() -> "Progress":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.shell.display import names, teller
+from bench.shell.display import demand_exchange, names, teller
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 
@@ -32,10 +32,7 @@ def exchange(
     References are PyTorch and run in this process; solutions run in sandboxed children.
     Bounds of definitions are not derived. Exit 1 if a solution failed.
     """
-    from bench.packages import lacking
-
-    if missing := lacking(["torch", "flashinfer_bench"]):
-        raise RuntimeError(f"assay exchange needs {missing[0]}: pip install 'assay[exchange]'")
+    demand_exchange("assay exchange")
     from bench.exchange.dataset import Dataset, ExchangeError
     from bench.exchange.evaluate import evaluate
     from bench.machine.limits import limits

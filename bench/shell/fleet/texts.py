@@ -17,6 +17,8 @@ from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 
 TEXTS = 8  # of a share
+PAIRS = 16  # of a share
+SCORED = {"id", "prompt", "continuation"}
 
 
 def perplexity(
@@ -118,10 +120,6 @@ def embed(
                 yield vector
 
     show(vectors(), pooling, as_json, lambda: (tokens, time.monotonic() - begun))
-
-
-PAIRS = 16  # of a share
-SCORED = {"id", "prompt", "continuation"}
 
 
 def batch(
