@@ -39,11 +39,7 @@ def racing(request: pytest.FixtureRequest, plan: Plan) -> Iterator[Field]:
 
 
 def test_race(
-    benchmark: BenchmarkFixture,
-    plan: Plan,
-    recorder: Recorder,
-    racing: Field,
-    figure_race: str,
+    benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder, racing: Field, figure_race: str
 ) -> None:
     """We and llama.cpp in turns; whoever takes part gives logits that are sound."""
     benchmark.group = f"{racing.model.stem} {figure_race}"

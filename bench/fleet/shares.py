@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.child import last_line
 from bench.fleet.about import About, about
 from bench.fleet.files import Named
 from bench.fleet.matrix import State, states
-from bench.fleet.worker import WorkerError, address, child, last_line, threads, wanted, watching
+from bench.fleet.worker import WorkerError, address, child, threads, wanted, watching
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.generation.embedding import embeddings, encode_texts

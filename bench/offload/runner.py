@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import psutil
 
 from bench.child import settle
 from bench.contenders.contender import Contender, Setup
@@ -29,8 +30,9 @@ BATCH = 64  # tokens of a step, which has one: activations of more would take me
 IN_A_ROW = 2**29  # bytes of a reading
 AWAKE = 2**26  # bytes after which sleeping readers are all at work
 SCATTERED = 4000  # reads of one
-IO = Path("/proc/self/io")
 QUIET = 0.01  # seconds without a read after which none is in flight
+MEMORY = 2**26  # bytes of a buffer that is reused: its contents do not matter
+CAPACITY = 2**16  # requests in flight
 
 
 class Served:
@@ -108,7 +110,7 @@ class Runner:
 
     def counters(self) -> dict[str, float]:
         """Parts of a sample, totals since the process began."""
-        return {"bytes": read_bytes()}
+        return {"bytes": psutil.Process().io_counters().read_bytes}  # mapped files included
 
     def rest(self) -> None:
         """Wait until CPU and disk are idle."""
@@ -215,17 +217,6 @@ def sampled(tokens: int, seconds: float, **parts: float) -> Sample:
     """Per-token figures from the totals of so many."""
     return Sample(seconds / tokens, {name: part / tokens for name, part in parts.items()})
 
-
-def read_bytes() -> int:
-    """Bytes that this process has read from disk so far, pages of mapped files included."""
-    for line in IO.read_text().splitlines():
-        if line.startswith("read_bytes:"):
-            return int(line.split()[1])
-    raise OSError(f"{IO}: no read_bytes in it")
-
-
-MEMORY = 2**26  # bytes of a buffer that is reused: its contents do not matter
-CAPACITY = 2**16  # requests in flight
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -15,6 +15,8 @@ from bench.report.table import Report, Section, Table
 from bench.report.words import plural
 from kernels.foreign.report import Report as Judged
 
+LEFT_OUT = ("conformance", "planted")  # of Markdown: long, and of the machine, not of the run
+
 
 def page(report: Report) -> str:
     """page.html with its style and script inlined."""
@@ -39,20 +41,11 @@ def _filled(name: str, **values: object) -> str:
     return environment.get_template(name).render(values)
 
 
-def attributes(cell: Cell, numeric: bool) -> Markup:
-    """A cell's exact figure, note, tone and alignment, as attributes of its element."""
-    words = Markup()
-    if cell.value is not None:
-        words += Markup(' data-value="{}"').format(cell.value)
-    if cell.note:
-        words += Markup(' title="{}"').format(cell.note)
+def attributes(cell: Cell, numeric: bool) -> dict[str, object]:
+    """A cell's exact figure, note, tone and alignment, as its element has them; None for none."""
     classes = [cell.tone] * bool(cell.tone) + ["number"] * (numeric and cell.value is None)
-    if classes:
-        words += Markup(' class="{}"').format(" ".join(classes))
-    return words
-
-
-LEFT_OUT = ("conformance", "planted")  # long, and of the machine rather than of the run
+    about = {"title": cell.note or None, "class": " ".join(classes) or None}
+    return {"data-value": cell.value, **about}
 
 
 def markdown(report: Report) -> str:

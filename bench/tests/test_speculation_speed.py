@@ -107,17 +107,6 @@ def test_a_held_text(small):
     assert list(write(small, text[:DEPTH], GREEDY, LENGTH).tokens) != text[DEPTH:][: LENGTH + 1]
 
 
-def test_openings(small):
-    """The same for a number; of an embedded model they are stories, from the first token on."""
-    assert opening(small, 9, 1) == opening(small, 9, 1) != opening(small, 9, 2)
-    with Engine.load("story-draft", OPTIONS) as story:
-        first, second = (opening(story, 300, number) for number in (0, 1))
-        assert first[0] == second[0] == story.tokenizer.bos_id
-        assert len(first) == len(second) == 300
-        assert first != second
-        assert "Once" in story.tokenizer.decode(first)
-
-
 @pytest.fixture(name="rows", scope="module")
 def _rows(sparse_model):
     """All that the program measures in small, of a target that drafts for itself."""

@@ -327,6 +327,22 @@ def write_run(
     return results.path
 
 
+def kernels_of_a_run(
+    seed: int, slower: Mapping[str, float] | None = None, pace: float = 1.0, count: int = 20,
+    peer: bool = True,
+) -> Iterator[Measurement]:  # fmt: skip
+    """So many kernels, each sample with a tail; some of them, or all, are slower."""
+    rng = np.random.default_rng(seed)
+    for i in range(count):
+        factor = pace * (slower or {}).get(f"op{i}", 1.0)
+        row = Measurement("op", f"op{i}", target="cpu", threads=2, cache="hot")
+        seconds = 1e-3 * (1 + i) * factor * (1 + rng.exponential(0.02, 20))
+        yield replace(row, samples=tuple(seconds))
+        if peer:
+            seconds = 2e-3 * pace * (1 + rng.exponential(0.02, 20))
+            yield replace(row, contender="numpy", samples=tuple(seconds))
+
+
 def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
     """A machine with two caches and a memory, each ten times slower than the one before, for any
     threads."""
