@@ -9,11 +9,11 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from multiprocessing import Pipe
@@ -24,7 +24,7 @@ from typing import Any
 from engine.closeable import Closeable
 from kernels.child import environment
 
-LINES = 50  # last lines of the child's output that are kept
+MOST = 10_000  # bytes at the end of the child's output in which its last line is looked for
 PROGRAM = 600.0  # seconds for a program
 FAREWELL = 10.0  # seconds for a child to end by itself once the pipe is closed
 QUIET = 0.02  # seconds over which a process must be idle
@@ -72,9 +72,14 @@ def output(
     except subprocess.TimeoutExpired:
         raise ChildError(f"{program}: no answer within {PROGRAM:g} s") from None
     if process.returncode:
-        said = err.strip().splitlines()[-1:] or ["no message"]
-        raise ChildError(f"{program} ended with {process.returncode}: {said[0][:200]}")
+        said = last_line(err) or "no message"
+        raise ChildError(f"{program} ended with {process.returncode}: {said[:200]}")
     return out, err
+
+
+def last_line(text: str) -> str:
+    """The last line of a program's output; "" if there is none."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 class Child(Closeable):
@@ -94,25 +99,18 @@ class Child(Closeable):
         patience: float = 600.0,
     ) -> None:
         self.home, self.patience = home, patience
+        self._printed, self._last = tempfile.TemporaryFile(), ""  # noqa: SIM115 - closed with it
         self._talk, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "bench.child", str(theirs.fileno()), home],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=self._printed,
                 stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
                 process_group=0,
                 pass_fds=[theirs.fileno()],
                 env={**environment(), **(env or {})},
             )
-        self._complaints: deque[str] = deque(maxlen=LINES)
-        printed: Iterable[str] = self._process.stdout or ()
-        self._reader = threading.Thread(
-            target=lambda: self._complaints.extend(map(str.strip, printed)), daemon=True
-        )
-        self._reader.start()
         self._tell(arguments)
 
     @property
@@ -154,9 +152,9 @@ class Child(Closeable):
         kill(self._process)
         with suppress(subprocess.TimeoutExpired):  # a call into a driver may never end
             self._process.wait(FAREWELL)
-        self._reader.join(FAREWELL)  # a grandchild may hold the pipe open
-        if self._process.stdout and not self._reader.is_alive():
-            self._process.stdout.close()
+        with self._printed as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST))
+            self._last = last_line(file.read().decode(errors="replace"))
 
     def _tell(self, words: Any) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: its status tells how
@@ -166,14 +164,13 @@ class Child(Closeable):
         status = self._process.returncode
         if status is None:
             return "it has closed its output and does not end"
-        last = next((line for line in reversed(self._complaints) if line), "")
-        said = f": {last[:300]}" if last else ""
+        said = f": {self._last[:300]}" if self._last else ""
         if status < 0:
             return f"it died of {signal.Signals(-status).name}{said}"
         return f"it ended with status {status}{said}"
 
 
-def kill(process: "subprocess.Popen[str]") -> None:
+def kill(process: "subprocess.Popen[Any]") -> None:
     """Kill a process, and its group if it leads one."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -21,9 +21,9 @@ from bench.machine.limits import Limits
 from bench.ops.cases import BenchCase
 from bench.ops.op_run import Lab, OpRun
 from bench.ops.workload import Workload
+from bench.race.experiment import Rule, race
 from bench.race.ratio import Ratio, ratio
 from bench.race.results import Measurement, Run
-from bench.race.timing import Rule, race
 from bench.trees import Side, TreeError
 from engine.progress import ProgressCallback
 from kernels.certificates import Key

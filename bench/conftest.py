@@ -18,7 +18,7 @@ from bench.race.plan import Plan
 from bench.race.results import read
 from bench.report import card, quality
 from bench.report.lookup import rows_of
-from bench.report.markdown import table_lines
+from bench.report.page import table_lines
 from bench.shell.display import teller
 from engine.shell.terminal import progress_bar
 from kernels.cpu.runtime.team import Team

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.contenders.contender import OURS, Setup
-from bench.engine.engine_tests import EngineTest
+from bench.contenders.contender import OURS, EngineTest, Setup
 from bench.engine.node_cost import cost_of, stored_bytes
 from bench.engine.profile import Profile
 from bench.machine.limits import Limits
 from bench.machine.probe import READ, READS, STEP
+from bench.race.experiment import Sampler
 from bench.race.results import Measurement
-from bench.race.timing import Sampler
 from engine.graph import Value
 from engine.model import Model
 from kernels.cpu.runtime.sequence import sequence

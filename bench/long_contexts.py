@@ -12,31 +12,28 @@ quest:budget=2048 snapkv:capacity=1024 kivi2` races these alone.
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench.child import ChildError, settle
-from bench.contenders.contender import Setup
+from bench.contenders.contender import EngineTest, Setup
 from bench.contenders.racer import Racer, enter
-from bench.engine.engine_tests import EngineTest
 from bench.engine.node_cost import SEEING, cells_seen, cost_of, stored_bytes
-from bench.engine.timed_step import timed_step
+from bench.engine.profile import timed_step
 from bench.machine.clock import Stamped
 from bench.machine.limits import limits
-from bench.needle import Heads, text_of
+from bench.needle import TWO_BITS, Heads, Way, ways
 from bench.quality import figure
-from bench.race.experiment import Contender, Racing, Sample, timed
+from bench.race.experiment import Contender, Racing, Rule, Sample, timed
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Limit, Measurement, ResultsError, read_folder, results_folder
-from bench.race.timing import Rule
 from bench.report import long_contexts as told
 from bench.report.lookup import rows_of
 from bench.report.needle import BENCH as NEEDLE
@@ -50,7 +47,7 @@ from engine.model import Model
 from engine.policies.retrieval import write
 from engine.policies.table import POLICIES, parse_policy
 from reference.formats import FORMATS
-from reference.formats.kivi import GROUP, KIVI, page_of_keys
+from reference.formats.kivi import GROUP, page_of_keys
 
 OPS = ("page_extremes", "page_scores", "choose_pages")
 APART = (".q", ".put", "_new")  # suffixes of labels of nodes that split and join heads
@@ -58,18 +55,6 @@ ROWS = 1024  # cells that are drawn; the others repeat them
 STAMPED = 30  # steps with a time stamp after each call
 BUDGETS, FEW = (0.05, 0.125, 0.25, 0.5), (0.3,)
 RULE, QUICKLY = Rule(least=9, error=0.005, cap_seconds=60), Rule(least=3, most=3)
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A method with its budget, and the engine's options for it."""
-
-    name: str
-    budget: float = 1.0
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-TWO_BITS = Way(KIVI.lower(), options={"kv_format": KIVI})
 
 
 def _chosen(text: str, held: int) -> Way:
@@ -88,10 +73,7 @@ def groups(asked: Namespace, heads: Heads) -> Iterator[list[Way]]:
         return
     yield [TWO_BITS]
     for name in POLICIES:
-        yield [
-            Way(name, budget, {"kv_policy": parse_policy(text_of(name, budget, held, heads))})
-            for budget in (FEW if asked.quick else BUDGETS)
-        ]
+        yield ways(name, FEW if asked.quick else BUDGETS, held, heads)
 
 
 def fill(model: Model, held: int) -> float:

@@ -10,9 +10,10 @@ before any of it was known; no model can beat the grammar's own.
 import math
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -183,18 +184,22 @@ def text_of(name: str, budget: float, longest: int, heads: Heads) -> str:
     return f"{name}:capacity={cells}" + (f",recent={int(RECENT * cells)}" if name == "h2o" else "")
 
 
-def ways(effort: Effort, longest: int, heads: Heads) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """A method's name, its budget, and the engine's options: all cells first, in F16 and in two
-    bits, then each policy by budget."""
-    yield FULL, 1.0, {}
-    yield KIVI.lower(), 1.0, {"kv_format": KIVI}
-    for name in POLICIES:
-        for budget in effort.budgets:
-            yield (
-                name,
-                budget,
-                {"kv_policy": parse_policy(text_of(name, budget, longest, heads))},
-            )
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A method with its budget, and the engine's options for it."""
+
+    name: str
+    budget: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+TWO_BITS = Way(KIVI.lower(), options={"kv_format": KIVI})
+
+
+def ways(name: str, budgets: Sequence[float], longest: int, heads: Heads) -> list[Way]:
+    """A policy by budget."""
+    texts = {budget: text_of(name, budget, longest, heads) for budget in budgets}
+    return [Way(name, budget, {"kv_policy": parse_policy(t)}) for budget, t in texts.items()]
 
 
 def heads_of(path: Path, tokenizer: Tokenizer, effort: Effort, folder: Path, threads: int) -> Heads:
@@ -226,10 +231,12 @@ def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None,
     yield [figure(base, FLOOR, math.exp(floor / tokens), "perplexity")]
     with TemporaryDirectory() as folder:
         heads = heads_of(path, tokenizer, effort, Path(folder), asked.threads)
-        for name, budget, own in ways(effort, longest, heads):
-            tell(f"{path.stem}, {name}, {budget:.0%}")
-            row = replace(base, variant=name, shape=f"budget={budget:g}")
-            with Engine.load(path, threads=asked.threads, context=context, **own) as engine:
+        policies = chain(*(ways(name, effort.budgets, longest, heads) for name in POLICIES))
+        for way in (Way(FULL), TWO_BITS, *policies):
+            tell(f"{path.stem}, {way.name}, {way.budget:.0%}")
+            row = replace(base, variant=way.name, shape=f"budget={way.budget:g}")
+            options = {"threads": asked.threads, "context": context, **way.options}
+            with Engine.load(path, **options) as engine:
                 right = [(question.depth, answers(engine, question)) for question in questions]
                 costs = [nll for tale in tales for nll in nats(engine, tale)]
             depths = [[found for at, found in right if at == i] for i in range(effort.depths)]

@@ -20,10 +20,9 @@ from pathlib import Path
 from bench.offload import way as ways
 from bench.offload.race import Field, Folders, Subject, folders
 from bench.offload.way import Way
-from bench.race.experiment import Racing
+from bench.race.experiment import Racing, Rule
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Measurement
-from bench.race.timing import Rule
 from bench.report.offload import section
 from engine.embedded import resolve
 

@@ -20,10 +20,9 @@ import numpy as np
 
 from bench.child import ChildError, output
 from bench.contenders.contender import OURS
-from bench.race.experiment import Contender, Racing, Sample, timed
+from bench.race.experiment import Contender, Racing, Rule, Sample, timed
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Measurement
-from bench.race.timing import Rule
 from bench.report import serving
 from engine import Engine, Options, SamplingParams
 from engine.embedded import resolve

@@ -21,12 +21,11 @@ import numpy as np
 import pandas as pd
 
 from bench.child import ChildError, output
-from bench.engine.timed_step import timed_step
-from bench.race.experiment import Contender, Experiment, Sample, timed
+from bench.engine.profile import timed_step
+from bench.race.experiment import Contender, Experiment, Rule, Sample, Sampler, timed
 from bench.race.program import Tell, parsed, report
 from bench.race.ratio import ratio
 from bench.race.results import Measurement
-from bench.race.timing import Rule, Sampler
 from bench.report.cells import number, percent, text
 from bench.report.lookup import absences, sizes, times
 from bench.report.plots import panels

@@ -14,10 +14,9 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from bench.race.experiment import Racing
+from bench.race.experiment import Racing, Rule
 from bench.race.program import Tell, parsed, report
 from bench.race.results import Measurement
-from bench.race.timing import Rule
 from bench.report.speculation import section
 from bench.speculation import races
 from bench.speculation.races import Synthetic

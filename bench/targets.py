@@ -20,6 +20,9 @@ class Target:
     format: str = ""
     most: bool = False
 
+    def met(self, value: float) -> bool:
+        return value <= self.goal if self.most else value >= self.goal
+
 
 TARGETS = (
     Target("tg128 ÷ llama.cpp", 1.05, format="F16"),

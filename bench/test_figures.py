@@ -15,15 +15,13 @@ from bench.contenders.contender import FAST, OURS, Setup
 from bench.contenders.racer import Racer
 from bench.contenders.start import STATUS, Held, held
 from bench.engine.engine_race import Field, field_of, gaps
-from bench.engine.profile import Profile, empty_steps, profile
-from bench.engine.timed_step import timed_step
+from bench.engine.profile import Profile, empty_steps, profile, timed_step
 from bench.figures import READING, reading, streams
 from bench.ops.op_run import Lab
 from bench.race.benchmarking import Recorder, measure
-from bench.race.experiment import Contender, Experiment
+from bench.race.experiment import ONCE, Contender, Experiment, Rule, Sampler
 from bench.race.plan import Plan
 from bench.race.results import Measurement
-from bench.race.timing import ONCE, Rule, Sampler
 from engine import Engine
 
 RACERS = (FAST, "llama.cpp")  # beside our engine; slower ones would only take time
@@ -41,11 +39,7 @@ def racing(request: pytest.FixtureRequest, plan: Plan) -> Iterator[Field]:
 
 
 def test_race(
-    benchmark: BenchmarkFixture,
-    plan: Plan,
-    recorder: Recorder,
-    racing: Field,
-    figure_race: str,
+    benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder, racing: Field, figure_race: str
 ) -> None:
     """We and llama.cpp in turns; whoever takes part gives logits that are sound."""
     benchmark.group = f"{racing.model.stem} {figure_race}"

@@ -7,6 +7,7 @@ import pytest
 from bench.ops import matmul
 from bench.ops.op_run import OpRun, TooMuchError
 from bench.ops.workload import Workload
+from bench.packages import lacking
 from bench.race.benchmarking import measure
 from bench.race.experiment import Contender, Experiment, timed
 
@@ -35,7 +36,7 @@ def test_op(benchmark, lab, plan, recorder, peers, case, cache):
         for name, peer in peers.items():
             seconds = matmul.sampler(peer, case.shape, run.copies, run.calls)
             contenders[name] = Contender(run.row(name), timed(seconds))
-        for name in matmul.absent():
+        for name in lacking(matmul.LIBRARIES):
             contenders[name] = Contender(run.row(name), absent=f"{name} is not installed")
     found = Experiment(contenders).run(plan.rule, partial(measure, benchmark))
     if not plan.measuring:

@@ -1,9 +1,9 @@
-"""What every weight format leaves of the embedded model: `pytest bench/test_quality.py --benchmark`
-measures it (minutes), and `assay report` shows it."""
+"""What every weight format, and what skipping neurons, leaves of the embedded models: `pytest
+bench/test_quality.py --benchmark` measures it (minutes), and `assay report` shows it."""
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench import quality
+from bench import quality, sparsity
 from bench.race.benchmarking import Recorder, once
 from bench.race.plan import Plan
 
@@ -21,3 +21,18 @@ def test_quality(benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder) ->
     ordered = [far[name] for name in quality.QUICK]
     assert ordered == sorted(ordered)
     recorder.add(quality.floor(told, plan.threads), *found)
+
+
+def test_sparsity(benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder) -> None:
+    """Neurons that do not fire may be left out for nothing; a higher threshold names fewer, and
+    finds fewer of those that fire."""
+    full = plan.measuring and not plan.quick
+    told = quality.stories(quality.STORIES if full else FEW)
+    thresholds = sparsity.THRESHOLDS if full else sparsity.QUICK
+    found = once(benchmark, "sparsity", sparsity.sparse(told, thresholds, plan.threads))
+    figures = {(m.variant, m.test): m.median for m in found}
+    assert figures[sparsity.FIRING, quality.LOSS] == figures[sparsity.ALL, quality.LOSS]
+    for test in (sparsity.SHARE, sparsity.RECALL):
+        falling = [m.median for m in found if (m.variant, m.test) == (sparsity.PREDICTED, test)]
+        assert falling == sorted(falling, reverse=True)
+    recorder.add(*found)

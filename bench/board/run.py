@@ -16,10 +16,9 @@ from bench.machine.limits import Limits
 from bench.ops.cases import asked
 from bench.ops.op_run import WrongOutputError
 from bench.ops.workload import ARITHMETIC, arithmetic_of
-from bench.race.experiment import Contender, Experiment, timed
+from bench.race.experiment import Contender, Experiment, Rule, timed
 from bench.race.ratio import ratio
 from bench.race.results import Measurement
-from bench.race.timing import Rule
 from data.shapes import read
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.foreign.candidate import KINDS, Candidate, defined

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.child import Child, ChildError, output
-from bench.contenders.contender import CONTENDERS, FAST, OURS, Setup, present
-from bench.engine.engine_tests import EngineTest
+from bench.contenders.contender import CONTENDERS, FAST, OURS, EngineTest, Setup, present
 from bench.race.experiment import Sample
 from engine.closeable import Closeable
 
@@ -51,7 +50,7 @@ class Racer(Closeable):
         number of samples of this test so far, so that every sample has fresh tokens."""
         self._sampled[test] += 1
         number = number or self._sampled[test]
-        found: Sample = self._child.ask("sampled", test=test, number=number)
+        found: Sample = self._child.ask("sample", test=test, number=number)
         return found
 
     def fill(self, depth: int) -> int:

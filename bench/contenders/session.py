@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.child import settle
-from bench.contenders.contender import CONTENDERS, Array, Check, Contender, Setup
-from bench.engine.engine_tests import EngineTest
+from bench.contenders.contender import CONTENDERS, Array, Check, Contender, EngineTest, Setup
 from bench.race.experiment import Sample
 
 REPEATED = 256  # tokens that are read, where the rest are copies
@@ -47,26 +46,21 @@ class Session:
         settle()
         return dict(self._contender.about)
 
-    def sampled(self, test: EngineTest, number: int) -> Sample:
-        """As `sample`, then wait until idle."""
-        found = self.sample(test, number)
-        settle()
-        return found
-
     def sample(self, test: EngineTest, number: int) -> Sample:
-        """Time it once. The same test and number give every contender the same tokens."""
+        """Time it once, and wait until idle. The same test and number give every contender the same
+        tokens."""
         if test.context > self._setup.context or test.parallel > self._setup.sequences:
             raise ValueError(
                 f"{test.name} wants a context of {test.context} and {test.parallel} sequences,"
                 f" the setup has {self._setup.context} and {self._setup.sequences}"
             )
-        if test.kind == "load":
-            return self._load()
         tokens = token_ids(test, number, self._contender.vocab)
-        if test not in self._warm:
+        if test not in self._warm and test.kind != "load":
             self._run(test, tokens[:, : test.prompt + 1])
             self._warm.add(test)
-        return self._run(test, tokens)
+        found = self._load() if test.kind == "load" else self._run(test, tokens)
+        settle()
+        return found
 
     def filled(self, depth: int) -> int:
         """Fill the cache to so many tokens before a test, where this contender can repeat what it

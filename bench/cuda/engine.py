@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.cuda.ceilings import Ceilings
+from bench.cuda.clock import Ceilings
 from bench.race.results import Measurement
 
 if TYPE_CHECKING:

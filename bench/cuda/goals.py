@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from bench.cuda.ceilings import Ceilings
+from bench.cuda.clock import Ceilings
 from bench.cuda.measure import OURS, ROUNDING
 from bench.race.results import Measurement, of_kind
 

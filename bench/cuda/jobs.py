@@ -12,8 +12,7 @@ from typing import Any
 from bench.child import ChildError, Revived
 from bench.cuda import cases, engine, step
 from bench.cuda.cases import OpCase
-from bench.cuda.ceilings import Ceilings, probe
-from bench.cuda.clock import Clock
+from bench.cuda.clock import Ceilings, Clock, probe
 from bench.cuda.goals import GEMV
 from bench.cuda.measure import measure
 from bench.race.results import Measurement

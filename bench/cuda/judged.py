@@ -1,29 +1,40 @@
 """All CUDA kernels compiled, and put before the judge on the GPU: in several processes, since
 compiler and references are what takes time, and so that a kernel which takes its process down, or
-keeps the compiler busy for ever, costs only itself."""
+keeps the compiler busy for ever, costs only itself.
+
+A trial has the op's quick cases, then as many random ones as there is time for. Run as a program
+(`python -m bench.cuda.judged SECONDS`) this is the child of `kernels.certify`, as kernels.trial is.
+"""
 
 import queue
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from itertools import groupby
 from typing import TypeVar
 
+import numpy as np
+
 from bench.child import ChildError, Revived
 from bench.race.experiment import first_line
+from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials, certify
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime import nvrtc
 from kernels.cuda.runtime.device import Device
 from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.judge import judge, replay
 from kernels.table import find_any
-from kernels.trial import Request
+from kernels.trial import CASES, Request, Tell, Tried, answer, certificate_of
+from reference.op import Case, Op
 
 WORKERS = 16
 PATIENCE = 60.0  # seconds without a word, or for the kernels of one source and its definitions
 HOME = "bench.cuda.judged:complaints"
+GROWTH = 5 / 4  # how far beyond the largest awkward size random ones go
 Piece = TypeVar("Piece")
 
 
@@ -129,5 +140,49 @@ def judge_all(
         if trials.certificate:
             tell(trials.certificate)
 
-    asked, child = [Request(kernel.name) for kernel in kernels], ("bench.cuda.trial", str(seconds))
+    asked, child = [Request(kernel.name) for kernel in kernels], ("bench.cuda.judged", str(seconds))
     certify(asked, store, told, PATIENCE, child, until, WORKERS)
+
+
+def random_cases(op: Op, format: str | None, rng: np.random.Generator) -> Iterator[Case]:
+    """Awkward sizes and all between, without end."""
+    while True:
+        sizes = {
+            axis: int(rng.choice(awkward))
+            if tuple(awkward) == (0, 1) or rng.random() < 0.5  # the former are switches
+            else int(rng.integers(min(awkward), int(max(awkward) * GROWTH) + 1))
+            for axis, awkward in op.axes.items()
+        }
+        values = op.values[rng.integers(len(op.values))]
+        yield op.case(sizes, values, int(rng.integers(2**32)), format)
+
+
+def cases(kernel: AnyKernel, seconds: float) -> Iterator[Case]:
+    """All quick ones, however long they take."""
+    started = time.perf_counter()
+    yield from kernel.spec.quick_cases(kernel.format)
+    for case in random_cases(kernel.spec, kernel.format, np.random.default_rng(0)):
+        if time.perf_counter() - started > seconds:
+            return
+        yield case
+
+
+def tried(kernel: AnyKernel, request: Request, seconds: float, tell: Tell) -> Certificate:
+    started = time.perf_counter()
+
+    def attempt(case: Case) -> Tried:
+        again = replay(kernel.name, case)
+        tell(CASES, again)
+        return Tried(CASES, judge(kernel, case), again)
+
+    taken = (case for case in cases(kernel, seconds) if kernel.takes(case.shape))
+    return certificate_of(kernel, map(attempt, taken), request, started)
+
+
+def main() -> None:
+    seconds = float(sys.argv[1])
+    answer(lambda kernel, request, tell: tried(kernel, request, seconds, tell))
+
+
+if __name__ == "__main__":
+    main()

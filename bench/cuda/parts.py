@@ -13,7 +13,7 @@ from typing import TextIO
 
 from bench.child import Revived, started
 from bench.cuda import engine, jobs, sanitizer
-from bench.cuda.ceilings import Ceilings
+from bench.cuda.clock import Ceilings
 from bench.cuda.goals import GOALS, peers_lines
 from bench.cuda.judged import compile_all, judge_all, runnable
 from bench.cuda.measure import OURS

@@ -23,7 +23,7 @@ from functools import cache, partial
 from math import prod
 
 from bench.cuda.cases import OpCase
-from bench.cuda.ceilings import Ceilings
+from bench.cuda.clock import Ceilings
 from bench.cuda.goals import TINY
 from bench.cuda.jobs import main_cases
 from bench.cuda.measure import row_of

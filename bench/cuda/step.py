@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.cuda import cases
-from bench.cuda.ceilings import Ceilings
-from bench.cuda.clock import Clock
+from bench.cuda.clock import Ceilings, Clock
 from bench.cuda.measure import TIMES, Bound
 from bench.race.results import Measurement
 from data.shapes import ModelShape
@@ -33,9 +32,6 @@ class Part:
     shape: Shape
     make: Callable[[], Arguments]
     cold: tuple[str, ...] = ()
-
-    def bound(self, device: Device, copies: int) -> Bound:
-        return Bound(device, self.kernel, self.make(), self.cold, copies)
 
 
 def seeded(kernel: CudaKernel, shape: Shape, cold: tuple[str, ...] = ()) -> Part:
@@ -139,14 +135,6 @@ class Step:
         shape = argmax.spec.case({"rows": 1, "vocab": m.vocab}).shape
         yield Part(argmax, shape, lambda: argmax.spec.make(argmax.spec.case(shape)))
 
-    def block(self, copies: int) -> Iterator[Bound]:
-        """A block's kernels, each weight in so many copies."""
-        return (part.bound(self.device, copies) for part in self.block_parts())
-
-    def ends(self) -> Iterator[Bound]:
-        """Those behind the blocks."""
-        return (part.bound(self.device, 1) for part in self.end_parts())
-
     @property
     def bytes(self) -> float:
         """Of the weights and of the cache that a token reads."""
@@ -159,28 +147,29 @@ class Step:
         return m.blocks * (block + 2 * norm) + m.vocab * size(m.hidden) + norm
 
 
-def launches(bounds: Iterable[Bound]) -> int:
-    """How many they take."""
-    return sum(bound.launches(rounding=False) for bound in bounds)
+def bound(device: Device, parts: Iterable[Part], copies: int = 1) -> tuple[list[Bound], int]:
+    """Kernels over memory of their own, what is cold in so many copies; and their launches."""
+    found = [Bound(device, p.kernel, p.make(), p.cold, copies) for p in parts]
+    return found, sum(each.launches(rounding=False) for each in found)
 
 
 def decode(step: Step, clock: Clock, ceilings: Ceilings, row: Measurement) -> Measurement:
     """The row with a token's step, and how many kernels it launches (settings, launches=N)."""
     total, n_blocks = step.bytes, step.model.blocks
     copies = 1 + int(TIMES * ceilings.cache // (total / n_blocks))
-    blocks, behind = list(step.block(copies)), list(step.ends())
-    for bound in blocks + behind:
-        bound.enqueue(0)
+    block, launched = bound(step.device, step.block_parts(), copies)
+    behind, further = bound(step.device, step.end_parts())
+    for each in block + behind:
+        each.enqueue(0)
     step.device.wait()
     with step.device.capture() as replay:
         for i in range(n_blocks):
-            for bound in blocks:
-                bound.enqueue(i)
-        for bound in behind:
-            bound.enqueue(0)
-    launched = n_blocks * launches(blocks) + launches(behind)
+            for each in block:
+                each.enqueue(i)
+        for each in behind:
+            each.enqueue(0)
     clock.wake()
     samples = tuple(clock.seconds(lambda _: replay(), REPLAYS) for _ in range(SAMPLES))
-    settings = f"context={CONTEXT},launches={launched}"
+    settings = f"context={CONTEXT},launches={n_blocks * launched + further}"
     row = replace(row, settings=settings, samples=samples, tokens=1, bytes=total, cache="cold")
     return ceilings.limit(total, 0).of(row)

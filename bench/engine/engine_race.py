@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.child import ChildError
-from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup
+from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, EngineTest, Setup
 from bench.contenders.racer import Program, Racer, enter, named
-from bench.engine.engine_tests import EngineTest
 from bench.race.experiment import Contender, Experiment
 from bench.race.results import Measurement
 

@@ -16,8 +16,8 @@ import numpy as np
 from bench.engine.node_cost import active_neurons, bounds, cells_seen, cost_of
 from bench.machine.clock import Seconds, Stamped
 from bench.machine.limits import Limits
+from bench.race.experiment import Rule, race
 from bench.race.results import Measurement
-from bench.race.timing import Rule, race
 from engine.cache.method import CacheMethod
 from engine.cache.streaming import Streaming
 from engine.compile.plan import Plan
@@ -298,3 +298,16 @@ def joined(blocks: Iterable[Counted]) -> Counted:
     """The counts of all blocks' neurons as one."""
     columns = zip(*((b.predicted, b.fired, b.hits) for b in blocks), strict=True)
     return Counted(*map(np.concatenate, columns))
+
+
+def timed_step(
+    model: Model, tokens: Sequence[int], depth: int, outputs: Sequence[int] = (0,)
+) -> float:
+    """Seconds of a step of these tokens of sequence 0, which has `depth` before them; logits are
+    computed for the tokens at these indices."""
+    places = range(depth, depth + len(tokens))
+    started = time.perf_counter()
+    model.step(tokens, places, [(0,)] * len(tokens), outputs)
+    seconds = time.perf_counter() - started
+    model.cells.remove(0, begin=depth)
+    return seconds

@@ -15,11 +15,10 @@ from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile, T
 
 from bench.board.run import MOST_CALLS
 from bench.exchange.dataset import Dataset, ExchangeError, parsed
-from bench.exchange.ops import NOT_DERIVED, op_of
-from bench.exchange.solutions import candidate_of
+from bench.exchange.ops import NOT_DERIVED, candidate_of, op_of
 from bench.machine.conditions import Conditions, conditions
 from bench.machine.limits import Limits
-from bench.race.timing import Rule, race
+from bench.race.experiment import Rule, race
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Child
 from kernels.foreign.child import Limits as ChildLimits
@@ -30,7 +29,16 @@ from kernels.foreign.samples import CAUGHT, sampled
 from kernels.foreign.turns import Turns
 from reference.op import Case, Op
 
-STATUS = {"crashed": "RUNTIME_ERROR", "raised": "RUNTIME_ERROR", "hung": "TIMEOUT"}
+# flashinfer-bench's status by verdict and what the reason says; the first that fits counts.
+STATUS = (
+    ("passed", "", "PASSED"),
+    ("wrong", "", "INCORRECT_NUMERICAL"),
+    ("hung", "", "TIMEOUT"),
+    ("refused", "cannot be loaded", "COMPILE_ERROR"),
+    ("raised", "it gives torch.", "INCORRECT_DTYPE"),
+    ("raised", "it returned", "INCORRECT_SHAPE"),
+    ("", "", "RUNTIME_ERROR"),
+)
 SMALLEST = 1e-8  # below which a reference counts as zero, as in flashinfer-bench
 RULE = Rule(least=5, cap_seconds=2.0, most=50)
 
@@ -56,33 +64,28 @@ def evaluate(
     continue."""
     about = conditions()
     for solution in solutions:
+        definition = dataset.definitions[solution.definition]
+        workloads = dataset.workloads(definition.name)
         with tempfile.TemporaryDirectory(prefix="solution-") as folder:
             try:
-                yield _evaluated(
-                    dataset, solution, Path(folder), found_here, level, threads, rule, about
+                op = op_of(definition, workloads, dataset.root)
+                candidate = candidate_of(solution, definition, Path(folder, "solution"))
+                report = _with_note(judge(candidate, op, level=level))
+                reference = candidate_of(
+                    _reference(definition), definition, Path(folder, "reference")
                 )
             except ExchangeError as error:
                 yield error
-
-
-def _evaluated(
-    dataset: Dataset, solution: Solution, folder: Path, found_here: Limits, level: Level,
-    threads: int, rule: Rule, about: Conditions,
-) -> Evaluated:  # fmt: skip
-    definition = dataset.definitions[solution.definition]
-    workloads = dataset.workloads(definition.name)
-    op = op_of(definition, workloads, dataset.root)
-    candidate = candidate_of(solution, definition, folder / "solution")
-    report = judge(candidate, op, level=level)
-    report = replace(report, notes=(*report.notes, NOT_DERIVED))
-    reference = candidate_of(_reference(definition), definition, folder / "reference")
-    clock = _Clock(op, candidate, reference, found_here, threads, rule)
-    found = ((workload, clock.evaluation(report, workload, about)) for workload in workloads)
-    traces = tuple(
-        Trace(definition=definition.name, workload=w, solution=solution.name, evaluation=said)
-        for w, said in found
-    )
-    return Evaluated(solution, report, traces)
+                continue
+            clock = _Clock(op, candidate, reference, found_here, threads, rule)
+            traces = tuple(
+                Trace(
+                    definition=definition.name, workload=workload, solution=solution.name,
+                    evaluation=clock.evaluation(report, workload, about),
+                )
+                for workload in workloads
+            )  # fmt: skip
+            yield Evaluated(solution, report, traces)
 
 
 def judged(
@@ -114,10 +117,12 @@ def judged(
         words = ("assay", "judge", shlex.quote(str(path)), failed.case.describe())
         return replace(failed, replay=" ".join([*words, "--secret", str(report.secret)]))
 
-    return replace(
-        report, candidate=solution.name, notes=(*report.notes, NOT_DERIVED),
-        first=again(report.first), shrunk=again(report.shrunk),
-    )  # fmt: skip
+    found = replace(report, first=again(report.first), shrunk=again(report.shrunk))
+    return _with_note(replace(found, candidate=solution.name))
+
+
+def _with_note(report: Report) -> Report:
+    return replace(report, notes=(*report.notes, NOT_DERIVED))
 
 
 def _reference(definition: Definition) -> Solution:
@@ -155,7 +160,7 @@ class _Clock:
         """The evaluation of a workload for a trace. A solution that failed anywhere passed
         nowhere."""
         found: dict[str, Any] = {
-            "status": status(report),
+            "status": status(report.verdict, report.reason),
             "environment": {"hardware": about.device, "libs": dict(about.versions)},
             "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
             "log": "; ".join(filter(None, (report.reason, *report.notes))),
@@ -168,8 +173,7 @@ class _Clock:
             if report.passed:
                 found |= self._performance(case, errors)
         except CAUGHT as error:
-            kind = STATUS.get(getattr(error, "kind", ""), "RUNTIME_ERROR")
-            return found | {"status": kind, "log": str(error)}
+            return found | {"status": status(getattr(error, "kind", "raised")), "log": str(error)}
         return found | {"correctness": errors}
 
     def _errors(self, case: Case) -> dict[str, Any]:
@@ -210,16 +214,6 @@ class _Clock:
         }
 
 
-def status(report: Report) -> str:
+def status(verdict: str, reason: str = "") -> str:
     """A verdict as flashinfer-bench's status."""
-    if report.passed:
-        return "PASSED"
-    if report.verdict == "wrong":
-        return "INCORRECT_NUMERICAL"
-    if report.verdict == "refused" and "cannot be loaded" in report.reason:
-        return "COMPILE_ERROR"
-    if report.verdict == "raised" and "it gives torch." in report.reason:
-        return "INCORRECT_DTYPE"
-    if report.verdict == "raised" and "it returned" in report.reason:
-        return "INCORRECT_SHAPE"
-    return STATUS.get(report.verdict, "RUNTIME_ERROR")
+    return next(to for at, said, to in STATUS if at in ("", verdict) and said in reason)

@@ -1,8 +1,10 @@
-"""A definition as an op: its reference, in PyTorch, is the formula; its bound is not derived.
+"""A definition as an op, and a solution as a candidate for the judge.
 
-Kernels of an op that Assay has are judged against that op. Of other definitions only the
-computation is known: the error allowed is flashinfer-bench's own tolerance, 0.01 absolute and
-relative, and reports say so.
+A definition's reference, in PyTorch, is the formula; its bound is not derived. Kernels of an op
+that Assay has are judged against that op. Of other definitions only the computation is known: the
+error allowed is flashinfer-bench's own tolerance, 0.01 absolute and relative, and reports say so. A
+solution's sources are written to a folder, with a file whose function takes the definition's inputs
+and passes them on as tensors.
 """
 
 import math
@@ -13,10 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from flashinfer_bench.bench.utils import gen_inputs, load_safetensors, normalize_outputs
-from flashinfer_bench.data import Definition, TensorSpec, Workload
+from flashinfer_bench.data import Definition, Solution, TensorSpec, Workload
 from safetensors import SafetensorError
 
 from bench.exchange.dataset import ExchangeError
+from kernels.foreign.candidate import Candidate
 from reference.op import DTYPES, Arguments, Array, Case, Cost, Op, Shape
 
 TOLERANCE = 1e-2  # absolute and relative: rtol and atol of flashinfer-bench's BenchmarkConfig
@@ -29,6 +32,8 @@ HELD = {
     "float8_e5m2": "u8", "int64": "i64", "int32": "i32", "int16": "u16", "int8": "i8", "bool": "u8",
 }  # fmt: skip
 USUAL = (1, 2, 5, 16, 33)  # sizes of an axis besides those of workloads
+HERE = ("python", "triton")  # languages whose solutions are called from Python
+TORCH = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8"}
 
 
 def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> Op:
@@ -198,3 +203,95 @@ def _tolerated(definition: Definition, expected: Mapping[str, Array]) -> dict[st
         name: TOLERANCE + TOLERANCE * np.abs(want) if name in floats else np.zeros(want.shape)
         for name, want in expected.items()
     }
+
+
+WRAPPER = '''\
+"""{name}, a solution of {definition}, as the judge calls it."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+FOLDER = Path(__file__).parent / "sources"
+sys.path.insert(0, str(FOLDER))
+spec = importlib.util.spec_from_file_location("solution", FOLDER / {file!r})
+module = importlib.util.module_from_spec(spec)
+sys.modules["solution"] = module
+spec.loader.exec_module(module)
+RUN = getattr(module, {function!r})
+INPUTS, OUTPUTS = {inputs!r}, {outputs!r}
+
+
+def tensor(value, dtype):
+    if not hasattr(value, "dtype"):
+        return value
+    signed = value.view("int16") if value.dtype == "uint16" else value
+    return torch.from_numpy(signed).view(getattr(torch, dtype))
+
+
+def {call}({parameters}):
+    given = [tensor(v, d) for v, d in zip(({parameters},), INPUTS)]
+    sizes = {{}}
+    for value, (_, axes) in zip(given, {shapes!r}):
+        sizes |= dict(zip(axes, value.shape)) if axes else {{}}
+    sizes |= {constants!r}
+    with torch.no_grad():
+        if {into}:
+            found = [
+                torch.empty([sizes[axis] for axis in axes], dtype=getattr(torch, dtype))
+                for axes, dtype, _ in OUTPUTS
+            ]
+            RUN(*given, *found)
+        else:
+            result = RUN(*given)
+            if isinstance(result, dict):
+                result = [result[name] for name in {names!r}]
+            found = list(result) if isinstance(result, (tuple, list)) else [result]
+    if len(found) != len(OUTPUTS):
+        raise ValueError(f"it gives {{len(found)}} outputs, not {{len(OUTPUTS)}}")
+    made = []
+    for value, (axes, dtype, wanted) in zip(found, OUTPUTS):
+        value = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+        if str(value.dtype) != f"torch.{{dtype}}":
+            raise TypeError(f"it gives {{value.dtype}}, not {{dtype}}")
+        value = value.to(getattr(torch, wanted)).reshape(value.shape or (1,))
+        made.append(value.cpu().numpy())
+    return tuple(made)
+'''
+
+
+def candidate_of(solution: Solution, definition: Definition, folder: Path) -> Candidate:
+    """Write it to a new folder; ExchangeError for a language that is not supported here."""
+    if (language := solution.spec.language.value) not in HERE:
+        raise ExchangeError(
+            f"solution {solution.name}: {language} is not run here, {', '.join(HERE)} are"
+        )
+    for source in solution.sources:
+        where = folder / "sources" / source.path
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_text(source.content, encoding="utf-8")
+    inputs, outputs = definition.inputs, definition.outputs
+    function = definition.name if definition.name.isidentifier() else "run"
+    (folder / "candidate.py").write_text(
+        WRAPPER.format(
+            name=solution.name,
+            definition=definition.name,
+            file=str(solution.get_entry_path()),
+            function=solution.get_entry_symbol(),
+            call=function,
+            parameters=", ".join(inputs),
+            inputs=[t.dtype.value for t in inputs.values()],
+            outputs=[
+                (t.shape or (), t.dtype.value, TORCH[given_as(t.dtype.value)])
+                for t in outputs.values()
+            ],
+            shapes=[(name, tensor.shape) for name, tensor in inputs.items()],
+            constants=definition.const_axes,
+            names=list(outputs),
+            into=solution.spec.destination_passing_style,
+        ),
+        encoding="utf-8",
+    )
+    return Candidate.of(f"{folder / 'candidate.py'}:{function}", arrays="numpy")

@@ -6,6 +6,6 @@
 - `files`: files by a shared path, or sent once by digest.
 - `cluster`: Dask's scheduler and workers.
 - `distribution`: shares in flight, workers that arrive and leave.
-- `shares`: work on texts and prompts; `trials`: per-machine work; `suite`: the tests.
+- `shares`: work on texts and prompts, and per-machine work; `suite`: the tests.
 - `matrix`: which kernel is certified where; `simulation`: a simulated fleet.
 """

@@ -17,6 +17,7 @@ from bench.fleet.about import About, about
 from bench.fleet.cluster import SOON, FleetError, ask, reached
 from bench.fleet.files import PART, Named, has, keep
 from bench.fleet.worker import ALONE, CorruptedError, Sealed, WorkerError, do, end, offer
+from bench.report.words import plural
 from engine.closeable import Closeable
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ class Fleet(Closeable):
             self._under_way.pop(future)
             future.cancel()
         again = len(shares) - len(alone)
-        told = f"; {again} share{'s' * (again > 1)} of its are done again" if again else ""
+        told = f"; {plural(again, 'share')} of its are done again" if again else ""
         told += "; what it was to do by itself is not done" if alone else ""
         self.note(f"{machine.name} is gone{told}")
 

@@ -1,27 +1,39 @@
-"""A worker's computation for a share of a text or of prompts, with a model that it keeps loaded.
+"""A worker's computation for a share of a text or of prompts, with a model that it keeps loaded;
+and the work of each machine: trials, tuning, benchmarks.
 
 Each calls what the local command calls, so results have the same bits.
 """
 
+import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.child import last_line
+from bench.fleet.about import About, about
 from bench.fleet.files import Named
-from bench.fleet.worker import WorkerError, address, threads, wanted
+from bench.fleet.matrix import State, states
+from bench.fleet.worker import WorkerError, address, child, threads, wanted, watching
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.generation.embedding import embeddings, encode_texts
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score, pairs_of, scores
+from engine.options import Progress
 from engine.passes.observe import Observed, met, observe
 from engine.perplexity import LogitsFile, Passage, Scorer, Scores
 from engine.sampling.params import SamplingParams
 from engine.schedule.request import Request
+from engine.shell.certify import tried
 from engine.shell.command_line.options import Loading
+from engine.shell.tune import tuned
+from kernels.certificates import Certificate
+from kernels.tuning import Tuned
 
 Failed = str  # why a prompt has no answer
 
@@ -153,3 +165,59 @@ class Scoring:
         own = pairs_of(engine, [prompt for prompt, _ in pairs], [then for _, then in pairs])
         found = dict(wanted(asked, scores(engine, own)))
         return [found[number] for number in range(len(own))]
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A machine's certificates, and its kernels' states."""
+
+    about: About
+    certificates: tuple[Certificate, ...]
+    states: dict[str, State]
+
+
+@dataclass(frozen=True, slots=True)
+class Certify:
+    """The trials of `assay certify`; the machine keeps the certificates, too."""
+
+    op: str | None
+    again: bool
+
+    def __call__(self, _: None, asked: str) -> Proved:
+        found = tried(self.op, self.again, watching(asked))
+        return Proved(about(), tuple(found), states(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Tune:
+    """The measurements of `assay tune`; the machine keeps them, too."""
+
+    model: Named
+    threads: int
+    seconds: float
+    again: bool
+
+    def __call__(self, _: None, asked: str) -> list[Tuned]:
+        progress = watching(asked)
+        count = self.threads or threads()
+        watcher = Progress(progress, progress, progress)
+        return [*tuned(self.model.place, count, self.seconds, self.again, watcher)]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A run of `assay bench` with these options: its file, with the machine's conditions and
+    limits."""
+
+    model: Named
+    options: Sequence[str]
+
+    def __call__(self, _: None, asked: str) -> tuple[str, bytes]:
+        with tempfile.TemporaryDirectory(prefix="assay-") as folder:
+            words = "bench", str(self.model.place), *self.options, "--results", folder, "--json"
+            done = child(("-m", "assay", *words), asked)
+            kept = [*Path(folder).glob("*.jsonl")]
+            if done.returncode or len(kept) != 1:
+                raise ValueError(last_line(done.stderr) or f"exit {done.returncode}")
+            json.loads(done.stdout)
+            return kept[0].name, kept[0].read_bytes()

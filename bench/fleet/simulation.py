@@ -11,11 +11,11 @@ import random
 import time
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 from bench.fleet.about import About
 from bench.fleet.matrix import Matrix, states
-from bench.fleet.trials import Proved
+from bench.fleet.shares import Proved
 from bench.fleet.worker import CorruptedError, Sealed
 from kernels.certificates import Certificate
 from kernels.kernel import Kernel
@@ -24,27 +24,6 @@ from kernels.table import KERNELS
 REFUSED = 0.01  # share of kernels refused by a kind
 FLAKY = 0.001  # share of results in which a machine differs from its kind
 DAMAGED = 0.001  # share of corrupt messages
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Results merged and corrupt messages found over so many machines, seconds of merging, peak
-    bytes of merging, bytes through the scheduler, and the largest message's.
-
-    `peak_tenth` is the memory after a tenth of the results: merging is bounded if it has not grown
-    since.
-    """
-
-    machines: int
-    kinds: int
-    results: int
-    damaged: int
-    seconds: float
-    peak_tenth: int
-    peak: int
-    carried: int
-    largest: int
-    cells: int
 
 
 def machines(count: int, kinds: int, seed: int) -> Iterator[Proved]:
@@ -71,8 +50,13 @@ def machines(count: int, kinds: int, seed: int) -> Iterator[Proved]:
             yield Proved(about, tuple(said), states(said))
 
 
-def simulated(count: int, kinds: int, results: int, seed: int = 0) -> Figures:
-    """Merge at least so many results of a simulated fleet."""
+def simulated(count: int, kinds: int, results: int, seed: int = 0) -> dict[str, float]:
+    """Merge at least so many results of a simulated fleet.
+
+    Returns results merged and corrupt messages found, seconds of merging, its peak bytes
+    (`peak_tenth` after a tenth of the results: memory is bounded if it has not grown since), bytes
+    carried by the scheduler, the largest message's, and cells of the matrix.
+    """
     chance, matrix = random.Random(seed + 1), Matrix()
     merged = damaged = carried = largest = peak_tenth = 0
     spent = 0.0
@@ -101,10 +85,11 @@ def simulated(count: int, kinds: int, results: int, seed: int = 0) -> Figures:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    cells = len(matrix.counts)
-    return Figures(
-        count, kinds, merged, damaged, spent, peak_tenth, peak, carried, largest, cells
-    )  # fmt: skip
+    return {
+        "machines": count, "kinds": kinds, "results": merged, "damaged": damaged, "seconds": spent,
+        "peak_tenth": peak_tenth, "peak": peak, "carried": carried, "largest": largest,
+        "cells": len(matrix.counts),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -114,7 +99,7 @@ def main() -> None:
     parser.add_argument("--kinds", type=int, default=20)
     parser.add_argument("--results", type=int, default=1_000_000)
     given = parser.parse_args()
-    print(json.dumps(asdict(simulated(given.machines, given.kinds, given.results)), indent=1))
+    print(json.dumps(simulated(given.machines, given.kinds, given.results), indent=1))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,13 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
+from bench.child import last_line
 from bench.fleet.about import sources
-from bench.fleet.worker import WorkerError, address, child, last_line
+from bench.fleet.worker import WorkerError, address, child
 
 TOLD = "ASSAY_FLEET_TOLD"
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
@@ -61,14 +63,9 @@ def cases(chosen: Sequence[str]) -> list[str]:
 
 def shares(tests: Sequence[str], most: int) -> Iterator[list[str]]:
     """Groups of tests of one file, which share fixtures, at most so many each."""
-    share: list[str] = []
-    for test in tests:
-        if share and (len(share) == most or share[0].split("::")[0] != test.split("::")[0]):
+    for _, own in groupby(tests, lambda test: test.partition("::")[0]):
+        while share := [*islice(own, most)]:
             yield share
-            share = []
-        share.append(test)
-    if share:
-        yield share
 
 
 @dataclass(frozen=True, slots=True)

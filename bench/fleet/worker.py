@@ -126,8 +126,3 @@ def child(
 def watching(asked: str) -> Callable[..., None]:
     """A progress callback that raises `StoppedError` when the result is not wanted."""
     return lambda *_: demand_wanted(asked)
-
-
-def last_line(text: str) -> str:
-    """The last line of a program's output; "" if there is none."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -163,40 +163,22 @@ def _vector(element: ir.Type, lanes: int) -> ir.VectorType:
     return ir.VectorType(element, lanes)
 
 
-def fused(bits: int, *requires: str) -> Unit:
-    """float32: sums * 1 + 1."""
-    lanes = bits // 32
-    kind = _vector(ir.FloatType(), lanes)
+def one_instruction(arithmetic: str, instruction: str, bits: int, *requires: str) -> Unit:
+    """Sums of 32 bits that an instruction advances by x * x: of a float, or of all the bfloat16 or
+    bytes that the same 32 bits hold."""
+    operand, products = {"f32": (1.0, 1), "bf16": (ONE_IN_BF16, 2), "int8": (1, 4)}[arithmetic]
+    count = CHAINS * bits // 32
+    kind = _vector(I32 if arithmetic == "int8" else ir.FloatType(), bits // 32)
+    factor = _vector(I32, bits // 32) if arithmetic == "bf16" else kind
 
     def step(builder: Any, sums: Any, x: Any, y: Any) -> Any:
-        return call_llvm(builder, f"llvm.fmuladd.v{lanes}f32", kind, [sums, x, x])
+        factors = [builder.bitcast(v, factor) for v in (x, x)]
+        return call_llvm(builder, f"llvm.{instruction}", kind, [sums, *factors])
 
-    count = CHAINS * lanes
-    return Unit("f32", frozenset(requires), chains(kind, step), 1.0, count, 1, 2 * count)
-
-
-def bf16_pairs(*requires: str) -> Unit:
-    """bfloat16 by vdpbf16ps: two products and their sum in one instruction, rounded twice."""
-    kind = _vector(ir.FloatType(), 16)
-
-    def step(builder: Any, sums: Any, x: Any, y: Any) -> Any:
-        factors = [builder.bitcast(v, _vector(I32, 16)) for v in (x, x)]
-        return call_llvm(builder, "llvm.x86.avx512bf16.dpbf16ps.512", kind, [sums, *factors])
-
-    count = CHAINS * 16
-    return Unit("bf16", frozenset(requires), chains(kind, step), ONE_IN_BF16, count, 2, 4 * count)
-
-
-def dots(bits: int, *requires: str) -> Unit:
-    """int8 by vpdpbusd: four products and their sum in one instruction."""
-    lanes = bits // 32
-    kind = _vector(I32, lanes)
-
-    def step(builder: Any, sums: Any, x: Any, y: Any) -> Any:
-        return call_llvm(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", kind, [sums, x, x])
-
-    count = CHAINS * lanes
-    return Unit("int8", frozenset(requires), chains(kind, step), 1, count, 4, 8 * count)
+    emit = chains(kind, step)
+    return Unit(
+        arithmetic, frozenset(requires), emit, operand, count, products, 2 * products * count
+    )
 
 
 def pairs(bits: int, to_16: str, to_32: str, *requires: str) -> Unit:
@@ -250,14 +232,14 @@ def tiles(arithmetic: str, product: str, operand: int, depth: int) -> Unit:
 
 
 UNITS: dict[str, Unit] = {
-    "fma": fused(128),
-    "avx2 fma": fused(256, "avx2", "fma"),
-    "avx512 fma": fused(512, "avx512f"),
+    "fma": one_instruction("f32", "fmuladd.v4f32", 128),
+    "avx2 fma": one_instruction("f32", "fmuladd.v8f32", 256, "avx2", "fma"),
+    "avx512 fma": one_instruction("f32", "fmuladd.v16f32", 512, "avx512f"),
     "avx2": pairs(256, "avx2.pmadd.ub.sw", "avx2.pmadd.wd", "avx2"),
     "avx512": pairs(512, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", "avx512bw"),
-    "avx_vnni": dots(256, "avxvnni"),
-    "avx512_vnni": dots(512, "avx512vnni"),
-    "avx512_bf16": bf16_pairs("avx512bf16"),
+    "avx_vnni": one_instruction("int8", "x86.avx512.vpdpbusd.256", 256, "avxvnni"),
+    "avx512_vnni": one_instruction("int8", "x86.avx512.vpdpbusd.512", 512, "avx512vnni"),
+    "avx512_bf16": one_instruction("bf16", "x86.avx512bf16.dpbf16ps.512", 512, "avx512bf16"),
     "amx": tiles("int8", "tdpbssd", 1, 64),
     "amx_bf16": tiles("bf16", "tdpbf16ps", ONE_IN_BF16, 32),
 }

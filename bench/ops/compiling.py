@@ -4,15 +4,15 @@ process.
 It forks for every answer, so that what one kernel compiled does not help the next.
 """
 
-import json
 import os
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from numba import cfunc
 
 from kernels.certificates import shares_of
-from kernels.kernel import Kernel
 from kernels.table import find
 from kernels.trial import demanded
 
@@ -26,29 +26,14 @@ class Compiler:
         cfunc("void()")(lambda: None)
 
     def time(self, kernel: str) -> dict[str, float]:
-        """Seconds by phase."""
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                told = json.dumps(_measure(find(kernel)))
-            except BaseException as error:
-                told = json.dumps({"error": f"{type(error).__name__}: {error}"})
-            os.write(writing, told.encode())
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as answers:
-            text = answers.read()
-        _, status = os.waitpid(pid, 0)
-        found = json.loads(text or "{}")
-        if "compile" not in found:
-            why = found.get("error", f"its trial ended with status {status}")
-            raise RuntimeError(f"{kernel}: {why}")
-        return dict(found)
+        """Seconds by phase; RuntimeError where its trial fails, or takes the fork down."""
+        with ProcessPoolExecutor(1, get_context("fork")) as fork:
+            return fork.submit(_measure, kernel).result()
 
 
-def _measure(kernel: Kernel) -> dict[str, float]:
+def _measure(name: str) -> dict[str, float]:
     """In a process and a cache that know nothing of the kernel."""
+    kernel = find(name)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ASSAY_CACHE"] = folder
         shares = shares_of(kernel)

@@ -18,9 +18,9 @@ from bench.ops.op_run import Lab, Teller, prepared
 from bench.ops.single_op import compile_all
 from bench.ops.workload import Workload, arithmetic_of
 from bench.packages import lacking
+from bench.race.experiment import Rule, race
 from bench.race.ratio import ratio
 from bench.race.results import Measurement
-from bench.race.timing import Rule, race
 from bench.shell.op import serving
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team

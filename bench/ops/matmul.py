@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.child import Child, settle
 from bench.packages import lacking
-from bench.race.timing import Sampler
+from bench.race.experiment import Sampler
 
 LIBRARIES = ("numpy", "torch")
 ROWS = 61  # distinct rows of a weight, and rows that are checked
@@ -22,7 +22,7 @@ def matmuls(threads: int) -> Iterator[dict[str, Child]]:
         yield {
             name: stack.enter_context(Child("bench.ops.matmul:Product", name, threads, env=env))
             for name in LIBRARIES
-            if name not in absent()
+            if not lacking([name])
         }
 
 
@@ -31,11 +31,6 @@ def sampler(child: Child, shape: dict[str, int], copies: int, calls: int) -> Sam
     activations."""
     child.ask("prepare", **shape, copies=copies)
     return lambda: float(child.ask("sample", calls=calls))
-
-
-def absent() -> list[str]:
-    """The libraries that are not installed."""
-    return lacking(LIBRARIES)
 
 
 class Product:

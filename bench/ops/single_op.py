@@ -7,9 +7,8 @@ from functools import partial
 from bench.machine.trials import shares_of_trials
 from bench.ops.op_run import Lab, Teller, prepared
 from bench.ops.workload import Workload
-from bench.race.experiment import Experiment
+from bench.race.experiment import Experiment, Rule, race
 from bench.race.results import Measurement
-from bench.race.timing import Rule, race
 from kernels.compiled import compiling
 from kernels.cpu.runtime.team import Team, follow, lead
 from kernels.judge import Verdict, judge

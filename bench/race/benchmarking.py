@@ -14,8 +14,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.machine.conditions import Conditions
 from bench.machine.limits import Limits
+from bench.race.experiment import ONCE, Rule, Sampler, race
 from bench.race.results import Measurement, Results
-from bench.race.timing import ONCE, Rule, Sampler, race
 
 
 class MeasuredClock:

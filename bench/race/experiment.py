@@ -1,24 +1,72 @@
 """An experiment: contenders take turns at a case, and their samples become rows of results.
 
 Ops, engines, models under memory budgets, drafts, GPUs and commits differ in contenders and cases;
-sampling, and the treatment of a contender that fails, are the same for all.
+sampling, when to stop it, and the treatment of a contender that fails are the same for all.
+Machines drift: clocks, neighbours, heat. Contenders that take turns within one run drift together,
+so their ratio is stable where their times are not.
 """
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bench.race.ratio import relative_error
 from bench.race.results import Measurement
-from bench.race.timing import ONCE, Rule, Sampler, race
 
 if TYPE_CHECKING:
     from bench.contenders.contender import Check
 
+
+Sampler = Callable[[], float]  # measures once and returns the seconds of one call
 SLOW = 3  # times the first one's sample, beyond which and beyond its patience,
 FEW = 2  # this many samples of a contender must do
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Stop once the relative error of the median is below `error`, or time is up.
+
+    `least` samples are taken whatever they cost; `cap_seconds` and `most` end what does not settle.
+    """
+
+    least: int = 5
+    error: float = 0.01
+    cap_seconds: float = 1.0
+    most: int = 1000
+
+    def enough(self, samples: Sequence[float], elapsed: float) -> bool:
+        if len(samples) < self.least:
+            return False
+        settled = not relative_error(samples) >= self.error  # a dead contender settles, too
+        return settled or elapsed >= self.cap_seconds or len(samples) >= self.most
+
+
+ONCE = Rule(least=1, most=1)
+
+
+def race(
+    contenders: Mapping[str, Sampler], rule: Rule, progress: Callable[[int], None] | None = None
+) -> dict[str, list[float]]:
+    """Samples of every contender, taken in turns until all have enough. Each round begins with
+    another one, so that none always follows the same.
+
+    `progress` receives after each round how many are done.
+    """
+    started, names, rounds = time.perf_counter(), list(contenders), 0
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    while not all(rule.enough(s, time.perf_counter() - started) for s in samples.values()):
+        first = rounds % len(names)
+        for name in names[first:] + names[:first]:
+            samples[name].append(contenders[name]())
+        rounds += 1
+        if progress:
+            progress(rounds)
+    return samples
+
 
 Race = Callable[[Mapping[str, Sampler], Rule], Mapping[str, list[float]]]
 

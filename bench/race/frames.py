@@ -79,14 +79,10 @@ def summary(samples: pd.DataFrame) -> pd.DataFrame:
     seconds."""
     keys, facts = list(KEYS), list(FACTS)
     values = samples.groupby(keys + facts, sort=False, dropna=False)["value"]
-    table = values.agg(
-        samples="count",
-        median="median",
-        mean="mean",
-        sd="std",
-        low=lambda s: s.quantile(0.25),
-        high=lambda s: s.quantile(0.75),
-    ).reset_index()
+    table = values.agg(samples="count", median="median", mean="mean", sd="std")
+    for name, share in (("low", 0.25), ("high", 0.75)):
+        table[name] = values.quantile(share)
+    table = table.reset_index()
     median = table["median"].where(table["unit"] == "s")
     for rate, amount in RATES.items():
         table[rate] = table[amount] / UNITS[rate] / median

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.contenders.contender import CONTENDERS, Setup
+from bench.contenders.contender import CONTENDERS, EngineTest, Setup
 from bench.contenders.racer import named
-from bench.engine.engine_tests import EngineTest
 from bench.figures import FULL, QUICK, Card
 from bench.ops.cases import TOKENS, BenchCase, cases
+from bench.race.experiment import ONCE, Rule
 from bench.race.results import results_folder
-from bench.race.timing import ONCE, Rule
-from bench.shell.lists import names
+from bench.shell.display import names
 from data import shapes
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile

@@ -14,10 +14,10 @@ from rich.progress import Progress
 from rich.table import Table as Printed
 
 from bench.machine.conditions import conditions
+from bench.race.experiment import Rule
 from bench.race.results import Measurement, Results, Run, results_folder
-from bench.race.timing import Rule
 from bench.report.lookup import rows_of
-from bench.report.markdown import write_page
+from bench.report.page import write_page
 from bench.report.table import Section, Table
 from engine.shell.terminal import stderr, stdout
 from kernels.cpu.runtime.cores import physical_cores

@@ -1,4 +1,5 @@
-"""A ratio of medians with its interval, and whether a difference means anything."""
+"""The error of a median; a ratio of medians with its interval, and whether a difference means
+anything."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +11,26 @@ import numpy as np
 RESAMPLES = 4000
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Samples = Sequence[float] | Floats
+
+
+def relative_error(samples: Sequence[float]) -> float:
+    """The standard error of the median over the median, whatever the distribution.
+
+    How many samples lie below the true median is binomial(n, 1/2), so the order statistics one
+    standard deviation of it, sqrt(n) / 2, to either side of the middle enclose it two times in
+    three.
+    """
+    n = len(samples)
+    if n < 3:
+        return math.inf
+    ordered = np.sort(samples)
+    middle, reach = (n - 1) / 2, math.sqrt(n) / 2
+    low = ordered[max(0, math.floor(middle - reach))]
+    high = ordered[min(n - 1, math.ceil(middle + reach))]
+    error, median = float(high - low) / 2, float(np.median(ordered))
+    if not error:
+        return 0.0  # also of phases that took no time at all
+    return error / median if median else math.inf
 
 
 @dataclass(frozen=True, slots=True)

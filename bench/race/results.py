@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_origin
 import numpy as np
 
 from bench.machine.conditions import Conditions
-from bench.race.timing import relative_error
+from bench.race.ratio import relative_error
 
 
 class ResultsError(ValueError):

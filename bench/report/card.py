@@ -8,7 +8,7 @@ import pandas as pd
 from bench.contenders.contender import FAST, OURS
 from bench.figures import FULL, LINEAR_STREAM, QUICK, READING, STEP_STREAM, Card
 from bench.race.ratio import Ratio, quotient, ratio
-from bench.report.cells import NONE, Cell, field, percent, text
+from bench.report.cells import NONE, Cell, field, goal, percent, text
 from bench.report.lookup import Measured, family, faster, present, sizes, times
 from bench.report.plots import label
 from bench.report.steps import WHOLE, of_phase
@@ -40,14 +40,6 @@ class Figure:
     name: str
     ratio: Ratio | None
     target: Target | None
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the goal is met; None without a goal."""
-        if self.target is None or self.ratio is None:
-            return None
-        value, goal = self.ratio.value, self.target.goal
-        return value <= goal if self.target.most else value >= goal
 
 
 class Rows:
@@ -92,8 +84,8 @@ def figures(rows: pd.DataFrame) -> list[Figure]:
 def unmeasured(rows: pd.DataFrame, found: Sequence[Figure]) -> list[tuple[str, Target]]:
     """Goals of the run's models without a figure."""
     judged = {(figure.model, figure.target) for figure in found}
-    goals = [(model, goal) for model in models(rows) for goal in targets(*family(model))]
-    return [goal for goal in goals if goal not in judged]
+    goals = [(model, wanted) for model in models(rows) for wanted in targets(*family(model))]
+    return [wanted for wanted in goals if wanted not in judged]
 
 
 def _figures(rows: Rows, card: Card) -> Iterator[tuple[str, Ratio]]:
@@ -131,7 +123,7 @@ def _of_the_machine(rows: Rows) -> Iterator[tuple[str, Ratio]]:
 
 def card(found: Sequence[Figure], missing: Sequence[tuple[str, Target]] = ()) -> Table:
     """Figures with a goal first, each model's together; goals without a figure; then the rest."""
-    without = [Figure(model, goal.figure, None, goal) for model, goal in missing]
+    without = [Figure(model, wanted.figure, None, wanted) for model, wanted in missing]
     judged = [figure for figure in found if figure.target]
     others = [figure for figure in found if not figure.target]
     return table(
@@ -140,14 +132,10 @@ def card(found: Sequence[Figure], missing: Sequence[tuple[str, Target]] = ()) ->
         [*judged, *without, *others],
         {
             "Model": "model", "Figure": "name", "Measured": field("ratio", times),
-            "Goal": field("target", _goal), "Verdict": _verdict,
+            "Goal": field("target", goal), "Verdict": _verdict,
         },
         top=0,
     )  # fmt: skip
-
-
-def _goal(goal: Target | None) -> Cell:
-    return Cell(f"{'≤' if goal.most else '≥'} {goal.goal:g}", goal.goal) if goal else NONE
 
 
 def _verdict(figure: Figure) -> Cell:
@@ -155,11 +143,11 @@ def _verdict(figure: Figure) -> Cell:
         return NONE
     if not figure.ratio:
         return text("not measured")
-    goal, value = figure.target.goal, figure.ratio.value
-    open_ = figure.ratio.low <= goal <= figure.ratio.high
-    words = "pass" if figure.met else f"miss by {100 * abs(value / goal - 1):.0f}%"
+    value, met = figure.ratio.value, figure.target.met(figure.ratio.value)
+    open_ = figure.ratio.low <= figure.target.goal <= figure.ratio.high
+    words = "pass" if met else f"miss by {100 * abs(value / figure.target.goal - 1):.0f}%"
     remark = "the interval holds the goal" if open_ else ""
-    return text(words + (", open" if open_ else ""), "good" if figure.met else "bad", remark)
+    return text(words + (", open" if open_ else ""), "good" if met else "bad", remark)
 
 
 def behind(rows: pd.DataFrame) -> Table:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.report.words import digits, duration
+from bench.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +69,10 @@ def percent(share: float, note: str = "") -> Cell:
 def places(value: float, count: int) -> Cell:
     """A figure to so many decimals."""
     return Cell(f"{value:.{count}f}", value) if math.isfinite(value) else NONE
+
+
+def goal(target: Target | None) -> Cell:
+    """At least so much, or at most."""
+    if not target:
+        return NONE
+    return Cell(f"{'≤' if target.most else '≥'} {target.goal:g}", target.goal)

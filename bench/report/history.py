@@ -12,7 +12,6 @@ from bench.report.plots import panels
 from bench.report.table import Section, table
 
 TOKENS = "tokens/s"
-AMOUNTS = {TOKENS: ("tokens", 1.0), "GFLOP/s": ("operations", 1e9), "GB/s": ("bytes", 1e9)}
 ENGINE, KERNELS = 5, 4  # panels of each kind
 SHOWN = 40  # runs, the last ones
 LEAD = (
@@ -69,12 +68,10 @@ def _plotted(found: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 
 def _series(wanted: Measured, known: pd.DataFrame) -> pd.DataFrame:
     """Marks of one measurement's speed in every run that has it."""
-    unit, title = TOKENS, f"{wanted.model} {wanted.test}"
-    if wanted.bench == "op":
-        unit = "GFLOP/s" if lookup.sizes(wanted.shape)["tokens"] > 1 else "GB/s"
+    unit, title = lookup.unit_of(wanted), f"{wanted.model} {wanted.test}"
+    if unit != TOKENS:
         title = f"{wanted.test} {wanted.format} {wanted.variant}\n{wanted.size}, {wanted.cache}"
-    amount, scale = AMOUNTS[unit]
     once = known.drop_duplicates("run", keep="last").sort_values("x")
-    marks = [{"x": m.x, **lookup.mark(m, getattr(m, amount) / scale)} for m in once.itertuples()]
+    marks = [{"x": m.x, **lookup.mark(m, lookup.done(m, unit))} for m in once.itertuples()]
     about = {"name": "assay", "title": f"{title}\n{unit}", "unit": unit}
     return pd.DataFrame(marks).assign(**about, measurement=title.replace("\n", " "))

@@ -14,6 +14,7 @@ from bench.race.results import Run
 from bench.report.cells import NONE, Cell
 
 RATED = r"(?P<kind>pp|tg)(?P<amount>\d+)(?: @ d(?P<depth>\d+))?"  # an engine's prompt, generation
+AMOUNTS = {"tokens/s": ("tokens", 1.0), "GFLOP/s": ("operations", 1e9), "GB/s": ("bytes", 1e9)}
 _FORMAT = re.compile(r"(.+?)[-._]((?:iq|q)\d\w*|b?f16|f32)", re.IGNORECASE)
 Measured = Any  # a row of such a frame
 
@@ -78,6 +79,11 @@ def sizes(shape: str) -> dict[str, int]:
     return {axis: int(size) for axis, _, size in pairs if size.isdigit()}
 
 
+def settings(row: Measured) -> dict[str, str]:
+    """What a row ran with, by name."""
+    return dict(word.split("=", 1) for word in row.settings.split(",") if "=" in word)
+
+
 def product(shape: str) -> str:
     """Of a product tokens × hidden → out, else the sizes by name."""
     s = sizes(shape)
@@ -85,6 +91,19 @@ def product(shape: str) -> str:
         return f"{s['tokens']} × {s['hidden']} → {s['out']}"
     defaults = ("sequences=1", "windowed=0", "alibi=0", "softcapped=0")  # plain attention
     return " ".join(word for word in shape.split(",") if word not in defaults)
+
+
+def unit_of(row: Measured) -> str:
+    """What its speed is told in: a model's tokens, an op's bytes for one token, or operations."""
+    if row.bench != "op":
+        return "tokens/s"
+    return "GFLOP/s" if sizes(row.shape).get("tokens", 1) > 1 and row.operations else "GB/s"
+
+
+def done(row: Measured, unit: str) -> float:
+    """How much of this unit a sample does."""
+    amount, scale = AMOUNTS[unit]
+    return float(getattr(row, amount) / scale)
 
 
 def mark(row: Measured, amount: float) -> dict[str, float]:
@@ -101,18 +120,16 @@ def in_turns(row: Measured, other: Measured) -> bool:
     return bool(row.rivals) and row.rivals == other.rivals
 
 
-def times(found: Ratio | None) -> Cell:
+def times(found: Ratio | None, form: str = ".2f") -> Cell:
     """E.g. 2.00 [1.95, 2.03]."""
     if not found:
         return NONE
-    return Cell(f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]", found.value)
+    return Cell(f"{found.value:{form}} [{found.low:{form}}, {found.high:{form}}]", found.value)
 
 
 def share(found: Ratio | None) -> Cell:
     """E.g. 91% [89%, 92%]."""
-    if not found:
-        return NONE
-    return Cell(f"{found.value:.0%} [{found.low:.0%}, {found.high:.0%}]", found.value)
+    return times(found, ".0%")
 
 
 def faster_cell(row: Measured | None, other: Measured | None) -> Cell:

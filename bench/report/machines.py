@@ -8,7 +8,7 @@ import pandas as pd
 from bench.contenders.contender import OURS
 from bench.race.results import Run
 from bench.report.cells import NONE, Cell, count, percent, text
-from bench.report.lookup import Measured, kind_of, mark, present, rows_of, sizes
+from bench.report.lookup import Measured, done, kind_of, mark, present, rows_of, unit_of
 from bench.report.ops import limits_of
 from bench.report.plots import bars
 from bench.report.steps import WHOLE
@@ -18,7 +18,6 @@ from bench.report.words import digits, plural
 Kind = tuple[str, str]  # what machines of one kind have in common: the CPU's name and key
 KIND = ["device", "machine"]
 SAME = ["bench", "test", "format", "shape", "model", "cache", "phase", "settings", "tokens"]
-UNITS = {"tokens/s": "tokens_per_second", "GFLOP/s": "gflop_per_second", "GB/s": "gb_per_second"}
 DRAWN = 8  # measurements
 LEAD = (
     "What this run measured and machines of other kinds have measured as well: the last figure of"
@@ -96,11 +95,8 @@ def _what(m: Measured) -> str:
 
 
 def _speed(m: Measured) -> Cell:
-    unit = "tokens/s"
-    if m.op:
-        unit = "GFLOP/s" if sizes(m.shape).get("tokens", 1) > 1 and m.operations else "GB/s"
-    value = getattr(m, UNITS[unit])
-    return Cell(f"{digits(value)} {unit}", value)
+    value = done(m, unit_of(m)) / m.median
+    return Cell(f"{digits(value)} {unit_of(m)}", value)
 
 
 def _marks(rows: pd.DataFrame) -> list[dict[str, object]]:

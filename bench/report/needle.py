@@ -6,7 +6,7 @@ from functools import partial
 import pandas as pd
 
 from bench.report.cells import Cell, Column, percent, places, text
-from bench.report.lookup import present
+from bench.report.lookup import present, settings
 from bench.report.plots import grids
 from bench.report.table import Plot, Section, Table, table
 
@@ -40,7 +40,7 @@ def section(rows: pd.DataFrame) -> Section:
         depth=mine["test"].str.extract(r" (\d+)/", expand=False).astype(float),
     )
     found, perplexities = mine[mine["depth"].notna()], mine[mine["test"] == PERPLEXITY]
-    about = dict(pair.split("=") for pair in mine["settings"].iloc[0].split(","))
+    about = settings(mine.iloc[0])
     asked, model = int(about["tales"]) * found["depth"].nunique(), mine["model"].iloc[0]
     of_answers = f"{model}: of {asked} questions behind {int(about['tokens']):,} tokens answered"
     of_text = f"{model}: perplexity of what follows; the grammar's own is {floor:.4f}"

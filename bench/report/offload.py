@@ -1,6 +1,5 @@
 """The section on models under a memory budget."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from bench.offload import race
 from bench.offload import way as ways
 from bench.race.ratio import Ratio, ratio
 from bench.report.cells import Column, number, percent, text
-from bench.report.lookup import share, times
+from bench.report.lookup import settings, share, times
 from bench.report.plots import panels
 from bench.report.table import Plot, Section, Table, table
 from bench.report.words import plural
@@ -93,7 +92,7 @@ class Race:
         rows = self.ways[self.ways["median"].notna()].itertuples()
         columns: dict[str, Column] = {
             "Way": lambda way: text(way.test, note=way.settings),
-            "Budget": lambda way: text(_settings(way).get("budget", "")),
+            "Budget": lambda way: text(settings(way).get("budget", "")),
             "ms a token": middle("run", 1e-3),
             **{f"Times {other}": beside(other) for other in BESIDE},
             "MB a token": middle(race.BYTES, 1e6),
@@ -158,7 +157,3 @@ class Race:
                 words = way.settings.replace(",", ", ").replace("=", " ")
                 notes.append(f"{self.name}: {way.test}: {words}.")
         return notes
-
-
-def _settings(way: Any) -> Mapping[str, str]:
-    return dict(word.split("=", 1) for word in way.settings.split(",") if "=" in word)

@@ -5,17 +5,9 @@ from functools import partial
 import pandas as pd
 
 from bench.contenders.contender import FAST, OURS
+from bench.report import lookup
 from bench.report.cells import NONE, Cell, Column, count, field, number, percent, text, time
-from bench.report.lookup import (
-    Measured,
-    absences,
-    duels,
-    family,
-    faster_cell,
-    main_duels,
-    mark,
-    present,
-)
+from bench.report.lookup import Measured, absences, faster_cell, mark, present
 from bench.report.plots import bars, label
 from bench.report.table import Plot, Section, Table, table
 from bench.report.words import digits, duration
@@ -40,14 +32,14 @@ ENGINE_LEAD = (
 
 def headline(rows: pd.DataFrame) -> Section:
     """The one plot and table to quote: the longest plain tests of every model."""
-    found = duels(rows)
+    found = lookup.duels(rows)
     tables, notes = (headline_table(rows, found),), absences(rows, BENCH)
     return Section("headline", "Headline", HEADLINE_LEAD, plot("tg", found), tables, notes)
 
 
 def headline_table(rows: pd.DataFrame, found: pd.DataFrame) -> Table:
     """Prompts first; the share of memory bandwidth where it is known."""
-    chosen = main_duels(found).sort_values("kind", kind="stable")
+    chosen = lookup.main_duels(found).sort_values("kind", kind="stable")
     columns: dict[str, Column] = {
         "Model": "model", "Test": "test", "Assay": field("ours", _speed),
         DEFAULT_PEER: partial(_speed_of, DEFAULT_PEER),
@@ -63,7 +55,7 @@ def headline_table(rows: pd.DataFrame, found: pd.DataFrame) -> Table:
 
 def section(rows: pd.DataFrame) -> Section:
     """Every test in which a peer took part, or should have."""
-    found = duels(rows)
+    found = lookup.duels(rows)
     who = dict.fromkeys(name for sides in found["sides"] for name in sides if name != OURS)
     raced = {name for sides in found["sides"] for name in sides if sides[name].samples} - {FAST}
     columns: dict[str, Column] = {
@@ -82,8 +74,8 @@ def section(rows: pd.DataFrame) -> Section:
 def plot(kind: str, found: pd.DataFrame) -> list[Plot]:
     """Everyone at the main tests of a kind, tg or pp."""
     marks = []
-    for duel in main_duels(found[found["kind"] == kind]).itertuples():
-        name, stored = family(duel.model)
+    for duel in lookup.main_duels(found[found["kind"] == kind]).itertuples():
+        name, stored = lookup.family(duel.model)
         place = {"part": name, "group": ", ".join(filter(None, (stored, duel.test)))}
         marks += [
             {**place, "name": who, **mark(m, m.tokens)}
@@ -183,7 +175,7 @@ def _rates(rows: pd.DataFrame) -> Table:
         return Cell(f"{digits(low)} – {digits(high)}", high - low)
 
     order = ["model", "threads", "kind", "amount", "depth"]
-    found = duels(rows).sort_values(order, ascending=[True, False, True, True, True])
+    found = lookup.duels(rows).sort_values(order, ascending=[True, False, True, True, True])
     return table(
         "rates",
         "Assay's tokens a second, by tokens and by depth (tokens in the cache before)",

@@ -54,6 +54,7 @@ NAMES = {
     "remainder": (GREY, "o"),
 }
 MARKERS = "osD^vP*X"
+PLAIN = "{x:,g}"  # figures of an axis
 DASHES = ("-", "--", "-.", ":")
 ROW, LABEL, GAP = 21, 19, 9  # pixels of a bar, of the name above a group, and below one
 MARGIN, EDGE = 46, 8  # beside an axis with figures, and one without
@@ -177,11 +178,7 @@ def _bars(axes: Any, part: pd.DataFrame, wide: bool) -> None:
     axes.set(ylim=(y, 0), xlim=(0, longest or 1), yticks=[])
     axes.spines["left"].set_visible(False)
     axes.locator_params(axis="x", nbins=7 if wide else 4)
-    axes.xaxis.set_major_formatter(_plain)
-
-
-def _plain(value: float, _: int) -> str:
-    return f"{value:,g}"
+    axes.xaxis.set_major_formatter(PLAIN)
 
 
 def panels(
@@ -226,7 +223,7 @@ def panels(
             else:
                 axes.set_ylim(0, 1.15 * many["high"].max())
                 axes.locator_params(axis="y", nbins=5)
-            axes.yaxis.set_major_formatter(_plain)
+            axes.yaxis.set_major_formatter(PLAIN)
             _name_ticks(axes, ticks)
             axes.set_xlabel(axis)
         return top + down * (i // across + 1)
@@ -311,7 +308,7 @@ def distances(anchor: str, caption: str, marks: Marks, axis: str) -> list[Plot]:
 
 def _power(value: float, _: int) -> str:
     """A power of ten, without rounding small ones away."""
-    return _plain(value, 0) if value >= 0.01 else f"1e{math.log10(value):.0f}"
+    return f"{value:,g}" if value >= 0.01 else f"1e{math.log10(value):.0f}"
 
 
 def _name_ticks(axes: Any, ticks: Mapping[float, str], most: int = 5) -> None:
@@ -377,7 +374,7 @@ def roofline(
             textcoords="offset points",
         )  # fmt: skip
         for each in (axes.xaxis, axes.yaxis):
-            each.set_major_formatter(_plain)
+            each.set_major_formatter(PLAIN)
         axes.minorticks_off()
         axes.grid()
         return sheet.legend(handles, columns) + height + 70

@@ -8,10 +8,11 @@ import pandas as pd
 
 from bench.contenders.contender import OURS
 from bench.race.ratio import Ratio, ratio
-from bench.report.cells import Cell, Column, field, text
+from bench.report.cells import Cell, Column, field, goal, text
 from bench.report.lookup import Measured, absences, faster, sizes, times
 from bench.report.table import Section, Table, table
 from bench.report.words import digits, plural
+from bench.targets import Target
 
 BENCH, PEER = "serving", "llama.cpp"
 ARRIVING, STEP, OWN, MIXED, PREFIX = "arriving", "step", "own share", "mixed", "prefix"
@@ -27,18 +28,11 @@ LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measurement's name, its ratio, and its goal: at least, or at most."""
+    """What was measured, as a ratio, and its goal, which has its name."""
 
-    what: str
     told: str
     ratio: Ratio
-    goal: float
-    most: bool = False
-
-    @property
-    def verdict(self) -> Cell:
-        met = self.ratio.value <= self.goal if self.most else self.ratio.value >= self.goal
-        return text(*(("pass", "good") if met else ("miss", "bad")))
+    target: Target
 
 
 def section(rows: pd.DataFrame) -> Section:
@@ -49,11 +43,11 @@ def section(rows: pd.DataFrame) -> Section:
         found = list(_figures(part))
         caption = f"{model}, on {plural(int(threads), 'thread')}"
         columns: dict[str, Column] = {
-            "What": "what",
+            "What": lambda f: text(f.target.figure),
             "Measured": "told",
             "Ratio": field("ratio", times),
-            "Goal": lambda f: Cell(f"{'≤' if f.most else '≥'} {f.goal:g}", f.goal),
-            "Verdict": lambda f: f.verdict,
+            "Goal": field("target", goal),
+            "Verdict": _verdict,
         }
         tables.append(table(f"serving-{i}", caption, found, columns, top=0, words=True))
     return Section("serving", TITLE, LEAD, tables=tables, notes=absences(rows, BENCH))
@@ -72,29 +66,35 @@ def _figures(rows: pd.DataFrame) -> Iterator[Figure]:
             **sizes(ours.shape)
         )
         told = "{} tokens/s, llama.cpp {}".format(*speeds)
-        yield Figure(f"{load}, over llama.cpp", told, faster(ours, theirs), 1.3)
+        yield Figure(told, faster(ours, theirs), Target(f"{load}, over llama.cpp", 1.3))
     if len(steps := of(STEP)) == 2:
         many, one = steps
         more = many.tokens / one.tokens
         told = " and ".join(f"{1e3 * row.median:.1f} ms" for row in steps) + " a step"
         what = f"{many.tokens} sequences decode, over one"
-        yield Figure(what, told, faster(many, one).scaled(more), more / 2)
+        yield Figure(told, faster(many, one).scaled(more), Target(what, more / 2))
     for row in of(OWN):
         what = f"The scheduler's part of a step of {sizes(row.shape)['sequences']}"
-        yield Figure(what, f"{row.median:.2%}", ratio(row.samples, [1.0]), 0.02, most=True)
+        share = f"{row.median:.2%}"
+        yield Figure(share, ratio(row.samples, [1.0]), Target(what, 0.02, most=True))
     if len(mixed := of(MIXED)) == 2:
         alone, among = (np.array(row.samples) for row in mixed)
         both, middle = np.concatenate([alone, among]), 1e3 * np.median(alone)
         late = float(np.quantile(both, 0.95) / np.median(alone))
         told = f"{len(both)} steps, {middle:.1f} ms without prompts, at most {1e3 * both.max():.1f}"
         what = f"95th percentile of steps {mixed[1].settings}, over the median without"
-        yield Figure(what, told, Ratio(late, late, late), 3, most=True)
+        yield Figure(told, Ratio(late, late, late), Target(what, 3, most=True))
     for row in of(PREFIX):
         told = f"{row.median:,.0f} tokens evaluated, {row.tokens:,} are needed"
         what = f"A beginning that {sizes(row.shape)['sequences']} prompts share"
-        yield Figure(what, told, ratio(row.samples, [float(row.tokens)]), 1, most=True)
+        least = ratio(row.samples, [float(row.tokens)])
+        yield Figure(told, least, Target(what, 1, most=True))
     for alone, bare in zip(of(ALONE), of(BARE), strict=False):
         told = f"{1e3 * alone.median:.0f} ms, bare steps {1e3 * bare.median:.0f} ms"
-        yield Figure(
-            "generate of one prompt, over bare steps", told, faster(bare, alone), 1.05, most=True
-        )
+        over = Target("generate of one prompt, over bare steps", 1.05, most=True)
+        yield Figure(told, faster(bare, alone), over)
+
+
+def _verdict(figure: Figure) -> Cell:
+    met = figure.target.met(figure.ratio.value)
+    return text("pass" if met else "miss", "good" if met else "bad")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.shell.lists import names, numbers
+from bench.shell.display import names, numbers
 from engine.shell.command_line import options as o
+from engine.shell.command_line.command import as_usage
 from engine.shell.command_line.groups import Only, option
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from bench.engine.engine_tests import EngineTest
+    from bench.contenders.contender import EngineTest
     from bench.race.results import Measurement, Results
 
 DEPTH = 128  # tokens before the decode that is profiled
@@ -56,8 +57,8 @@ def bench(
     from bench.contenders.racer import named
     from bench.engine.engine_race import field_of
     from bench.machine.conditions import conditions
+    from bench.race.experiment import Rule, race
     from bench.race.results import Results, results_folder
-    from bench.race.timing import Rule, race
     from engine.embedded import resolve
     from engine.shell.terminal import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
@@ -69,11 +70,9 @@ def bench(
     if steps and loading.ram_budget:
         raise typer.BadParameter("--steps and --ram-budget exclude each other")
     others = () if peers == "none" else names(peers)
-    try:
+    with as_usage():
         for peer in others:
             named(peer)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     tests = _tests(
         numbers(prompt, "-p"),
         numbers(generate, "-n"),
@@ -158,7 +157,7 @@ def _tests(
     parallels: tuple[int, ...],
 ) -> "list[EngineTest]":
     """Every prompt and generation at every depth, then every batch."""
-    from bench.engine.engine_tests import EngineTest
+    from bench.contenders.contender import EngineTest
 
     prompts, generates = (tuple(filter(None, counts)) for counts in (prompts, generates))
     tests = []

@@ -46,10 +46,9 @@ def board(
     from bench.board.run import board as ranked
     from bench.machine.conditions import conditions
     from bench.machine.limits import Limits, limits
+    from bench.race.experiment import Rule
     from bench.race.program import show
-    from bench.race.timing import Rule
-    from bench.report.markdown import write_page
-    from bench.report.page import page
+    from bench.report.page import page, write_page
     from engine.shell.terminal import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.shell.lists import names, numbers
+from bench.shell.display import names, numbers, teller
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 
@@ -42,10 +42,11 @@ def compare(
     Commits and variants run in turns, A twice, so that noise shows. A difference counts if its
     interval excludes 1, it is larger than the noise, and it is there again when measured anew.
     """
-    from bench.compare import stored
+    from bench.compare import measured, stored
     from bench.race.results import ResultsError, find, is_stored, results_folder
     from bench.trees import side
-    from engine.shell.terminal import stdout
+    from engine.shell.terminal import progress_bar, stdout
+    from kernels.cpu.runtime.cores import physical_cores
     from kernels.cpu.runtime.team import MOST_THREADS
 
     if not 0 <= threads <= MOST_THREADS:
@@ -63,7 +64,10 @@ def compare(
             first_side, second_side = (stack.enter_context(side(name)) for name in (a, b))
             counts = numbers(tokens, "--tokens", least=1)
             cases = _cases(first_side, op, format, names(models), counts, names(cache))
-            comparison = _measure(first_side, second_side, cases, threads, everything)
+            with progress_bar() as bar:
+                tell, count = teller(bar, "measuring in turns"), threads or physical_cores()
+                tell(0, len(cases))  # while processes start
+                comparison = measured(first_side, second_side, cases, count, everything, tell)
     if as_json:
         print(json.dumps(comparison.to_json()))
     else:
@@ -107,22 +111,6 @@ def _cases(
     known = shapes.read()
     found = cases(shapes.Shapes(known.models, ()), models, tokens, kernels)
     return [(case, cache) for case in found for cache in caches]
-
-
-def _measure(
-    a: "Side", b: "Side", cases: "list[tuple[BenchCase, str]]", threads: int, everything: bool
-) -> "Comparison":
-    from bench.compare import measured
-    from engine.shell.terminal import progress_bar
-    from kernels.cpu.runtime.cores import physical_cores
-
-    with progress_bar() as bar:
-        task = bar.add_task("measuring in turns", total=None)
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        return measured(a, b, cases, threads or physical_cores(), everything, progress)
 
 
 def table(comparison: "Comparison") -> "Table":

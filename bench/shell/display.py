@@ -1,8 +1,11 @@
-"""Display of measurements: progress while they run, tables and formats after."""
+"""Options that take several values, and display of measurements: progress while they run, tables
+and formats after."""
 
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -12,6 +15,28 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.25
 WIDE = 100  # columns of a terminal from which there is room for wider spacing
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
+
+
+def numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
+    """`1,8,512` as integers."""
+    found = []
+    for word in names(text):
+        if not (word.isascii() and word.isdigit()) or not least <= int(word) < 2**31:
+            raise typer.BadParameter(f"{option} wants numbers of at least {least}; got {word!r}")
+        found.append(int(word))
+    return tuple(found)
+
+
+def demand_exchange(who: str) -> None:
+    """RuntimeError where a package is missing that reads flashinfer-bench's files."""
+    from bench.packages import lacking
+
+    if missing := lacking(["torch", "flashinfer_bench"]):
+        raise RuntimeError(f"{who} needs {missing[0]}: pip install 'assay[exchange]'")
 
 
 def still_bar() -> "Progress":

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.shell.display import teller
-from bench.shell.lists import names
+from bench.shell.display import demand_exchange, names, teller
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
 
@@ -33,14 +32,11 @@ def exchange(
     References are PyTorch and run in this process; solutions run in sandboxed children.
     Bounds of definitions are not derived. Exit 1 if a solution failed.
     """
-    from bench.packages import lacking
-
-    if missing := lacking(["torch", "flashinfer_bench"]):
-        raise RuntimeError(f"assay exchange needs {missing[0]}: pip install 'assay[exchange]'")
+    demand_exchange("assay exchange")
     from bench.exchange.dataset import Dataset, ExchangeError
     from bench.exchange.evaluate import evaluate
     from bench.machine.limits import limits
-    from bench.race.timing import Rule
+    from bench.race.experiment import Rule
     from engine.shell.terminal import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.foreign.judge import LEVELS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.shell.display import grid, teller
+from bench.shell.display import demand_exchange, grid, teller
 from bench.shell.op import parse_shape
 from engine.shell.command_line import options as o
 from engine.shell.command_line.groups import option
@@ -64,10 +64,7 @@ def judge(
         raise typer.BadParameter("which file? Or --template OP --for c to begin with one")
     bounds = Limits(seconds, memory=int(memory * 2**30), threads=threads, processes=processes)
     if file.endswith(".json"):
-        from bench.packages import lacking
-
-        if missing := lacking(["torch", "flashinfer_bench"]):
-            raise RuntimeError(f"a solution needs {missing[0]}: pip install 'assay[exchange]'")
+        demand_exchange("a solution")
         from bench.exchange.evaluate import judged as solved
 
         if time:

@@ -9,8 +9,7 @@ from bench.shell.display import about, grid, still_bar, teller, title
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bench.offload.meter import Block
-    from bench.offload.step import StreamedStep
+    from bench.offload.meter import Block, StreamedStep
     from engine.shell.command_line.options import Loading
 
 
@@ -19,7 +18,7 @@ def profile_streamed(
 ) -> None:
     """The command, once it is known that there is a budget."""
     from bench.machine.conditions import conditions
-    from bench.offload.step import streamed_step
+    from bench.offload.meter import streamed_step
     from engine.shell.show import loaded
     from engine.shell.terminal import stdout
 

@@ -28,7 +28,7 @@ def report(
         raise RuntimeError("assay report needs matplotlib: pip install 'assay[dev]'")
     from bench.race.results import ResultsError, find, read_folder, results_folder
     from bench.report.certified import standings
-    from bench.report.markdown import markdown as as_markdown
+    from bench.report.page import markdown as as_markdown
     from bench.report.page import page
     from bench.report.report import report as report_on
     from engine.atomic_write import atomic_write, check

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.engine.timed_step import timed_step
+from bench.engine.profile import timed_step
 from bench.race.experiment import Contender, Racing, timed
 from bench.race.results import Measurement
 from bench.speculation.writer import GREEDY, Held, Replay, Writer, chains, opening, texts, write

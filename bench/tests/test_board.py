@@ -12,7 +12,7 @@ from bench.board import run as board_run
 from bench.board.page import report, summary
 from bench.board.rows import BoardError, Row
 from bench.board.run import RULE, board, ranked, solutions
-from bench.race.timing import Rule
+from bench.race.experiment import Rule
 from bench.report.page import page
 from bench.tests.support.synthetic import ENDLESS, machine_of
 

@@ -6,21 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.contenders.contender import FAST, OURS, Check, Setup
+from bench.contenders.contender import FAST, OURS, Check, EngineTest, Setup
 from bench.contenders.racer import Racer
 from bench.contenders.start import STATUS, held, peak
 from bench.engine import engine_race
 from bench.engine.engine_race import field_of, gaps
-from bench.engine.engine_tests import EngineTest
 from bench.engine.profile import empty_steps, profile
 from bench.figures import READING, reading, streamed, streams
-from bench.race.experiment import Contender, Experiment, Sample
+from bench.race.experiment import Contender, Experiment, Rule, Sample
 from bench.race.ratio import Ratio
 from bench.race.results import Measurement
-from bench.race.timing import Rule
 from bench.report import card
 from bench.report.card import Figure, figures
-from bench.report.markdown import table_lines
+from bench.report.page import table_lines
 from bench.targets import TARGETS, Target
 from bench.tests.support.synthetic import Maker, limits, of_the_card, rows_of
 from engine import Engine

@@ -14,10 +14,10 @@ from bench.child import ChildError
 from bench.compare import Compared, measured, stored
 from bench.ops.cases import BenchCase
 from bench.race.ratio import Ratio
-from bench.race.results import Measurement, Run
+from bench.race.results import Measurement
 from bench.tests.support.programs import ASSAY, ROOT
 from bench.tests.support.programs import run as run_python
-from bench.tests.support.synthetic import CONDITIONS
+from bench.tests.support.synthetic import kernels_of_a_run, run_of
 from bench.trees import Side, TreeError, side
 from kernels.table import find
 
@@ -179,18 +179,9 @@ def test_verdicts(value, low, high, floor, verdict):
 # Stored runs
 
 
-def stored_run(seed, slower=(), pace=1.0, count=20, peer=True):
-    """Twenty kernels of one run, each sample with a tail; some kernels, or all, are slower."""
-    rng, slower = np.random.default_rng(seed), dict(slower)
-    rows = []
-    for i in range(count):
-        seconds = 1e-3 * (1 + i) * pace * (1 + rng.exponential(0.02, 20))
-        row = Measurement("op", f"op{i}", target="cpu", threads=2, cache="hot")
-        rows.append(replace(row, samples=tuple(seconds * slower.get(f"op{i}", 1.0))))
-        if peer:
-            seconds = 2e-3 * pace * (1 + rng.exponential(0.02, 20))
-            rows.append(replace(row, contender="numpy", samples=tuple(seconds)))
-    return Run(f"run{seed}", "2026-11-21T10:00:00+00:00", CONDITIONS, {}, tuple(rows))
+def stored_run(seed, *arguments, **options):
+    rows = kernels_of_a_run(seed, *arguments, **options)
+    return replace(run_of(*rows), run=f"run{seed}")
 
 
 @pytest.mark.parametrize("peer", [True, False])

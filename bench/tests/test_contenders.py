@@ -10,14 +10,13 @@ import pytest
 
 from bench.child import ChildError
 from bench.contenders import contender
-from bench.contenders.contender import CONTENDERS, Array, Check, Entry, Setup, present
+from bench.contenders.contender import CONTENDERS, Array, Check, EngineTest, Entry, Setup, present
 from bench.contenders.racer import Racer, enter
 from bench.contenders.session import Session, token_ids
 from bench.contenders.start import PARTS, drop, start
 from bench.engine.engine_race import field_of
-from bench.engine.engine_tests import EngineTest
 from bench.engine.profile import profile
-from bench.race.timing import ONCE, Rule
+from bench.race.experiment import ONCE, Rule
 from engine import Engine
 from engine.embedded import resolve
 

@@ -14,12 +14,8 @@ from bench.exchange.dataset import Dataset, ExchangeError
 from bench.exchange.evaluate import Evaluated, evaluate, judged, sol_score
 from bench.exchange.ops import NOT_DERIVED, op_of
 from bench.machine.limits import Limits, Rate
-from bench.race.timing import Rule
-from bench.tests.support.exchange_files import (
-    rows_of_table,
-    solution,
-    write,
-)
+from bench.race.experiment import Rule
+from bench.tests.support.exchange_files import rows_of_table, solution, write
 from kernels.foreign.child import Limits as ChildLimits
 
 HERE = Limits((), (Rate("read", 1, 1e12, 0.0, 2**30),), "2026-01-01")  # as fast as no machine

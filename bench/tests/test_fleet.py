@@ -11,7 +11,6 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ from bench.fleet.matrix import Matrix, states
 from bench.fleet.simulation import simulated
 from bench.fleet.worker import CorruptedError, Sealed
 from bench.shell.fleet import fleet as program
-from bench.tests.support.programs import ROOT, environment, shell
+from bench.tests.support.programs import interrupted, shell
 from engine.shell import batch, embed, imatrix, perplexity
 from kernels.certificates import Certificate
 
@@ -125,8 +124,8 @@ def test_what_is_found_is_what_is_found_here(cluster, files, tmp_path):
     last bit, and so do errors."""
     text, chunks = files / "text", ("-c", CONTEXT, "--chunks", 4)
     words = tuple(map(str, ("story", text, *chunks)))
-    here = json.loads(shell(perplexity.perplexity, *words, "--json").output)
-    there = json.loads(asked(cluster, "perplexity", *words, "--json").output)
+    here = json.loads(shell(perplexity.perplexity, *words, "--json").stdout)
+    there = json.loads(asked(cluster, "perplexity", *words, "--json").stdout)
     assert here.pop("seconds") != there.pop("seconds")
     assert here == there
 
@@ -385,17 +384,8 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
     """The program says so in one line, and its workers are gone with it."""
     (tmp_path / "text").write_text(TEXT * 40)
     words = "fleet", "--local", "2", "perplexity", "story", str(tmp_path / "text"), "-t", "1"
-    with subprocess.Popen(
-        [sys.executable, "-c", STARTED, *words], cwd=ROOT, env=environment(tmp_path),
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
-        wait_for(lambda: len(alive(process.pid)) >= 4)  # with a tracker of resources
-        time.sleep(1.5)
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-    assert err == "assay: interrupted\n"
-    assert process.returncode == 1
-    wait_for(lambda: not alive(process.pid))
+    found = interrupted(tmp_path, ("-c", STARTED, *words), 3)  # with a tracker of resources
+    assert found == (1, "", "assay: interrupted\n")
 
 
 def test_what_is_not_wanted_any_more_ends():
@@ -418,31 +408,12 @@ if __name__ == "__main__":
 """
 
 
-def alive(session):
-    """The processes of a session that run."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
-def wait_for(reached):
-    end = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def test_results_are_merged_in_bounded_memory():
     """However many machines say something: in memory is a cell of at most a kilobyte for each
     kernel and kind, and a message or two; the certificates would be 7 MB, 600 bytes each."""
     found = simulated(60, 2, 12_000)
-    assert found.results >= 12_000
-    assert found.peak <= 1024 * found.cells + 20 * found.largest < 2_000_000
+    assert found["results"] >= 12_000
+    assert found["peak"] <= 1024 * found["cells"] + 20 * found["largest"] < 2_000_000
     with pytest.raises(CorruptedError):
         Sealed("worker", "0" * 64, b"").opened()
 

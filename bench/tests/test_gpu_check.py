@@ -16,12 +16,11 @@ from bench import gpu_check
 from bench.child import Revived, started
 from bench.cuda import jobs, parts, sanitizer
 from bench.cuda.engine import compared
-from bench.cuda.judged import compile_all, each, program
+from bench.cuda.judged import cases, compile_all, each, program, random_cases
 from bench.cuda.parts import Check, Log
 from bench.cuda.sanitizer import Finding
-from bench.cuda.trial import cases, random_cases
 from bench.race.results import read
-from bench.tests.support.programs import run
+from bench.tests.support.programs import executable, run
 from kernels.certificates import Certificate
 from kernels.cuda.fusion.fusions import EVERY_CUDA
 from kernels.cuda.runtime.nvrtc import Compiled
@@ -41,7 +40,7 @@ class Nothing:
         if name.split(".")[0] in sys.argv[1].split():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Nothing())
-import bench.cuda.parts, bench.cuda.trial, bench.cuda.judged
+import bench.cuda.parts, bench.cuda.judged, bench.cuda.judged
 from bench.machine.conditions import conditions
 conditions()
 print("all there")
@@ -194,7 +193,7 @@ CHILD = """
 import os, time
 
 def told(asked):
-    what = os.environ.get(asked.replace("/", "_").replace(" ", "_"))
+    what = os.environ.get(asked)
     if what == "hangs":
         time.sleep(60)
     if what == "dies":
@@ -208,7 +207,7 @@ def complaints(kernels, capability):
 
 class Worker:
     def probe(self):
-        from bench.cuda.ceilings import Ceilings
+        from bench.cuda.clock import Ceilings
         return Ceilings("made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
 
     def measure(self, number, out, **_):
@@ -227,10 +226,6 @@ def _child(tmp_path, monkeypatch):
     return "obedient"
 
 
-def variable(name):
-    return name.replace("/", "_").replace(" ", "_")
-
-
 def programs():
     """Names of some kernels, those of one source and definitions together."""
     ops = ("linear", "rms_norm", "softmax", "attention", "attention_round")
@@ -242,9 +237,9 @@ def test_a_compiler_that_hangs_costs_only_what_it_compiles(child, monkeypatch):
     together = programs()[:12]
     kernels = [find_any(name) for names in together for name in names]
     for number, what in {0: "hangs", 2: "dies", 4: "raises"}.items():
-        monkeypatch.setenv(variable(together[number][0]), what)
+        monkeypatch.setenv(together[number][0], what)
     alone = next(names for names in together[1::2] if len(names) > 1)
-    monkeypatch.setenv(variable(alone[0]), "one")
+    monkeypatch.setenv(alone[0], "one")
     soon = time.monotonic() + 300
     told, unreached = compile_all(
         kernels, 90, workers=3, until=soon, patience=10, home=f"{child}:complaints"
@@ -263,7 +258,7 @@ def test_what_is_not_compiled_in_time_did_not_fail(child, monkeypatch, seconds):
     """Be it under way at that moment, or waiting."""
     kernels = [find_any(names[0]) for names in programs()]
     for kernel in kernels:
-        monkeypatch.setenv(variable(kernel.name), "hangs")
+        monkeypatch.setenv(kernel.name, "hangs")
     home = f"{child}:complaints"
     soon = time.monotonic() + seconds
     told, unreached = compile_all(kernels, 90, workers=2, until=soon, home=home)
@@ -276,7 +271,7 @@ def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch)
     lost it, whose own rows count."""
     monkeypatch.setattr(jobs, "LEAST", 10.0)
     for number, what in enumerate(("", "hangs", "dies", "raises", "loses", "", "")):
-        monkeypatch.setenv(f"job_{number}", what)
+        monkeypatch.setenv(f"job {number}", what)
     with Revived(f"{child}:Worker") as revived:
         measuring = jobs.Measuring(revived, {}, ["a/b"])
         ceilings = measuring.probe(30)
@@ -296,7 +291,7 @@ def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch)
 def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, capsys):
     """And what is left when the time is up is said to be."""
     monkeypatch.setattr(jobs, "HOME", f"{child}:Worker")
-    monkeypatch.setenv("job_1", "raises")
+    monkeypatch.setenv("job 1", "raises")
     check = checked(tmp_path)
     check.broken.add("linear/cuda/broken/F16")
     measured = parts.Measured({})
@@ -392,7 +387,5 @@ def test_the_sanitizer_watches_every_source():
     ],
 )
 def test_what_the_sanitizer_finds_is_said(tmp_path, script, seconds, finding):
-    program = tmp_path / "compute-sanitizer"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    assert sanitizer.watched(str(program), "memcheck", seconds) == finding
+    program = executable(tmp_path / "compute-sanitizer", f"#!/bin/sh\n{script}\n")
+    assert sanitizer.watched(program, "memcheck", seconds) == finding

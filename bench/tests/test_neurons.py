@@ -2,6 +2,7 @@
 bytes are those that a step really reads; and the curve of decode by their active share."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import pytest
 import bench.machine.limits
 from bench.engine.node_cost import cost_of
 from bench.engine.profile import ProfileError, joined, neurons, profile, token_ids
-from bench.race.timing import ONCE, Rule
+from bench.race.experiment import ONCE, Rule
 from bench.shell.profile import profile as command
 from bench.sparse_speed import POWERINFER, Bytes, curve, section
+from bench.tests.support.programs import executable
 from bench.tests.support.programs import shell as shell_of
 from bench.tests.support.small_sparse import FFN, HIDDEN, SHARE
 from bench.tests.support.synthetic import QUICK, limits, rows_of
@@ -19,14 +21,14 @@ from engine import Engine
 from engine.gguf.file import GGUFFile
 from engine.passes.count import count_neurons, neuron_counts
 
+counting = partial(Engine.load, context=32, passes=(count_neurons,))
+
 
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_sparse_nodes_cost_what_they_read(sparse_model, tokens):
     """Rows of gate are those that were predicted, of up those whose gate is open, of down those
     that add something; a dense block's down passes over the others too."""
-    with Engine.load(
-        sparse_model, threads=2, context=32, sparse="on", passes=(count_neurons,)
-    ) as engine:
+    with counting(sparse_model, threads=2, sparse="on") as engine:
         found = {n.shape: n for n in profile(engine, tokens, 3, rule=QUICK).nodes}
         ids = token_ids(engine, 3 + tokens)
         engine.model.evaluate(ids[:3], 0)
@@ -52,9 +54,7 @@ def test_sparse_nodes_cost_what_they_read(sparse_model, tokens):
 
 def test_neurons_of_a_profile(sparse_model):
     """The tokens of the step and those before it; what was counted before is no part."""
-    with Engine.load(
-        sparse_model, threads=1, context=32, sparse="on", passes=(count_neurons,)
-    ) as engine:
+    with counting(sparse_model, threads=1, sparse="on") as engine:
         engine.model.evaluate(range(30), 0)
         blocks = neurons(engine, 5, 20)
         again = neurons(engine, 5, 20)
@@ -70,9 +70,7 @@ def test_neurons_of_a_profile(sparse_model):
         assert engine.model.cells.free == engine.model.cells.capacity
         with pytest.raises(ProfileError):
             neurons(engine, 5, 30)
-    with Engine.load(
-        sparse_model, threads=1, context=32, sparse="off", passes=(count_neurons,)
-    ) as engine:
+    with counting(sparse_model, threads=1, sparse="off") as engine:
         assert neurons(engine, 5, 20) == {}
 
 
@@ -145,10 +143,8 @@ echo "llama_print_timings:        eval time =     6.20 ms /    31 runs" >&2
 def test_points_have_the_shares_asked_for(sparse_model, tmp_path):
     """A curve of two points, its table and its drawing; PowerInfer's program is asked for each."""
     rule, told = Rule(least=3, most=3), list[str]()
-    program = tmp_path / "main"
-    program.write_text(PROGRAM)
-    program.chmod(0o755)
-    curved = curve(sparse_model, sparse_model, (0.2, 0.6), 1, rule, told.append, str(program))
+    program = executable(tmp_path / "main", PROGRAM)
+    curved = curve(sparse_model, sparse_model, (0.2, 0.6), 1, rule, told.append, program)
     races = list(curved)
     assert {row.median for rows in races for row in rows if row.test == POWERINFER} == {0.0002}
     found = section(rows_of(*(row for rows in races for row in rows)))

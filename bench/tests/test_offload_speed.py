@@ -15,14 +15,15 @@ from bench.offload import race
 from bench.offload import way as ways
 from bench.offload.race import Field, Subject, beside_the_disk, folders, settings
 from bench.offload.way import About, Process, Way
-from bench.race.experiment import Racing
+from bench.quality import stories
+from bench.race.experiment import Racing, Rule
 from bench.race.results import Measurement, read
-from bench.race.timing import Rule
 from bench.report.offload import Race, section
 from bench.tests.support.programs import main_of
 from bench.tests.support.synthetic import rows_of, shown
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
+from engine.tokenizer import Tokenizer
 
 TWICE = Racing(Rule(least=2, most=2))
 NEURON, TINY = 4096, "tiny"
@@ -133,6 +134,9 @@ def test_what_is_sampled(subject, sparse_model):
     assert {len(story.tokens(n)) for n in range(300)} == {story.length}
     assert len({story.tokens(n)[0] for n in range(5)}) == 1  # BOS
     assert story.tokens(0) != story.tokens(1)
+    with GGUFFile(story.path) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+    assert stories()[0].startswith(tokenizer.decode(story.tokens(0)[1:]).strip())
 
 
 def known(name, seconds, n_bytes, reading):

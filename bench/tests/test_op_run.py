@@ -11,9 +11,8 @@ from bench.ops.cases import BenchCase
 from bench.ops.op_run import CHECK_EVERY, SETS, Lab, OpRun, TooMuchError, WrongOutputError
 from bench.ops.workload import Workload
 from bench.race.benchmarking import Recorder
-from bench.race.experiment import Experiment
+from bench.race.experiment import Experiment, Rule
 from bench.race.results import read
-from bench.race.timing import Rule
 from bench.tests.support.synthetic import CONDITIONS, THREADS, VAST
 from kernels.cpu.runtime.team import Team
 from kernels.table import find

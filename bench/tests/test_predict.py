@@ -14,7 +14,7 @@ from data.gpus import GpuModel, gpus
 from data.shapes import read
 from kernels.cuda.runtime import sass
 from kernels.cuda.runtime.launch import Grid, Launch
-from kernels.cuda.table import CUDA_KERNELS
+from kernels.table import find_any
 
 # A cycle is a nanosecond, and memory gives 1,000 bytes in one.
 ROUND = GpuModel("round", 90, 10, 1000, 1000 / predict.READ, 1.0, 1.0, 1, 500, 0, 0)
@@ -138,7 +138,7 @@ def test_rows_are_held_against_measured_ones():
 @NOT_HERE
 def test_a_product_of_one_token_keeps_memory_busy():
     """The mended loop, on an H200: where there is room for all warps there is enough on its way."""
-    (kernel,) = (k for k in CUDA_KERNELS if k.name == "linear/cuda/generic/Q4_0")
+    kernel = find_any("linear/cuda/generic/Q4_0")
     case = cases.linear("GEMV", "Q4_0", 1, 4096, 32000)
     row, (launch,) = predict.of_case(gpus()["h200"], kernel, case)
     assert launch.flight > launch.needed
@@ -149,7 +149,7 @@ def test_a_product_of_one_token_keeps_memory_busy():
 @NOT_HERE
 def test_eight_tokens_take_little_longer_than_one():
     """What bounds both is reading the weight: instructions of eight leave memory busy."""
-    (kernel,) = (k for k in CUDA_KERNELS if k.name == "linear/cuda/generic/Q4_0")
+    kernel = find_any("linear/cuda/generic/Q4_0")
     one, eight = (
         predict.of_case(gpus()["h200"], kernel, cases.linear("GEMV", "Q4_0", n, 4096, 11008))
         for n in (1, 8)
@@ -162,7 +162,7 @@ def test_eight_tokens_take_little_longer_than_one():
 def test_attention_of_one_token_keeps_memory_busy():
     """On an H200 at 32,768 cells: pieces are on their way whatever is computed, and merging the
     chunks, whose sums are asked for 32 at a time, takes less than a tenth of it."""
-    (kernel,) = (k for k in CUDA_KERNELS if k.name == "attention/cuda/generic/F16")
+    kernel = find_any("attention/cuda/generic/F16")
     case = cases.attention(read().models["llama-2-7b"], "F16", 32768)
     row, (few, merge) = predict.of_case(gpus()["h200"], kernel, case)
     assert few.flight > few.needed
@@ -194,7 +194,7 @@ def test_the_program_tells_rows(monkeypatch):
     case = cases.linear("GEMV", "Q4_0", 1, 4096, 32000)
     monkeypatch.setattr(predict, "main_cases", lambda model: [case])
     monkeypatch.setattr(predict, "of_step", lambda gpu, model, kind: one)
-    (kernel,) = (k for k in CUDA_KERNELS if k.name == "linear/cuda/generic/Q4_0")
+    kernel = find_any("linear/cuda/generic/Q4_0")
     row, (launch,) = predict.of_case(gpus()["h200"], kernel, case)
     one = predict.Prediction(row, 1, launch)
     done = shell(command, "--format", "Q4_0", "--json")

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from bench.engine.profile import ProfileError
-from bench.offload.meter import Meter, block_of, place
+from bench.offload.meter import Meter, block_of, place, streamed_step
 from bench.offload.runner import of_weights
-from bench.offload.step import streamed_step
-from bench.race.timing import Rule
+from bench.race.experiment import Rule
 from bench.shell.profile import profile as command
 from bench.shell.profile_streamed import as_dict, notes, table
 from bench.tests.support.programs import shell as shell_of
@@ -133,7 +132,7 @@ def test_blocks_of_weights(weight, block):
 @pytest.fixture(name="shell")
 def _shell(sparse_model, weights_alone, monkeypatch):
     """Runs the command on the small model; its exit code and what it prints."""
-    monkeypatch.setattr("bench.offload.step.RULE", RULE)
+    monkeypatch.setattr("bench.offload.meter.RULE", RULE)
     words = [str(sparse_model), "-t", "1", "-d", "3", "-c", "32"]
 
     def run(*more):

@@ -11,16 +11,9 @@ from bench.race import frames
 from bench.race.results import Measurement, find, read_folder
 from bench.report import history, machines, ops, peers, plots, words
 from bench.report.cells import NONE
-from bench.report.certified import (
-    Standing,
-    passed,
-    planted_section,
-    standings,
-    tuned_section,
-)
+from bench.report.certified import Standing, passed, planted_section, standings, tuned_section
 from bench.report.lookup import duels, family, product, rows_of
-from bench.report.markdown import markdown
-from bench.report.page import page
+from bench.report.page import markdown, page
 from bench.report.report import report
 from bench.shell.report import report as command
 from bench.tests.support import synthetic

@@ -10,7 +10,7 @@ from bench import serving_speed
 from bench.child import ChildError
 from bench.race.results import Measurement
 from bench.report import serving
-from bench.tests.support.programs import main_of
+from bench.tests.support.programs import executable, main_of
 from bench.tests.support.synthetic import rows_of, shown
 
 BATCHED_BENCH = """#!/bin/sh
@@ -27,10 +27,9 @@ def run(monkeypatch, capsys, *words):
 
 def test_all_parts_in_small(monkeypatch, capsys, tmp_path):
     """Each has its figure; what prompts share is evaluated once."""
-    program = tmp_path / "llama-batched-bench"
-    program.write_text(BATCHED_BENCH.format(heard=tmp_path / "heard"))
-    program.chmod(0o755)
-    found = run(monkeypatch, capsys, "--batched-bench", str(program))
+    script = BATCHED_BENCH.format(heard=tmp_path / "heard")
+    program = executable(tmp_path / "llama-batched-bench", script)
+    found = run(monkeypatch, capsys, "--batched-bench", program)
     assert (
         "llama.cpp 176" in found["4 prompts of 16 tokens, answers of 6, over llama.cpp"]["Measured"]
     )
@@ -82,9 +81,7 @@ def test_figures_of_what_is_known():
     [("echo cannot load >&2; exit 1", "ended with 1: cannot load"), ("exit 0", "does not print")],
 )
 def test_a_peer_that_fails_is_absent(tmp_path, line, reason):
-    program = tmp_path / "llama-batched-bench"
-    program.write_text(f"#!/bin/sh\n{line}\n")
-    program.chmod(0o755)
+    program = executable(tmp_path / "llama-batched-bench", f"#!/bin/sh\n{line}\n")
     load = serving_speed.QUICK.arriving
     with pytest.raises(ChildError, match=reason):
-        serving_speed.batched_bench(str(program), tmp_path / "m.gguf", load, 1, 64)
+        serving_speed.batched_bench(program, tmp_path / "m.gguf", load, 1, 64)

@@ -1,25 +1,17 @@
 """`assay bench` and `assay compare` as people call them: figures, files, one line for nonsense."""
 
 import json
-import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import replace
 
 import numpy as np
-import psutil
 import pytest
 
 from bench.contenders.contender import CONTENDERS, present
-from bench.race.results import Measurement, Results, read_folder
-from bench.tests.support.programs import ASSAY, EVERY_ASSAY, environment, run, what_all_say
-from bench.tests.support.synthetic import CONDITIONS
+from bench.race.results import Results, read_folder
+from bench.tests.support.programs import ASSAY, EVERY_ASSAY, interrupted, run, what_all_say
+from bench.tests.support.synthetic import CONDITIONS, kernels_of_a_run
 
-PATIENCE = 30
 SHORT = ("bench", "story", "-p", "8,0", "-n", "4", "-r", "3", "--seconds", "0.1")
 
 
@@ -105,19 +97,12 @@ def test_bench_within_a_budget(tmp_path):
 # assay compare, of stored runs
 
 
-def store(folder, slower=1.0, seed=0):
-    """A run of twenty kernels, one of which may be slower."""
-    rng, results = np.random.default_rng(seed), Results(folder, CONDITIONS)
-    for i in range(20):
-        samples = 1e-3 * (1 + rng.exponential(0.02, 20)) * (slower if i == 3 else 1)
-        row = Measurement("op", f"op{i}", target="cpu", threads=2, cache="hot")
-        results.add(replace(row, samples=tuple(samples)))
-    return results.run
-
-
 def test_compare_of_stored_runs(tmp_path):
     """Two runs of the same code: exit 0; one kernel a fifth slower: exit 1, and it is named."""
-    a, b, c = store(tmp_path, seed=1), store(tmp_path, seed=2), store(tmp_path, 1.2, seed=3)
+    runs = [Results(tmp_path, CONDITIONS) for _ in range(3)]
+    for seed, (results, slower) in enumerate(zip(runs, (1.0, 1.0, 1.2), strict=True)):
+        results.add(*kernels_of_a_run(seed, {"op3": slower}))
+    a, b, c = (results.run for results in runs)
     done = assay(tmp_path, "compare", a, b)
     assert done.returncode == 0, done.stdout
     assert "0 slower, 0 faster, 20 same" in done.stdout
@@ -195,33 +180,14 @@ def test_nonsense_is_one_line(told, name):
 
 
 @pytest.mark.parametrize(
-    ("command", "children", "whom"),
+    ("command", "children", "group"),
     [
-        ("bench story -p 256 -n 128 -r 1000 --peers none", 1, "the terminal's group"),
-        ("compare generic scalar --all --op rms_norm --tokens 512", 3, "the process"),
+        ("bench story -p 256 -n 128 -r 1000 --peers none", 1, True),
+        ("compare generic scalar --all --op rms_norm --tokens 512", 3, False),
     ],
 )
-def test_an_interrupt_ends_all(tmp_path, command, children, whom):
+def test_an_interrupt_ends_all(tmp_path, command, children, group):
     """Ctrl-C in the middle: one plain line, exit 1, and no process is left."""
-    with subprocess.Popen(
-        [sys.executable, *ASSAY, *command.split()],
-        env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
-        found = []
-        while len(found) < children and time.monotonic() < deadline:
-            time.sleep(0.05)
-            found = psutil.Process(process.pid).children(recursive=True)
-        assert len(found) == children
-        time.sleep(1.5)  # at work
-        if whom == "the process":
-            process.send_signal(signal.SIGINT)
-        else:
-            os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+    code, out, err = interrupted(tmp_path, (*ASSAY, *command.split()), children, group)
     said = [text for text in err.splitlines() if not text.startswith("note: a busy machine")]
-    assert (out, said) == ("", ["assay: interrupted"])
-    _, alive = psutil.wait_procs(found, timeout=PATIENCE)
-    assert not alive
+    assert (code, out, said) == (1, "", ["assay: interrupted"])

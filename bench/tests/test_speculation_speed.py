@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import bench.speculation_speed as speculation_speed
+from bench.race.experiment import Rule
 from bench.race.results import Measurement
-from bench.race.timing import Rule
 from bench.report.speculation import TITLES, Costs, section
 from bench.speculation import races
 from bench.speculation.races import Synthetic
@@ -105,17 +105,6 @@ def test_a_held_text(small):
     found = write(small, text[:DEPTH], params, LENGTH)
     assert list(found.tokens) == text[DEPTH : DEPTH + LENGTH + 1]
     assert list(write(small, text[:DEPTH], GREEDY, LENGTH).tokens) != text[DEPTH:][: LENGTH + 1]
-
-
-def test_openings(small):
-    """The same for a number; of an embedded model they are stories, from the first token on."""
-    assert opening(small, 9, 1) == opening(small, 9, 1) != opening(small, 9, 2)
-    with Engine.load("story-draft", OPTIONS) as story:
-        first, second = (opening(story, 300, number) for number in (0, 1))
-        assert first[0] == second[0] == story.tokenizer.bos_id
-        assert len(first) == len(second) == 300
-        assert first != second
-        assert "Once" in story.tokenizer.decode(first)
 
 
 @pytest.fixture(name="rows", scope="module")

@@ -35,7 +35,7 @@ LINES = {
     "kernels": 27_510,
     "engine": 33_780,
     "conformance": 41_800,
-    "bench": 27_870,
+    "bench": 27_510,
     "data": 2_720,
     "assay": 325,
 }

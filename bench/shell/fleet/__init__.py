@@ -6,9 +6,8 @@ import typer
 
 from bench.shell.fleet.distribution import LOCAL
 from bench.shell.fleet.machines import bench, certify, tune
-from bench.shell.fleet.prompts import batch, score
 from bench.shell.fleet.suite import conformance
-from bench.shell.fleet.texts import embed, imatrix, perplexity
+from bench.shell.fleet.texts import batch, embed, imatrix, perplexity, score
 from engine.shell.command_line.command import Command, Program
 from engine.shell.command_line.groups import spread
 

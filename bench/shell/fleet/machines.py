@@ -34,7 +34,7 @@ def certify(
     fast: an engine there chooses it first; refused: a trial failed. Exit 1 if any was refused.
     """
     from bench.fleet.matrix import Matrix
-    from bench.fleet.trials import Certify
+    from bench.fleet.shares import Certify
     from bench.race.results import append_line
     from engine.atomic_write import check
     from engine.shell.certify import kernels_of
@@ -86,7 +86,7 @@ def tune(
 
     Tunings come back as lines of JSON with the machine's key and worker.
     """
-    from bench.fleet.trials import Tune
+    from bench.fleet.shares import Tune
     from bench.race.results import append_line
     from engine.atomic_write import check
     from engine.embedded import resolve
@@ -137,7 +137,7 @@ def bench(
     `bench.race.frames.load()` has all machines in one frame, and `assay report` sets each against
     its own limits.
     """
-    from bench.fleet.trials import Bench
+    from bench.fleet.shares import Bench
     from bench.race.results import read, results_folder
     from engine.atomic_write import atomic_write
     from engine.embedded import resolve

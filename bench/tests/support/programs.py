@@ -2,12 +2,15 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -16,6 +19,7 @@ from engine.shell.command_line.groups import spread
 
 ROOT = Path(__file__).parents[3]
 ASSAY = ("-c", "from engine.shell import main; main()")
+PATIENCE = 30  # seconds
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
 EVERY = """
 import contextlib, io, json, sys
@@ -70,6 +74,37 @@ def what_all_say(
     assert done.returncode == 0, done.stderr
     found: dict[str, tuple[int, str, str]] = json.loads(done.stdout)
     return found
+
+
+def executable(path: Path, script: str) -> str:
+    """A program of this text, by its path."""
+    path.write_text(script)
+    path.chmod(0o755)
+    return str(path)
+
+
+def interrupted(
+    folder: Path, words: Sequence[str], children: int, group: bool = True
+) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of Python with these words after Ctrl-C, once it has so many
+    children at work: of its whole group, as a terminal does it, or of the process alone. None of
+    them is left."""
+    pipe, found = subprocess.PIPE, list[psutil.Process]()
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, env=environment(folder), stdout=pipe, stderr=pipe,
+        text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + PATIENCE
+        while len(found) < children and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found = psutil.Process(process.pid).children(recursive=True)
+        assert len(found) == children
+        time.sleep(1.5)  # at work
+        (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    _, alive = psutil.wait_procs(found, timeout=PATIENCE)
+    assert not alive
+    return process.returncode, out, err
 
 
 def shell(command: Callable[..., None], *words: str) -> Any:

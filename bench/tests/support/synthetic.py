@@ -14,8 +14,8 @@ from bench.machine.conditions import Conditions
 from bench.machine.limits import Cache, Limits, Rate
 from bench.ops.cases import CACHES
 from bench.quality import BITS, ERROR, FLOOR, GAIN, MIXED, PURE, estimates, figure, row_of
+from bench.race.experiment import Rule
 from bench.race.results import Measurement, Results, Run
-from bench.race.timing import Rule
 from bench.report import lookup
 from bench.report.table import Table
 from bench.sparsity import ALL, FIRED, FIRING, PRECISION, PREDICTED, RECALL, SHARE
@@ -325,6 +325,22 @@ def write_run(
     first, rest = results.path.read_text().split("\n", 1)
     results.path.write_text(json.dumps(json.loads(first) | {"when": when}) + "\n" + rest)
     return results.path
+
+
+def kernels_of_a_run(
+    seed: int, slower: Mapping[str, float] | None = None, pace: float = 1.0, count: int = 20,
+    peer: bool = True,
+) -> Iterator[Measurement]:  # fmt: skip
+    """So many kernels, each sample with a tail; some of them, or all, are slower."""
+    rng = np.random.default_rng(seed)
+    for i in range(count):
+        factor = pace * (slower or {}).get(f"op{i}", 1.0)
+        row = Measurement("op", f"op{i}", target="cpu", threads=2, cache="hot")
+        seconds = 1e-3 * (1 + i) * factor * (1 + rng.exponential(0.02, 20))
+        yield replace(row, samples=tuple(seconds))
+        if peer:
+            seconds = 2e-3 * pace * (1 + rng.exponential(0.02, 20))
+            yield replace(row, contender="numpy", samples=tuple(seconds))
 
 
 def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
