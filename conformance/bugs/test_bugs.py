@@ -59,9 +59,9 @@ def trials():
         for bug in (EVERY if DEEP else one_of_each())
     ],
 )
-def test_a_planted_bug_is_stopped(bug, trials, record_property):
-    """The expected stage rejects it, or an earlier one; in one language and format, or in deep runs
-    in all."""
+def test_planted_bugs_are_rejected(bug, trials, record_property):
+    """The expected stage rejects the bug, or an earlier one; in one language and format, or in deep
+    runs in all."""
     if not can_compile(bug):
         pytest.skip(f"no compiler for {bug.language}")
     outcome = trials.outcome(bug)
@@ -97,7 +97,7 @@ def test_every_kernel_in_c_is_edited():
 
 @pytest.mark.skipif(not COMPILER, reason="no C compiler")
 @pytest.mark.parametrize(("op", "format"), RIGHT)
-def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path):
+def test_unedited_kernels_in_c_pass(op, format, tmp_path):
     """So it is the bug that is rejected."""
     source = (C_FOLDER / f"{op}.c").read_text()
     share = CShare(f"{op}/c", op, format or None, source, tmp_path)
@@ -107,7 +107,7 @@ def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path):
     assert not demanded(right, secret=1).failure
 
 
-def remembered(reference: Callable[..., Any]) -> Callable[..., Any]:
+def memoised(reference: Callable[..., Any]) -> Callable[..., Any]:
     """A cached function, for the judge's repeated calls with the same arguments."""
     found: dict[str, Any] = {}
 
@@ -126,7 +126,7 @@ def remembered(reference: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(("op", "format"), ROWS)
 def test_the_reference_is_accepted(op, format, tmp_path):
     """The reference rounded to the outputs' types passes."""
-    honest = Bug(op.name, "python", "not-at-all", storing(remembered(op.reference)), format)
+    honest = Bug(op.name, "python", "not-at-all", storing(memoised(op.reference)), format)
     failure = demanded(honest.kernel(tmp_path), secret=1).failure
     assert not failure
 
@@ -160,7 +160,7 @@ def test_the_judge_reports_where_and_how_far(tmp_path):
     assert verdict.worst > 1
 
 
-def test_a_thread_that_strays_from_its_tokens_is_found():
+def test_threads_outside_of_their_tokens_are_detected():
     """A kernel that divides rows but declares tokens gives right results for any number of threads,
     and is rejected: the engine would omit a barrier that it needs."""
     kernel = find("linear/cpu/generic/F32")

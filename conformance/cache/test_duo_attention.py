@@ -51,7 +51,7 @@ def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
 
 
 @pytest.mark.parametrize("stride", [STRIDE, 1])
-def test_heads_see_what_the_reference_says(load, policy, stride):
+def test_streaming_heads_attend_as_in_the_reference(load, policy, stride):
     """Logits after every token are the formula's, in which the heads of the lowest numbers see only
     their sinks and window."""
     streams = policies.streaming_heads(ALPHAS, 0.5)
@@ -69,7 +69,7 @@ def test_heads_see_what_the_reference_says(load, policy, stride):
         assert nmse(plain.logits(PROMPT), wanted) > 1e6 * EXACT
 
 
-def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
+def test_cells_outside_sinks_and_window_are_freed(load, policy):
     """Streaming heads hold only their sinks and latest cells, as the timings report, and other rows
     change no bit."""
     told = []
@@ -96,8 +96,9 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
     assert told[0] == told[1]
 
 
-def test_where_all_is_seen_bits_are_as_without(load, policy):
-    """For texts that streaming heads see whole, and without streaming heads."""
+def test_short_texts_have_the_bits_of_full_attention(load, policy):
+    """Texts that streaming heads see whole, and models without streaming heads, have the bits of
+    full attention."""
     short = PROMPT[: SINKS + RECENT - GREEDY.max_tokens + 1]
     with load() as plain, load(kv_policy=policy) as engine:
         assert text(engine, short) == text(plain, short)
@@ -108,7 +109,7 @@ def test_where_all_is_seen_bits_are_as_without(load, policy):
         assert {name: cache.shape for name, cache in engine.model.caches.items()} == held
 
 
-def test_other_heads_are_refused_and_contexts_shifted(load, policy, tmp_path):
+def test_sessions_of_other_heads_are_refused(load, policy, tmp_path):
     """A session requires the same streaming heads, even if the policies are equal otherwise."""
     path = tmp_path / "talk.session"
     with load(kv_policy=policy, context=150) as engine:
@@ -122,7 +123,7 @@ def test_other_heads_are_refused_and_contexts_shifted(load, policy, tmp_path):
         other.restore(path)
 
 
-def test_a_text_that_cannot_be_gone_on_with(load, policy):
+def test_continuing_from_freed_cells_is_refused(load, policy):
     """A step that needs cells that streaming heads have freed is refused in a line, and holds
     nothing."""
     with load(kv_policy=policy) as engine:
@@ -138,7 +139,7 @@ def test_a_text_that_cannot_be_gone_on_with(load, policy):
         assert (cells.lengths[0], cells.free) == (40, 160)
 
 
-def test_heads_that_look_back_are_found(load, policy, tmp_path):
+def test_retrieval_heads_are_identified(load, policy, tmp_path):
     """A head's number is the share of attention that it gives to cells a streaming head would not
     see, by the reference's attention."""
     with load(kv_format="F32") as plain:
@@ -163,7 +164,7 @@ def test_heads_that_look_back_are_found(load, policy, tmp_path):
 
 
 @pytest.mark.parametrize("name", duo.NAMES)
-def test_transformers_and_kvpress_say_the_same(tmp_path, name):
+def test_logits_equal_transformers_and_kvpress(tmp_path, name):
     """Logits equal transformers' with the authors' mask, and kvpress's, which masks after a prompt
     that only one block has read."""
     told = json.loads(duo.FILE.read_text())[name]
@@ -179,7 +180,7 @@ def test_transformers_and_kvpress_say_the_same(tmp_path, name):
         demand_near(rows, np.array(told[asked.kind]["logits"], np.float32), EXACT)
 
 
-def test_distances_are_those_in_the_text(tmp_path):
+def test_alibi_distances_are_those_in_the_text(tmp_path):
     """With distance biases (ALiBi), a cell's distance in a streaming cache is its distance in the
     text, whatever its row."""
     path, heads = SUBJECTS["MPT"].write(tmp_path / "model.gguf"), tmp_path / "heads.tsv"
@@ -205,13 +206,14 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_it_cannot_be(load, policy, name):
+def test_invalid_policies_are_refused(load, policy, name):
+    """Each invalid policy has a one-line error."""
     changed, line = OTHERS[name]
     with pytest.raises(EngineError, match=line):
         load(kv_policy=replace(policy, **changed))
 
 
-def test_heads_that_are_no_whole_blocks(tmp_path, policy):
+def test_cache_formats_with_partial_blocks_are_refused(tmp_path, policy):
     """A row of some heads has the cache's format only if each head is whole blocks of it."""
     path = Small(kv_heads=2).write(tmp_path / "model.gguf")
     with pytest.raises(
@@ -220,7 +222,7 @@ def test_heads_that_are_no_whole_blocks(tmp_path, policy):
         Engine.load(path, context=64, kv_format="Q8_0", kv_policy=policy)
 
 
-def test_files_that_say_no_heads(load, policy, tmp_path):
+def test_bad_head_files_are_refused(load, policy, tmp_path):
     """Files for another model's heads, or without numbers, are refused in a line."""
     path = tmp_path / "heads.tsv"
     for given, line in (
@@ -233,7 +235,7 @@ def test_files_that_say_no_heads(load, policy, tmp_path):
             load(kv_policy=replace(policy, heads=str(path)))
 
 
-def test_its_text(policy):
+def test_policy_round_trips_through_text(policy):
     """A policy is restored from its text, with its file."""
     assert parse_policy(format_policy(policy)) == policy
     assert parse_policy("duoattention:heads=x.tsv,sparsity=25").sparsity == 25

@@ -145,7 +145,7 @@ def loads(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_same_every_way(loads, name):
+def test_bits_are_independent_of_batch_and_chunks(loads, name):
     """Threads, the split of a prompt, earlier texts, forks, scores and other sequences change no
     bit, even with preemption; nor does continuing a chat instead of reading it at once, where
     promised."""
@@ -187,7 +187,7 @@ def test_the_same_every_way(loads, name):
 
 
 @pytest.mark.parametrize("name", LESS)
-def test_drafts_change_nothing(loads, name):
+def test_drafts_change_no_bit(loads, name):
     """Chains and trees of drafts: eviction, selection and packing are not triggered by drafted
     tokens."""
     load, method = loads[name], METHODS[name]
@@ -201,7 +201,7 @@ def test_drafts_change_nothing(loads, name):
 
 
 @pytest.mark.parametrize("name", LESS)
-def test_sessions_go_on(loads, name, tmp_path):
+def test_sessions_resume(loads, name, tmp_path):
     """A saved text continues as if uninterrupted; one of another method is refused in a line."""
     load, method, path = loads[name], METHODS[name], tmp_path / "talk.session"
     with load() as engine:
@@ -259,7 +259,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("options", "small", "line"), MODELS)
-def test_models_that_a_method_does_not_go_with(tmp_path, options, small, line):
+def test_unsupported_models_are_refused(tmp_path, options, small, line):
     """One line says why, before a kernel is chosen."""
     path = small.write(tmp_path / "model.gguf")
     with pytest.raises(EngineError, match=line) as refused:
@@ -288,7 +288,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "options", "line"), OTHERS)
-def test_options_that_do_not_go_together(loads, name, options, line):
+def test_incompatible_options_are_refused(loads, name, options, line):
     """Each combination has a one-line error."""
     with pytest.raises(EngineError, match=line) as refused:
         loads[name](**options)

@@ -33,7 +33,7 @@ def text(engine: Engine, prompt: list[int] = PROMPT, params: SamplingParams = GR
     return drawn(engine, prompt, params)
 
 
-def chosen(model: Model) -> Mapping[str, tuple[Array, list[list[int]]]]:
+def selected_rows(model: Model) -> Mapping[str, tuple[Array, list[list[int]]]]:
     """For the last step's only token, run again entry by entry: each block's queries and the rows
     of cells that each chooser reads."""
     plan, found = model.plan, {}
@@ -55,7 +55,7 @@ def chosen(model: Model) -> Mapping[str, tuple[Array, list[list[int]]]]:
 
 
 @pytest.mark.parametrize("policy", [QUEST, replace(QUEST, apart=1, dense=2)], ids=["sum", "apart"])
-def test_what_is_read_is_the_references(load, policy):
+def test_selected_pages_equal_the_references(load, policy):
     """Each head reads the cells of the pages that the reference selects, and data in others changes
     no bit of the logits."""
     with load(kv_policy=policy) as engine:
@@ -63,7 +63,7 @@ def test_what_is_read_is_the_references(load, policy):
         model = engine.model
         step = partial(model.step, [5], [len(engine.text.held)], [(0,)], [0])
         before, cells = step().copy(), model.cells.list_of(0).copy()
-        read = chosen(model)
+        read = selected_rows(model)
         assert list(read) == [f"blk.{i}" for i in range(policy.dense, SMALL.blocks)]
         for block, (q, rows) in read.items():
             caches = [model.caches[f"{block}.{part}_cache"] for part in "kv"]
@@ -79,7 +79,7 @@ def test_what_is_read_is_the_references(load, policy):
         assert step().tobytes() == before.tobytes()
 
 
-def test_all_pages_are_as_without(load):
+def test_reading_all_pages_changes_no_bit(load):
     """If a text has no more pages than are read no bit changes; the first blocks read all."""
     with load() as plain, load(kv_policy=replace(QUEST, budget=60)) as engine:
         assert text(engine) == text(plain)
@@ -92,7 +92,7 @@ def test_all_pages_are_as_without(load):
         assert engine.score(PROMPT, PROMPT[:5]) == plain.score(PROMPT, PROMPT[:5])
 
 
-def test_a_full_context_is_shifted(load):
+def test_context_shift_selects_pages_anew(load):
     """After a context shift tokens continue to select pages."""
     with load(kv_policy=QUEST, context=90) as engine:
         more = replace(GREEDY, max_tokens=60)
@@ -101,7 +101,7 @@ def test_a_full_context_is_shifted(load):
         assert engine.model.method.dense_until[0] < len(engine.text.held)
 
 
-def test_a_fork_and_a_removal_make_pages_anew(load):
+def test_forks_and_removals_update_page_extremes(load):
     """Extremes are those of a sequence's present keys, whatever was there before."""
     with load(kv_policy=QUEST) as engine:
         cells, pages = engine.model.cells, engine.model.method

@@ -97,7 +97,8 @@ def outdated(tmp_path_factory):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_number_outdates_what_it_can_change(outdated, change):
-    """Numbers of grids, shared memory, scratch and supported sizes; and calls of a library."""
+def test_editing_launch_code_invalidates_certificates(outdated, change):
+    """Numbers of grids, shared memory, scratch and supported sizes are bound, and so are calls of a
+    library."""
     expected = CHANGES[change][1]
     assert outdated[change] == expected + (FUSED if expected else [])

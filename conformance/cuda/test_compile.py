@@ -64,7 +64,7 @@ def test_compiles_and_spills_nothing(launch, capability, kernel, record_property
     assert compiled.shared <= MOST_SHARED
 
 
-def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
+def test_damaged_cached_cubins_are_recompiled(tmp_path, monkeypatch):
     """Cached machine code that is truncated, writable by others, or of another source is compiled
     anew; functions of one source share a file."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
@@ -106,7 +106,7 @@ PLAIN = 'extern "C" __global__ void plain(int *out) { *out = 1; }'
         ("PATIENCE", 0.5, "the compiler gave no answer within 0.5 s"),
     ],
 )
-def test_a_compiler_that_runs_away_is_one_line(limit, least, told, tmp_path, monkeypatch):
+def test_a_runaway_compiler_is_stopped(limit, least, told, tmp_path, monkeypatch):
     """It is stopped at its time limit, its memory limit or the caller's timeout; the next request
     works, and nothing is left of the one before."""
     launches = []
@@ -122,7 +122,7 @@ def test_a_compiler_that_runs_away_is_one_line(limit, least, told, tmp_path, mon
     assert nvrtc.compiled(plain, 80).registers
 
 
-def test_ctrl_c_while_it_compiles(tmp_path):
+def test_ctrl_c_ends_the_compiler(tmp_path):
     """Ctrl-C ends the waiting process and the compiler with it."""
     (tmp_path / "endless.cu").write_text(ENDLESS)
     endless = Launch("endless.cu", "endless", "-> out: i32[n]", items("n"), folder=tmp_path)

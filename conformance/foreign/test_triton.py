@@ -91,8 +91,8 @@ def test_a_filled_in_template_is_judged(tmp_path: Path, text: str, reason: str):
 
 
 @pytest.mark.parametrize(("text", "passes"), [(LINEAR, True), (SHORT, False)])
-def test_a_product_is_judged_by_the_command(tmp_path: Path, inside, text: str, passes: bool):
-    """From the shell: a right one, and one whose mask leaves out the last row."""
+def test_the_command_judges_a_triton_product(tmp_path: Path, inside, text: str, passes: bool):
+    """From the shell a right product passes, and one whose mask leaves out the last row fails."""
     path = tmp_path / "mine.py"
     path.write_text(text)
     code, stdout, stderr = inside("judge", f"{path}:linear", "--op", "linear", "--json")

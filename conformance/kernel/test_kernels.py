@@ -84,7 +84,7 @@ def test_every_law_holds(kernel, law):
 
 
 @every_kernel
-def test_calls_name_the_op_and_the_argument_they_refuse(kernel):
+def test_refused_arguments_are_named(kernel):
     """A missing, wrongly typed or strided argument is refused by name, never read."""
     inputs = inputs_of(kernel)
     for argument in (a for a in kernel.spec.inputs if a.axes):
@@ -103,7 +103,7 @@ def test_calls_name_the_op_and_the_argument_they_refuse(kernel):
 
 
 @every_op
-def test_cases_are_functions_of_their_seed(op):
+def test_cases_are_determined_by_their_seed(op):
     """The same case always gives the same arguments, and another seed gives others."""
 
     def arguments(seed: int) -> list[bytes]:
@@ -115,7 +115,7 @@ def test_cases_are_functions_of_their_seed(op):
 
 
 @every_op
-def test_references_say_what_they_take_and_give(op):
+def test_reference_docstrings_state_shapes(op):
     """A reference's docstring states its shapes, or names the sibling that does."""
     text = op.reference.__doc__ or ""
     assert "->" in text or "shapes as for" in text, f"{op.name}: no shapes in its docstring"

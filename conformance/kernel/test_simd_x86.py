@@ -1,4 +1,4 @@
-"""Instructions that only x86-64 has: each against NumPy, where this CPU has it."""
+"""x86-64 instructions compared with NumPy, where this CPU has them."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_dot4_needs_no_avx512():
     assert "{vex}\tvpdpbusd" in python_for("haswell", {"avx2", "avxvnni"}, DOT4)
 
 
-def test_bytes_become_unsigned():
+def test_signed_bytes_become_unsigned():
     """Every signed byte is raised by 128."""
     formula = njit(lambda v: to_unsigned(v))
     out = swept(formula, EVERY_BYTE, vector=i8x32, dtype=np.uint8)

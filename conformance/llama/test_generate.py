@@ -51,7 +51,7 @@ def test_same_parameters_same_tokens(engine, spelling, params):
     assert len(first) == 16
 
 
-def test_prompt_logprobs_are_those_of_the_logits(engine):
+def test_prompt_logprobs_equal_the_logits(engine):
     """Only the first piece has them, each prompt token's given those before it."""
     prompt = engine.encode(TEXT * 4)
     pieces = generate(engine, prompt, prompt_logprobs=0)
@@ -67,7 +67,7 @@ def test_prompt_logprobs_are_those_of_the_logits(engine):
     assert tokens(pieces) == tokens(generate(engine, prompt))
 
 
-def test_processors_see_history_and_decide(engine):
+def test_logits_processors(engine):
     """A processor gets all tokens so far and the raw logits, and its result is sampled from."""
     prompt = engine.encode(TEXT)
     seen: list[tuple[list[int], bytes]] = []
@@ -88,7 +88,7 @@ def test_processors_see_history_and_decide(engine):
 
 
 @pytest.mark.parametrize("keep", [0, 3])
-def test_context_shift_is_a_fresh_start(engine, spelling, keep):
+def test_context_shift_recomputes_the_kept_tokens(engine, spelling, keep):
     """After a shift the logits are, bit for bit, those of an engine that read only the kept
     tokens."""
     seen: list[bytes] = []

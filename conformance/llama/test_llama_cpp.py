@@ -54,7 +54,7 @@ def test_logits_agree(llama_cpp, tmp_path, name, format):
 
 
 @pytest.mark.parametrize("format", READ)
-def test_formats_that_are_only_read_mean_the_same(llama_cpp, tmp_path, format):
+def test_read_only_formats_agree(llama_cpp, tmp_path, format):
     """Both round 256 activations by one scale, so most tokens' logits are the same in float32; a
     product within a rounding of the half between two codes may move a token's by one code."""
     checkpoint = CHECKPOINTS["blocks"]
@@ -75,8 +75,8 @@ def test_logits_agree_with_an_f16_cache(llama_cpp, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
-def test_converted_folders_are_read_alike(llama_cpp, tmp_path, kind):
-    """Of a converted folder both make the same tokens of a text, and of those the same logits."""
+def test_converted_folders_agree(llama_cpp, tmp_path, kind):
+    """For a converted folder both give the same tokens of a text, and the same logits of these."""
     size = 430 if kind == "pieces" else 260
     checkpoint = replace(CHECKPOINTS["rope_llama3"], vocab_size=size)
     folder = write_folder(checkpoint, tmp_path / "model", "BF16", shards=2)
@@ -100,7 +100,7 @@ def test_converted_folders_are_read_alike(llama_cpp, tmp_path, kind):
 @pytest.mark.parametrize(
     "type_", ["Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL", "Q2_K", "Q3_K_M", "TQ2_0", "MXFP4"]
 )
-def test_what_we_quantised_is_read_alike(llama_cpp, tmp_path, type_):
+def test_quantised_files_agree(llama_cpp, tmp_path, type_):
     """llama.cpp opens a file that `quantise` made and gives what the reference gives, activations
     rounded as it does; the engine's is about as far from what is exact.
 
@@ -119,7 +119,7 @@ def test_what_we_quantised_is_read_alike(llama_cpp, tmp_path, type_):
 
 
 @pytest.fixture(name="both", scope="module", params=["story-f16", "story-q8_0"])
-def _both(llama_cpp, request):
+def both_engines(llama_cpp, request):
     """An embedded model, opened by both, with caches in F16."""
     path = embedded_models().get(request.param)
     if path is None:
@@ -139,7 +139,7 @@ def test_logits_of_trained_models_agree(both, prompt):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_tokens_are_the_same(both, text):
-    """Any text becomes the same tokens, special ones parsed."""
+def test_tokens_agree(both, text):
+    """Any text becomes the same tokens, with special ones parsed."""
     engine, llama = both
     assert engine.encode(text) == llama.tokenize(text.encode(), add_bos=True, special=True)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from conformance.offloader.conftest import sending
+from conformance.offloader.conftest import sending_signals
 from conformance.support.budgets import (
     DENSE,
     KINDS,
@@ -27,7 +27,7 @@ from engine.gguf.file import GGUFError, GGUFFile
 from engine.model import Model
 from engine.offload.disk import OffloadError
 
-pytestmark = pytest.mark.usefixtures("in_time")
+pytestmark = pytest.mark.usefixtures("timeout")
 
 
 class Subject:
@@ -57,7 +57,7 @@ def subject(shared):
     shared.goes_on()
 
 
-def again_and_again(model: Model) -> None:
+def repeat(model: Model) -> None:
     """Steps after three tokens, repeated until any fault is hit."""
     for _ in range(50):
         model.step(TEXT[3:9], range(3, 9), [(0,)] * 6, [5])
@@ -66,7 +66,7 @@ def again_and_again(model: Model) -> None:
 
 @pytest.mark.parametrize("calls", [0, 1, 30])
 @pytest.mark.parametrize(("answer", "message"), LASTING.values(), ids=LASTING)
-def test_an_error_that_stays(subject, answer, message, calls):
+def test_a_persistent_disk_error(subject, answer, message, calls):
     """One line names the file and the byte, at every step until the disk recovers; then right
     tokens, and earlier cells are unchanged."""
     model, names = subject.model, {file.file.name for file in subject.model.offload._disk.files}
@@ -76,7 +76,7 @@ def test_an_error_that_stays(subject, answer, message, calls):
         subject.disk.calls.clear()
         subject.disk.answer = after(calls, answer)
         with pytest.raises(OffloadError) as raised:
-            again_and_again(model)
+            repeat(model)
         places = {offset for offset, _, told in subject.disk.calls if told == answer}
         lines = {f"{name}: {message.format(place)}" for name in names for place in places}
         assert str(raised.value) in lines
@@ -87,18 +87,18 @@ def test_an_error_that_stays(subject, answer, message, calls):
 
 
 @pytest.mark.parametrize("every", [0.002, 0.05])
-def test_signals_that_raise_nothing(subject, came, every):
+def test_signals_do_not_end_a_step(subject, received_signals, every):
     """Many in a step, or one in many: right tokens, and steps finish."""
     subject.disk.answer = slow(20e6)
-    with sending(signal.SIGUSR1, every, again=True):
-        while len(came) < 4:  # steps may all be over before the first
+    with sending_signals(signal.SIGUSR1, every, again=True):
+        while len(received_signals) < 4:  # steps may all be over before the first
             subject.model.cells.clear()
             for i in range(4):
                 logits = subject.model.step([TEXT[i]], [i], [(0,)], [0]).tobytes()
                 assert logits == subject.truth[0][len(logits) * i :][: len(logits)]
 
 
-def test_ctrl_c(subject):
+def test_ctrl_c_ends_a_step(subject):
     """A step that would wait for seconds ends in about the time of a read; the engine can
     continue."""
     model, disk, prompt = subject.model, subject.disk, (TEXT[:13], range(13), [(0,)] * 13)
@@ -113,14 +113,14 @@ def test_ctrl_c(subject):
         disk.calls.clear()
         disk.answer = slow(5e4)
         began = time.monotonic()
-        with sending(signal.SIGINT, 0.3), pytest.raises(KeyboardInterrupt):
+        with sending_signals(signal.SIGINT, 0.3), pytest.raises(KeyboardInterrupt):
             model.step(*prompt, range(13))
         assert time.monotonic() - began < 5
         assert model.cells.positions_of(0).size == 0
         assert len(disk.calls) < whole / 2
 
 
-def test_impatient_ctrl_c(subject):
+def test_a_second_ctrl_c(subject):
     """A second interrupt while the engine cleans up after the first: right tokens all the same."""
     model = subject.model
     for where in (
@@ -164,7 +164,7 @@ def first_failure(model: Model) -> Exception:
 
 @pytest.mark.parametrize("spoil", [overwritten, truncated, lengthened])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_others_change(kind, spoil, tmp_path):
+def test_modified_files_end_the_step(kind, spoil, tmp_path):
     """The packed one, or the model's own, from which embeddings and bundles are read: the next step
     names it in an error; a new load packs anew."""
     path = write(kind, tmp_path / "small.gguf")
@@ -183,7 +183,7 @@ def test_a_file_that_others_change(kind, spoil, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_that_are_replaced(kind, tmp_path):
+def test_replaced_files_stay_open(kind, tmp_path):
     """By others of the same names, or removed: the opened ones stay valid."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
@@ -197,7 +197,7 @@ def test_files_that_are_replaced(kind, tmp_path):
             assert bits(model) == truth
 
 
-def test_another_engine_packs_the_same_model_otherwise(tmp_path):
+def test_another_engine_packs_with_another_layout(tmp_path):
     """It takes over the packed file's name; the first one keeps its open file."""
     path = SPARSE.write(tmp_path / "small.gguf")
     with on(Disk(healthy), path) as first:
@@ -207,7 +207,7 @@ def test_another_engine_packs_the_same_model_otherwise(tmp_path):
             assert bits(first) == truth
 
 
-def test_a_row_of_embeddings_that_cannot_be_read(tmp_path, monkeypatch):
+def test_an_unreadable_embedding_row(tmp_path, monkeypatch):
     """The error names the model's file, not the packed one."""
     path = DENSE.write(tmp_path / "small.gguf")
     with GGUFFile(path) as file:
@@ -215,7 +215,7 @@ def test_a_row_of_embeddings_that_cannot_be_read(tmp_path, monkeypatch):
     with on(Disk(healthy), path) as model:
         truth = bits(model)
         with monkeypatch.context() as patched:
-            patched.setattr(os, "preadv", fails)
+            patched.setattr(os, "preadv", assert_step_fails)
             where = table.offset + TEXT[0] * table.row_bytes
             message = f"{path}: cannot be read at byte {where}: input/output error"
             with pytest.raises(GGUFError) as raised:
@@ -224,5 +224,5 @@ def test_a_row_of_embeddings_that_cannot_be_read(tmp_path, monkeypatch):
         assert bits(model) == truth
 
 
-def fails(*_: object) -> int:
+def assert_step_fails(*_: object) -> int:
     raise OSError(errno.EIO, "Input/output error")

@@ -95,7 +95,7 @@ def answer(*arguments: Any, **options: Any) -> dict[str, Any]:
     return found
 
 
-def least_of(model: Path | str, **options: Any) -> int:
+def minimum_of(model: Path | str, **options: Any) -> int:
     """The minimum in bytes that an error names."""
     done = child(model, 1, **options)
     found = re.search(r"needs at least (\d+) MiB \(", done.stderr)
@@ -121,25 +121,25 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def least(path):
+def minimum(path):
     """Nothing was packed for the error."""
-    found = least_of(path)
+    found = minimum_of(path)
     assert not packed_of(path, cache_folder()).exists()
     return found
 
 
-def test_no_budget_is_exceeded(path, least):
+def test_no_budget_is_exceeded(path, minimum):
     """Loading, packing for the first time, a prompt and tokens, from the minimum on; the tokens are
     those of the resident model, and the page cache holds no second copy."""
     tokens = []
-    for budget in (least, least + SIZE // 2, least + 2 * SIZE):
+    for budget in (minimum, minimum + SIZE // 2, minimum + 2 * SIZE):
         told = answer(path, budget)
         assert told["loaded"] <= told["peak"] <= budget + MARGIN, told["notes"]
         tokens.append(told["tokens"])
         kept = packed_of(path, cache_folder())
         assert pages_kept(kept) * os.sysconf("SC_PAGE_SIZE") < kept.stat().st_size / 100
     assert tokens[0] == tokens[1] == tokens[2]
-    assert told["peak"] > least + SIZE / 2  # all of it is in memory, and counts
+    assert told["peak"] > minimum + SIZE / 2  # all of it is in memory, and counts
 
 
 @contextmanager
@@ -163,9 +163,9 @@ def memory_group(limit: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def test_with_the_system_watching(path, least):
+def test_budgets_hold_in_a_cgroup(path, minimum):
     """In a cgroup that is killed beyond the budget and a margin; without a budget it is killed."""
-    budget = least + 40 * MIB
+    budget = minimum + 40 * MIB
     with memory_group(budget + MARGIN) as group:
         assert answer(path, budget, group)["peak"] <= budget + MARGIN
         assert child(path, 0, group).returncode == -9
@@ -182,9 +182,9 @@ def cold(tmp_path):
     return folder, tokens
 
 
-def test_nothing_is_compiled_within_a_budget(cold):
+def test_compilation_needs_no_budget(cold):
     """Even if code has to be made; so the minimum named when it existed suffices."""
-    budget = least_of("story-f16")
+    budget = minimum_of("story-f16")
     cache, tokens = cold
     told = answer("story-f16", budget, cache=cache)
     assert told["compiled"] == []
@@ -195,21 +195,21 @@ def test_nothing_is_compiled_within_a_budget(cold):
 @pytest.mark.parametrize(
     ("model", "draft"), [("story-relu", None), ("story-f16", "story-draft-q8_0")]
 )
-def test_the_least_of_others(model, draft):
+def test_the_minimum_for_neurons_and_draft_models(model, draft):
     """For neurons, and with a draft model, which is loaded first and counts: the minimum named
     suffices."""
-    budget = least_of(model, draft=draft)
+    budget = minimum_of(model, draft=draft)
     told = answer(model, budget, draft=draft)
     assert told["compiled"] == []
     assert told["peak"] <= budget + SPARE
     assert told["tokens"] == answer(model, 2**30)["tokens"]
 
 
-def test_the_least_of_a_mixture(tmp_path):
+def test_the_minimum_for_experts(tmp_path):
     """For experts that do not all fit: the minimum named suffices."""
     small = SmallMixture(hidden=256, width=256, experts=32, blocks=4, format="F16")
     path = small.write(tmp_path / "small.gguf")
-    budget = least_of(path)
+    budget = minimum_of(path)
     told = answer(path, budget)
     share = re.search(r"room for (\d+)% of the mixtures' experts", told["notes"][-1])
     assert share
@@ -217,7 +217,7 @@ def test_the_least_of_a_mixture(tmp_path):
     assert told["peak"] <= budget + SPARE
 
 
-def test_what_is_kept_needs_no_child(monkeypatch):
+def test_cached_code_needs_no_child(monkeypatch):
     """Nor does a child that cannot be started prevent anything."""
     kernel = find("rms_norm/cpu/generic")
     compile_apart([kernel])

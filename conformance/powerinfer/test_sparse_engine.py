@@ -95,8 +95,9 @@ def ops_of(model: Model, block: int) -> set[str]:
 
 @each_model
 @pytest.mark.parametrize("kind", ["each its own", "union", "dense"])
-def test_logits_are_the_formula_s(small, kind, tmp_path):
-    """With masks of each token and with their union, and with every neuron."""
+def test_logits_equal_the_formulas(small, kind, tmp_path):
+    """Logits equal the formula's with masks of each token, with their union, and with every
+    neuron."""
     runs = {"each its own": Neurons(0.0), "union": Neurons(0.0, True), "dense": Neurons(None)}[kind]
     small = replace(small, runs=runs)
     tokens = prompt(small)
@@ -107,7 +108,7 @@ def test_logits_are_the_formula_s(small, kind, tmp_path):
     demand_explained(got, small, tokens)
 
 
-def test_masks_are_worth_a_test():
+def test_masks_vary_by_token():
     """In every model each block has neurons active for some tokens, for none, for all."""
     for small in SMALL_MODELS.values():
         for mask in masks_of(small, prompt(small))["masks"]:
@@ -180,7 +181,7 @@ def without_down(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors
 
 
 @each_model
-def test_no_neuron_active_adds_nothing(small, tmp_path):
+def test_without_active_neurons_the_network_adds_nothing(small, tmp_path):
     path, tokens = small.write(tmp_path / "small.gguf"), prompt(small)
     with loaded(
         tampered(small, without_down).write(tmp_path / "zeros.gguf"), sparse="off"
@@ -193,7 +194,7 @@ def test_no_neuron_active_adds_nothing(small, tmp_path):
 # What the file says, and who overrides it
 
 
-def test_threshold_of_the_file_and_another(tmp_path):
+def test_option_overrides_the_files_threshold(tmp_path):
     """A file without a threshold has 0; an option overrides the file's."""
     tokens = prompt(FLOATS)
 
@@ -209,8 +210,9 @@ def test_threshold_of_the_file_and_another(tmp_path):
     assert told(0.0, threshold=0.5) == told(None, threshold=0.5) == high
 
 
-def test_threshold_moved_between_steps(tmp_path):
-    """Gives what a load with that threshold gives; without a sparse block it is an error."""
+def test_threshold_changes_between_steps(tmp_path):
+    """A changed threshold gives what a load with it gives; without a sparse block it is an
+    error."""
     path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
     found = []
     for threshold in (0.5, 0.0, NONE):
@@ -258,7 +260,7 @@ BY_HAND = replace(FLOATS, shares=(1, 0.1))  # where all neurons of block 0 are n
 
 
 @pytest.mark.parametrize("format", ["F32", "Q8_0"])
-def test_auto_is_the_choice_by_hand(format, tmp_path):
+def test_auto_chooses_sparse_or_dense_per_block(format, tmp_path):
     """A block whose predictor predicts most neurons runs dense, the other one sparse; a note says
     it once."""
     uneven, by_hand = (replace(s, format=format) for s in (UNEVEN, BY_HAND))
@@ -279,7 +281,7 @@ def test_auto_is_the_choice_by_hand(format, tmp_path):
 
 
 @pytest.mark.parametrize(("threshold", "like"), [(EVERY, "off"), (NONE, "on")])
-def test_auto_of_all_blocks(threshold, like, tmp_path):
+def test_auto_with_all_blocks_alike(threshold, like, tmp_path):
     """All run dense without any predictors in memory, or all run sparse without a note."""
     path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
     with loaded(path, sparse="auto", threshold=threshold) as model:
@@ -333,7 +335,7 @@ def test_auto_packs_each_weight_once(threshold, tmp_path, monkeypatch):
     assert len(packed) == len(set(packed))
 
 
-def test_auto_keeps_packed_weights(tmp_path, monkeypatch):
+def test_auto_reuses_packed_weights(tmp_path, monkeypatch):
     """Weights that a load stored and the next one maps give the same logits."""
     tokens = prompt(UNEVEN)
     path = replace(UNEVEN, format="Q8_0").write(tmp_path / "small.gguf")
@@ -357,7 +359,7 @@ def test_auto_keeps_packed_weights(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["on", "auto"])
-def test_split_is_whole(mode, tmp_path):
+def test_any_split_changes_no_bit(mode, tmp_path):
     """For any share of neurons on the GPU no bit changes, and counts are the same."""
     path, tokens = UNEVEN.write(tmp_path / "small.gguf"), prompt(UNEVEN)
     rng, sizes = np.random.default_rng(0), [UNEVEN.ffn] * UNEVEN.blocks
@@ -416,7 +418,7 @@ def test_neurons_are_counted(tmp_path):
             assert not any(c.any() for c in (found.predicted, found.fired, found.hits))
 
 
-def test_nothing_is_counted_of_dense_blocks(tmp_path):
+def test_dense_blocks_are_not_counted(tmp_path):
     """Nor in the measurement of "auto"."""
     path = UNEVEN.write(tmp_path / "small.gguf")
     with loaded(path, sparse="auto", passes=(count_neurons,)) as model:

@@ -67,7 +67,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def kept_in(folder: Path) -> Path:
+def files_in(folder: Path) -> Path:
     (path,) = (folder / "compiled").iterdir()
     return path
 
@@ -80,7 +80,7 @@ def fresh(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def test_what_was_compiled_is_found_again(folder):
+def test_compiled_code_is_reloaded(folder):
     first, second, other = share_of(3), share_of(3), share_of(4)
     assert [result(share) for share in (first, second, other)] == [3, 3, 4]
     assert [share.code.kept for share in (first, second, other)] == [False, True, False]
@@ -96,7 +96,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("name", "value"), SETTINGS, ids=[name for name, _ in SETTINGS])
-def test_settings_are_in_the_key(name, value, monkeypatch):
+def test_keys_bind_compiler_settings(name, value, monkeypatch):
     share, key = share_of(3).key, Key.of(RELU).digest
     monkeypatch.setattr(config, name, value)
     from kernels.provenance import cpu_features, machine
@@ -118,7 +118,7 @@ print(Key.of(relu).digest, relu.share.code.kept, code_of(relu))
 """
 
 
-def test_code_of_another_setting_is_compiled_apart(tmp_path):
+def test_each_setting_has_its_own_code(tmp_path):
     """NUMBA_OPT=1, then the default, then either again: each finds its own."""
     copy = Copy(tmp_path)
     plain = copy.environment()
@@ -132,7 +132,7 @@ def test_code_of_another_setting_is_compiled_apart(tmp_path):
 
 
 @pytest.mark.parametrize("share", [ROUNDING.share, streaming.fetch], ids=repr)
-def test_machine_code_does_not_tell_where_sources_lie(share, folder):
+def test_machine_code_is_independent_of_source_paths(share, folder):
     """Two environments with equal sources compile the same; both raise, in Numba's sources and in
     ours."""
     homes = [Path(module.__file__).parent.parent for module in (numba, kernels)]
@@ -141,7 +141,7 @@ def test_machine_code_does_not_tell_where_sources_lie(share, folder):
     assert not [home for home in homes if str(home).encode() in code]
 
 
-class Planted:
+class MaliciousPickle:
     """A pickle that creates a file when it is loaded."""
 
     def __init__(self, path: Path) -> None:
@@ -164,10 +164,10 @@ SPOILT: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
-def test_damaged_code_is_compiled_anew(spoil, folder, capfd):
+def test_damaged_code_is_recompiled(spoil, folder, capfd):
     """With one line, and once: the damaged file is replaced."""
     digest = share_of(5).code.digest
-    path = kept_in(folder)
+    path = files_in(folder)
     whole = path.read_bytes()
     path.write_bytes(spoil(whole))
     again, third = share_of(5), share_of(5)
@@ -182,12 +182,12 @@ def test_pickles_are_not_read(folder, tmp_path):
     share = share_of(5)
     assert result(share) == 5
     planted = tmp_path / "planted"
-    kept_in(folder).write_bytes(pickle.dumps(Planted(planted)))
+    files_in(folder).write_bytes(pickle.dumps(MaliciousPickle(planted)))
     assert result(share_of(5)) == 5
     assert not planted.exists()
 
 
-def test_code_of_another_share_is_not_taken(folder):
+def test_code_of_another_share_is_not_used(folder):
     """The second share's code under the first one's name is compiled anew."""
     first, second = share_of(6), share_of(7)
     assert [result(first), result(second)] == [6, 7]
@@ -204,7 +204,7 @@ def certified(kernel: Kernel, code: str) -> Certificate:
     )
 
 
-def test_other_code_than_was_tried_has_no_certificate(folder):
+def test_untried_code_has_no_certificate(folder):
     """Replaced with a valid header: it is intact, but was not tried."""
     store = Store()
     tried = code_of(fresh(RELU))
@@ -225,7 +225,7 @@ def test_other_code_than_was_tried_has_no_certificate(folder):
         fresh(RELU)
 
 
-def test_a_certificate_without_code_is_none(folder):
+def test_certificates_without_a_code_digest_are_ignored(folder):
     """As written before certificates had a digest; a failure still counts."""
     store = Store()
     store.add([certified(RELU, "")])
@@ -238,17 +238,17 @@ def test_a_certificate_without_code_is_none(folder):
 
 
 @posix
-def test_the_folder_is_ours_alone(folder, capfd):
+def test_the_cache_folder_is_private(folder, capfd):
     Store().add([certified(RELU, "code")])
     share_of(3).compile()
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (folder, folder / "compiled")]
-    files = [stat.S_IMODE(p.stat().st_mode) for p in (Store().path, kept_in(folder))]
+    files = [stat.S_IMODE(p.stat().st_mode) for p in (Store().path, files_in(folder))]
     assert (modes, files) == ([0o700] * 2, [0o600] * 2)
     assert not capfd.readouterr().err
 
 
 @posix
-def test_a_folder_open_to_others_is_closed(folder, capfd):
+def test_permissions_of_the_cache_folder_are_restricted(folder, capfd):
     share_of(3).compile()
     for path in (folder, folder / "compiled"):
         path.chmod(0o777)
@@ -268,7 +268,7 @@ def test_files_that_others_can_write_are_not_used(folder, capfd):
     store = Store()
     store.add([certified(RELU, "code")])
     share_of(3).compile()
-    path = kept_in(folder)
+    path = files_in(folder)
     for file in (path, store.path):
         file.chmod(0o666)
     assert store.load() == {}
@@ -283,7 +283,7 @@ def test_files_that_others_can_write_are_not_used(folder, capfd):
 
 
 @posix
-def test_another_users_folder_is_not_looked_at(folder, monkeypatch, capfd):
+def test_another_users_folder_is_not_used(folder, monkeypatch, capfd):
     store = Store()
     store.add([certified(RELU, "code")])
     share_of(3).compile()
@@ -305,9 +305,9 @@ def test_another_users_folder_is_not_looked_at(folder, monkeypatch, capfd):
 
 
 @posix
-def test_a_pipe_in_the_cache_is_not_waited_for(folder):
+def test_pipes_in_the_cache_are_ignored(folder):
     share_of(3).compile()
-    path = kept_in(folder)
+    path = files_in(folder)
     path.unlink()
     os.mkfifo(path)
     assert result(share_of(3)) == 3
@@ -324,7 +324,7 @@ print(os.environ[INSTEAD].partition(os.pathsep)[0])
 """
 
 
-def test_without_a_folder_all_is_in_memory(tmp_path):
+def test_without_a_folder_code_stays_in_memory(tmp_path):
     """Reported before anything is tried, without a trace: the trial's own process gets the machine
     code from memory."""
     copy = Copy(tmp_path)
@@ -338,7 +338,7 @@ def test_without_a_folder_all_is_in_memory(tmp_path):
     assert not Path(said[2]).exists()
 
 
-def test_a_full_disk_is_said_and_worked_around(folder, monkeypatch, capfd):
+def test_a_full_disk_is_reported(folder, monkeypatch, capfd):
     write = cache._write
 
     def full(path: Path, data: bytes) -> None:

@@ -64,7 +64,7 @@ def test_sizes_that_disagree_are_refused():
         graph("add", "sum", x=x, y=y)
 
 
-def test_what_is_no_node_is_refused():
+def test_invalid_nodes_are_refused():
     """An unknown op, unknown arguments, a name already used: authors of families learn which node
     it is."""
     graph, x = Graph(), Value("x", "input", "f32", ("tokens", 8))

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 
-def test_exhaustive_tests_after_the_time_are_skipped_by_name(request):
-    """Those of CUDA's tiles, all of which are exhaustive."""
+def test_exhaustive_tests_are_skipped_after_the_time_limit(request):
+    """The skipped ones are those of CUDA's tiles, all of which are exhaustive."""
     found = subprocess.run(
         [
             sys.executable,

@@ -45,7 +45,7 @@ FORBIDDEN = {EOS: -np.inf}
 HALF = "\N{REPLACEMENT CHARACTER}"  # of a character whose further bytes never came
 
 
-def spoilt(history: list[int], logits: Array) -> Array:
+def failing_processor(history: list[int], logits: Array) -> Array:
     """A processor that fails from some token on."""
     return logits if len(history) < 30 else logits[:7]
 
@@ -60,7 +60,7 @@ ASKED = [
     SamplingParams(max_tokens=12, seed=5, stop_token_ids=range(LETTERS, LETTERS + 9), min_tokens=4),
     SamplingParams(max_tokens=3, seed=6, prompt_logprobs=0),
     SamplingParams(max_tokens=30, seed=7, xtc_probability=0.5, dry_multiplier=0.8, top_p=0.9),
-    SamplingParams(max_tokens=30, seed=8, n=2, logits_processors=[spoilt]),
+    SamplingParams(max_tokens=30, seed=8, n=2, logits_processors=[failing_processor]),
     SamplingParams(max_tokens=8, seed=9, truncate_prompt_tokens=12),
 ]
 
@@ -85,15 +85,15 @@ def answer(prompt: int, asked: int, index: int) -> tuple[list[Piece], str | None
     own = replace(params, n=1, seed=None if params.seed is None else params.seed + index)
     engine = Machine.lonely
     engine.reset()
-    found: list[Piece] = []
+    all_of: list[Piece] = []
     failure = None
     try:
-        found.extend(engine.stream(PROMPTS[prompt], own))
+        all_of.extend(engine.stream(PROMPTS[prompt], own))
     except EngineError as error:
         failure = str(error)
-    if index and found:  # the first says what the prompt scored
-        found[0] = replace(found[0], prompt_logprobs=None)
-    return [replace(piece, index=index) for piece in found], failure
+    if index and all_of:  # the first says what the prompt scored
+        all_of[0] = replace(all_of[0], prompt_logprobs=None)
+    return [replace(piece, index=index) for piece in all_of], failure
 
 
 LONG_ENOUGH = [i for i, prompt in enumerate(PROMPTS) if 2 <= len(prompt) <= CONTEXT]
@@ -107,18 +107,18 @@ def reading(engine: Engine, prompt: int, hidden: bool, first: int) -> Vectors | 
     return Likelihoods(PROMPTS[prompt], min(first, len(PROMPTS[prompt]) - 2), kernel)
 
 
-def found(read: Reading) -> list[float]:
+def all_of(read: Reading) -> list[float]:
     return read.logprobs if isinstance(read, Likelihoods) else read.pooled().tolist()
 
 
 @cache
-def alone_read(prompt: int, hidden: bool, first: int) -> list[float]:
+def read_alone(prompt: int, hidden: bool, first: int) -> list[float]:
     """The same where no other request is active."""
     engine = Machine.lonely
     engine.reset()
     read = reading(engine, prompt, hidden, first)
     engine.begin_reading().collect(read, engine.timings.prompt)
-    return found(read)
+    return all_of(read)
 
 
 class Watched(Scheduler):
@@ -132,17 +132,17 @@ class Watched(Scheduler):
         super()._preempt(run)
 
     def _shares_soon(self, text, most):
-        found = super()._shares_soon(text, most)
-        self.seen["waited for a prefix"] += found
-        return found
+        all_of = super()._shares_soon(text, most)
+        self.seen["waited for a prefix"] += all_of
+        return all_of
 
     def _try_admit(self, order, request, run):
-        found = super()._try_admit(order, request, run)
-        self.seen["took a prefix"] += found and any(
+        all_of = super()._try_admit(order, request, run)
+        self.seen["took a prefix"] += all_of and any(
             run.held > 1 and run.request is request for run in self._running
         )
         self.seen["had no room"] += self._blocked
-        return found
+        return all_of
 
     def _fail(self, request, error):
         self.seen["failed"] += 1
@@ -221,7 +221,7 @@ class Machine(RuleBasedStateMachine):
         assert cells.free == cells.capacity - len(held)
         running = self.scheduler._running
         assert slots.free + len(running) == cells.n_sequences
-        assert all(slots.texts[run.slot] == run.next_tokens(0) + _begun(run) for run in running)
+        assert all(slots.texts[run.slot] == run.next_tokens(0) + _evaluated(run) for run in running)
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
@@ -243,32 +243,32 @@ class Machine(RuleBasedStateMachine):
                 if request.error:
                     assert said == alone[: len(said)]
                 elif request.cancelled:
-                    _demand_beginning(said, alone, bool(request.params.stop))
+                    _assert_prefix(said, alone, bool(request.params.stop))
                 else:
                     assert said == alone
         for request, asked in self.readings.items():
             assert request.finished
             assert not request.error
             Watched.seen["read"] += request.read
-            assert request.cancelled or found(request.reading) == alone_read(*asked)
+            assert request.cancelled or all_of(request.reading) == read_alone(*asked)
         self.shared.text.set_held(self.scheduler.close())
 
 
-def _begun(run) -> list[int]:
+def _evaluated(run) -> list[int]:
     """The evaluated part of a run's text."""
     return (run.request.tokens + run.drawn)[: run.held]
 
 
-def _demand_beginning(found: list[Piece], alone: list[Piece], stops: bool) -> None:
+def _assert_prefix(all_of: list[Piece], alone: list[Piece], stops: bool) -> None:
     """Assert that a cancelled completion gave a prefix of its full answer, then ended."""
-    assert found[-1].finish_reason
-    if found[-1].finish_reason == "cancelled":
-        *found, last = found
+    assert all_of[-1].finish_reason
+    if all_of[-1].finish_reason == "cancelled":
+        *all_of, last = all_of
         whole = "".join(piece.text for piece in alone)
-        said = "".join(piece.text for piece in found)
+        said = "".join(piece.text for piece in all_of)
         if not stops:  # what may begin a stop string is said when nothing more comes
             assert whole.startswith(said + last.text.rstrip(HALF))
-    assert found == alone[: len(found)]
+    assert all_of == alone[: len(all_of)]
 
 
 def test_schedule():
@@ -303,7 +303,7 @@ def test_a_shared_prefix_is_evaluated_once(scheduler):
     assert [request.cached for request in requests] == [0] + [len(stem)] * 15
 
 
-def test_the_oldest_is_never_put_back(scheduler):
+def test_the_oldest_run_is_never_preempted(scheduler):
     """Of two texts that do not both fit into the cache the first advances in every step, the second
     is preempted, and both are what they are alone."""
     params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
@@ -337,7 +337,7 @@ def test_priorities(scheduler):
     assert ended == sorted(range(12), key=lambda i: (-(i % 3), i))
 
 
-def test_very_many_are_cancelled(scheduler):
+def test_cancelling_very_many_requests(scheduler):
     """In no more time than they took to arrive: each is found without a search."""
     requests = [Request("", letters("cat"), SamplingParams(), -(i % 3)) for i in range(20_000)]
     seconds = []
@@ -373,7 +373,7 @@ def alone(prompt, params: SamplingParams):
         return str(error)
 
 
-def test_results_are_those_of_each_alone():
+def test_batched_results_equal_each_alone():
     """In the order of the prompts; one that is too long, or empty, fails alone."""
     params = [replace(ASKED[(i + 1) % len(ASKED)], n=1) for i in range(len(PROMPTS))]
     results = shared().generate(PROMPTS, params)
@@ -390,7 +390,7 @@ def test_results_are_those_of_each_alone():
     assert len({result.text for result in results}) > 8
 
 
-def test_what_is_asked_wrongly():
+def test_invalid_requests_are_refused():
     """Reported in one line before anything is evaluated."""
     engine = shared()
     with pytest.raises(EngineError, match=r"^there are 2 prompts, but 1 params$"):
@@ -438,28 +438,28 @@ def test_very_many_prompts(count):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 4])
-def test_cancelled_while_many_go_on(after):
+def test_cancelling_a_batch_of_prompts(after):
     """By another thread, after some results: the others end as cancelled, with what they have."""
     engine = shared()
     params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
     prompts = [letters(word) for word in ("a", "cat", "dog", "sat", "ran", "mat", "the", "on")]
     whole = {str(i): alone(prompt, params)[0].text for i, prompt in enumerate(prompts)}
     results = engine.as_completed(prompts, params)
-    found = [next(results) for _ in range(after)]
+    all_of = [next(results) for _ in range(after)]
     canceller = threading.Thread(target=engine.cancel)
     if after:
         canceller.start()
         canceller.join()
-    found += list(results)
-    assert sorted(result.request_id for result in found) == sorted(whole)
-    assert all(whole[result.request_id].startswith(result.text.rstrip(HALF)) for result in found)
-    reasons = Counter(result.outputs[0].finish_reason for result in found)
+    all_of += list(results)
+    assert sorted(result.request_id for result in all_of) == sorted(whole)
+    assert all(whole[result.request_id].startswith(result.text.rstrip(HALF)) for result in all_of)
+    reasons = Counter(result.outputs[0].finish_reason for result in all_of)
     assert reasons["length"] + reasons["cancelled"] == 8
     assert bool(reasons["cancelled"]) == bool(after)
     assert engine.generate(prompts[0], params).text == whole["0"]
 
 
-def test_another_generation_ends_one():
+def test_another_generation_ends_a_batch():
     """Requesting results after another generation has begun is one error line."""
     engine = shared()
     results = engine.as_completed(["cat", "dog", "a"] * 3, SamplingParams(max_tokens=2))
@@ -470,7 +470,7 @@ def test_another_generation_ends_one():
 
 
 @pytest.mark.parametrize("many", [True, False])
-def test_closed_with_answers_under_way(spelling, many):
+def test_closing_with_pending_results(spelling, many):
     """By another thread, during steps: finished results are returned, the others have an error."""
     prompts, begun = [letters("cat")] * 1000, threading.Event()
 
@@ -482,19 +482,19 @@ def test_closed_with_answers_under_way(spelling, many):
         max_tokens=None, temperature=0, logit_bias=FORBIDDEN, logits_processors=[watch]
     )
 
-    def ask(engine: Engine, found: list) -> None:
+    def ask(engine: Engine, all_of: list) -> None:
         try:
-            found.extend(
+            all_of.extend(
                 engine.generate(prompt, params) for prompt in ([prompts] if many else prompts)
             )
         except EngineError as error:
-            found.append(error)
+            all_of.append(error)
 
     for pause in (0.0, 0.003, 0.01):
         engine = Engine.load(spelling, threads=2, context=CONTEXT, sequences=4, batch=12)
         begun.clear()
-        found: list = []
-        asker = threading.Thread(target=ask, args=(engine, found))
+        all_of: list = []
+        asker = threading.Thread(target=ask, args=(engine, all_of))
         asker.start()
         assert begun.wait(60)
         threading.Event().wait(pause)
@@ -502,12 +502,12 @@ def test_closed_with_answers_under_way(spelling, many):
         asker.join(60)
         assert not asker.is_alive()
         if many:
-            (results,) = found
+            (results,) = all_of
             assert len(results) == 1000
             errors = {result.error for result in results if result.error}
             assert results[-1].error
         else:
-            *_, error = found
+            *_, error = all_of
             assert isinstance(error, EngineError)
             errors = {str(error)}
         assert errors == {f"{spelling}: the model was closed"}

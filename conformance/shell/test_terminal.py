@@ -160,7 +160,7 @@ def on_a_terminal(folder, *words, **more):
         os.close(master)
 
 
-def test_a_talk_on_a_terminal(tmp_path):
+def test_a_chat_on_a_terminal(tmp_path):
     """A message is answered; Ctrl-C stops a long answer, and the chat continues with its text;
     Ctrl-D quits with exit status 0."""
     words = ("chat", "story", "-t", "1", "--ignore-eos", "-n", "-1", "--context-shift")

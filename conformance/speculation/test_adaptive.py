@@ -92,7 +92,7 @@ def test_as_fast_as_the_best_fixed_length(acceptance, cost):
 @pytest.mark.parametrize(
     ("alpha", "cost"), [(0, linear(0.05, 0.1)), (0.3, linear(0.3, 0.1)), (0.5, linear(0.3, 0.5))]
 )
-def test_off_where_it_would_slow_things_down(alpha, cost):
+def test_drafts_that_do_not_pay_are_off(alpha, cost):
     """Nearly all steps are the target's alone; the loss of the others is the exploration budget."""
     simulation = Simulation(MOST)
     simulation.run(even(alpha), cost, 500)
@@ -103,7 +103,7 @@ def test_off_where_it_would_slow_things_down(alpha, cost):
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0.9), (0.9, 0)])
-def test_a_change_is_noticed(before, after):
+def test_the_length_follows_changes(before, after):
     """If a useless draft becomes good, or vice versa, the length soon follows."""
     simulation, cost = Simulation(MOST), linear(0.1, 0.1)
     simulation.run([before] * MOST, cost, STEPS)
@@ -111,7 +111,7 @@ def test_a_change_is_noticed(before, after):
     assert simulation.run([after] * MOST, cost, 500) > 0.9
 
 
-def test_a_hiccup_changes_nothing():
+def test_one_slow_step_changes_nothing():
     """The first step of a length takes a thousand times as long, as with compilation."""
     simulation, cost = Simulation(MOST), linear(0.05, 0.05)
     seen = set()
@@ -127,7 +127,7 @@ def test_a_hiccup_changes_nothing():
     assert simulation.run([0.8] * MOST, cost, 500) > 0.93
 
 
-def test_it_rests_until_a_try_is_due():
+def test_useless_drafts_are_paused():
     """Useless drafts are soon paused, for few tokens at a time, and exploration costs no more than
     asking about every token; drafts that pay are never paused."""
     simulation, cost = Simulation(MOST), linear(0.3, 0.3)
@@ -146,7 +146,7 @@ def test_it_rests_until_a_try_is_due():
     assert AdaptiveLength(MOST).plain_steps() == AdaptiveLength(8).choose() == 0
 
 
-def test_what_is_read_after_a_rest_is_a_tries_loss():
+def test_reading_after_a_pause_counts_as_exploration():
     """After 200 tokens without a request a drafter reads them first, for the time of 60 steps: the
     next try comes when these are a small enough share."""
     length = AdaptiveLength(MOST)
@@ -164,7 +164,7 @@ def test_what_is_read_after_a_rest_is_a_tries_loss():
 
 
 @pytest.mark.parametrize("alpha", [0, 0.4, 0.6])
-def test_drafts_that_just_do_not_pay_cost_little(alpha):
+def test_break_even_drafts_cost_little(alpha):
     """A draft costs what it gains, or slightly more: from the first token on no more is lost than
     the exploration budget and 40 steps."""
     simulation, cost = Simulation(MOST), linear(alpha, 0.05)
@@ -183,7 +183,7 @@ def test_expected_tokens_are_the_formulas(alpha, length):
 
 
 @pytest.mark.parametrize(("asked", "accepted"), [(3, 4), (9, 0), (2, -1)])
-def test_what_cannot_be_is_refused(asked, accepted):
+def test_invalid_values_are_refused(asked, accepted):
     with pytest.raises(ValueError, match="accepted of"):
         AdaptiveLength(8).record(asked, accepted, 0.1, 1)
 
@@ -216,7 +216,7 @@ class Useless:
         self.told += step.tokens
 
 
-def test_useless_drafts_rest(engine):
+def test_useless_drafts_are_paused_in_the_engine(engine):
     """The text is the plain one; after twenty tokens few are drafted; and the drafter is given
     every token, including those during a pause (record_plain_step)."""
     plain = pieces(engine, PROMPT, GREEDY)

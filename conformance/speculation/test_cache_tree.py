@@ -51,7 +51,7 @@ def test_a_node_sees_the_text_and_its_ancestors(draft, before):
 
 
 @given(drafts(), st.integers(0, 9), st.data())
-def test_the_path_that_was_taken_is_kept(draft, before, data):
+def test_the_accepted_path_is_kept(draft, before, data):
     """Sequence 0 continues with the path's cells, in order; all others are free again."""
     node = data.draw(st.integers(TEXT, len(draft) - 1))
     cells, seen = stepped(draft, before)
@@ -68,7 +68,7 @@ def test_the_path_that_was_taken_is_kept(draft, before, data):
 
 
 @given(drafts(), st.integers(1, 9))
-def test_a_step_that_failed_leaves_the_text(draft, before):
+def test_a_failed_step_restores_the_cells(draft, before):
     """After entering, rolling back and leaving, the cells are as before."""
     cells, _ = stepped(draft, before)
     text = cells.list_of(0)[:before].tolist()

@@ -166,7 +166,7 @@ def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_text_is_the_plain_one(path, threads):
+def test_mtp_drafts_change_no_token(path, threads):
     """Greedy and seeded, the second time too; with context shift, and saved and restored in the
     middle of the text."""
     long = {**GREEDY, "max_tokens": 60}
@@ -194,7 +194,7 @@ def test_text_is_the_plain_one(path, threads):
         demand_settled(engine)
 
 
-def test_under_a_budget_of_memory(path):
+def test_mtp_within_a_ram_budget(path):
     """MTP weights stay in memory, whatever happens to the model's: bits are those without a
     budget."""
     tokens = np.random.default_rng(3).integers(3, 64, 15).tolist()
@@ -221,7 +221,7 @@ def test_under_a_budget_of_memory(path):
     ],
     ids=str,
 )
-def test_on_a_gpu(name, options, tmp_path):
+def test_mtp_on_a_gpu(name, options, tmp_path):
     """They run on the output's device, without a second copy of weights; logits are the CPU's
     within rounding, and the text is the one without drafts."""
     small = with_head(MODELS[name])
@@ -248,7 +248,7 @@ def test_on_a_gpu(name, options, tmp_path):
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_right_predictions_are_taken(blocks, tmp_path):
+def test_right_predictions_are_accepted(blocks, tmp_path):
     """If a token alone determines the next, and the blocks know it, every draft is accepted
     whole."""
     small = with_head(replace(MODELS["GLM 4.5"], blocks=3 + blocks), knows=True)
@@ -267,7 +267,7 @@ def test_right_predictions_are_taken(blocks, tmp_path):
         assert pieces(engine, [3, 4, 5], {**GREEDY, "max_tokens": 33}) == found
 
 
-def test_who_cannot_draft_says_so(tmp_path):
+def test_unsupported_mtp_models_are_refused(tmp_path):
     """A file without such a block, one without a part of it, and a budget without room for it."""
     small = MODELS["GLM 4.5"]
     plain = small.write(tmp_path / "plain.gguf")

@@ -70,7 +70,7 @@ def test_llama3():
     assert chat.writes_bos(prompt)
 
 
-def test_llama2_keeps_to_the_templates_own_rules():
+def test_llama2():
     """Blocks leave no blank lines behind, and a template may refuse the order of messages."""
     assert render(LLAMA2, TALK) == (
         "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST]  Yes  </s>"
@@ -79,7 +79,7 @@ def test_llama2_keeps_to_the_templates_own_rules():
         render(LLAMA2, [USER, USER])
 
 
-def test_what_transformers_offers_is_there():
+def test_transformers_extensions():
     """Loop controls, tojson, strftime_now, generation marks and absent tools work as in
     transformers."""
     assert (
@@ -95,7 +95,7 @@ def test_what_transformers_offers_is_there():
 
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(content=st.text())
-def test_content_is_data(content):
+def test_content_is_not_interpreted(content):
     """A message's text is unchanged, with any Jinja or HTML in it."""
     assert render("{{ messages[0]['content'] }}", [{"role": "user", "content": content}]) == content
 

@@ -46,7 +46,7 @@ def ways(text: str, pieces: Callable[[str], bool]) -> Iterator[tuple[str, ...]]:
 
 @quick
 @given(text=words)
-def test_unigram_takes_the_best_sum(text):
+def test_unigram_maximises_the_score(text):
     """No segmentation has a higher sum of scores; an unknown character costs 10 more than the
     worst."""
     scored = {SPACE: -2.0, "a": -1.0, "b": -1.5, "ab": -2.25, "aa": -2.5, "bab": -3.0, "b▁": -2.0}
@@ -64,7 +64,7 @@ def test_unigram_takes_the_best_sum(text):
     assert sum(map(scored.__getitem__, known)) + missing * costs["c"] == pytest.approx(best)
 
 
-def test_unigram_is_sentencepieces():
+def test_unigram_equals_sentencepiece():
     """A model that the library trained, its map (NFKC) and all: the ids are the library's."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -118,7 +118,7 @@ def word_piece(lower: bool) -> Library:
 
 
 @pytest.mark.parametrize("lower", [True, False])
-def test_word_piece_is_hugging_faces(lower):
+def test_word_piece_equals_hugging_face(lower):
     """Ids are BertTokenizer's, except for Hangul, whose syllables llama.cpp decomposes."""
     tokenizer = Tokenizer.from_metadata(SMALL["wordpiece" if lower else "wordpiece-cased"])
     library = word_piece(lower)
@@ -145,7 +145,7 @@ def test_word_piece_has_llama_cpps_unicode():
 
 @quick
 @given(data=st.binary(max_size=9).map(lambda data: data.decode(errors="ignore")) | words)
-def test_world_takes_the_longest(data):
+def test_world_is_longest_match(data):
     """At each byte the longest token that starts there."""
     tokenizer = Tokenizer.from_metadata(SMALL["world"])
     known = {tokenizer.piece_bytes(i): i for i in range(1, tokenizer.vocab_size)}
@@ -159,7 +159,7 @@ def test_world_takes_the_longest(data):
 
 @quick
 @given(text=words)
-def test_plamo_takes_the_least_cost(text):
+def test_plamo_minimises_the_cost(text):
     """No segmentation costs less; an unknown character costs 1000."""
     metadata = SMALL["plamo2"]
     tokens, scores = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores"))
@@ -179,7 +179,7 @@ def test_plamo_drops_a_byte_order_mark():
     assert tokenizer.encode("\ufeffab") == tokenizer.encode("ab")
 
 
-def joined_greedily(pieces: list[str], rank: Callable[[str, str], float]) -> list[str]:
+def merged_by_rank(pieces: list[str], rank: Callable[[str, str], float]) -> list[str]:
     """The textbook rule: join the pair of lowest rank, the leftmost of equal ones, until none is
     left."""
     while len(pieces) > 1:
@@ -192,32 +192,32 @@ def joined_greedily(pieces: list[str], rank: Callable[[str, str], float]) -> lis
 
 @quick
 @given(text=st.text(alphabet="ab é😀", min_size=1))
-def test_spm_joins_by_score(text):
+def test_spm_merges_by_score(text):
     """SentencePiece ids are those of the textbook rule, ties and unknown characters included."""
     metadata = spm_metadata()
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
     ranks = {t: -s for t, s in zip(tokens[260:], scores[260:], strict=True)}
     pieces = list("▁" + text.replace(" ", "▁"))
     expected: list[str] = []
-    for piece in joined_greedily(pieces, lambda a, b: ranks.get(a + b, math.inf)):
+    for piece in merged_by_rank(pieces, lambda a, b: ranks.get(a + b, math.inf)):
         expected += [piece] if piece in ranks else [f"<0x{byte:02X}>" for byte in piece.encode()]
     assert [tokens[i] for i in SPM.encode(text, add_special=False)] == expected
 
 
 @quick
 @given(word=st.text(alphabet="ab", min_size=1))
-def test_bpe_joins_by_merge_order(word):
+def test_bpe_merges_by_rank(word):
     """Byte-level ids of a word are those of the textbook rule."""
     metadata = bpe_metadata()
     tokens = metadata["tokenizer.ggml.tokens"]
     ranks = {merge: i for i, merge in enumerate(metadata["tokenizer.ggml.merges"])}
-    expected = joined_greedily(list(word), lambda a, b: ranks.get(f"{a} {b}", math.inf))
+    expected = merged_by_rank(list(word), lambda a, b: ranks.get(f"{a} {b}", math.inf))
     assert [tokens[i] for i in BPE.encode(word, add_special=False)] == expected
 
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("text", ["a" * 100_000, " " * 100_000, "1" * 100_000, "\u0301" * 50_000])
-def test_long_run_takes_seconds(name, text):
+def test_long_runs_take_linear_time(name, text):
     """100 kB of one letter cost no more a letter than 10 kB: no quadratic algorithm. A factor of
     five allows for caches and other load."""
     tokenizer = Tokenizer.from_metadata(SMALL[name])
