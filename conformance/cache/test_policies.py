@@ -200,7 +200,7 @@ def test_custom_policies_cannot_be_saved(load, tmp_path):
     """A name does not identify what it keeps: one line says so, and nothing is written."""
     with load(kv_policy=CustomPolicy(KEPT)) as engine:
         engine.generate(PROMPT, GREEDY)
-        with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm"):
+        with pytest.raises(ModelError, match=r"kv_policy CustomPolicy is none of streaming_llm"):
             engine.save(tmp_path / "talk.session")
     assert not list(tmp_path.iterdir())
 

@@ -149,8 +149,8 @@ def test_other_models_are_refused(saved, model, tmp_path):
     copy = shutil.copy(model, tmp_path / "copy.gguf")
     with Engine.load(copy, **OPTIONS) as same:
         assert restore(same, saved)[: len(PROMPT)] == PROMPT
-    for other_engine in (replace(SMALL, seed=10), replace(SMALL, format="Q8_0")):
-        with Engine.load(other_engine.write(tmp_path / "other.gguf"), **OPTIONS) as engine:
+    for changed in (replace(SMALL, seed=10), replace(SMALL, format="Q8_0")):
+        with Engine.load(changed.write(tmp_path / "other.gguf"), **OPTIONS) as engine:
             assert refusal(engine, saved) == "this session is of another model"
 
 

@@ -27,7 +27,7 @@ def test_unknown_policies_are_refused():
         replace(RELU, nan="tokens")
 
 
-def with_too_narrow_cases(x):
+def without_first_column(x):
     return np.ascontiguousarray(x[:, 1:])
 
 
@@ -37,10 +37,10 @@ def with_too_narrow_cases(x):
         ({"make": lambda case: {"y": 1}}, "no argument 'y'"),
         ({"make": lambda case: {"x": RELU.make(case)["x"].astype(float)}}, "x is float32"),
         (
-            {"make": lambda case: {"x": with_too_narrow_cases(RELU.make(case)["x"])}},
+            {"make": lambda case: {"x": without_first_column(RELU.make(case)["x"])}},
             "make gives width = 39",
         ),
-        ({"reference": with_too_narrow_cases}, r"its reference gives \(3, 39\) for out"),
+        ({"reference": without_first_column}, r"its reference gives \(3, 39\) for out"),
         ({"reference": lambda x: (x, x)}, "its reference gives 2 of out"),
         ({"bound": lambda inputs, expected: {}}, "its bound gives nothing for out"),
     ],

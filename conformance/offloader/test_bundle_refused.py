@@ -149,7 +149,7 @@ def with_changes(path: Path, change: Callable[[Keys, Shapes], object]) -> None:
     write_gguf(path, keys, tensors, data)
 
 
-def with_formats(*blocks: str) -> Callable[[Keys, Shapes], None]:
+def formats(*blocks: str) -> Callable[[Keys, Shapes], None]:
     def change(keys: Keys, _: Shapes) -> None:
         keys[FORMATS_KEY] = texts(blocks)
 
@@ -175,23 +175,23 @@ LIES = {
     "no formats": (key(FORMATS_KEY, None), f"key {FORMATS_KEY}, which says"),
     "one text": (key(FORMATS_KEY, text(FIRST)), f"key {FORMATS_KEY} is no array of texts"),
     "numbers": (key(FORMATS_KEY, i32s([1, 1, 1])), f"key {FORMATS_KEY} is no array of texts"),
-    "too few": (with_formats(FIRST, SECOND), f"key {FORMATS_KEY} says nothing of tensor 'blk.2."),
-    "too many": (with_formats(FIRST, *REST, FIRST), "tensor blk.3.ffn_bundle.weight is missing"),
-    "none": (with_formats("", *REST), f"key {FORMATS_KEY} says nothing of tensor 'blk.0."),
-    "no down": (with_formats("gate:F16 up:F16", *REST), f"{BLOCK_0}'gate:F16 up:F16' does not name"),
-    "other order": (with_formats("up:F16 gate:F16 down_t:F16", *REST), f"{BLOCK_0}'up:F16 gate"),
-    "twice": (with_formats("up:F16 up:F16 down_t:F16", *REST), f"{BLOCK_0}'up:F16 up"),
-    "spaces": (with_formats(FIRST.replace(" ", "  "), *REST), f"{BLOCK_0}'gate:F16  up"),
-    "lines": (with_formats("gate:F16\nup:F16 down_t:F16", *REST), f"{BLOCK_0}'gate:F16\\n"),
-    "no UTF-8": (with_formats("\udcff", *REST), f"{BLOCK_0}'\\udcff' does not name"),
-    "no format": (with_formats(FIRST.replace("F16", "F17"), *REST), f"{BLOCK_0}there is no format 'F17'"),
-    "nothing": (with_formats("gate: up: down_t:", *REST), f"{BLOCK_0}there is no format ''"),
+    "too few": (formats(FIRST, SECOND), f"key {FORMATS_KEY} says nothing of tensor 'blk.2."),
+    "too many": (formats(FIRST, *REST, FIRST), "tensor blk.3.ffn_bundle.weight is missing"),
+    "none": (formats("", *REST), f"key {FORMATS_KEY} says nothing of tensor 'blk.0."),
+    "no down": (formats("gate:F16 up:F16", *REST), f"{BLOCK_0}'gate:F16 up:F16' does not name"),
+    "other order": (formats("up:F16 gate:F16 down_t:F16", *REST), f"{BLOCK_0}'up:F16 gate"),
+    "twice": (formats("up:F16 up:F16 down_t:F16", *REST), f"{BLOCK_0}'up:F16 up"),
+    "spaces": (formats(FIRST.replace(" ", "  "), *REST), f"{BLOCK_0}'gate:F16  up"),
+    "lines": (formats("gate:F16\nup:F16 down_t:F16", *REST), f"{BLOCK_0}'gate:F16\\n"),
+    "no UTF-8": (formats("\udcff", *REST), f"{BLOCK_0}'\\udcff' does not name"),
+    "no format": (formats(FIRST.replace("F16", "F5"), *REST), f"{BLOCK_0}there is no format 'F5'"),
+    "nothing": (formats("gate: up: down_t:", *REST), f"{BLOCK_0}there is no format ''"),
     "other format": (
-        with_formats(FIRST.replace("F16", "F64"), *REST),
+        formats(FIRST.replace("F16", "F64"), *REST),
         "tensor blk.0.ffn_bundle.weight is I8 [37, 1536], not I8 [37, 6656]",
     ),
     "ungated": (
-        with_formats("up:Q4_0 down_t:Q4_0", *REST),
+        formats("up:Q4_0 down_t:Q4_0", *REST),
         "tensor blk.0.ffn_bundle.weight is I8 [37, 1536], not I8 [37, 512]",
     ),
     "a beginning": (key(ALIGNMENT, u32(32)), "tensor blk.0.ffn_bundle.weight begins at byte"),
@@ -247,7 +247,7 @@ def test_any_text_as_the_key(tmp_path_factory, said):
     path = tmp_path_factory.getbasetemp() / "said.gguf"
     if not path.exists():
         made(bundle, MIXED.write(path.with_name("said-of.gguf")), path)
-    with_changes(path, with_formats(said, SECOND, THIRD))
+    with_changes(path, formats(said, SECOND, THIRD))
     known = []
     with GGUFFile(path) as file, contextlib.suppress(BundleError):
         known += [bundles(file)[0]]

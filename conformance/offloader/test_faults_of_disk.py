@@ -215,7 +215,7 @@ def test_an_unreadable_embedding_row(tmp_path, monkeypatch):
     with on(Disk(healthy), path) as model:
         truth = bits(model)
         with monkeypatch.context() as patched:
-            patched.setattr(os, "preadv", assert_step_fails)
+            patched.setattr(os, "preadv", raise_eio)
             where = table.offset + TEXT[0] * table.row_bytes
             message = f"{path}: cannot be read at byte {where}: input/output error"
             with pytest.raises(GGUFError) as raised:
@@ -224,5 +224,5 @@ def test_an_unreadable_embedding_row(tmp_path, monkeypatch):
         assert bits(model) == truth
 
 
-def assert_step_fails(*_: object) -> int:
+def raise_eio(*_: object) -> int:
     raise OSError(errno.EIO, "Input/output error")

@@ -65,7 +65,7 @@ def write_base(engine: Engine, text: Text, path: Path) -> Tally:
     with writing(path, text, vocab) as writer:
         for passage in text.passages():
             coded = Coded.empty(text.scored, vocab)
-            found.add(scorer.read(passage, write_base=coded))
+            found.add(scorer.read(passage, keep=coded))
             writer.add(coded)
     return found
 

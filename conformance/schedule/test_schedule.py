@@ -85,15 +85,15 @@ def answer(prompt: int, asked: int, index: int) -> tuple[list[Piece], str | None
     own = replace(params, n=1, seed=None if params.seed is None else params.seed + index)
     engine = Machine.lonely
     engine.reset()
-    all_of: list[Piece] = []
+    found: list[Piece] = []
     failure = None
     try:
-        all_of.extend(engine.stream(PROMPTS[prompt], own))
+        found.extend(engine.stream(PROMPTS[prompt], own))
     except EngineError as error:
         failure = str(error)
-    if index and all_of:  # the first says what the prompt scored
-        all_of[0] = replace(all_of[0], prompt_logprobs=None)
-    return [replace(piece, index=index) for piece in all_of], failure
+    if index and found:  # the first says what the prompt scored
+        found[0] = replace(found[0], prompt_logprobs=None)
+    return [replace(piece, index=index) for piece in found], failure
 
 
 LONG_ENOUGH = [i for i, prompt in enumerate(PROMPTS) if 2 <= len(prompt) <= CONTEXT]
@@ -107,7 +107,7 @@ def reading(engine: Engine, prompt: int, hidden: bool, first: int) -> Vectors | 
     return Likelihoods(PROMPTS[prompt], min(first, len(PROMPTS[prompt]) - 2), kernel)
 
 
-def all_of(read: Reading) -> list[float]:
+def found(read: Reading) -> list[float]:
     return read.logprobs if isinstance(read, Likelihoods) else read.pooled().tolist()
 
 
@@ -118,7 +118,7 @@ def read_alone(prompt: int, hidden: bool, first: int) -> list[float]:
     engine.reset()
     read = reading(engine, prompt, hidden, first)
     engine.begin_reading().collect(read, engine.timings.prompt)
-    return all_of(read)
+    return found(read)
 
 
 class Watched(Scheduler):
@@ -132,17 +132,17 @@ class Watched(Scheduler):
         super()._preempt(run)
 
     def _shares_soon(self, text, most):
-        all_of = super()._shares_soon(text, most)
-        self.seen["waited for a prefix"] += all_of
-        return all_of
+        found = super()._shares_soon(text, most)
+        self.seen["waited for a prefix"] += found
+        return found
 
     def _try_admit(self, order, request, run):
-        all_of = super()._try_admit(order, request, run)
-        self.seen["took a prefix"] += all_of and any(
+        found = super()._try_admit(order, request, run)
+        self.seen["took a prefix"] += found and any(
             run.held > 1 and run.request is request for run in self._running
         )
         self.seen["had no room"] += self._blocked
-        return all_of
+        return found
 
     def _fail(self, request, error):
         self.seen["failed"] += 1
@@ -250,7 +250,7 @@ class Machine(RuleBasedStateMachine):
             assert request.finished
             assert not request.error
             Watched.seen["read"] += request.read
-            assert request.cancelled or all_of(request.reading) == read_alone(*asked)
+            assert request.cancelled or found(request.reading) == read_alone(*asked)
         self.shared.text.set_held(self.scheduler.close())
 
 
@@ -259,16 +259,16 @@ def _evaluated(run) -> list[int]:
     return (run.request.tokens + run.drawn)[: run.held]
 
 
-def _assert_prefix(all_of: list[Piece], alone: list[Piece], stops: bool) -> None:
+def _assert_prefix(found: list[Piece], alone: list[Piece], stops: bool) -> None:
     """Assert that a cancelled completion gave a prefix of its full answer, then ended."""
-    assert all_of[-1].finish_reason
-    if all_of[-1].finish_reason == "cancelled":
-        *all_of, last = all_of
+    assert found[-1].finish_reason
+    if found[-1].finish_reason == "cancelled":
+        *found, last = found
         whole = "".join(piece.text for piece in alone)
-        said = "".join(piece.text for piece in all_of)
+        said = "".join(piece.text for piece in found)
         if not stops:  # what may begin a stop string is said when nothing more comes
             assert whole.startswith(said + last.text.rstrip(HALF))
-    assert all_of == alone[: len(all_of)]
+    assert found == alone[: len(found)]
 
 
 def test_schedule():
@@ -445,15 +445,15 @@ def test_cancelling_a_batch_of_prompts(after):
     prompts = [letters(word) for word in ("a", "cat", "dog", "sat", "ran", "mat", "the", "on")]
     whole = {str(i): alone(prompt, params)[0].text for i, prompt in enumerate(prompts)}
     results = engine.as_completed(prompts, params)
-    all_of = [next(results) for _ in range(after)]
+    found = [next(results) for _ in range(after)]
     canceller = threading.Thread(target=engine.cancel)
     if after:
         canceller.start()
         canceller.join()
-    all_of += list(results)
-    assert sorted(result.request_id for result in all_of) == sorted(whole)
-    assert all(whole[result.request_id].startswith(result.text.rstrip(HALF)) for result in all_of)
-    reasons = Counter(result.outputs[0].finish_reason for result in all_of)
+    found += list(results)
+    assert sorted(result.request_id for result in found) == sorted(whole)
+    assert all(whole[result.request_id].startswith(result.text.rstrip(HALF)) for result in found)
+    reasons = Counter(result.outputs[0].finish_reason for result in found)
     assert reasons["length"] + reasons["cancelled"] == 8
     assert bool(reasons["cancelled"]) == bool(after)
     assert engine.generate(prompts[0], params).text == whole["0"]
@@ -482,19 +482,19 @@ def test_closing_with_pending_results(spelling, many):
         max_tokens=None, temperature=0, logit_bias=FORBIDDEN, logits_processors=[watch]
     )
 
-    def ask(engine: Engine, all_of: list) -> None:
+    def ask(engine: Engine, found: list) -> None:
         try:
-            all_of.extend(
+            found.extend(
                 engine.generate(prompt, params) for prompt in ([prompts] if many else prompts)
             )
         except EngineError as error:
-            all_of.append(error)
+            found.append(error)
 
     for pause in (0.0, 0.003, 0.01):
         engine = Engine.load(spelling, threads=2, context=CONTEXT, sequences=4, batch=12)
         begun.clear()
-        all_of: list = []
-        asker = threading.Thread(target=ask, args=(engine, all_of))
+        found: list = []
+        asker = threading.Thread(target=ask, args=(engine, found))
         asker.start()
         assert begun.wait(60)
         threading.Event().wait(pause)
@@ -502,12 +502,12 @@ def test_closing_with_pending_results(spelling, many):
         asker.join(60)
         assert not asker.is_alive()
         if many:
-            (results,) = all_of
+            (results,) = found
             assert len(results) == 1000
             errors = {result.error for result in results if result.error}
             assert results[-1].error
         else:
-            *_, error = all_of
+            *_, error = found
             assert isinstance(error, EngineError)
             errors = {str(error)}
         assert errors == {f"{spelling}: the model was closed"}

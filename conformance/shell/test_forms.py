@@ -120,8 +120,8 @@ def test_formats_in_a_batch(inside, story, tmp_path):
 )
 def test_invalid_formats_are_refused(inside, words, line):
     """The option as typed, before a model is loaded."""
-    expected_answer = misuse(inside("run", "none.gguf", "-p", PROMPT, *words))
-    assert re.match(f"assay: {line}", expected_answer), expected_answer
+    told = misuse(inside("run", "none.gguf", "-p", PROMPT, *words))
+    assert re.match(f"assay: {line}", told), told
 
 
 def test_missing_package_names_what_to_install(inside, monkeypatch):

@@ -21,7 +21,7 @@ def scan(text: list[int], least: int, longest: int) -> int | None:
     return None
 
 
-def drafter_of(step: list[int]) -> Verification:
+def verification_of(step: list[int]) -> Verification:
     return Verification(tuple(step), nobody_asks)
 
 
@@ -35,7 +35,7 @@ def test_lookup_equals_a_scan(prompt, steps, lengths, most):
     text = list(prompt)
     for step in [[], *steps]:
         text += step
-        drafter.verified(drafter_of(step))
+        drafter.verified(verification_of(step))
         start = scan(text, *lengths)
         draft = drafter.draft(text, most)
         if start is None:
