@@ -265,14 +265,8 @@ def test_policies_round_trip_through_text():
         ("knorm:capacity=0", "Knorm: capacity is 0: want at least 1"),
         ("snapkv:capacity=31", "SnapKV: capacity is 31, but 32 cells are always kept"),
         ("pyramidkv:beta=0", "PyramidKV: beta is 0: want a number from 1 up"),
-        (
-            "quest:budget=15",
-            "Quest: budget is 15 and page 16: want page >= 1 and budget >= page",
-        ),
-        (
-            "quest:page=0",
-            "Quest: budget is 1024 and page 0: want page >= 1 and budget >= page",
-        ),
+        ("quest:budget=15", "Quest: budget is 15 and page 16: want page >= 1 and budget >= page"),
+        ("quest:page=0", "Quest: budget is 1024 and page 0: want page >= 1 and budget >= page"),
         ("quest:apart=2", "Quest: apart is 2: want 0 or 1"),
         ("snapkv:kernel=4", "SnapKV: window is 32 and kernel 4: want window >= 1"),
     ],

@@ -17,13 +17,7 @@ from hypothesis import strategies as st
 from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near
 from conformance.support.depth import DEEP
-from conformance.support.models.formula import (
-    MODELS,
-    demand_explained,
-    each_model,
-    exact,
-    prompt,
-)
+from conformance.support.models.formula import MODELS, demand_explained, each_model, exact, prompt
 from conformance.support.models.small_families import QUANTISED, SUBJECTS, Subject
 from conformance.support.models.small_families import exact as formula_of
 from conformance.support.models.small_models import Small

@@ -165,10 +165,7 @@ ALIKE = {"embedding": 2, "rotation": 1, "rope_norm_write": 2, "attention_few": 2
 ONE_TOKEN = {"linear_trio_1": 2, "linear_1": 5}
 ON_TENSOR_CORES = {"linear_tensor_trio_8": 2, "linear_swiglu": 2, "linear_tensor_8": 5}
 STEPS = {
-    "F16": (
-        HALF,
-        {"rms_norm": 2, "add_norm": 3, "attention_merge": 2} | ON_TENSOR_CORES,
-    ),
+    "F16": (HALF, {"rms_norm": 2, "add_norm": 3, "attention_merge": 2} | ON_TENSOR_CORES),
     "Q4_0": (
         OF_BLOCKS,
         {"norm_round": 2, "add_norm_round": 3, "attention_merge_round": 2}

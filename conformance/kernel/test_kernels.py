@@ -16,16 +16,7 @@ from kernels.cuda.runtime.device import EMULATED
 from kernels.judge import judge, replay
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError
-from kernels.trial import (
-    CASES,
-    Request,
-    Tried,
-    attempt,
-    certificate_of,
-    held,
-    law_cases,
-    laws_of,
-)
+from kernels.trial import CASES, Request, Tried, attempt, certificate_of, held, law_cases, laws_of
 from reference.op import Case, Op
 from reference.table import OPS
 

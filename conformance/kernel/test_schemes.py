@@ -18,10 +18,7 @@ from reference.values import VALUES
 
 QUANTISERS = ("quantise_symmetric", "quantise_asymmetric", "quantise_e4m3", "quantise_e5m2")
 INTEGERS = QUANTISERS[:2]
-FLOATS = {
-    "e4m3": (E4M3, ml_dtypes.float8_e4m3fn),
-    "e5m2": (E5M2, ml_dtypes.float8_e5m2),
-}
+FLOATS = {"e4m3": (E4M3, ml_dtypes.float8_e4m3fn), "e5m2": (E5M2, ml_dtypes.float8_e5m2)}
 BITS = st.integers(2, 8)
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 every_float = pytest.mark.parametrize("kind", FLOATS)

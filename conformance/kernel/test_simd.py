@@ -26,10 +26,7 @@ from kernels.cpu.isa.simd import (
     sum_lanes,
 )
 from kernels.cpu.isa.simd_exp import exp, exp_of_negative
-from kernels.cpu.isa.simd_shuffle import (
-    first_lanes,
-    stack,
-)
+from kernels.cpu.isa.simd_shuffle import first_lanes, stack
 from kernels.provenance import cpu_features
 from reference.formats.floats import encode_bf16
 

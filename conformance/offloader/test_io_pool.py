@@ -154,10 +154,7 @@ def test_a_fault_ends_every_wait_until_reset(
     """No wait hangs or succeeds too early, the fault names its place, and after a reset, with the
     disk repaired, everything works as before."""
     disk = Disk(after(healthy_calls, answer))
-    with (
-        IOPool([direct], 8, 3, 4, capacity, preadv=disk.address) as readers,
-        Team(3) as team,
-    ):
+    with IOPool([direct], 8, 3, 4, capacity, preadv=disk.address) as readers, Team(3) as team:
         stream = Stream(readers, truth, 100, 4, 3, healthy_calls, unit=512)
         for _ in range(3):
             assert not stream.run(team)

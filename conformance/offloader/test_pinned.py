@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conformance.support.budgets import (
-    bits,
-    budgeted,
-    on,
-    pinned,
-    statistics_of,
-    truth_of,
-    wanted,
-)
+from conformance.support.budgets import bits, budgeted, on, pinned, statistics_of, truth_of, wanted
 from conformance.support.files.disks import Disk, after, healthy
 from conformance.support.models.small_models import Small
 from conformance.support.models.sparse_files import SmallSparse

@@ -19,12 +19,7 @@ from conformance.support.speculation.speculating import (
     pieces,
     unmarked,
 )
-from engine.speculation.adaptive import (
-    LONGEST_REST,
-    PROBING,
-    AdaptiveLength,
-    expected_tokens,
-)
+from engine.speculation.adaptive import LONGEST_REST, PROBING, AdaptiveLength, expected_tokens
 from engine.speculation.drafter import Draft, Verification
 
 Cost = Callable[[int], tuple[float, float]]  # of drafting a length, and of the step

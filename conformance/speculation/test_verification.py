@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.support.speculation.exactness import (
-    FORMULAS,
-    KERNELS,
-)
+from conformance.support.speculation.exactness import FORMULAS, KERNELS
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Sampler
 from engine.speculation.drafter import TEXT, Draft

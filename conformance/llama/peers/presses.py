@@ -41,9 +41,7 @@ PRESSES = (
     Press("KeyDiffPress", {}, "keydiff:capacity=24"),
     Press("SnapKVPress", {"window_size": 8, "kernel_size": 5}, "snapkv:capacity=24,window=8"),
     Press(
-        "SnapKVPress",
-        {"window_size": 8, "kernel_size": 1},
-        "snapkv:capacity=24,window=8,kernel=1",
+        "SnapKVPress", {"window_size": 8, "kernel_size": 1}, "snapkv:capacity=24,window=8,kernel=1"
     ),
     # its last block keeps 24 / beta cells, the window among them, and ours 8 + 16 / 20
     Press(

@@ -5,11 +5,7 @@ from engine import Engine, SamplingParams
 from engine.perplexity import Scorer, Text, cut
 
 STORY = "story-f16"
-PROMPTS = (
-    "Once upon a time",
-    "Long ago",
-    "One foggy day, Olive found six plums beside the pond.",
-)
+PROMPTS = ("Once upon a time", "Long ago", "One foggy day, Olive found six plums beside the pond.")
 TOLD = 200  # tokens
 HELD_OUT = FOLDER.parent / "story" / "held_out.txt"
 CONTEXT, CHUNKS = 128, 8
