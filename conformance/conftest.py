@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from conformance.cuda.emulator import Emulator
 from conformance.support.child import started
 from conformance.support.depth import DEEP
-from conformance.support.here import ABLE, serves
+from conformance.support.machine_kernels import ABLE, serves
 from conformance.support.models.spelling import Spelling
 from engine import Engine
 from engine.shell import main

@@ -10,6 +10,7 @@ import pytest
 
 from conformance.bugs.bug import Bug, Edit
 from conformance.bugs.general import NULL
+from conformance.bugs.laws import breaker
 from conformance.bugs.shares import C_FOLDER, COMPILER, CShare, storing
 from conformance.bugs.table import EVERY, PLANTED
 from conformance.bugs.trial import Trials
@@ -21,6 +22,7 @@ from kernels.judge import judge
 from kernels.kernel import Kernel
 from kernels.table import find, variants
 from kernels.trial import demanded
+from reference.op import Law
 from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.table import OPS
 
@@ -167,3 +169,17 @@ def test_threads_outside_of_their_tokens_are_detected():
     case = kernel.spec.case({"tokens": 7, "hidden": 64, "out": 96}, format="F32")
     assert judge(kernel, case).passed
     assert "tokens" in judge(replace(kernel, splits="tokens"), case).failure
+
+
+LAWS = [pytest.param(op, law, id=f"{op.name}-{law.name}") for op in OPS.values() for law in op.laws]
+
+
+@pytest.mark.parametrize(("op", "law"), LAWS)
+def test_every_law_can_fail(op, law):
+    """A planted bug of the op breaks the law."""
+    assert breaker(op, law), f"no planted bug breaks the law {law.name} of {op.name}"
+
+
+def test_vacuous_laws_are_detected():
+    """A law that is always true has no breaker."""
+    assert not breaker(OPS["add"], Law("nothing", lambda *_: ""))

@@ -11,10 +11,10 @@ import pytest
 from conformance.llama.peers import duo
 from conformance.llama.peers.compare import EXACT, demand_near, nmse
 from conformance.llama.peers.export import export
-from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
-from engine import DuoAttention, Engine, SamplingParams
+from conformance.support.sampled import GREEDY, sampled
+from engine import DuoAttention, Engine
 from engine.cache.session import SessionError
 from engine.cache.streaming import ROLLBACK, StreamedError
 from engine.errors import EngineError, ModelError
@@ -25,7 +25,6 @@ from reference.models.transformer import transformer
 
 SMALL = Small(blocks=4, heads=6, kv_heads=3, seed=9, context=256)
 PROMPT = np.random.default_rng(0).integers(3, 60, 120).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 SINKS, RECENT, STRIDE = 4, 9, 5
 # blocks where all heads keep all, where some do, and where none does
 ALPHAS = np.array([[0.9, 0.8, 1.2], [0.7, 0.1, 0.6], [0.2, 0.7, 0.0], [-0.5, 0.3, 0.4]])
@@ -44,10 +43,6 @@ def policy(tmp_path_factory):
 def load(tmp_path_factory):
     path = SMALL.write(tmp_path_factory.mktemp("duo") / "small.gguf")
     return partial(Engine.load, path, threads=2, context=200, sequences=3)
-
-
-def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
-    return drawn(engine, prompt, GREEDY)
 
 
 @pytest.mark.parametrize("stride", [STRIDE, 1])
@@ -75,7 +70,7 @@ def test_cells_outside_sinks_and_window_are_freed(load, policy):
     told = []
     for spoilt in (False, True):
         with load(kv_policy=policy) as engine:
-            found = [text(engine)]
+            found = [sampled(engine, PROMPT)]
             model, method = engine.model, engine.model.method
             seen = method.rows_held.row_of[model.cells.list_of(0)]
             sees = policies.streaming_slots(len(seen), SINKS, RECENT, STRIDE)[:-1]
@@ -85,7 +80,7 @@ def test_cells_outside_sinks_and_window_are_freed(load, policy):
                 assert rows.shape[1] == 2 * 16 * STREAM[int(name.split(".")[1])].sum()
                 if spoilt:
                     rows[np.setdiff1d(np.arange(len(rows)), needed)] = 0xFF  # NaN
-            found.append(text(engine, engine.text.held + engine.text.drawn + PROMPT[:20]))
+            found.append(sampled(engine, engine.text.held + engine.text.drawn + PROMPT[:20]))
             told.append(found)
             length = model.cells.lengths[0]
             begin = (length - RECENT) // STRIDE * STRIDE - ROLLBACK  # as of the last step
@@ -101,11 +96,11 @@ def test_short_texts_have_the_bits_of_full_attention(load, policy):
     full attention."""
     short = PROMPT[: SINKS + RECENT - GREEDY.max_tokens + 1]
     with load() as plain, load(kv_policy=policy) as engine:
-        assert text(engine, short) == text(plain, short)
-        assert text(engine) != (whole := text(plain))
+        assert sampled(engine, short) == sampled(plain, short)
+        assert sampled(engine, PROMPT) != (whole := sampled(plain, PROMPT))
         held = {name: cache.shape for name, cache in plain.model.caches.items()}
     with load(kv_policy=replace(policy, sparsity=0)) as engine:
-        assert text(engine) == whole
+        assert sampled(engine, PROMPT) == whole
         assert {name: cache.shape for name, cache in engine.model.caches.items()} == held
 
 
@@ -186,14 +181,14 @@ def test_alibi_distances_are_those_in_the_text(tmp_path):
     path, heads = SUBJECTS["MPT"].write(tmp_path / "model.gguf"), tmp_path / "heads.tsv"
     load = partial(Engine.load, path, threads=2, context=96)
     with load() as plain:
-        config, short = plain.model.config, text(plain, PROMPT[:5])
+        config, short = plain.model.config, sampled(plain, PROMPT[:5])
     write(heads, np.arange(config.blocks * config.kv_heads).reshape(config.blocks, -1))
     policy = DuoAttention(SINKS, RECENT, STRIDE, heads=str(heads))
     with load(kv_policy=policy) as engine:
-        assert text(engine, PROMPT[:5]) == short
-        whole = text(engine, PROMPT[:80])
+        assert sampled(engine, PROMPT[:5]) == short
+        whole = sampled(engine, PROMPT[:80])
     with load(kv_policy=policy, batch=1, sequences=1) as engine:
-        assert text(engine, PROMPT[:80]) == whole
+        assert sampled(engine, PROMPT[:80]) == whole
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {

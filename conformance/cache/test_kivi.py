@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
-from engine import Engine, SamplingParams
+from conformance.support.sampled import GREEDY, sampled
+from engine import Engine
 from engine.cache.two_bits import ROLLBACK, PackedError
 from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, page_of_keys, page_of_values
@@ -16,8 +16,7 @@ from reference.formats.kivi import GROUP, page_of_keys, page_of_values
 RESIDUAL = 20
 SMALL = Small(kv_heads=2, head_dim=32, seed=9)
 PROMPT = np.random.default_rng(0).integers(3, 60, 150).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-text = partial(drawn, prompt=PROMPT, params=GREEDY)
+text = partial(sampled, prompt=PROMPT)
 PACKED = (len(PROMPT) - RESIDUAL) // GROUP
 
 

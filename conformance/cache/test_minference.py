@@ -7,22 +7,17 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_models import Small
-from engine import Engine, Lookahead, MInference, PromptError, SamplingParams
+from conformance.support.sampled import GREEDY, sampled
+from engine import Engine, Lookahead, MInference, PromptError
 from engine.errors import ModelError
 from engine.policies.minference import parse_prompt_attention
 from reference.attention.prompt_patterns import prompt_pattern
 
 SMALL = Small(head_dim=32, context=256, seed=9)
 PROMPT = np.random.default_rng(0).integers(3, 60, 150).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 FEW = MInference(columns=8, diagonals=6, first=2, recent=3, observers=20, stretch=64)
 PATTERNS = [["stream_llm", 4, 9, 1.0], ["block_sparse", 1, 0, 1.0]]
-
-
-def text(engine: Engine, prompt: list[int]) -> Drawn:
-    return drawn(engine, prompt, GREEDY)
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +39,10 @@ def test_full_budgets_have_the_bits_of_dense_attention(load):
     """Budgets as large as the prompt give the bits of dense attention; small ones differ."""
     everything = replace(FEW, columns=256)
     with load() as plain, load(prompt_attention=everything) as engine:
-        dense = text(plain, PROMPT)
-        assert text(engine, PROMPT) == dense
+        dense = sampled(plain, PROMPT)
+        assert sampled(engine, PROMPT) == dense
     with load(prompt_attention=FEW) as engine:
-        assert [bits for _, bits in text(engine, PROMPT)] != [bits for _, bits in dense]
+        assert [bits for _, bits in sampled(engine, PROMPT)] != [bits for _, bits in dense]
 
 
 def test_masks_equal_the_references(load, mixed):

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
+from conformance.support.sampled import sampled
 from engine import Engine, MiniCache, SamplingParams
 from engine.cache.merged import MergedError
 from engine.errors import ModelError
@@ -20,7 +20,7 @@ POLICY = MiniCache(recent=RECENT)
 SMALL = Small(kv_heads=2, head_dim=32, seed=9, blocks=3)  # of which the last two are a pair
 PROMPT = np.random.default_rng(0).integers(3, 60, 2 * GROUP + 90).tolist()
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-text = partial(drawn, prompt=PROMPT, params=GREEDY)
+text = partial(sampled, prompt=PROMPT, params=GREEDY)
 WIDTH = 2 * SMALL.kv_heads * SMALL.head_dim  # bytes of a cell's keys in a block
 
 

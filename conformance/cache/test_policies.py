@@ -14,8 +14,8 @@ from conformance.llama.peers import presses
 from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.compare import EXACT, demand_near
 from conformance.llama.peers.export import export
-from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_models import Small
+from conformance.support.sampled import GREEDY, sampled
 from engine import (
     H2O,
     Engine,
@@ -24,7 +24,6 @@ from engine import (
     PromptError,
     PyramidKV,
     Quest,
-    SamplingParams,
     SnapKV,
     StreamingLLM,
 )
@@ -39,7 +38,6 @@ from reference.op import Array
 
 SMALL = Small(kv_heads=2, seed=3, blocks=3)
 PROMPT = np.random.default_rng(0).integers(3, 60, 50).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 KEPT = 20
 EACH: dict[str, Policy] = {
     "streaming_llm": StreamingLLM(KEPT),
@@ -61,10 +59,6 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def load(model):
     return partial(Engine.load, model, threads=2, context=96, sequences=3)
-
-
-def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
-    return drawn(engine, prompt, GREEDY)
 
 
 def reference_slots(policy: Policy, keys: Array, received: Array | None, kept: int) -> Array:
@@ -133,7 +127,7 @@ def test_evicted_cells_never_matter(load, name):
     told = []
     for spoilt in (False, True):
         with load(kv_policy=EACH[name]) as engine:
-            found = [drawn(engine, PROMPT, replace(GREEDY, max_tokens=1))]
+            found = [sampled(engine, PROMPT, replace(GREEDY, max_tokens=1))]
             for rest in ([], more):
                 cells = engine.model.cells
                 for block, begin in enumerate(engine.model.method.begins[0]):
@@ -141,7 +135,7 @@ def test_evicted_cells_never_matter(load, name):
                         cache = engine.model.caches[f"blk.{block}.{part}"]
                         cache[np.setdiff1d(np.arange(len(cache)), cells.list_of(0)[begin:])] = 0xFF
                 longer = engine.text.held + engine.text.drawn + rest
-                found.append(text(engine, longer))
+                found.append(sampled(engine, longer))
             told.append(found)
     assert told[0] == told[1]
 
@@ -188,7 +182,7 @@ def test_texts_within_the_capacity_change_no_bit(load, name):
     """If all cells are kept no bit changes."""
     short = PROMPT[:KEPT]
     with load() as plain, load(kv_policy=EACH[name]) as engine:
-        assert text(engine, short) == text(plain, short)
+        assert sampled(engine, short) == sampled(plain, short)
         assert engine.model.method.evicted == [0, 0, 0]
 
 

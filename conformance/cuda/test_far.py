@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.bugs.bug import edits
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.support.here import inputs_of, run
+from conformance.support.machine_kernels import inputs_of, run
 from kernels.cuda.formats.packing import Bfloats, Planes
 from kernels.cuda.runtime.call import between, device_sizes, stages
 from kernels.cuda.runtime.device import Buffer

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.cuda.emulator import compiler
-from conformance.support.here import cases
+from conformance.support.machine_kernels import cases
 from conformance.support.models.formula import prompt
 from conformance.support.models.small_models import Small
 from conformance.support.on_gpu import Watched, on_gpu, rows

@@ -11,8 +11,8 @@ import pytest
 
 from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import Gap
-from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
+from conformance.support.sampled import sampled
 from engine import (
     H2O,
     Engine,
@@ -78,7 +78,7 @@ def test_kept_slots_equal_the_cpus(path, name):
     given, kept, answers = {"kv_policy": EACH[name]}, [], []
     ways = ({"device": "cpu"}, {}, {"batch": 7}, {"gpu_layers": 2})
     for _, engine in in_each_configuration(path, given, ways):
-        answers.append(drawn(engine, PROMPT, GREEDY))
+        answers.append(sampled(engine, PROMPT, GREEDY))
         slots = getattr(engine.model.method, "kept", {})
         kept.append({block: own.tolist() for block, own in slots.items()})
     assert kept.count(kept[0]) == len(ways)
@@ -111,7 +111,7 @@ def test_sparse_prefill_on_the_gpu(path):
     for way, (method, batch) in ways.items():
         with loaded(path, context=160, prompt_attention=method, batch=batch) as engine:
             assert {step.kernel.target for step in engine.model.steps} == {"cuda"}
-            found[way] = drawn(engine, prompt, GREEDY)
+            found[way] = sampled(engine, prompt, GREEDY)
     assert found["all"] == found["without"]
     assert found["few"] == found["cut"] != found["all"]
 
@@ -131,7 +131,7 @@ def test_packed_pages_on_the_gpu(path, tmp_path, name):
     ways = ({"device": "cpu"}, {}, {"batch": 37}, {"gpu_layers": 3})
     answers, held = [], []
     for way, engine in in_each_configuration(path, given, ways):
-        answers.append(drawn(engine, prompt, GREEDY))
+        answers.append(sampled(engine, prompt, GREEDY))
         held.append(engine.timings.cache)
         assert engine.model.method.packed == {"kivi2": 2, "minicache": 1}[name]
         if not way:

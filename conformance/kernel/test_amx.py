@@ -15,7 +15,7 @@ from numba.core.errors import TypingError
 from numpy.testing import assert_array_equal
 
 from conformance.support.amx import by_tiles, operands
-from conformance.support.elsewhere import python_for
+from conformance.support.cross_compile import python_for
 from conformance.support.special_numbers import flush, same_numbers
 from kernels.cpu.isa import amx
 from kernels.cpu.isa.amx import (

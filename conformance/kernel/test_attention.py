@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import each, inputs_of, run
+from conformance.support.machine_kernels import each, inputs_of, run
 from kernels.call import bind, call
 from kernels.cpu.attention.attention import FEW
 from kernels.cpu.attention.attention_sums import CHUNK

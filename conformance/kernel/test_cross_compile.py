@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from conformance.support.elsewhere import assembly, called, python_for
+from conformance.support.cross_compile import assembly, called, python_for
 
 pytestmark = pytest.mark.exhaustive
 AARCH64 = "aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod,+fullfp16,+lse"

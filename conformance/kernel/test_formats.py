@@ -6,7 +6,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import HERE, each, run
+from conformance.support.machine_kernels import HERE, each, run
 from reference.formats import FORMATS, grids
 from reference.table import OPS
 from reference.values import FINITE, VALUES

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from conformance.support.depth import DEEP
-from conformance.support.here import HERE, cases, inputs_of, run
+from conformance.support.machine_kernels import HERE, cases, inputs_of, run
 from kernels.call import emulated
 from kernels.certificates import Store
 from kernels.cuda.runtime.device import EMULATED

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import HERE, inputs_of, run, serves
+from conformance.support.machine_kernels import HERE, inputs_of, run, serves
 from kernels.call import AnyKernel
 from kernels.cpu.linear.linear_pairs import HALVES
 from kernels.table import KERNELS

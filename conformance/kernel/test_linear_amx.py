@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.support.cross_compile import called, python_for
 from conformance.support.depth import DEEP
-from conformance.support.elsewhere import called, python_for
-from conformance.support.here import HERE, inputs_of, run
+from conformance.support.machine_kernels import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu.attention import attention_amx
 from kernels.cpu.linear import linear_amx, linear_amx_bf16

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import run
+from conformance.support.machine_kernels import run
 from kernels.table import find
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.laws.attention.attention import LONG, no_sinks, scene

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import each
+from conformance.support.machine_kernels import each
 from kernels.call import call
 from kernels.shapes import ShapeError
 from kernels.table import find

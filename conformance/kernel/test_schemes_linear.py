@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import HERE, each, inputs_of, run
+from conformance.support.machine_kernels import HERE, each, inputs_of, run
 from kernels.shapes import ShapeError
 from kernels.table import find
 

@@ -8,7 +8,7 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from conformance.support.elsewhere import python_for
+from conformance.support.cross_compile import python_for
 from conformance.support.special_numbers import flush, same_numbers, swept
 from kernels.cpu.isa.simd import bf16x32, f32x16, i8x32, i8x64, i32x8, i32x16, load, store
 from kernels.cpu.isa.simd_x86 import dot2, dot4, to_unsigned

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.support.depth import DEEP
-from conformance.support.here import arguments, demand_rows_anywhere, each, inputs_of, resident, run
+from conformance.support.machine_kernels import (
+    arguments,
+    demand_rows_anywhere,
+    each,
+    inputs_of,
+    resident,
+    run,
+)
 from kernels.call import AnyKernel, call
 from kernels.shapes import ShapeError
 from kernels.table import find, find_any

@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 
-from conformance.support.here import each, inputs_of
+from conformance.support.machine_kernels import each, inputs_of
 from kernels.call import stages
 from kernels.guard import PROT_NONE
 from kernels.kernel import Kernel

@@ -4,7 +4,7 @@ reference/laws/verification.py."""
 import numpy as np
 import pytest
 
-from conformance.support.here import each, inputs_of, run
+from conformance.support.machine_kernels import each, inputs_of, run
 from kernels.shapes import ShapeError
 from reference.op import Array
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import nmse
-from conformance.support.here import HERE
+from conformance.support.machine_kernels import HERE
 from engine import Engine
 from engine.compile.executable import ByTokens
 from kernels.kernel import PROMPT

@@ -16,18 +16,12 @@ from conformance.offloader.conftest import sending_signals
 from conformance.support.child import output_of, run
 from conformance.support.files.disks import Disk, healthy, slow
 from conformance.support.streams import Stream, read_and_compare
+from conformance.support.team import wait_until
 from kernels.cpu.runtime import io_ring
 from kernels.cpu.runtime.io_pool import IOPool, iovecs_of
 from kernels.cpu.runtime.team import Team
 
 pytestmark = pytest.mark.usefixtures("timeout")
-
-
-def wait_until(condition, seconds=20.0):
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.002)
 
 
 def test_idle_readers_take_no_cpu_time(file, truth):

@@ -19,6 +19,8 @@ from conformance.support.files.changing import changing
 from conformance.support.files.full_disk import full_after
 from conformance.support.models.small_families import SmallGemma4, joined_experts
 from conformance.support.models.small_models import Small, written
+from conformance.support.models.sparse_files import SMALL_MODELS
+from conformance.support.models.steps import loaded
 from conformance.support.program import PROGRAM, complaints, fault, printed
 from engine.atomic_write import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
@@ -156,6 +158,29 @@ def test_unchanged_files_need_no_allow_requantize(tmp_path):
     assert set(formats(path, "Q8_0").values()) == {"Q8_0", "F32"}
     with pytest.raises(QuantiseError, match=r"token_embd.weight' is Q8_0 already: --allow-req"):
         formats(path, "Q4_0")
+
+
+@pytest.mark.parametrize(
+    ("type_", "matrices", "predictors"),
+    [("Q4_0", "Q4_0", "Q4_0"), ("Q8_0", "Q8_0", "Q5_0"), ("F16", "F16", "F16")],
+)
+def test_predictors_have_powerinfers_formats(type_, matrices, predictors, tmp_path):
+    """Predictors are Q4_0 under Q4_0 and Q5_0 under other blocks; magic and threshold stay, and the
+    file still runs sparse."""
+    sparse = SMALL_MODELS["F32"]
+    source, out = sparse.write(tmp_path / "f32.gguf"), tmp_path / "small.gguf"
+    made(source, out, type_)
+    with GGUFFile(source) as before, GGUFFile(out) as after:
+        assert after.magic == "PWRI"
+        key = "powerinfer.sparse_threshold"
+        assert after.metadata[key] == before.metadata[key]
+        found = {name: info.type_name for name, info in after.tensors.items()}
+    for i in range(sparse.blocks):
+        assert {found[f"blk.{i}.fc{n}.weight"] for n in (1, 2)} == {predictors}
+        rows = ("ffn_gate", "ffn_up", "ffn_down_t")
+        assert {found[f"blk.{i}.{name}.weight"] for name in rows} == {matrices}
+    with loaded(out, context=32, sparse="on") as model:
+        assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
 
 
 # The bytes
