@@ -62,8 +62,7 @@ def trials():
     ],
 )
 def test_planted_bugs_are_rejected(bug, trials, record_property):
-    """The expected stage rejects the bug, or an earlier one; in one language and format, or in deep
-    runs in all."""
+    """The expected stage rejects it, or an earlier one; deep runs try all languages and formats."""
     if not can_compile(bug):
         pytest.skip(f"no compiler for {bug.language}")
     outcome = trials.outcome(bug)
@@ -100,7 +99,7 @@ def test_every_kernel_in_c_is_edited():
 @pytest.mark.skipif(not COMPILER, reason="no C compiler")
 @pytest.mark.parametrize(("op", "format"), RIGHT)
 def test_unedited_kernels_in_c_pass(op, format, tmp_path):
-    """So it is the bug that is rejected."""
+    """Unedited kernels in C pass, so it is the bug that is rejected."""
     source = (C_FOLDER / f"{op}.c").read_text()
     share = CShare(f"{op}/c", op, format or None, source, tmp_path)
     in_place = variants(op, format or None)[0].in_place

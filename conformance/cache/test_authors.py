@@ -35,8 +35,7 @@ LAST, FIRST, RECENT = 64, 30, 100  # of MInference's code: observers, and what i
 
 
 def functions(path, *names, **known):
-    """Functions of these names in a checkout's file, OUTER.INNER for nested ones, with `known`
-    globals."""
+    """Functions of these names in a file, OUTER.INNER for nested ones, with `known` globals."""
     if not FOLDER:
         pytest.skip("ASSAY_AUTHORS names no folder with the authors' code: docs/peers.md")
     file = Path(FOLDER, path)
@@ -97,8 +96,7 @@ def reference_kivi(kind, x):
 
 @pytest.mark.parametrize("kind", ["k", "v"])
 def test_kivi_codes_equal_the_authors(kivi, kind):
-    """If steps are exact in eight bits, codes, steps, zero points and decoded numbers agree bit for
-    bit."""
+    """If steps are exact in eight bits, codes, steps, zero points and decoded numbers agree."""
     rng = np.random.default_rng(25)
     shape = (PAGES, GROUP, KV_HEADS, HEAD_DIM)
     axis = (0, KV_HEADS, HEAD_DIM) if kind == "k" else (GROUP, KV_HEADS, HEAD_DIM // GROUP)
@@ -178,8 +176,7 @@ def test_minference_columns_and_diagonals_equal_the_authors(tokens, columns, dia
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(640, 4), (1024, 7)])
 def test_minference_blocks_equal_the_authors(tokens, blocks):
-    """The authors' blocks equal the reference's for prompts of whole blocks; later blocks are not
-    seen."""
+    """The authors' blocks equal the reference's for prompts of whole blocks."""
     q, k = prompt(tokens, tokens)
     their = functions(
         "MInference/minference/ops/block_sparse_flash_attention.py", "_build_block_index"

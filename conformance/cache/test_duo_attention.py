@@ -65,8 +65,7 @@ def test_streaming_heads_attend_as_in_the_reference(load, policy, stride):
 
 
 def test_cells_outside_sinks_and_window_are_freed(load, policy):
-    """Streaming heads hold only their sinks and latest cells, as the timings report, and other rows
-    change no bit."""
+    """Streaming heads hold only sinks and the latest cells, and other rows change no bit."""
     told = []
     for spoilt in (False, True):
         with load(kv_policy=policy) as engine:
@@ -92,8 +91,7 @@ def test_cells_outside_sinks_and_window_are_freed(load, policy):
 
 
 def test_short_texts_have_the_bits_of_full_attention(load, policy):
-    """Texts that streaming heads see whole, and models without streaming heads, have the bits of
-    full attention."""
+    """Texts within sinks and window, and models without streaming heads, keep all bits."""
     short = PROMPT[: SINKS + RECENT - GREEDY.max_tokens + 1]
     with load() as plain, load(kv_policy=policy) as engine:
         assert sampled(engine, short) == sampled(plain, short)
@@ -119,8 +117,7 @@ def test_sessions_of_other_heads_are_refused(load, policy, tmp_path):
 
 
 def test_continuing_from_freed_cells_is_refused(load, policy):
-    """A step that needs cells that streaming heads have freed is refused in a line, and holds
-    nothing."""
+    """A step that needs freed cells is refused in a line, and holds nothing."""
     with load(kv_policy=policy) as engine:
         model, cells = engine.model, engine.model.cells
         model.evaluate(PROMPT, 0)

@@ -75,8 +75,7 @@ def test_context_shift_packs_pages_anew(load):
 
 
 def test_a_failed_step_packs_nothing(load, monkeypatch):
-    """After a failed step the next one that gets as far packs instead; a text cannot continue from
-    inside its packed part."""
+    """The step after a failed one packs; a text cannot continue inside its packed part."""
     with load() as engine:
         alone = text(engine)
         engine.reset()

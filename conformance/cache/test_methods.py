@@ -186,8 +186,7 @@ def test_bits_are_independent_of_batch_and_chunks(loads, name):
 
 @pytest.mark.parametrize("name", LESS)
 def test_drafts_change_no_bit(loads, name):
-    """Chains and trees of drafts: eviction, selection and packing are not triggered by drafted
-    tokens."""
+    """Drafted tokens, in chains or trees, trigger no eviction, selection or packing."""
     load, method = loads[name], METHODS[name]
     prompt, asked = method.prompt[:12] * method.repeats, replace(GREEDY, max_tokens=40)
     with load() as plain:

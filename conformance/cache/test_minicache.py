@@ -107,8 +107,7 @@ def test_context_shift_merges_pages_anew(load):
 
 
 def test_a_failed_step_merges_nothing(load, monkeypatch):
-    """After a failed step the next one merges instead; a text cannot continue from inside its
-    merged part."""
+    """The step after a failed one merges; a text cannot continue inside its merged part."""
     with load() as engine:
         alone = text(engine)
         engine.reset()

@@ -97,8 +97,7 @@ def test_rope_rows_are_permuted_by_head(folder, out):
 
 @pytest.mark.parametrize("index", [True, False])
 def test_sharded_checkpoints_give_the_same_file(folder, tmp_path, out, index):
-    """Several files, with an index or numbered, are one model; converting a few rows at a time
-    changes nothing."""
+    """Several files, with an index or numbered, are one model, in pieces of any size."""
     convert(folder, out, "Q8_0", "name")
     parts = write_folder(SMALL, tmp_path / "parts", shards=3, index=index)
     with pytest.MonkeyPatch.context() as patch:
@@ -424,8 +423,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 
 @pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
 def test_bad_folders_are_refused(folder, out, spoil, line):
-    """One line names the file and the error; an older output file stays, and no other file is
-    left."""
+    """One line names the file and the error; an older output file stays, and no other."""
     out.write_bytes(b"older")
     spoil(folder)
     before = sorted(path.name for path in out.parent.iterdir())
@@ -437,8 +435,7 @@ def test_bad_folders_are_refused(folder, out, spoil, line):
 
 
 def test_pickled_checkpoints_give_the_same_file(folder, tmp_path, out):
-    """PyTorch's own files are read without PyTorch; a pickle that is no table of tensors is
-    refused."""
+    """PyTorch's files are read without PyTorch; a pickle that is no state dict is refused."""
     convert(folder, out, "F32")
     pickle = folder / "pytorch_model.bin"
     torch_archive.save(OrderedDict(SMALL.weights()), pickle)
@@ -469,8 +466,7 @@ def test_a_shard_modified_while_it_is_read_is_refused(folder, out):
 
 
 def test_invalid_output_paths_are_refused(folder, tmp_path):
-    """A folder, a missing folder and a file of the checkpoint are refused as output, and nothing is
-    left of it."""
+    """A folder, a missing one, and a file of the checkpoint are refused; nothing is left."""
     weights = folder / "model.safetensors"
     before = weights.read_bytes()
     for place, line in (

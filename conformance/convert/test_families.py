@@ -84,8 +84,7 @@ def test_gpt2_matrices_are_transposed(tmp_path):
 
 
 def test_opt_is_converted_as_by_powerinfer(tmp_path):
-    """The names are PowerInfer's, the table of positions has two more rows, and the context counts
-    them."""
+    """Names are PowerInfer's; positions have two more rows, which the context counts."""
     out = tmp_path / "model.gguf"
     convert(written(tmp_path / "model", OPT, opt()), out, "F16")
     with GGUFFile(out) as file:
@@ -99,8 +98,7 @@ def test_opt_is_converted_as_by_powerinfer(tmp_path):
 
 
 def test_qwen_rows_are_not_permuted(tmp_path):
-    """RoPE rotates halves of a head in both formats, so no row moves; the norms of heads are named
-    as in GGUF."""
+    """RoPE rotates halves of a head in both formats, so no row moves; norms of heads are kept."""
     checkpoint, out = CHECKPOINTS["grouped_query"], tmp_path / "model.gguf"
     folder = write_folder(checkpoint, tmp_path / "model", architecture="Qwen3ForCausalLM")
     layers, weights = "model.layers.{}.self_attn.{}", checkpoint.weights()
@@ -125,8 +123,7 @@ def test_longrope_divisors_have_one_per_frequency(factors):
 
 
 def test_gemma_norms_are_stored_plus_one(tmp_path):
-    """The checkpoint's norms lack the 1 that GGUF's have; no row moves, and the activation is
-    GELU's tanh form."""
+    """The checkpoint's norms lack the 1 that GGUF's have; the activation is GELU's tanh form."""
     checkpoint, out = CHECKPOINTS["grouped_query"], tmp_path / "model.gguf"
     fields = {"architecture": "GemmaForCausalLM", "hidden_act": "gelu"}
     folder = write_folder(checkpoint, tmp_path / "model", **fields)
@@ -144,8 +141,7 @@ def test_gemma_norms_are_stored_plus_one(tmp_path):
 
 
 def test_gemma3_rope_fields_of_both_versions():
-    """Up to version 4 of transformers the two RoPE bases are fields, from version 5 on objects by
-    kind of layer."""
+    """transformers 4 has a field for each RoPE base, transformers 5 objects by layer type."""
     stretched = {"rope_type": "linear", "factor": 8.0}
     fields = asdict(CHECKPOINTS["grouped_query"]) | {"architectures": ["Gemma3ForCausalLM"]}
     del fields["rope_theta"], fields["rope_scaling"]
@@ -216,8 +212,7 @@ def test_gemma3_default_sizes():
 
 
 def test_base_model_names_without_prefix(tmp_path):
-    """A base model saved without its output lacks the prefix of tensor names, and gives the same
-    file."""
+    """A base model saved without its output has names without a prefix, and gives the same file."""
     weights = opt()
     convert(written(tmp_path / "model", OPT, weights), tmp_path / "a.gguf", name="one")
     base = {name.removeprefix("model."): weight for name, weight in weights.items()}

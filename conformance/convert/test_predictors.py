@@ -115,8 +115,7 @@ def test_a_converted_model_runs(model, folder, out):
 
 @pytest.mark.parametrize("name", ["Falcon", "OPT"])
 def test_families_without_gate_and_with_biases(tmp_path, out, name):
-    """Families without a gate, and with biases, are converted; the bias of down stays with the
-    transposed matrix."""
+    """Families without gate and with biases are converted; the bias of down is kept."""
     config, weights = {
         "Falcon": (families.FALCON | {"activation": "relu"}, families.falcon()),
         "OPT": (families.OPT, families.opt()),
@@ -139,8 +138,7 @@ def test_families_without_gate_and_with_biases(tmp_path, out, name):
 
 
 def test_another_activation_is_noted(tmp_path, folder, out):
-    """PowerInfer runs ReLU whatever the model was trained with, and so does the engine: a note says
-    so."""
+    """PowerInfer and the engine run ReLU whatever the model was trained with: a note says so."""
     model = write_folder(SMALL, tmp_path / "model", hidden_act="silu")
     done = convert(model, out, predictors=folder)
     assert done.notes == ["its activation is swiglu; a sparse model runs with reglu"]

@@ -86,8 +86,7 @@ def error_line(folder: Path, out: Path) -> str | None:
 @pytest.mark.parametrize("byte_level", [True, False])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", *SHARED])
 def test_damaged_json_gives_a_model_or_one_line(tmp_path, name, byte_level):
-    """The result is a file that can be opened, or a line that names a file of the folder, and
-    nothing else."""
+    """The result is a file that can be opened, or a line that names a file."""
     folder, out = folder_of(tmp_path / "model", byte_level), tmp_path / "model.gguf"
     assert error_line(folder, out) is None
     original = json.loads((folder / name).read_bytes())

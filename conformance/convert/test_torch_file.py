@@ -37,8 +37,7 @@ def expected(array: Array) -> Array:
     st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3), st.booleans(), st.integers(0)
 )
 def test_tensors_of_any_type_and_layout_are_read(tmp_path_factory, dtype, dims, turned, seed):
-    """Tensors of any type and shape are read whole and by rows, also those whose rows are columns
-    in memory."""
+    """Tensors of any type, shape and strides are read whole and by rows."""
     path = tmp_path_factory.getbasetemp() / "tensor.pt"
     values = np.random.default_rng(seed).integers(0, 1000, dims).astype(dtype)
     array = values.T if turned else values
@@ -68,8 +67,7 @@ def test_nested_tables_and_other_objects_are_read(tmp_path):
 
 
 def test_files_saved_by_pytorch_are_read(tmp_path):
-    """Modules' state dicts, parameters, views, and all types are read; and PyTorch reads the files
-    of our stand-in."""
+    """Modules' state dicts, parameters and views are read, and PyTorch reads our stand-in's."""
     torch = pytest.importorskip("torch")
     path = tmp_path / "saved.pt"
     wide = torch.arange(60.0).reshape(6, 10)

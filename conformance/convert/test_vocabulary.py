@@ -108,8 +108,7 @@ def test_converted_real_vocabularies_give_the_models_ids(folder, name):
 
 
 def test_gemma_has_no_pre_tokenizer(folder):
-    """Gemma replaces spaces by ▁, without one at the start, so that its pre-tokenizer never
-    splits."""
+    """Gemma replaces spaces by ▁, none at the start, so its pre-tokenizer never splits."""
     texts = ["<unk>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "▁a", "a▁"]
     space = {"pattern": {"String": " "}}
     write_json(folder / "tokenizer.json", {
@@ -199,8 +198,7 @@ def test_added_tokens_are_read_from_every_file(folder):
 
 @pytest.mark.parametrize("jinja", [True, False])
 def test_chat_templates_are_converted(folder, jinja):
-    """Templates come from tokenizer_config.json, one or several by name, or from files of their
-    own."""
+    """They come from tokenizer_config.json, one or several by name, or files of their own."""
     write_json(folder / "tokenizer.json", small())
     named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
     write_json(folder / "tokenizer_config.json", {"chat_template": named})
@@ -269,8 +267,7 @@ def test_older_tokenizer_files_give_the_same_vocabulary(folder):
 
 
 def test_settings_without_a_gguf_key_are_noted(folder):
-    """Unicode composition is dropped with a note; where a text is split differently the note shows
-    it."""
+    """Unicode composition, and texts that would be split differently, have a note."""
     write_json(folder / "tokenizer.json", small() | {"normalizer": NFC})
     _, notes = converted(folder, 260)
     assert len(notes) == 1

@@ -98,7 +98,6 @@ def outdated(tmp_path_factory):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_editing_launch_code_invalidates_certificates(outdated, change):
-    """Numbers of grids, shared memory, scratch and supported sizes are bound, and so are calls of a
-    library."""
+    """Grids, shared memory, scratch, supported sizes and library calls are bound."""
     expected = CHANGES[change][1]
     assert outdated[change] == expected + (FUSED if expected else [])

@@ -25,8 +25,7 @@ pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 
 def capabilities(kernel: CudaKernel, launch: Launch) -> list[int]:
-    """The compute capabilities to compile a source for: one chosen by name, in deep runs all that
-    the kernel supports."""
+    """The compute capabilities to compile a source for: one by name, in deep runs all."""
     able = [capability for capability in CAPABILITIES if capability >= kernel.capability]
     drawn = crc32(f"{launch.source} {launch.format}".encode())
     return able if DEEP else [able[drawn % len(able)]]

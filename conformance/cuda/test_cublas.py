@@ -44,8 +44,7 @@ def column_major(address: int, rows: int, columns: int, apart: int, kind: np.dty
 
 
 class FakeCublas(ModuleType):
-    """A stand-in for cupy_backends.cuda.libs.cublas on host memory. `failing` is the error of each
-    product."""
+    """cupy_backends.cuda.libs.cublas on host memory. `failing` is the error of each product."""
 
     CUBLAS_OP_N, CUBLAS_OP_T = OP_N, OP_T
     CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = POINTER_MODE_HOST, 1

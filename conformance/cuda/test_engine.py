@@ -363,8 +363,7 @@ def test_greedy_text_downloads_no_logits(n, tmp_path):
 
 
 def test_greedy_steps_are_launched_ahead(tmp_path):
-    """Greedy text: its token stays on the GPU, and the end of the text discards the step that was
-    launched ahead."""
+    """A greedy token stays on the GPU; a text's end discards the step launched ahead."""
     path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
     plain, context = SamplingParams(temperature=0, max_tokens=8), 20
     with Engine.load(path, threads=1, context=context) as engine:

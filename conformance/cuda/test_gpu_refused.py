@@ -80,8 +80,7 @@ def test_blocks_that_share_keys_stay_together(tmp_path):
 
 @needs_compiler
 def test_too_little_memory_is_refused_before_allocating(path):
-    """The error names the amounts and the gpu_layers that fit, which then do; nothing was
-    allocated."""
+    """The error names the amounts and the gpu_layers that fit, which then do."""
     with taking_the_place(Emulator()):
         model = loaded(path)
         needed = partition_of(model).needed.total

@@ -20,8 +20,7 @@ FORMATS = [
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("format", FORMATS)
 def test_batched_tokens_have_the_bits_of_each_alone(format):
-    """The first, the last and a token between have the same bits in tiles of 64 and 128 as
-    alone."""
+    """Tokens have the same bits in tiles of 64 and 128 as alone."""
     wanted = "linear", "tensor" if format in PARTS else "generic", format
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
     tokens = LEAST_OF_128 + 2

@@ -130,8 +130,7 @@ def test_damaged_cubins_are_refused(folder: Path, tmp_path: Path):
     ],
 )
 def test_mismatches_are_reported_without_a_gpu(folder: Path, said: dict, reason: str):
-    """A missing symbol, parameters of another description and launches beyond a GPU's limits are
-    reported."""
+    """Missing symbols, other parameters and impossible launches are reported."""
     try:
         report = judged(folder, said.pop("name", "right"), **said)
         assert report.verdict == "refused"

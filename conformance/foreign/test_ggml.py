@@ -56,8 +56,7 @@ void linear(const float *x, const uint8_t *weight, float *out, int64_t tokens, i
     ids=["right", "float32 scales", "cut", "a product less", "another step"],
 )
 def test_ggml_rounding_is_recognised(tmp_path: Path, right: str, wrong: str):
-    """A product that rounds activations as ggml does is recognised by its numbers, and the report
-    names that rounding."""
+    """A product that rounds activations as ggml does is recognised by its numbers."""
     (tmp_path / "mine.c").write_text(OWN.replace(right, wrong))
     candidate = Candidate.of(tmp_path / "mine.c")
     report = judge(candidate, "linear", numerics="ggml", secret=3, shrink=False)

@@ -60,8 +60,7 @@ SHORT = LINEAR.replace("sums, mask=(t < tokens)", "sums, mask=(t < tokens - 1)")
 
 
 def filled(text: str = FILLED) -> str:
-    """The template with a kernel, for few tokens: the interpreter takes a millisecond for each
-    program of a grid."""
+    """The template with a kernel, for few tokens, since the interpreter is slow."""
     said, _, rest = template(OPS["rms_norm"], "triton").partition("    pass\n")
     return f'# assay: takes = "tokens <= 8"\n{said}{text}{rest}'
 

@@ -174,8 +174,7 @@ def test_a_quantised_product_is_judged(tmp_path: Path):
     ],
 )
 def test_misbehaving_kernels_get_a_verdict(tmp_path: Path, body: str, verdict: str, reason: str):
-    """Hanging, raising, crashing, and taking too much memory or too many files are each reported in
-    one line."""
+    """Hanging, raising, crashing, and too much memory or files are reported in a line."""
     limits = Limits(seconds=0.5, memory=2**30)
     report = judged(tmp_path, PLAIN + body, limits=limits, shrink=False)
     assert report.verdict == verdict or (not verdict and not report.passed)
@@ -231,8 +230,7 @@ def test_stale_bytecode_is_not_run(tmp_path: Path):
     ],
 )
 def test_invalid_signatures_are_refused(tmp_path: Path, text: str, suffix: str, reason: str):
-    """A parameter of unknown name or other type, a missing function and a file that is not Python
-    are refused."""
+    """Unknown parameters, other types, missing functions and other files are refused."""
     report = judged(tmp_path, text, suffix)
     assert report.verdict == "refused"
     assert reason in report.reason
@@ -253,8 +251,8 @@ def test_missing_and_unknown_files_are_refused(tmp_path: Path):
 @NEEDS_TORCH
 @pytest.mark.parametrize(("also", "reason"), [("pass", ""), ("x.zero_()", "wrote to its input x")])
 def test_gpu_outputs_are_copied_back(tmp_path: Path, monkeypatch, also: str, reason: str):
-    """Outputs are copied back, and modified inputs are detected: here a copy on the CPU stands for
-    the GPU's."""
+    """Outputs are copied back, and modified inputs detected, with a copy on the CPU as the
+    GPU's."""
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     (tmp_path / "mine.py").write_text(
         "import torch\n"
@@ -317,8 +315,7 @@ def test_the_report_round_trips_through_json(tmp_path: Path):
 
 
 def test_arrays_are_dlpack_arrays(tmp_path: Path):
-    """A function without a signature may declare its parameters; results may be any DLPack
-    array."""
+    """A function without a signature may declare its parameters; results may be DLPack arrays."""
     text = (
         "import functools, numpy\n"
         "class Only:\n"

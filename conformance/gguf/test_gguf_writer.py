@@ -65,8 +65,7 @@ def typed_values() -> st.SearchStrategy[tuple[ValueType, Any]]:
     st.sampled_from([1, 32, 256]),
 )
 def test_round_trip(tmp_path_factory, keys, size, alignment):
-    """Keys of every type, empty arrays, invalid UTF-8 and every byte of the tensors are read
-    back."""
+    """Keys of every type, empty arrays, invalid UTF-8 and all bytes of tensors are read back."""
     out = tmp_path_factory.getbasetemp() / "written.gguf"
     keys = {**keys, "general.alignment": gw.u32(alignment)}
     gw.write_gguf(out, keys, TENSORS, pieces(size))

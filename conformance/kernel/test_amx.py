@@ -56,8 +56,7 @@ def bf16_product(a: Array, b: Array, c: Array) -> Array:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(("kind", "operation"), [("i8", tile_dot_i8), ("u8", tile_dot_u8_i8)])
 def test_emulated_products_of_bytes_are_exact(kind, operation, size, seed):
-    """Products are exact modulo 2^32, for random and for the largest ones, and nothing around c is
-    written."""
+    """Products are exact modulo 2^32, and nothing around c is written."""
     a, b, c = operands(kind, *size, seed)
     want = (c + a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
     assert_array_equal(by_tiles(EMULATED, operation, a, b, c), want)
@@ -66,8 +65,7 @@ def test_emulated_products_of_bytes_are_exact(kind, operation, size, seed):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_emulated_products_of_bfloat16_round_as_the_manual_says(size, seed):
-    """Products have the manual's bits, also with infinities, NaN and subnormal numbers (from seed 1
-    on)."""
+    """Bits are the manual's, also with infinities, NaN and subnormals from seed 1 on."""
     a, b, c = operands("bf16", *size, seed)
     same_numbers(by_tiles(EMULATED, tile_dot_bf16, a, b, c), bf16_product(a, b, c))
 

@@ -84,8 +84,7 @@ for variant in ("avx2", "neon_dotprod", "neon_i8mm"):
     ],
 )
 def test_cpu_features_are_detected(arm, cpu, dots, matrices):
-    """Features are the emulated CPU's, not those of the model in /proc/cpuinfo; and no x86 variant
-    is chosen."""
+    """Features are the emulated CPU's, not /proc/cpuinfo's; no x86 variant is chosen."""
     found = arm.program("-c", FEATURES, ARM_CPU=cpu).splitlines()
     assert found == ["aarch64/neoverse-v2", "avx2 f16c fma", dots, matrices]
 
@@ -124,8 +123,7 @@ def test_a_sample_of_ops_has_this_machines_bits(arm, tmp_path):
 
 @whole
 def test_ops_have_this_machines_bits(arm, tmp_path):
-    """Every op has equal bits by its portable kernel, and so has NEON's linear in every kind of
-    format."""
+    """Every op has equal bits by its portable kernel, and NEON's linear in every kind of format."""
     assert_same_bits(arm, [*PORTABLE, *NEON], tmp_path / "inputs")
 
 

@@ -47,8 +47,7 @@ def made(factor, inner=None):
 
 
 def test_closure_identity():
-    """Closures are distinguished by their numbers and the functions they close over, at any depth,
-    and not by address."""
+    """Closures differ by numbers and functions they close over, at any depth, not by address."""
     names = [identity(made(f, made(g)).py_func) for f in (2, 3) for g in (2, 3)]
     assert len(set(names)) == 4
     assert names[0] == identity(made(2, made(2)).py_func)

@@ -31,8 +31,7 @@ COMPARISONS = [operator.lt, operator.gt, operator.eq]
 
 @pytest.mark.parametrize("symbol", ARITHMETIC)
 def test_operators(symbol):
-    """Operators between two vectors, and between a vector and a number on either side, round
-    once."""
+    """Operators of two vectors, or of a vector and a number on either side, round once."""
     a, b = pairs(1)
     right, left = (njit(lambda v: symbol(v, SCALAR)), njit(lambda v: symbol(SCALAR, v)))
     with np.errstate(all="ignore"):

@@ -110,8 +110,7 @@ def test_attention_on_tiles_keeps_its_laws(kernel):
 
 @pytest.mark.parametrize("what", [np.inf, -np.inf, np.nan])
 def test_non_finite_values_reach_only_tokens_that_see_them(what):
-    """In a prompt, tokens from the cell on give non-finite outputs; for the others a weight of zero
-    hides it."""
+    """Tokens from the cell on are non-finite; for earlier ones a zero weight hides it."""
     (kernel,) = (k for k in ATTENTION if k.format == "F16")
     inputs = inputs_of(kernel, tokens=40, heads=2, kv_heads=1, head_dim=32, capacity=40)
     inputs |= {"spans": np.array([[0, 0, t + 1] for t in range(40)], np.int32)}
@@ -172,8 +171,7 @@ for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32"
 
 
 def basic_blocks(text: str) -> Iterator[tuple[str, list[str], str]]:
-    """Basic blocks of instructions: the label before each, the instructions' names, and the target
-    of its final jump."""
+    """Basic blocks: the label before each, its instructions' names, and the final jump's target."""
     label, names = "", list[str]()
     for line in text.splitlines():
         if found := re.match(r"(\.?\w+):", line):

@@ -49,8 +49,7 @@ def test_yarn(base, factor, original):
 
 
 def test_yarn_magnitude():
-    """A factor of 16 scales cosines and sines by 1.277; a factor of 1 or less leaves them
-    unchanged."""
+    """A factor of 16 scales cosines and sines by 1.277; one of 1 or less changes nothing."""
     assert rope_frequencies.yarn_magnitude(1.0) == rope_frequencies.yarn_magnitude(0.5) == 1
     assert rope_frequencies.yarn_magnitude(16.0) == pytest.approx(0.1 * math.log(16) + 1.0)
     assert rope_frequencies.yarn_magnitude(16.0, 2.0) == pytest.approx(0.2 * math.log(16) + 1.0)

@@ -115,8 +115,7 @@ UNDER_A_CONDITION = """if (item < items) use(item, next[d]);
 
 @NOT_HERE
 def test_broken_pipelines_are_detected(tmp_path):
-    """Earlier versions are detected: an item copied before the next load, and an iteration with
-    branches."""
+    """An item copied before the next load, and an iteration with branches, are detected."""
     launch, name = LAUNCHES["Q4_0"][0], "linear.cuh"
     text = ours()[name].read_text()
     begin = text.index("  do wait_for")

@@ -33,8 +33,7 @@ FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @FEWER
 def test_rows_anywhere_in_memory_give_the_same_bits(kernel, data, seed):
-    """In any order, and with each neuron's rows of gate, up and down adjacent, the bits are the
-    same."""
+    """Rows in any order, or with gate, up and down adjacent, give the same bits."""
     demand_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
 
 

@@ -75,8 +75,7 @@ CROSSOVERS = dict.fromkeys(
 
 @pytest.mark.parametrize("knob", CROSSOVERS, ids=lambda knob: knob.name)
 def test_measured_steps_distinguish_crossover_values(knob):
-    """A step of n tokens runs one way or the other, and the measured steps distinguish any two
-    values."""
+    """The measured numbers of tokens distinguish any two values of a crossover."""
     for tokens in knob.tokens:
         assert sorted(chain(*knob.alike(tokens))) == sorted(knob.values)
         assert all(len({0 < v <= tokens for v in same}) == 1 for same in knob.alike(tokens))
@@ -105,8 +104,7 @@ def test_starting_values_name_existing_kernels_and_knobs():
 
 
 def test_the_longest_matching_prefix_selects_starting_values(monkeypatch):
-    """And the first family whose features the CPU has; without one, and for a value that no trial
-    tries, the defaults."""
+    """Then the first family whose features the CPU has counts, otherwise the defaults."""
     rows = [
         {"features": ["a", "b"], "values": {"linear/cpu": {"near": 0}}},
         {

@@ -51,8 +51,7 @@ def test_bad_tensors_are_named(message, tmp_path):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["blk.0.ffn_down.weight", "token_embd.weight"])
 def test_non_finite_weights_are_reported(bad, name, tmp_path):
-    """NaN or infinity in a weight is reported when it reaches the logits, and no token is
-    sampled."""
+    """NaN or infinity in a weight is reported when it reaches the logits."""
     path = SMALL.write(tmp_path / "bad.gguf")
     info = gguf.GGUFReader(path)
     (tensor,) = [t for t in info.tensors if t.name == name]
@@ -80,8 +79,7 @@ def load_error(path: Path) -> str:
 
 @pytest.mark.parametrize("part", ["header", "data"])
 def test_corrupted_models_load_or_are_refused(part, tmp_path):
-    """A model with wrong bytes loads or is refused in one line, and leaves nothing open; wrong
-    weights always load."""
+    """Wrong bytes load or are refused in one line; wrong weights always load."""
     path = replace(SMALL, format="Q4_0").write(tmp_path / "mutant.gguf")
     whole = path.read_bytes()
     data = min(int(t.data_offset) for t in gguf.GGUFReader(path).tensors)

@@ -283,8 +283,7 @@ def test_yarn_of_a_checkpoint(fields, frequencies, magnitude, outside):
     ],
 )
 def test_yarn_settings_without_a_key_are_refused(fields, words):
-    """Settings without a GGUF key, or on which transformers and YaRN's first code differ, are
-    refused."""
+    """So are those on which transformers and YaRN's first code differ."""
     scaling = LONGER | {"type": "yarn"} | fields
     with pytest.raises(CheckpointError, match=words):
         rope_scaling.keys(Fields({"rope_scaling": scaling}, "config.json"))

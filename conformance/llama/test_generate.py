@@ -40,8 +40,7 @@ REPEATABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("params", REPEATABLE.values(), ids=REPEATABLE.keys())
 def test_same_parameters_same_tokens(engine, spelling, params):
-    """Greedy or seeded, a generation is reproducible: with a warm or an empty cache, on other
-    threads."""
+    """Greedy or seeded, texts are reproducible with any cache contents and threads."""
     first = generate(engine, **params)
     assert generate(engine, **params) == first
     engine.reset()
@@ -89,8 +88,7 @@ def test_logits_processors(engine):
 
 @pytest.mark.parametrize("keep", [0, 3])
 def test_context_shift_recomputes_the_kept_tokens(engine, spelling, keep):
-    """After a shift the logits are, bit for bit, those of an engine that read only the kept
-    tokens."""
+    """Logits after a shift have the bits of an engine that read only the kept tokens."""
     seen: list[bytes] = []
 
     def note(_: list[int], logits: Array) -> Array:
@@ -173,8 +171,7 @@ def test_wrong_requests(engine, prompt, params, options, message):
 
 
 def test_timings(engine):
-    """Every token is counted once, where its time was spent; a cached prompt costs only its last
-    token."""
+    """Every token is counted once; a cached prompt costs only its last token."""
     prompt = engine.encode(TEXT)
     for evaluated in (len(prompt), 1):
         generate(engine, prompt, max_tokens=5)

@@ -33,8 +33,7 @@ STORIES = [
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_goldens_match_the_checkpoints(name):
-    """Every checkpoint has a complete golden file, and its weights have the same digest on this
-    machine."""
+    """Every checkpoint has a golden file, and its weights' digest is the stored one."""
     entry = INDEX["checkpoints"][name]
     described = json.loads(json.dumps(goldens.describe(CHECKPOINTS[name])))
     assert entry == {**described, "sha256": sha256(goldens.FOLDER / f"{name}.npz")}, AGAIN
@@ -48,8 +47,7 @@ def test_every_golden_file_is_in_the_index():
 
 @pytest.mark.parametrize(("name", "peer", "format"), ANSWERS)
 def test_logits_agree(tmp_path, name, peer, format):
-    """The engine's logits equal the peer's, within the limit that the peer's own roundings
-    allow."""
+    """The engine's logits equal the peer's, within the limit that the peer's roundings allow."""
     checkpoint = CHECKPOINTS[name]
     demand_near(
         answer(tmp_path, checkpoint, format),
@@ -61,8 +59,7 @@ def test_logits_agree(tmp_path, name, peer, format):
 @pytest.mark.parametrize("format", QUANTISED)
 @pytest.mark.parametrize("name", ["blocks", "deep_blocks"])
 def test_activation_quantisation_errs_no_more_than_llama_cpps(tmp_path, name, format):
-    """The engine's distance from the exact product of quantised weights is no larger than
-    llama.cpp's."""
+    """The distance from the exact product is no larger than llama.cpp's."""
     answers = goldens.load(name)
     exact = answers["transformers", format]
     ours = Gap.between(answer(tmp_path, CHECKPOINTS[name], format), exact)

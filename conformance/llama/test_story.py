@@ -39,8 +39,7 @@ def test_sparse_perplexity_is_as_recorded(sparse, key):
 
 
 def perplexity(name: str, **options: Any) -> float:
-    """The perplexity of every token of the held-out stories after BOS, EOS included; no model is
-    below the entropy."""
+    """The perplexity of the held-out stories, EOS included; no model is below the entropy."""
     with Engine.load(name, context=512, **options) as engine:
         eos, scorer = engine.tokenizer.eos_id, Scorer(engine)
         texts = [Passage([*engine.encode(story), eos]) for story in HELD_OUT]
@@ -59,8 +58,7 @@ def test_the_draft_model_has_the_same_vocabulary():
 
 
 def test_embedded_models_are_loaded_by_name():
-    """`story` is the F16 file, `story-relu` the sparse one, and every file is found by its own
-    stem."""
+    """`story` is the F16 file, `story-relu` the sparse one; other files have their stems."""
     models = embedded_models()
     assert models["story"] == models["story-f16"]
     assert models["story-draft"] == models["story-draft-f16"]

@@ -118,8 +118,7 @@ def prefetch_takes(seconds: float, groups: list[Group], tokens: int) -> list[flo
 
 @pytest.mark.usefixtures("measured")
 def test_the_faster_value_is_chosen_and_no_other(monkeypatch):
-    """With synthetic times: a prefetch distance of 8 KiB is faster by half, a near one makes no
-    difference."""
+    """With synthetic times in which 8 KiB is faster by half, it is chosen."""
     found, before = tuned_with_times(monkeypatch, partial(prefetch_takes, 0.5))
     assert [one.values for one in found] == [values | {"ahead": 8192} for values in before]
     assert all((one.gain, one.spread) == (2.0, (2.0, 2.0)) for one in found)

@@ -107,8 +107,7 @@ def chosen(count: int, seed: int, origin: Path = ROOT, words: Sequence[str] = ()
 
 
 class Server:
-    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own next to
-    them."""
+    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own beside them."""
 
     def __init__(self, origin: Path) -> None:
         self._child: Any = opened(

@@ -147,8 +147,7 @@ def test_a_change_affects_the_kernels_that_use_it(
 
 @pytest.mark.exhaustive
 def test_equivalent_mutants_are_identified(tmp_path):
-    """By its machine code, and by what its row computes; not by changes that compile to the
-    same."""
+    """Kernels are compared by machine code, and by what their rows compute."""
     names = "softmax/cpu/generic", "linear_w8a8/cpu/scalar"
     copy = Copy(tmp_path)
     with Server(copy.folder) as server:

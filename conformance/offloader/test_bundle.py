@@ -213,8 +213,7 @@ def test_the_command_prints_json(inside, tmp_path):
 
 
 def test_inspect_lists_bundles(inside, sources):
-    """Parts are listed below their bundle, and padding is not counted as weights; a note names
-    errors."""
+    """Parts are listed below their bundle, padding is no weight, and a note names errors."""
     plain, out = sources.values()
     code, table, _ = inside("inspect", out)
     assert code == 0

@@ -99,8 +99,7 @@ def test_signals_do_not_end_a_step(subject, received_signals, every):
 
 
 def test_ctrl_c_ends_a_step(subject):
-    """A step that would wait for seconds ends in about the time of a read; the engine can
-    continue."""
+    """A step that would wait for seconds ends in about a read's time; the engine continues."""
     model, disk, prompt = subject.model, subject.disk, (TEXT[:13], range(13), [(0,)] * 13)
     for _ in range(2):
         subject.goes_on()

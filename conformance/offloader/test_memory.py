@@ -80,8 +80,7 @@ def child(
     cache: Path | None = None,
     **options: Any,
 ) -> "CompletedProcess[str]":
-    """With a budget in bytes (0: none), the file that takes the processes of a group, if any, and a
-    cache."""
+    """Run with a budget in bytes (0: none), a cgroup's procs file, if any, and a cache."""
     large = {"context": 256, "batch": 64} if isinstance(model, Path) else {}
     given = {"context": 128, "batch": 16, **large, **options, "ram_budget": budget}
     env = {**os.environ, **({"ASSAY_CACHE": str(cache)} if cache else {})}
@@ -173,8 +172,7 @@ def test_budgets_hold_in_a_cgroup(path, minimum):
 
 @pytest.fixture
 def cold(tmp_path):
-    """A cache with everything but the code that runs besides kernels, and the resident model's
-    tokens."""
+    """A cache without the code that runs besides kernels, and the resident model's tokens."""
     tokens = answer("story-f16", 2**30)["tokens"]  # and whatever it wants is certified by now
     folder = tmp_path / "cache"
     ignored = shutil.ignore_patterns("packed", *(f"{share.key[:32]}.share" for share in SERVICES))
@@ -183,7 +181,7 @@ def cold(tmp_path):
 
 
 def test_compilation_needs_no_budget(cold):
-    """Even if code has to be made; so the minimum named when it existed suffices."""
+    """The minimum named suffices even if code has to be compiled."""
     budget = minimum_of("story-f16")
     cache, tokens = cold
     told = answer("story-f16", budget, cache=cache)
@@ -196,8 +194,7 @@ def test_compilation_needs_no_budget(cold):
     ("model", "draft"), [("story-relu", None), ("story-f16", "story-draft-q8_0")]
 )
 def test_the_minimum_for_neurons_and_draft_models(model, draft):
-    """For neurons, and with a draft model, which is loaded first and counts: the minimum named
-    suffices."""
+    """The minimum named suffices for neurons, and with a draft model, which counts."""
     budget = minimum_of(model, draft=draft)
     told = answer(model, budget, draft=draft)
     assert told["compiled"] == []
@@ -206,7 +203,7 @@ def test_the_minimum_for_neurons_and_draft_models(model, draft):
 
 
 def test_the_minimum_for_experts(tmp_path):
-    """For experts that do not all fit: the minimum named suffices."""
+    """The minimum named suffices for experts that do not all fit."""
     small = SmallMixture(hidden=256, width=256, experts=32, blocks=4, format="F16")
     path = small.write(tmp_path / "small.gguf")
     budget = minimum_of(path)
@@ -218,7 +215,7 @@ def test_the_minimum_for_experts(tmp_path):
 
 
 def test_cached_code_needs_no_child(monkeypatch):
-    """Nor does a child that cannot be started prevent anything."""
+    """With cached code, a child that cannot be started prevents nothing."""
     kernel = find("rms_norm/cpu/generic")
     compile_apart([kernel])
     assert all(share.is_kept for share in (*SERVICES, *kernel.shares))

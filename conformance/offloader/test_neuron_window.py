@@ -105,8 +105,7 @@ def request_in_turn(window, rows, loads):
 
 
 def test_requests_allocate_nothing():
-    """A hundred requests, most of which take another block's slots, allocate no more from Numba's
-    runtime than one."""
+    """A hundred requests allocate no more from Numba's runtime than one."""
     _nrt_python.memsys_enable_stats()
     rows = np.sort(
         np.random.default_rng(0).permuted(np.tile(np.arange(64), (100, 1)), axis=1)[:, :9]

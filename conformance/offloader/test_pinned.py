@@ -58,8 +58,7 @@ def test_the_most_active_neurons_are_pinned(counts, spare):
 
 
 def test_pinned_neurons_survive_a_disk_fault(tmp_path):
-    """Remains of a failed read are dropped; pinned neurons were read before, and are never
-    overwritten."""
+    """Remains of a failed read are dropped; pinned neurons are never overwritten."""
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
     truth = truth_of(path, sparse="on")
@@ -76,7 +75,7 @@ def test_pinned_neurons_survive_a_disk_fault(tmp_path):
 
 
 def test_a_disk_fault_while_pinning(tmp_path):
-    """At load, after all other reads: one line."""
+    """A disk fault at load, after all other reads, is reported in one line."""
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
     room, disk = wanted(path).all, Disk(healthy)

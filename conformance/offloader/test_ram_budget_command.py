@@ -118,8 +118,7 @@ def test_unwritable_cache_folders_are_refused(inside, path, cache):
 
 
 def test_without_o_direct(path, cache, monkeypatch):
-    """On a file system without O_DIRECT the engine uses the page cache, says so, and leaves nothing
-    there."""
+    """Without O_DIRECT the engine uses the page cache, says so, and leaves nothing there."""
     truth = truth_of(path)
     monkeypatch.setattr(direct_file, "_accepts", lambda *_: False)
     with budgeted(path, wanted(path).least, threads=2) as model:

@@ -153,8 +153,7 @@ for i in range(10):
 
 
 def test_a_forked_child_gets_an_error(path):
-    """A pool does not survive fork: a plain error and a clean exit in the child, while the parent
-    continues."""
+    """A forked child gets a plain error and exits; the parent continues."""
     done = run(sys.executable, "-W", "ignore", "-c", FORKED, path)
     assert done.returncode == 0, done.stderr
 
@@ -235,8 +234,7 @@ def test_ctrl_c_ends_a_read(file, truth):
 
 
 def test_signals_do_not_end_a_read(file, truth, received_signals):
-    """A read continues after them, and so does a patient step; another says that it was
-    interrupted."""
+    """A read and a patient step continue; another step says that it was interrupted."""
     disk = Disk(slow(10_000))
     with IOPool([file], 2, preadv=disk.address) as readers, Team(1) as team:
         with sending_signals(signal.SIGUSR1, 0.1):

@@ -321,8 +321,7 @@ def model(request, path):
 
 
 def test_a_decode_step_allocates_nothing(model):
-    """As with weights in memory, a step creates no array, and only a call's own objects on Python's
-    heap."""
+    """As with weights in memory, a step creates no array, and few Python objects."""
     _nrt_python.memsys_enable_stats()
     for i in range(4):
         model.step([3 + i], [i], [(0,)], [0])

@@ -24,8 +24,7 @@ PLANTED = tomllib.loads(Path(__file__).with_name("wrong_windows.toml").read_text
 
 
 def interpreted(source: str) -> SimpleNamespace:
-    """The module as plain Python: calls take the window itself instead of its address, and are
-    limited in time."""
+    """The module as plain Python: calls take the window instead of its address, and time out."""
     names: dict[str, Any] = {"__name__": "interpreted_window"}
     exec(compile(source, "interpreted_window", "exec"), names)
     names |= {name: f.py_func for name, f in names.items() if hasattr(f, "py_func")}

@@ -39,8 +39,7 @@ def test_barriers_hold_with_late_threads(n_threads):
 
 @pytest.mark.parametrize("n_threads", [2, 3, 8])
 def test_programs_start_at_any_moment(n_threads):
-    """All threads run each program, whether workers spin, yield, are about to park or are
-    parked."""
+    """All threads run each program, whether workers spin, yield, or are parked."""
     meetings, rng, runs = Meetings(n_threads, unrest=10), random.Random(1), 2000 * SCALE
     with Team(n_threads) as team:
         for _ in range(runs):

@@ -131,8 +131,7 @@ print("went on")
 
 
 def test_ctrl_c_is_raised_at_the_programs_end():
-    """An interrupt in a long program is raised at its end, when all threads are done, and the team
-    remains usable."""
+    """It is raised when all threads are done, and the team remains usable."""
     assert output_of(INTERRUPTED).splitlines() == ["interrupted True True True", "went on"]
 
 

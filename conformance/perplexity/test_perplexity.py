@@ -71,8 +71,7 @@ def write_base(engine: Engine, text: Text, path: Path) -> Tally:
 
 
 def direct_computation(engine: Engine, text: Text) -> tuple[list[float], float]:
-    """-ln p of every token that counts, from the logits in float64; and the bound on a kernel's
-    error."""
+    """-ln p of every token that counts, from the logits in float64, and a kernel's error bound."""
     nll, worst = [], 0.0
     for chunk in text.chunks.tolist():
         tokens = [engine.tokenizer.bos_id, *chunk[1:]]
@@ -142,8 +141,7 @@ def test_percentiles_are_interpolated():
 
 
 def test_paired_standard_error(story, text, tmp_path):
-    """The variance is var(a) + var(b) - 2 cov(a, b), as in llama.cpp, for logarithm and
-    difference."""
+    """The variance is var(a) + var(b) - 2 cov(a, b), for logarithm and difference."""
     write_base(story, text, tmp_path / "base")
     with (
         Engine.load("story-draft", threads=2, context=CONTEXT) as draft,

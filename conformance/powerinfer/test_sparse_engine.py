@@ -96,8 +96,7 @@ def ops_of(model: Model, block: int) -> set[str]:
 @each_model
 @pytest.mark.parametrize("kind", ["each its own", "union", "dense"])
 def test_logits_equal_the_formulas(small, kind, tmp_path):
-    """Logits equal the formula's with masks of each token, with their union, and with every
-    neuron."""
+    """Logits equal the formula's with each token's masks, their union, and every neuron."""
     runs = {"each its own": Neurons(0.0), "union": Neurons(0.0, True), "dense": Neurons(None)}[kind]
     small = replace(small, runs=runs)
     tokens = prompt(small)
@@ -211,8 +210,7 @@ def test_option_overrides_the_files_threshold(tmp_path):
 
 
 def test_threshold_changes_between_steps(tmp_path):
-    """A changed threshold gives what a load with it gives; without a sparse block it is an
-    error."""
+    """A changed threshold is as a load with it; without a sparse block it is an error."""
     path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
     found = []
     for threshold in (0.5, 0.0, NONE):
@@ -261,8 +259,7 @@ BY_HAND = replace(FLOATS, shares=(1, 0.1))  # where all neurons of block 0 are n
 
 @pytest.mark.parametrize("format", ["F32", "Q8_0"])
 def test_auto_chooses_sparse_or_dense_per_block(format, tmp_path):
-    """A block whose predictor predicts most neurons runs dense, the other one sparse; a note says
-    it once."""
+    """A block whose predictor predicts most neurons runs dense; one note says so."""
     uneven, by_hand = (replace(s, format=format) for s in (UNEVEN, BY_HAND))
     tokens = prompt(uneven)
     with loaded(uneven.write(tmp_path / "uneven.gguf"), sparse="auto") as model:
@@ -296,8 +293,7 @@ def test_auto_with_all_blocks_alike(threshold, like, tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_auto_does_not_depend_on_the_batch(batch, tmp_path):
-    """Blocks in which some tokens need more than pays and others less have the same choice in any
-    batch."""
+    """Blocks in which skipping pays for some tokens only have the same choice in any batch."""
     small = replace(FLOATS, shares=(0.42, 0.37))
     path = small.write(tmp_path / "small.gguf")
     chosen = []

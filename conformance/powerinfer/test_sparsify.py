@@ -49,8 +49,7 @@ def _torch():
 def by_reference(
     monkeypatch: pytest.MonkeyPatch, passages: list[list[int]]
 ) -> tuple[list[Array], list[Array]]:
-    """Each block's inputs [tokens, hidden] and gates [tokens, ffn], from the reference with
-    ReLU."""
+    """Each block's inputs [tokens, hidden] and gates [tokens, ffn], by the reference with ReLU."""
     weights, norms = DENSE.tensors()
     before = {id(norms[f"blk.{i}.ffn_norm.weight"]): i for i in range(DENSE.blocks)}
     inputs: list[list[Array]] = [[] for _ in before]
@@ -77,8 +76,7 @@ def by_reference(
 
 
 def test_inputs_and_activity_are_those_of_the_reference(dense, tmp_path, monkeypatch):
-    """For every token of every passage: the residual before ffn_norm, and gate > 0 wherever float32
-    can decide it."""
+    """The residual before ffn_norm, and gate > 0 wherever float32 can decide it."""
     inputs, gates = by_reference(monkeypatch, PASSAGES)
     with gather(dense, PASSAGES, tmp_path, EXACTLY) as found:
         assert found.tokens == sum(map(len, PASSAGES))

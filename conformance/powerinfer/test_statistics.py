@@ -40,8 +40,7 @@ def test_npz_round_trip(tmp_path_factory, blocks, ffn, tokens):
 
 
 def test_folder_round_trip(tmp_path):
-    """With torch, if installed, folders of integers or floats are read back; an older folder's
-    files are removed."""
+    """With torch, folders of integers or floats are read back; older files are removed."""
     torch = pytest.importorskip("torch")
     before, folder = random(), tmp_path / "activation"
     write(folder, random(14))

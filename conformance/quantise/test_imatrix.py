@@ -40,8 +40,7 @@ def total_sums(path: Path, **options: Any) -> dict[str, Observed]:
 
 
 def by_reference(model: Small) -> dict[str, tuple[Array, Array]]:
-    """The same in float64, from the reference's activations, for each expert and head, with token
-    counts."""
+    """The same in float64, by the reference, for each expert and head, with token counts."""
     weights, norms = model.tensors()
     found, places = dict[str, tuple[Array, Array]](), dict[int, tuple[str, int]]()
     for name, weight in weights.items():
@@ -240,8 +239,7 @@ def test_other_files_are_refused(tmp_path, make, words):
 
 
 def test_the_imatrix_command(inside, tmp_path):
-    """It reads a text, also from standard input and on top of an older matrix, and writes what
-    `quantize` reads."""
+    """It reads a text or standard input, adds to an older matrix, and writes for `quantize`."""
     out = tmp_path / "i.gguf"
     options = ["-c", "64", "--chunks", "2", "-t", "1", "-o", out]
     stdout = printed(inside("imatrix", "story-draft", HELD_OUT, *options))

@@ -62,8 +62,8 @@ def addresses(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def test_live_values_never_overlap(model):
-    """Two values share bytes of the arena only if one is dead, and a barrier has passed, before the
-    other is written."""
+    """Values share bytes only if one is dead, and a barrier has passed, before the other's
+    write."""
     lives, where = lifetimes(model.plan), addresses(model.plan)
     assert lives.keys() == where.keys() == model.plan.offsets.keys()
     for a, b in combinations(lives, 2):

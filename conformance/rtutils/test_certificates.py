@@ -103,8 +103,7 @@ def changed(tmp_path_factory):
 
 @pytest.mark.parametrize(("file", "outdated"), EDITS.items(), ids=EDITS)
 def test_edits_invalidate_certificates(changed, file, outdated):
-    """Editing a kernel, code that it calls, its reference, its cases or the judge changes the
-    key."""
+    """Editing a kernel, its callees, its reference, its cases or the judge changes the key."""
     assert changed[file] == [kernel.name for kernel in outdated]
 
 

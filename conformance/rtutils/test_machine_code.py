@@ -133,8 +133,7 @@ def test_each_setting_has_its_own_code(tmp_path):
 
 @pytest.mark.parametrize("share", [ROUNDING.share, streaming.fetch], ids=repr)
 def test_machine_code_is_independent_of_source_paths(share, folder):
-    """Two environments with equal sources compile the same; both raise, in Numba's sources and in
-    ours."""
+    """Equal sources in two environments compile the same, errors included."""
     homes = [Path(module.__file__).parent.parent for module in (numba, kernels)]
     code = compiled(share.function).object
     assert b".py" in code
@@ -325,8 +324,7 @@ print(os.environ[INSTEAD].partition(os.pathsep)[0])
 
 
 def test_without_a_folder_code_stays_in_memory(tmp_path):
-    """Reported before anything is tried, without a trace: the trial's own process gets the machine
-    code from memory."""
+    """A line says so before any trial, whose process gets the machine code from memory."""
     copy = Copy(tmp_path)
     (tmp_path / "file").write_text("")
     environment = copy.environment() | {"ASSAY_CACHE": str(tmp_path / "file" / "cache")}

@@ -65,8 +65,7 @@ def test_sizes_that_disagree_are_refused():
 
 
 def test_invalid_nodes_are_refused():
-    """An unknown op, unknown arguments, a name already used: authors of families learn which node
-    it is."""
+    """An unknown op, unknown arguments and a used name are errors that name the node."""
     graph, x = Graph(), Value("x", "input", "f32", ("tokens", 8))
     graph("silu", "blk.0.active", x=x)
     for op, label, given, line in (

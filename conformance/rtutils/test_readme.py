@@ -42,8 +42,7 @@ def test_every_python_block_of_the_readme_runs(block, elsewhere):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
 def test_examples_of_a_page_work(page, tmp_path):
-    """Files, edits, commands and programs of a page, in order; pages with edits of rooms run in a
-    copy."""
+    """A page's files, edits, commands and programs work in order, in a copy if it edits rooms."""
     shown, place = list(blocks(page)), Place(tmp_path)
     if any(block.is_of_a_room for block in shown):
         place = place.copied()

@@ -78,8 +78,7 @@ def test_no_dependencies_within_a_stage(model, tokens, outputs):
 
 
 def test_a_block_has_eleven_barriers_or_fewer(model):
-    """Projections share a stage, and so do operations on single tokens; attention has two, chunks
-    and their merge."""
+    """Projections share a stage, and so do operations on single tokens."""
     named = [[model.plan.steps[c.step].node.label for c in stage] for stage in model.plan.stages]
     of_block = [stage for stage in named if any(label.startswith("blk.1.") for label in stage)]
     assert len(of_block) <= 12  # the first of them belongs to the block before, too
@@ -124,8 +123,7 @@ def test_calls_divided_by_tokens_share_a_stage():
 
 
 def test_gathered_tokens_need_a_barrier():
-    """Gathered rows may be another thread's, even with a division by tokens and as many rows as
-    tokens."""
+    """Gathered rows may be another thread's, even if there are as many as tokens."""
     for size in ("outputs", "tokens"):
         graph = Graph()
         h = graph("silu", "a", x=X)

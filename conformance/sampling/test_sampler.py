@@ -66,8 +66,7 @@ TOP = int(logits_at(0).argmax())
     ],
 )
 def test_argmax_suffices_only_for_greedy_parameters(params):
-    """Every parameter that may choose another token, or returns more than its log-probability,
-    needs logits."""
+    """Parameters that may choose another token, or return more, need logits."""
     assert Sampler(params, VOCAB, EOG).argmax_bans is None
 
 
@@ -323,8 +322,7 @@ def test_mirostat_reaches_tau(version):
     ],
 )
 def test_logits_without_a_valid_token_are_refused(logits, options, message):
-    """NaN, infinities, wrong sizes and total bans are one plain error, for tokens and for
-    distributions."""
+    """NaN, infinities, wrong sizes and total bans are one plain error."""
     sampler = Sampler(SamplingParams(**options), 4, prompt=[0])
     for ask in (sampler.sample, sampler.distribution):
         with pytest.raises(SamplingError, match=message):
@@ -414,8 +412,7 @@ DRAWN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("params", [EVERYTHING, *(SamplingParams(seed=7, **o) for o in DRAWN)])
 def test_distribution_and_draw_equal_sample(params):
-    """`distribution` and `draw` with the same random numbers give the tokens, log-probabilities and
-    state of `sample`."""
+    """With the same random numbers they give `sample`'s tokens, log-probabilities and state."""
     one, two = (Sampler(params, VOCAB, EOG, prompt=[4, 5, 4]) for _ in range(2))
     for step in range(200):
         sampled, p = one.sample(logits_at(step)), two.distribution(logits_at(step))
@@ -447,8 +444,7 @@ def test_distributions_equal_the_chains_softmax(params):
 
 
 def test_a_missing_kernel_is_named():
-    """A sampler with given kernels adds none of its own; missing ones of distributions are reported
-    on use."""
+    """A sampler with given kernels adds none; a missing one is reported on use."""
     with pytest.raises(SamplingError, match="need a kernel of top_p, none was given"):
         Sampler(SamplingParams(top_p=0.5), VOCAB, kernels={"draw": from_reference("draw")})
     params = SamplingParams()

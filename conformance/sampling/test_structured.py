@@ -102,8 +102,7 @@ def params(form: str, sampling: dict[str, Any]) -> SamplingParams:
 
 @pytest.mark.parametrize("form", EXAMPLES)
 def test_every_answer_is_valid(engine, form):
-    """For any sampling; most are complete, and there are several. Truncated ones are valid
-    prefixes."""
+    """Answers are valid for any sampling, most complete; truncated ones are valid prefixes."""
     whole = set()
     asked = [replace(params(form, one), seed=seed) for one in SAMPLING for seed in range(5)]
     for result in engine.generate([TEXT] * len(asked), asked):

@@ -211,8 +211,7 @@ def test_closing_with_pending_answers(spelling):
 
 
 def test_another_generation_ends_pending_answers(spelling):
-    """A generation started on the engine directly ends the pending answers with one line, and
-    continues."""
+    """A direct generation ends the pending answers with one line, and continues."""
 
     async def program(engine: AsyncEngine) -> None:
         answer = engine.submit("a cat", SamplingParams(max_tokens=None, n=400, ignore_eos=True))

@@ -49,8 +49,7 @@ def test_answers_equal_the_engines(answers_as_json, story):
 
 
 def test_retry_undo_and_clear(answers_as_json, story):
-    """/retry answers anew with the next seed, /undo forgets a question with its answer, /clear
-    all."""
+    """/retry answers with the next seed, /undo forgets a question and its answer, /clear all."""
     first, again, other, third = answers_as_json(
         "Tell me a story.", "/retry", "/undo", "Who?", "/clear", "Tell me a story."
     )

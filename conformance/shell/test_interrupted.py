@@ -34,8 +34,7 @@ def test_ctrl_c_ends_a_generation(model):
 
 
 def test_ctrl_c_during_class_creation(monkeypatch, capsys):
-    """Ctrl-C during class creation is a RuntimeError in Python 3.11, and is reported as an
-    interrupt."""
+    """Python 3.11 makes it a RuntimeError, which is reported as an interrupt."""
 
     def interrupted() -> None:
         raise RuntimeError("Error calling __set_name__ on 'Field'") from KeyboardInterrupt()

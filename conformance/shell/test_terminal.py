@@ -86,8 +86,7 @@ def test_several_lines(typed):
 
 
 def test_a_history_is_kept(typed, tmp_path):
-    """For the next chat, readable by the user only; if it cannot be stored it lasts for this
-    chat."""
+    """It is readable by the user only; if it cannot be stored it lasts for this chat."""
     folder = tmp_path / "state"
     assert typed("hello", ENTER, history=kept_history(folder)) == ["hello"]
     assert (folder / reading.HISTORY).stat().st_mode & 0o077 == 0

@@ -81,8 +81,7 @@ def test_a_failed_step_restores_the_cells(draft, before):
 
 @given(drafts(), st.integers(0, 14), st.integers(1, 4))
 def test_pruning_keeps_the_first_nodes_that_fit(draft, nodes, branches):
-    """As in a naive model: in order, a node is kept if its parent is, within the limits of nodes
-    and leaves."""
+    """In order, a node is kept if its parent is, within the limits of nodes and leaves."""
     kept: list[int] = []
     for node, parent in enumerate(draft.parents):
         tried = {*kept, node}

@@ -73,8 +73,7 @@ DRAFT = np.array([[0.2, 0.2, 0.5, 0.1], [0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.
 @pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", WRONG)
 def test_inexact_rules_are_detected(name, ops):
-    """Inexact rules, some of them in use, such as llama.cpp's tree, fail the same test far beyond
-    its limit."""
+    """Inexact rules, such as llama.cpp's tree, fail the same test far beyond its limit."""
     found, cells = surprise_of(WRONG[name], OPS[ops], TARGET, DRAFT, 2, seed=0)
     assert found > 10 * limit(cells)
 
@@ -96,8 +95,7 @@ def test_false_alarm_rate_is_bounded(cells):
 
 @given(st.data(), st.integers(2, 5), st.integers(0, 4))
 def test_siblings_are_exact_by_calculation(data, vocab, count):
-    """The probability of every token, summed over all siblings that may be drawn, is p within
-    rounding: no sampling."""
+    """The probability of every token, summed over all siblings drawn, is p within rounding."""
     p, q = data.draw(rows(vocab, 2))
     assert_allclose(distribution_of_siblings(p, q, count), p, rtol=0, atol=1e-12)
 

@@ -118,8 +118,7 @@ def test_abandoning_a_generation_at_any_piece(shared, plain, turns, siblings):
 
 @trees
 def test_an_abandoned_generation_cannot_continue(engine, plain, siblings):
-    """Of two generations on one engine the first one ends with the usual error, and takes nothing
-    from the second."""
+    """The first of two generations ends with the usual error; the second is whole."""
     with drafting(engine, KnownText(plain, siblings)):
         first = engine.stream(PROMPTS[0], sampling(GREEDY))
         for _ in range(5):
@@ -222,8 +221,7 @@ class Failing:
 @trees
 @pytest.mark.parametrize("method", ["begin", "draft", "verified"])
 def test_a_drafters_exception_is_raised(engine, plain, method, siblings):
-    """Its error is raised after the finished pieces; the engine remains usable, with the same
-    drafter or none."""
+    """It is raised after the finished pieces; the engine remains usable."""
     text = [*PROMPTS[0], *ids(plain[0])]
     found: list[Piece] = []
     with drafting(engine, Failing(method, text, siblings)):

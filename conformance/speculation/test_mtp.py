@@ -167,8 +167,7 @@ def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_mtp_drafts_change_no_token(path, threads):
-    """Greedy and seeded, the second time too; with context shift, and saved and restored in the
-    middle of the text."""
+    """Greedy and seeded texts are plain, twice, with context shift, and saved and restored."""
     long = {**GREEDY, "max_tokens": 60}
     with Engine.load(path, threads=threads, context=40) as engine:
         shifts = engine.model.config.recurrent == frozenset()
@@ -195,8 +194,7 @@ def test_mtp_drafts_change_no_token(path, threads):
 
 
 def test_mtp_within_a_ram_budget(path):
-    """MTP weights stay in memory, whatever happens to the model's: bits are those without a
-    budget."""
+    """MTP weights stay in memory, and bits are those without a budget."""
     tokens = np.random.default_rng(3).integers(3, 64, 15).tolist()
     how = {"threads": 2, "context": 40, "batch": 8, "mtp": True}
 
@@ -249,8 +247,7 @@ def test_mtp_on_a_gpu(name, options, tmp_path):
 
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_right_predictions_are_accepted(blocks, tmp_path):
-    """If a token alone determines the next, and the blocks know it, every draft is accepted
-    whole."""
+    """If the blocks know the next token, every draft is accepted whole."""
     small = with_head(replace(MODELS["GLM 4.5"], blocks=3 + blocks), knows=True)
     with Engine.load(
         write(small, tmp_path / "small.gguf"), threads=1, speculation=SETTINGS

@@ -81,8 +81,7 @@ COVERING = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A function of an embedded model's name and a format: the file with all matrices in that
-    format, made once."""
+    """A function of an embedded model's name and a format: the file in that format, made once."""
     folder = tmp_path_factory.mktemp("stories")
 
     @cache

@@ -65,8 +65,7 @@ def test_the_summary_reports_drafts(inside):
 
 
 def test_colour_shows_drafted_tokens(inside, plain):
-    """Drafted tokens are green, and without colours the text is the plain one; colours are
-    opt-in."""
+    """Drafted tokens are green on request, and without colours the text is the plain one."""
     _, coloured, _ = inside(*ASKED, *KINDS["lookahead"], "--colour")
     assert GREEN in coloured
     assert coloured.count(GREEN) == coloured.count(PLAIN)

@@ -128,8 +128,7 @@ def test_drafts_with_the_union_of_all_neurons(tmp_path):
 
 
 def test_a_draft_model_is_translated(tmp_path):
-    """Through text: a model of letters drafts for one of words, and equal words draft as well as
-    without translation."""
+    """A model of letters drafts for one of words; for equal vocabularies nothing is lost."""
     letters = Spelling().write(tmp_path / "letters.gguf")
     options = {"context": 96, "threads": 2}
     for kind in (Linear, Tree):

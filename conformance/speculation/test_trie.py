@@ -43,8 +43,7 @@ def test_counts_equal_the_texts(texts, length, data):
 
 @given(texts, st.integers(1, 3), st.integers(0, 3))
 def test_memory_is_bounded(texts, length, room):
-    """There are never more nodes than allowed; each node's count is right, and at most its
-    parent's."""
+    """Nodes are no more than allowed; each one's count is right, and at most its parent's."""
     trie = Trie(length, 2 * (length + 1) + room)
     seen = Counter()
     for prompt, output in texts:
@@ -89,8 +88,7 @@ def test_long_prompts_are_stored_from_their_end():
 @given(texts, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(1, 3),
        st.integers(1, 4), st.integers(0, 40), st.integers(0, 40))  # fmt: skip
 def test_drafts_are_the_most_frequent_continuations(texts, end, suffix, length, room, most):
-    """First continuations of the longest suffix, then those of shorter ones only, each by score,
-    within the limits."""
+    """Continuations of the longest suffix are first, each by score, within the limits."""
     trie = Trie(length)
     drafter = TrieDrafter(trie, suffix, room)
     for prompt, output in texts:

@@ -151,8 +151,7 @@ class Fixed(np.random.Generator):
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53])
 def test_the_ends_of_the_unit_interval(u):
-    """u = 0 accepts every possible token, and no impossible one; u just below 1 only tokens with p
-    >= q."""
+    """u = 0 accepts every possible token only; u just below 1 only tokens with p >= q."""
     q = np.array([[0.5, 0.5, 0.0]])
     draft = Draft.chain([0], q)
     for p, accepts in (([0.0, 0.5, 0.5], False), ([0.5, 0.5, 0.0], True), ([1.0, 0, 0], True)):

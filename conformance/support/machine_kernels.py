@@ -56,8 +56,7 @@ HERE: list[AnyKernel] = [*ON_CPU, *(ON_GPU if compiler() else ())]
 
 
 def each(*ops: str, formats: tuple[str | None, ...] = (), target: str = "") -> pytest.MarkDecorator:
-    """Run a test with every kernel of these ops (and formats) on this machine, optionally of one
-    target."""
+    """Run a test with every kernel of these ops (formats, target) on this machine."""
     chosen = [
         k
         for k in HERE

@@ -80,8 +80,7 @@ def test_llama2():
 
 
 def test_transformers_extensions():
-    """Loop controls, tojson, strftime_now, generation marks and absent tools work as in
-    transformers."""
+    """Loop controls, tojson, strftime_now, generation marks and absent tools work."""
     assert (
         render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}")
         == "01"
@@ -180,8 +179,7 @@ def test_sandbox_holds(source):
     ],
 )
 def test_endless_templates_end(source):
-    """Loops, recursion, powers and repetition are bounded: a hostile template ends within
-    seconds."""
+    """Loops, recursion, powers and repetition are bounded: such templates end within seconds."""
     start = time.perf_counter()
     with pytest.raises(ChatError, match=r"^chat template: "):
         render(source)

@@ -33,8 +33,7 @@ texts = texts.filter(lambda text: not set(text) & set("▁\ufeff\ufffd"))
 @quick
 @given(text=texts)
 def test_texts_round_trip(tokenizer, text):
-    """A text is decoded whole, with BOS or not, and token by token, each of which returns only
-    whole characters."""
+    """A text is decoded whole, with BOS or not, and token by token in whole characters."""
     bare = tokenizer.encode(text, add_special=False)
     ids = bare if tokenizer.kind == "gemma4" else tokenizer.encode(text)  # BOS is a tab of its own
     assert tokenizer.decode(ids) == tokenizer.decode(bare) == text

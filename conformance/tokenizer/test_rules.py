@@ -47,8 +47,7 @@ def ways(text: str, pieces: Callable[[str], bool]) -> Iterator[tuple[str, ...]]:
 @quick
 @given(text=words)
 def test_unigram_maximises_the_score(text):
-    """No segmentation has a higher sum of scores; an unknown character costs 10 more than the
-    worst."""
+    """No segmentation scores higher; an unknown character costs 10 more than the worst."""
     scored = {SPACE: -2.0, "a": -1.0, "b": -1.5, "ab": -2.25, "aa": -2.5, "bab": -3.0, "b▁": -2.0}
     tokens = [("<unk>", UNKNOWN), *((piece, NORMAL) for piece in scored)]
     metadata = gguf("t5", tokens, scores=[0.0, *scored.values()], unknown_token_id=0)
@@ -92,8 +91,7 @@ def test_unigram_equals_sentencepiece():
 
 
 def test_charsmap_replaces_the_longest():
-    """A map of ours, read back: at every position the longest key, and nothing where there is
-    none."""
+    """Our map, read back, has the longest key at every position, and nothing elsewhere."""
     read = Charsmap({"tokenizer.ggml.precompiled_charsmap": charsmap(REPLACED)})
     for key, value in REPLACED.items():
         assert read.longest(f"x{key}y", 1) == (1 + len(key), value)
@@ -130,8 +128,7 @@ def test_word_piece_equals_hugging_face(lower):
 
 
 def test_word_piece_has_llama_cpps_unicode():
-    """Version 15.1, whatever Python's is: marks and accents of 15 count, those of 16 are plain
-    characters."""
+    """Marks and accents of Unicode 15.1 count, whatever Python's version is."""
     tokenizer = Tokenizer.from_metadata(SMALL["wordpiece"])
 
     def encode(text):
@@ -180,8 +177,7 @@ def test_plamo_drops_a_byte_order_mark():
 
 
 def merged_by_rank(pieces: list[str], rank: Callable[[str, str], float]) -> list[str]:
-    """The textbook rule: join the pair of lowest rank, the leftmost of equal ones, until none is
-    left."""
+    """The textbook rule: join the leftmost pair of lowest rank until none is left."""
     while len(pieces) > 1:
         lowest, i = min((rank(a, b), i) for i, (a, b) in enumerate(itertools.pairwise(pieces)))
         if lowest == math.inf:

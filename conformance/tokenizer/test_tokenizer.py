@@ -102,8 +102,7 @@ def test_phi3_strips_after_special_tokens():
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_vocabularies_equal_llama_cpps(name):
-    """Ids of 1005 texts, pieces of all tokens and the end-of-text ids equal llama.cpp's stored
-    ones."""
+    """Ids of 1005 texts, all pieces and the end-of-text ids are llama.cpp's stored ones."""
     told = ours(real_metadata(name))
     differ = [key for key, value in KEPT[name].items() if told[key] != value]
     assert differ == OTHERWISE.get(name, [])

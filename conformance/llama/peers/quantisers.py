@@ -78,8 +78,8 @@ def rows(name: str, x: Array, columns: Array | None) -> Array:
 
 
 def errors() -> dict[str, dict[str, dict[str, float]]]:
-    """By format: `plain` ones, weighed by the elements' own squares, and `weighed` by importance,
-    of each set."""
+    """`plain` errors, weighted by the elements' squares, and `weighed` by importance, by format and
+    set."""
     found = {}
     every = sets()
     for name in FITTED:
