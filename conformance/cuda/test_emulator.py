@@ -169,9 +169,6 @@ def test_compile_errors_name_the_line(tmp_path):
         Emulator().prepare(launch)
 
 
-# Faults
-
-
 FAULTS = bodies("faults.cu")
 
 

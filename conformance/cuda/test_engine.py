@@ -53,9 +53,6 @@ def devices_of(model: Model) -> dict[str, str]:
     return {step.node.label: step.kernel.target for step in model.steps}
 
 
-# The reference
-
-
 @each_model
 def test_logits_equal_the_references(small, tmp_path):
     """Logits are within the ops' own bounds, as on the CPU; blocks with head sizes that no CUDA
@@ -136,9 +133,6 @@ def test_fast_numerics_round_to_bfloat16(format, tmp_path):
     assert Gap.between(got, truth.astype(np.float32)).nmse <= (2.0**-9) ** 2
 
 
-# Blocks on either device
-
-
 @pytest.fixture(name="path", scope="module")
 def _path(tmp_path_factory):
     return MIXED.write(tmp_path_factory.mktemp("gpu") / "mixed.gguf")
@@ -193,9 +187,6 @@ def test_some_blocks_and_experts_on_the_cpu(name, tmp_path):
         assert {"cpu", "cuda"} == set(devices_of(model).values())
         got = rows(model, text, [11])
     demand_near(got, formula_of(small, text), EXACT)
-
-
-# The same bits
 
 
 class Example:
@@ -271,9 +262,6 @@ def test_old_activations_are_never_read(told):
     assert np.array_equal(np.concatenate(found), told.truth)
 
 
-# Neurons on either device
-
-
 def with_neurons_on_the_gpu(
     small: SmallSparse, folder: Path, hot: Mapping[int, float]
 ) -> tuple[Path, float]:
@@ -327,9 +315,6 @@ def test_gpu_and_cpu_neurons_run_concurrently(tmp_path):
             assert not partition.parts[hot].gives
             assert f"blk.{i}.mask" in labels[hot - 1]
             assert f"blk.{i}.sides" in labels[cold + 1]
-
-
-# Text
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -70,9 +70,6 @@ def test_certificates_of_fused_kernels_bind_their_cases(other):
     assert Key.of(replace(kernel, **other), EMULATED) != Key.of(kernel, EMULATED)
 
 
-# Which steps are fused
-
-
 def value(name: str) -> Value:
     return Value(name, "activation", "f32", ("tokens", 64))
 
@@ -153,9 +150,6 @@ def test_a_failed_fused_kernel_is_replaced(tmp_path):
     assert (kept.level, kept.passed) == (EMULATED, True)
     with pytest.raises(UncertifiedError, match="add_norm/cuda/generic failed its trial"):
         Dispatcher(store, strict=True).passing([wrong])
-
-
-# In the engine
 
 
 HALF = Small(format="F16", blocks=2, head_dim=32)

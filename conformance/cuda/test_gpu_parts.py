@@ -13,8 +13,6 @@ from engine.gpu.mirror import Inputs
 from engine.gpu.parts import assigned, split_at_devices
 from engine.graph import Graph, Node, Value
 
-# Partitions
-
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[Node], list[bool], Value]:
@@ -74,9 +72,6 @@ def test_blocks_without_cuda_kernels_stay_on_the_cpu():
     assert notes == ["1 of 3 blocks stay on the CPU: no CUDA kernel for silu Q2_K"]
     _, notes = assigned(nodes, BLOCKS, BLOCKS + 1, lambda node: node.label != "logits")
     assert notes == ["the output stays on the CPU: no CUDA kernel for add"]
-
-
-# Inputs
 
 
 SHAPES = {"tokens": (8,), "positions": (8,), "spans": (8, 3), "lists": (3, 50),

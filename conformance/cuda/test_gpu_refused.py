@@ -34,9 +34,6 @@ SMALL = Small(format="Q4_0", blocks=3, seed=1)
 needs_compiler = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 
 
-# Memory
-
-
 @pytest.fixture(name="path", scope="module")
 def _path(tmp_path_factory):
     return SMALL.write(tmp_path_factory.mktemp("room") / "small.gguf")
@@ -100,9 +97,6 @@ def test_too_little_memory_is_refused_before_allocating(path):
             loaded(path, gpu_layers=fitting + 1)
     with taking_the_place(Emulator(SPARE)), pytest.raises(ModelError, match="not even one block"):
         loaded(path)
-
-
-# Errors
 
 
 class DisappearingGpu(Emulator):
@@ -214,9 +208,6 @@ def test_budgets_too_small_for_attention_are_refused(tmp_path):
     path = SMALL_MODELS["F32"].write(tmp_path / "sparse.gguf")
     with pytest.raises(ModelError, match=r"a vram_budget of 1e-05 GiB is too small for attention"):
         loaded(path, vram_budget=1e-5, disable_gpu_index=True)
-
-
-# Certificates
 
 
 @pytest.fixture(name="store")

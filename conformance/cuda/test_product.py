@@ -56,9 +56,6 @@ def verdicts(device: Emulator, kernel: CudaKernel = KERNEL) -> list[Verdict]:
     return found
 
 
-# The judge
-
-
 def in_halves(x: Array, weight: Array) -> Array:
     return (x.astype(np.float16) @ weight.T.astype(np.float16)).astype(np.float64)
 
@@ -151,9 +148,6 @@ def test_tensor_core_truncation_is_accepted(sums, record_property):
     record_property("worst", max(verdict.worst for verdict in found))
 
 
-# The emulator
-
-
 def matrices(device: Emulator, tokens: int, hidden: int, rows: int) -> tuple[Factors, Buffer]:
     rng = np.random.default_rng(tokens)
     x, weight = (
@@ -216,9 +210,6 @@ def test_library_products_are_never_recorded():
     assert np.isfinite(result(device, out)).all()
 
 
-# A product's row
-
-
 @pytest.mark.parametrize(
     "signature",
     [
@@ -240,9 +231,6 @@ def test_sizes_and_addresses_are_passed_by_name():
     assert product.factors(addresses, {"n": 5, "k": 6, "m": 7}) == Factors(1, 2, 3, 5, 6, 7)
 
 
-# Weights rounded at upload
-
-
 @given(
     rows=st.integers(0, 70),
     hidden=st.sampled_from([1, 2, 31, 1000, 2**16 - 1, 2**16, 2**16 + 1]),
@@ -258,9 +246,6 @@ def test_weights_are_rounded_as_the_reference_does(rows, hidden, format, seed):
     assert packed.nbytes == Bfloats(format).bytes(*weight.shape)
     expected = FORMATS["BF16"].quantise(FORMATS[format].dequantise(weight))
     assert_array_equal(packed, expected)
-
-
-# Certificates and choice
 
 
 class OtherLibrary(Emulator):

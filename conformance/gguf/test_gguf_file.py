@@ -108,9 +108,6 @@ def refused(path: Path) -> str:
     return refusal(GGUFError, path, GGUFFile, path)
 
 
-# Good files.
-
-
 def write_with_package(path: Path) -> None:
     """Every value type, alone and in an array, and tensors of several types."""
     rng = np.random.default_rng(1)
@@ -362,9 +359,6 @@ def test_names_are_escaped_in_errors(tmp_path):
     assert len(line) < 300 + len(str(path))
     assert "two\\nlines.gguf" in line
     assert "key 'k\\nxxx" in line
-
-
-# Files spoilt at random.
 
 
 def seeds_of_mutants() -> list[bytes]:

@@ -101,9 +101,6 @@ def test_pieces_must_have_the_tensors_size(tmp_path, count):
     assert not list(tmp_path.iterdir())
 
 
-# assay inspect
-
-
 def test_inspect_prints_everything(inside):
     """`assay inspect` prints everything as JSON, and the same as tables."""
     said = json.loads(inside("inspect", "story", "--json")[1])

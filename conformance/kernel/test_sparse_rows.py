@@ -47,9 +47,6 @@ def test_invalid_slots_are_refused(kernel, slot):
         call(kernel, inputs)
 
 
-# By rows
-
-
 def with_mask(inputs: Arguments, mask: Array) -> Arguments:
     """The same with another mask, and its rows."""
     rows, count = active_rows(mask)
@@ -86,9 +83,6 @@ def test_rows_that_differ_from_the_mask_are_refused(kernel):
     for wrong in ({"count": inputs["count"] - 1}, {"rows": shifted}):
         with pytest.raises(ShapeError, match=r"\Asparse_linear: rows and count are not those"):
             call(kernel, {**inputs, **wrong})
-
-
-# By the transposed weight
 
 
 def with_rows(inputs: Arguments, active: Array) -> Arguments:
@@ -133,9 +127,6 @@ def test_a_count_beyond_the_rows_is_refused(kernel, count):
     inputs = {**inputs_of(kernel, **SIZES), "count": np.array([count], np.int32)}
     with pytest.raises(ShapeError, match=rf"\Asparse_axpy: count is {count}, not 0 to 65"):
         call(kernel, inputs)
-
-
-# Masks
 
 
 @each(*(op.name for op in MASKS if op.name != "threshold_mask"))

@@ -18,8 +18,6 @@ from conformance.support.models.spelling import (
 from engine import Engine, SamplingParams
 from engine.chat import ChatError
 
-# When it ends
-
 
 def test_end_of_text(engine):
     """EOS ends a completion and is not shown; ignore_eos never samples it; min_tokens delays it."""
@@ -126,9 +124,6 @@ def test_held_back_text_is_returned_once(engine, data, params, shown, held, reas
     assert tokens(pieces) == [*spelled(data), *last]
     assert (text(pieces[:-1]), pieces[-1].text) == (shown, held)
     assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + [reason]
-
-
-# What is shown
 
 
 def test_no_partial_characters(engine):

@@ -28,9 +28,6 @@ from engine.errors import ClosedError
 from engine.tokenizer.vocab import TokenizerError
 from reference.op import Array
 
-# What is drawn
-
-
 REPEATABLE: dict[str, dict[str, Any]] = {
     "greedy": {},
     "seeded": {"temperature": 0.9, "seed": 7},
@@ -81,9 +78,6 @@ def test_logits_processors(engine):
     assert [history for history, _ in seen] == [everything[: len(prompt) + i] for i in range(5)]
     assert [raw for _, raw in seen] == [row.tobytes() for row in rows[:5]]
     assert tokens(pieces) == [int(row.argmin()) for row in rows[:5]]
-
-
-# How it goes on
 
 
 @pytest.mark.parametrize("keep", [0, 3])
@@ -143,9 +137,6 @@ def test_abandoned_generation(engine):
     with pytest.raises(KeyError, match="mine"):
         generate(engine, logits_processors=[broken])
     assert generate(engine) == expected
-
-
-# What is asked wrongly, and what is left behind
 
 
 @pytest.mark.parametrize(

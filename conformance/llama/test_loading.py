@@ -65,9 +65,6 @@ print(json.dumps([model.evaluate([1, 5, 9, 2, 33], 0).tobytes().hex(), notes]))
 """
 
 
-# Memory.
-
-
 class Zeros(Small):
     """The same tensors filled with zeros, which are quick to create."""
 
@@ -103,9 +100,6 @@ def test_no_weight_is_in_memory_twice(large, tmp_path):
     assert size / 2 < grown <= size + cache + 100 * MB
 
 
-# Pieces.
-
-
 LAYOUTS = {
     f"{k.format} by {identity(k.pack.share.function)}": (k.format, k.pack)
     for k in KERNELS
@@ -132,9 +126,6 @@ def test_packing_in_pieces_gives_the_same_weight(format, packing, tmp_path, monk
         ]
         assert {total for _, total in steps} == {len(before)}
         assert weight.tobytes() == before  # its pages came back from the file
-
-
-# Packed weights that are kept.
 
 
 @pytest.fixture(scope="module")

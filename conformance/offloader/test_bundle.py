@@ -44,9 +44,6 @@ def sources_of(file: GGUFFile, block: int) -> dict[str, Array]:
     return {part: file.tensor(name) for part, name in names.items() if name in file.tensors}
 
 
-# What is where
-
-
 @pytest.mark.parametrize("piece", [1, 5000, bundling.PIECE])
 @pytest.mark.parametrize("name", MODELS)
 def test_bundling_is_reversible(name, piece, tmp_path, monkeypatch):
@@ -146,9 +143,6 @@ def test_the_gguf_package_reads_bundles(tmp_path):
             assert tensor.data_offset == file.tensors[tensor.name].offset
 
 
-# `assay bundle`, and writing that ends before the file does
-
-
 SMALL = Sparse()
 Write = Callable[..., None]
 both_ways = pytest.mark.parametrize("write", [bundle, unbundle])
@@ -171,9 +165,6 @@ def direction(sizes: Sparse, folder: Path) -> dict[Write, Path]:
 
 def files_left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-# The program
 
 
 def test_the_command_bundles_and_unbundles(inside, tmp_path):
@@ -232,9 +223,6 @@ def test_inspect_lists_bundles(inside, sources):
     assert "note: " in note
     assert "key assay.bundle.formats, which says what bundles hold, is missing" in note
     assert "3 I8" in table.splitlines()[-1]
-
-
-# Files that are not finished
 
 
 @both_ways

@@ -38,9 +38,6 @@ def bundled(source, tmp_path):
     return made(bundle, source, tmp_path / "bundled.gguf")
 
 
-# Models that have nothing to bundle
-
-
 def refusal(write: Callable[[GGUFFile, Path], object], source: Path) -> str:
     """The error line, which names the file; no file is left."""
     line = refusals.refusal(BundleError, source, made, write, source, source.with_name("refused"))
@@ -130,8 +127,6 @@ def test_other_commands_refuse_bundles(bundled):
             parts(file)
         assert str(refused.value) == f"{bundled}: {advice}"
 
-
-# Bundles that make no sense
 
 Keys = dict[str, object]
 Shapes = dict[str, tuple[str, tuple[int, ...]]]

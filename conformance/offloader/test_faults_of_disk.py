@@ -136,9 +136,6 @@ def test_a_second_ctrl_c(subject):
         assert bits(model) == subject.truth
 
 
-# The files themselves, by other hands.
-
-
 def overwritten(path: Path) -> None:
     with path.open("r+b") as file:
         file.write(bytes(path.stat().st_size))

@@ -111,9 +111,6 @@ def test_no_wakeup_is_lost(file, n_readers, n_threads):
         assert_array_equal(Pings(readers, n_threads, rounds).run(team), rounds)
 
 
-# Disks that fail
-
-
 SCALE = 30 if DEEP else 1
 SHORT = [(k % 3) * 512 + 512 for k in range(60)]
 PASSING = {
@@ -223,8 +220,6 @@ def test_misaligned_reads_are_reported(direct):
     ):
         readers.read(0, 5, [aligned(512)])
 
-
-# Any order of posts, waits, disks that break and are repaired, and resets
 
 SOME_TROUBLE = (600, -errno.EINTR, -errno.EAGAIN)
 COUNTERS = 3

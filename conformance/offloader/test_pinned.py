@@ -25,8 +25,6 @@ from kernels.cpu.formats.packing import aligned
 pytestmark = pytest.mark.usefixtures("timeout")
 SMALL = SmallSparse(format="F16", seed=2, ffn=256, blocks=3, ranks=(32, 64, 64), shares=(0.3,) * 3)
 
-# Which ones
-
 counted = st.lists(
     arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 9) | st.just(10**12)),
     min_size=1,
@@ -52,9 +50,6 @@ def test_the_most_active_neurons_are_pinned(counts, spare):
             break
         expected[block].append(neuron)
     assert hottest(counts, capacity) == [sorted(block) for block in expected]
-
-
-# Disks that fail (that no bit differs, test_streamed.py says)
 
 
 def test_pinned_neurons_survive_a_disk_fault(tmp_path):
@@ -87,9 +82,6 @@ def test_a_disk_fault_while_pinning(tmp_path):
         on(disk, path, room, activation=statistics),
     ):
         pass
-
-
-# What is refused
 
 
 def test_statistics_of_another_model_are_refused(tmp_path):
@@ -134,9 +126,6 @@ def test_the_command_reports_pinned_neurons(inside, tmp_path):
     assert any("most active are pinned" in note for note in json.loads(told)["notes"])
     line = fault(inside(*words, "--activation", tmp_path / "none.npz"))
     assert line == f"{tmp_path}/none.npz: cannot be read: no such file or directory"
-
-
-# Rows in the pool
 
 
 @given(slots=st.integers(0, 5), stride=st.integers(1, 40), data=st.data())

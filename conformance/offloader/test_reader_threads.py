@@ -196,9 +196,6 @@ def test_invalid_sizes_are_refused(file, wrong, message):
         IOPool([file], **wrong)
 
 
-# Signals while readers read
-
-
 @pytest.mark.parametrize("capacity", [1, 256])  # who posts sleeps, or who waits
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_ctrl_c_ends_a_step(file, truth, capacity, n_threads):

@@ -306,9 +306,6 @@ def test_packed_weights_are_reused(tmp_path):
     assert (first.st_ino, first.st_mtime_ns) == (second.st_ino, second.st_mtime_ns)
 
 
-# What a step within a budget costs beside its reads
-
-
 @pytest.fixture(params=KINDS)
 def path(request, tmp_path):
     return write(request.param, tmp_path / "small.gguf")

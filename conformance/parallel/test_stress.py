@@ -79,9 +79,6 @@ def test_interrupts_at_any_moment(n_threads):
     assert_array_equal(seen.early, 0)
 
 
-# Threads that wait for each other beside other programs
-
-
 CORES = allowed_cores()[:2]
 ENTRIES, TURNS = 50, 8000  # of a program: some 10 us an entry
 BUSY = """

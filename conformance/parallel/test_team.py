@@ -134,9 +134,6 @@ def test_invalid_sizes_are_refused(n_threads):
         Team(n_threads)
 
 
-# Pinned threads
-
-
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="the system cannot pin threads"
 )
@@ -192,9 +189,6 @@ def test_systems_that_cannot_pin_say_so(monkeypatch):
     with pytest.raises(OSError, match="cannot keep a thread to a core"):
         Team(1, pinned=True)
     Team(1).close()
-
-
-# How many threads there are by default
 
 
 SECOND, FIRST = "0::/service/engine\n", "4:cpu,cpuacct:/service\n2:memory:/service\n0::/\n"

@@ -83,9 +83,6 @@ def direct_computation(engine: Engine, text: Text) -> tuple[list[float], float]:
     return nll, worst
 
 
-# The method
-
-
 def test_perplexity_is_that_of_the_engine_s_logits(story, text):
     """For each token of a chunk's second half, from the logits before it, in float64."""
     expected, error = direct_computation(story, text)
@@ -124,9 +121,6 @@ def test_passages_are_scored_from_their_first_token(story):
         Scorer(story).read(Passage([0] * 66))
 
 
-# Statistics
-
-
 def test_standard_error_equals_llama_cpps():
     """It is sqrt((mean x^2 - mean^2) / (n - 1)), and times the perplexity for the perplexity's."""
     found = Estimate.mean(np.array([1.0, 2.0, 3.0, 6.0]))
@@ -161,9 +155,6 @@ def test_paired_standard_error(story, text, tmp_path):
     assert comparison.delta_p.value == pytest.approx((np.exp(-a) - np.exp(-b)).mean())
     share = comparison.same_top.value
     assert comparison.same_top.error == pytest.approx(math.sqrt(share * (1 - share) / (len(a) - 1)))
-
-
-# Bases
 
 
 def test_divergence_from_itself_is_rounding(story, text, tmp_path):
@@ -234,9 +225,6 @@ def test_unfinished_base_files_are_removed(tmp_path):
         raise RuntimeError
     assert [p.name for p in tmp_path.iterdir()] == ["base"]
     assert path.read_bytes() == b"older"
-
-
-# The program
 
 
 def test_the_program_prints_json(inside, tmp_path):

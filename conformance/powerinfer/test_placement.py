@@ -59,9 +59,6 @@ def placed(model: Path, budget: int, activations: Activations | None, **options:
         return find(file, activations, budget, speeds=FREE_SYNC, **options)
 
 
-# What fits
-
-
 def test_neurons_are_placed_in_order_of_activity(model):
     """By level, within a level by block: as in upstream's queue; cut off at the budget."""
     per_block = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")
@@ -118,9 +115,6 @@ def test_a_budget_below_the_dense_part(model):
     assert "output.weight" not in placement.dense
     (note,) = placement.notes
     assert f"takes {whole:,} bytes, 100 more than the budget; output.weight and all" in note
-
-
-# Neurons
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-6, 1.0]), st.integers(0, 3))
@@ -259,9 +253,6 @@ def test_default_budget_is_the_gpus_free_memory(tmp_path, monkeypatch, said, wan
             budget_bytes(-1)
     else:
         assert budget_bytes(-1) == wanted
-
-
-# The file beside the model
 
 
 @given(
@@ -423,9 +414,6 @@ def test_invalid_index_files_are_recomputed(model, make, words):
     assert found.placement.notes[0].startswith(f"{path}: not used: ")
     assert words in found.placement.notes[0]
     assert placed(model, GIB, SPARSE.activations()).state == "reused"
-
-
-# The command
 
 
 def test_the_command_prints_a_table_or_json(inside, model):

@@ -90,9 +90,6 @@ def ops_of(model: Model, block: int) -> set[str]:
     return {s.node.op for s in model.plan.steps if s.node.label.startswith(f"blk.{block}.")}
 
 
-# The formula
-
-
 @each_model
 @pytest.mark.parametrize("kind", ["each its own", "union", "dense"])
 def test_logits_equal_the_formulas(small, kind, tmp_path):
@@ -151,9 +148,6 @@ def test_bound_rejects_other_formulas(name, wrong):
         assert distances(exact(small, tokens), truth)[0] > most
 
 
-# All neurons, and none
-
-
 @each_model
 @pytest.mark.parametrize("union", [False, True])
 def test_every_neuron_active_is_dense(small, union, tmp_path):
@@ -188,9 +182,6 @@ def test_without_active_neurons_the_network_adds_nothing(small, tmp_path):
         nothing = bits(model, tokens)
     with loaded(path, threshold=NONE) as model:
         assert bits(model, tokens) == nothing
-
-
-# What the file says, and who overrides it
 
 
 def test_option_overrides_the_files_threshold(tmp_path):
@@ -248,9 +239,6 @@ def test_union_does_not_depend_on_threads(small, tmp_path):
     with loaded(path) as model:
         assert bits(model, tokens) not in found
     assert len(found) == 1
-
-
-# Blocks where it does not pay
 
 
 UNEVEN = replace(FLOATS, shares=(0.9, 0.1))
@@ -351,9 +339,6 @@ def test_auto_reuses_packed_weights(tmp_path, monkeypatch):
     assert len(list((own / "packed").iterdir())) == 1
 
 
-# Neurons on either side of a budget
-
-
 @pytest.mark.parametrize("mode", ["on", "auto"])
 def test_any_split_changes_no_bit(mode, tmp_path):
     """For any share of neurons on the GPU no bit changes, and counts are the same."""
@@ -379,9 +364,6 @@ def test_any_split_changes_no_bit(mode, tmp_path):
             block: found.hits.tolist() for block, found in neuron_counts(model.memory).items()
         } == counted
         assert "the device is the CPU: it computes the GPU's part too" in model.notes
-
-
-# Neurons counted
 
 
 def test_neurons_are_counted(tmp_path):

@@ -72,9 +72,6 @@ def by_reference(
     return [np.concatenate(i) for i in inputs], [np.concatenate(g) for g in gates]
 
 
-# What is gathered
-
-
 def test_inputs_and_activity_are_those_of_the_reference(dense, tmp_path, monkeypatch):
     """The residual before ffn_norm, and gate > 0 wherever float32 can decide it."""
     inputs, gates = by_reference(monkeypatch, PASSAGES)
@@ -118,9 +115,6 @@ def interrupt_after(calls: int) -> Callable[[int, int], None]:
     return progress
 
 
-# The file
-
-
 def predictors(rank: int = 32) -> list[Predictor]:
     rng = np.random.default_rng(3)
 
@@ -162,9 +156,6 @@ def test_the_file_tensor_by_tensor(tmp_path, format):
                     stored = sparse.tensor(f"blk.{i}.{name}.weight").view(np.float16)
                     assert np.array_equal(stored, matrix.astype(np.float16))
                 assert f"blk.{i}.ffn_down.weight" not in sparse.tensors
-
-
-# Predictors
 
 
 def planted_activity(rank: int, hidden: int = 128, ffn: int = 64, tokens: int = 6000) -> Block:
@@ -228,9 +219,6 @@ def test_training_is_reproducible(torch):
     assert np.array_equal(one.fc2, other.fc2)
 
 
-# The program
-
-
 def test_the_sparsify_command(torch, dense, tmp_path, inside):
     """`assay sparsify` writes the file and statistics, and prints each block's figures."""
     text, out, kept = tmp_path / "text", tmp_path / "out.gguf", tmp_path / "activation"
@@ -271,9 +259,6 @@ def test_an_interrupted_training_leaves_nothing(torch, dense, tmp_path):
                  watchers=Watchers(trained=interrupt))  # fmt: skip
     assert not list(tmp_path.iterdir())
     assert torch.get_num_threads() == 1
-
-
-# Bad input
 
 
 def test_missing_torch_is_one_line(dense, tmp_path, inside, monkeypatch):

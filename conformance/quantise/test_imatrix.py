@@ -95,9 +95,6 @@ def test_batches_and_threads_do_not_matter(tmp_path):
             assert np.array_equal(found[name].counts, want[name].counts), options
 
 
-# Files
-
-
 def sums_of(*names: str) -> dict[str, Observed]:
     rng = np.random.default_rng(4)
     return {name: Observed(rng.random(5 + i) ** 4 * 100) for i, name in enumerate(names)}
@@ -233,9 +230,6 @@ def test_other_files_are_refused(tmp_path, make, words):
     path = tmp_path / "i.dat"
     path.write_bytes(make) if isinstance(make, bytes) else make(path)
     assert words in refusal(ImportanceError, path, read, path)
-
-
-# The command
 
 
 def test_the_imatrix_command(inside, tmp_path):

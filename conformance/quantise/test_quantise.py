@@ -70,9 +70,6 @@ def small(tmp_path_factory):
     return SMALL.write(tmp_path_factory.mktemp("quantise") / "small.gguf")
 
 
-# Which format each tensor gets
-
-
 @pytest.mark.parametrize("name", SKELETONS)
 def test_mixes_equal_llama_cpps(tmp_path, name):
     """Every mix that both support gives every matrix llama.cpp's format: for deep and shallow
@@ -183,9 +180,6 @@ def test_predictors_have_powerinfers_formats(type_, matrices, predictors, tmp_pa
         assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
 
 
-# The bytes
-
-
 @pytest.mark.parametrize("source", ["F32", "F16", "BF16", "Q8_0"])
 def test_tensors_are_quantised_by_their_formats(tmp_path, source):
     """Each is its format's quantisation of the source's numbers, and others are copied."""
@@ -277,9 +271,6 @@ def test_other_tensors_are_copied(tmp_path):
     assert (tmp_path / "out.gguf").read_bytes()[:4] == b"PWRI"
 
 
-# The command
-
-
 def test_the_quantize_command(inside, small, tmp_path):
     """It writes what the library writes, and says so as a table or as JSON; notes go to stderr,
     one a kind. A dry run names every tensor and writes nothing."""
@@ -298,9 +289,6 @@ def test_the_quantize_command(inside, small, tmp_path):
         assert [(r["tensor"], r["to"], r["bytes"]) for r in json.loads(stdout)] == [
             (t.name, t.type_name, t.n_bytes) for t in file.tensors.values()
         ]
-
-
-# Bad input
 
 
 def with_one_element(path: Path, name: str, row: int, column: int, value: float) -> Path:
@@ -402,8 +390,6 @@ def test_a_source_modified_while_it_is_read_is_refused(small, tmp_path, change, 
     assert seen
     assert [p.name for p in tmp_path.iterdir()] == ["model.gguf"]
 
-
-# A process of its own
 
 LARGE = 300 * 2**20  # bytes of weights
 MEASURED = """

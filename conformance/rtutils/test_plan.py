@@ -30,16 +30,6 @@ def model(folder, request):
         yield model
 
 
-def test_smaller_step_after_a_larger_one(model):
-    """A step's result depends on its own sizes alone, not on those of the step before."""
-    found = []
-    for before in (16, 2):
-        model.cells.clear()
-        model.step([7] * before, range(before), [(1,)] * before, [0])
-        found.append(model.step([3, 4, 5], range(3), [(0,)] * 3, [2, 0]).tobytes())
-    assert found[0] == found[1]
-
-
 def test_activations_are_quantised_once(model):
     """q, k and v read one quantisation of their common input, gate and up another."""
     int8 = [s for s in model.plan.steps if s.kernel.activations in QUANTISING]

@@ -355,9 +355,6 @@ def test_cancelling_very_many_requests(scheduler):
     assert last.pieces[-1].finish_reason == "length"
 
 
-# Through the engine
-
-
 def shared() -> Engine:
     Machine.shared.reset()
     return Machine.shared

@@ -116,9 +116,6 @@ def test_completions_of_files(tmp_path):
     assert [completion.text for completion in found] == ["lk.json"]
 
 
-# The program
-
-
 class Screen:
     """A program on a pseudo-terminal: its output, and key presses."""
 

@@ -161,9 +161,6 @@ def test_logprobs(inside):
         assert len(row["top"]) == 2
 
 
-# Shown or read by programs
-
-
 def test_a_run_as_json(inside):
     """Tokens, text, finish reason and timings."""
     found = json.loads(printed(inside(*ASKED, "-n", "5", "--seed", "1")))

@@ -84,19 +84,6 @@ def test_as_fast_as_the_best_fixed_length(acceptance, cost):
     assert Simulation(MOST).run(acceptance, cost, STEPS) > 0.95
 
 
-@pytest.mark.parametrize(
-    ("alpha", "cost"), [(0, linear(0.05, 0.1)), (0.3, linear(0.3, 0.1)), (0.5, linear(0.3, 0.5))]
-)
-def test_drafts_that_do_not_pay_are_off(alpha, cost):
-    """Nearly all steps are the target's alone; the loss of the others is the exploration budget."""
-    simulation = Simulation(MOST)
-    simulation.run(even(alpha), cost, 500)
-    chosen = np.array([simulation.step(even(alpha), cost) for _ in range(STEPS)])
-    assert simulation.adaptive.best == 0
-    assert (chosen == 0).mean() > 0.9
-    assert (chosen > 0).any()
-
-
 @pytest.mark.parametrize(("before", "after"), [(0, 0.9), (0.9, 0)])
 def test_the_length_follows_changes(before, after):
     """If a useless draft becomes good, or vice versa, the length soon follows."""
@@ -181,9 +168,6 @@ def test_expected_tokens_are_the_formulas(alpha, length):
 def test_invalid_values_are_refused(asked, accepted):
     with pytest.raises(ValueError, match="accepted of"):
         AdaptiveLength(8).record(asked, accepted, 0.1, 1)
-
-
-# Drafts that do not pay rest, and the drafter is told all of the text afterwards
 
 
 PROMPT = letters("the cat sat")

@@ -189,9 +189,6 @@ def test_closing_the_engine_under_a_generation(small):
             generation.close()
 
 
-# Drafters that raise, propose what is no token, or more than was asked for; models that fail
-
-
 class Failing:
     """An oracle that raises in one of its methods, the third time it is called."""
 

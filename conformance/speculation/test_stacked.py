@@ -103,9 +103,6 @@ def test_drafts_for_a_streamed_target(name):
         assert engine.timings.speculation.drafted > 0
 
 
-# A union of masks
-
-
 def test_drafts_with_the_union_of_all_neurons(tmp_path):
     """With a union a token's logits depend on its batch, and so may the text. With every neuron
     active they do not; and the same drafts give the same text."""
@@ -122,9 +119,6 @@ def test_drafts_with_the_union_of_all_neurons(tmp_path):
             assert texts[:2] == texts[2:]
             if threshold < 0:
                 assert texts[0] == texts[1] == plain
-
-
-# Other vocabularies
 
 
 def test_a_draft_model_is_translated(tmp_path):

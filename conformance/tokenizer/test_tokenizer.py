@@ -43,9 +43,6 @@ def same_ids(tokenizer, asked):
         assert tokenizer.encode(text, add_special=False) == asked(text), ascii(text)
 
 
-# Real vocabularies
-
-
 @cache
 def real_tokenizer(name: str) -> Tokenizer:
     return Tokenizer.from_metadata(real_metadata(name))
@@ -113,9 +110,6 @@ def test_llama_cpp_agrees_on_random_texts(llama_cpp, name):
     metadata = real_metadata(name)
     asked = llama_cpp.words(VOCABS / f"{PREFIX}{name}.gguf")
     same_ids(Tokenizer.from_metadata(metadata), asked)
-
-
-# Small ones
 
 
 @pytest.mark.parametrize("name", SMALL)
