@@ -73,7 +73,7 @@ def test_planted_bugs_are_rejected(bug, trials, record_property):
 
 
 def test_enough_bugs_are_planted():
-    """At least 150 besides null kernels, with distinct names, for every op."""
+    """Beside null kernels there are at least 150, with distinct names, for every op."""
     assert len({(bug.op, bug.name) for bug in PLANTED}) >= 150
     assert len({str(bug) for bug in EVERY}) == len(EVERY)
     assert {bug.op for bug in NULL} == set(OPS)

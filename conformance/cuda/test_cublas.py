@@ -241,7 +241,7 @@ def test_missing_cublas_is_reported():
 
 
 def test_a_failed_handle_is_reported():
-    """For example, because memory is exhausted: the error is one line."""
+    """The error, such as that memory is exhausted, is one line."""
     library = FakeCublas()
 
     def create() -> int:

@@ -105,7 +105,7 @@ def test_right_kernels_raise_nothing(name, run):
 
 
 def test_every_second_launch_reverses_threads_and_blocks(tmp_path):
-    """So a kernel cannot rely on an order."""
+    """A kernel cannot rely on an order of threads or blocks."""
     launch = tiny(
         tmp_path,
         "  if (threadIdx.x % 32 == 0) out[atomicAdd(&out[7], 1) + 1] = threadIdx.x;",

@@ -64,7 +64,7 @@ def drawn(rng: np.random.Generator, size: int) -> Array:
 
 @pytest.mark.parametrize("size", [1, PIECE, PIECE + 1, 9 * PIECE + 5])
 def test_arrays_may_change_after_write_returns(size, over):
-    """For any size, and however late the copies are made; they are as few as possible."""
+    """Copies have the old values, however late they are made; they are as few as possible."""
     stream, there = over
     array, target = drawn(np.random.default_rng(size), size), Memory(size)
     expected = array.copy()

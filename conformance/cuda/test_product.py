@@ -177,7 +177,7 @@ def result(device: Emulator, out: Buffer) -> Array:
     ],
 )
 def test_operands_outside_of_buffers_are_detected(change, words):
-    """Before any access: sizes that are too large, addresses out of range."""
+    """Sizes that are too large and addresses out of range are detected before any access."""
     device = Emulator()
     factors, out = matrices(device, 11, 3, 7)
     moved = {n: getattr(factors, n) + c if n in ("x", "out") else c for n, c in change.items()}
@@ -201,7 +201,7 @@ def test_misaligned_and_overlapping_operands_are_detected():
 
 
 def test_library_products_are_never_recorded():
-    """As on a GPU, where CuPy forbids cuBLAS during stream capture."""
+    """Recording a product is an error, as CuPy forbids cuBLAS during stream capture."""
     device = Emulator()
     factors, out = matrices(device, 9, 5, 6)
     with pytest.raises(KernelError, match="no product is recorded"), device.capture():
@@ -238,7 +238,7 @@ def test_sizes_and_addresses_are_passed_by_name():
     seed=st.integers(0, 2**32 - 1),
 )
 def test_weights_are_rounded_as_the_reference_does(rows, hidden, format, seed):
-    """For any split into pieces; bytes are counted after rounding."""
+    """Bits are the reference's for any split into pieces; bytes are counted after rounding."""
     rows = min(rows, 3 * 2**16 // hidden)
     x = np.random.default_rng(seed).standard_normal((rows, hidden), np.float32)
     weight = FORMATS[format].quantise(x)
@@ -268,7 +268,7 @@ def test_certificates_bind_the_library():
 
 
 def test_other_variants_serve_without_a_library():
-    """And the library is only loaded if a kernel uses it, since it takes GPU memory."""
+    """The library is only loaded if a kernel uses it, since it takes GPU memory."""
     need = KernelSpec("linear", "F16", (("hidden", 64), ("out", 64)))
     assert need.candidates_on(OtherLibrary(), numerics="fast")[0].variant == "bf16"
     assert "bf16" not in {k.variant for k in need.candidates_on(NoLibrary(), numerics="fast")}

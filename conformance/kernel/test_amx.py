@@ -167,7 +167,7 @@ def multiply_all(config, early, late, out):
     ],
 )
 def test_hardware_faults_store_nothing(config, early, late):
-    """So an emulated kernel that would crash leaves its output unwritten, and is detected."""
+    """An emulated kernel that would crash leaves its output unwritten, and is detected."""
     out = np.full((16, 16), 77, np.int32)
     multiply_all(FULL, False, False, out)
     assert_array_equal(out, 0)

@@ -38,7 +38,7 @@ def test_chunks_merge_within_the_bound(kernel, cells, tokens):
 @each("attention")
 @pytest.mark.parametrize("tokens", [1, FEW + 1], ids=["few", "many"])
 def test_many_chunks_merge_within_the_bound(kernel, tokens):
-    """Also beyond 32 chunks, where a merge by warps starts a second round."""
+    """Beyond 32 chunks a merge by warps starts a second round, within the bound."""
     cells = 33 * cuda.CHUNK + 5
     inputs = inputs_over(kernel, cells, tokens)
     inputs["spans"][:, 1:] = [0, cells]
@@ -51,7 +51,7 @@ def test_many_chunks_merge_within_the_bound(kernel, tokens):
 
 @each("attention", formats=("F16", "Q8_0"), target="cpu")
 def test_chunks_divided_among_any_threads_give_the_same_bits(kernel):
-    """For threads with whole chunks, with some items of the remaining ones, or with none."""
+    """Threads may have whole chunks, some items of the remaining ones, or none."""
     case = OP.case({"head_dim": HEAD_DIM}, format=kernel.format)
     inputs = scene(case, 9 * CHUNK - 3, 3, kv_heads=2)
     inputs["spans"] = np.array([[0, 0, 2100], [1, 3, 1700], [1, 3, 640]], np.int32)

@@ -35,14 +35,14 @@ def test_inner_loops_consist_of_dot_products(compiled, word):
 
 
 def test_the_inner_loop_is_identified():
-    """Of several blocks the one with most dot products; loads do not use vector units."""
+    """It is the block with most dot products; loads do not use vector units."""
     text = "\tsdot v0.4s, v1.16b, v2.4b[0]\n.L1:\n\tldp q0, q1, [x0]\n" + 2 * "\tsdot\tv0.4s\n"
     loop = loop_of(text + "\tadd\tx0, x0, #1\n.L2:\n\tstr\tq0, [x1]\n", "sdot")
     assert (loop.count("sdot"), loop.vectors) == (2, 2)
 
 
 def test_hwcap_bits_map_to_llvm_features():
-    """For the hwcap words of a Neoverse N1, and of a CPU with matrix instructions but no SVE."""
+    """The examples are a Neoverse N1, and a CPU with matrix instructions but no SVE."""
     n1 = hwcap.features({hwcap.AT_HWCAP: 0x0010_FFFF, hwcap.AT_HWCAP2: 0})
     assert {name for name, has in n1.items() if has} == {
         "neon", "crc", "lse", "fullfp16", "rdm", "rcpc", "dotprod",

@@ -46,7 +46,7 @@ def groups(draw: st.DrawFn) -> np.ndarray:
 @pytest.mark.parametrize("op", INTEGERS)
 @given(groups(), st.integers(2, 7))
 def test_one_more_bit_halves_the_step(op, x, bits):
-    """So it at least halves the error bound, for any values."""
+    """One more bit at least halves the error bound, for any values."""
     wide, fine = (quantised(op, x, b)["scale"].astype(np.float64) for b in (bits, bits + 1))
     assert (fine <= wide / 2 * (1 + 2.0**-21)).all()
 

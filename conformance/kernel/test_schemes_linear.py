@@ -42,7 +42,7 @@ def test_variants_agree_bit_for_bit(tokens, groups, size):
 
 @each(*FLOATS)
 def test_products_that_fit_float32_are_exact(kernel):
-    """For small integers and scales of powers of two, for any number of tokens."""
+    """Small integers and scales of powers of two give exact products of any number of tokens."""
     other, rng = FLOATS[kernel.op], np.random.default_rng(0)
     for tokens in (1, 7, 50):
         x, w = rng.integers(-4, 5, (tokens, 1100)), rng.integers(-4, 5, (33, 1100))

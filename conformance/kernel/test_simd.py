@@ -61,7 +61,7 @@ def test_fma_rounds_once_where_the_machine_can():
 
 
 def test_every_float16_widens_exactly_by_integer_arithmetic():
-    """As on machines without an instruction for it."""
+    """Integer arithmetic serves machines without an instruction for it."""
 
     @intrinsic
     def widen(typing, v):

@@ -68,7 +68,7 @@ def bytes_between(low: int, high: int, count: int, dtype: type) -> Array:
     ],
 )
 def test_dots_of_four_bytes_are_exact(operation, lanes, largest):
-    """For every byte the operation allows, the ends of its range most of all; sums wrap around."""
+    """Every allowed byte occurs, the ends of the range most of all; sums wrap around."""
     unsigned = bytes_between(0, largest, 4 * 4096, np.uint8)
     signed = bytes_between(-128, 127, 4 * 4096, np.int8)
     sums = np.random.default_rng(0).integers(*FULL_RANGE, 4096, np.int32, endpoint=True)

@@ -123,7 +123,7 @@ def test_invalid_row_lists_are_refused(kernel, rows):
 @each("sparse_axpy", formats=("F32",))
 @pytest.mark.parametrize("count", [-1, 66])
 def test_a_count_beyond_the_rows_is_refused(kernel, count):
-    """At most the number of neurons, and not negative."""
+    """A count is at most the number of neurons, and not negative."""
     inputs = {**inputs_of(kernel, **SIZES), "count": np.array([count], np.int32)}
     with pytest.raises(ShapeError, match=rf"\Asparse_axpy: count is {count}, not 0 to 65"):
         call(kernel, inputs)

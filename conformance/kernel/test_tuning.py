@@ -85,7 +85,7 @@ def test_measured_steps_distinguish_crossover_values(knob):
 
 @pytest.mark.parametrize("kernel", HAVE_KNOBS, ids=lambda kernel: kernel.name)
 def test_starting_values_are_tried_values(kernel):
-    """For every family of CPUs; and so is each knob's default."""
+    """Trials try the values of every family of CPUs, and each knob's default."""
     for features in ([], *(family["features"] for family in FAMILIES)):
         values = starting(kernel, frozenset(features))
         assert list(values) == [knob.name for knob in kernel.knobs]
@@ -172,7 +172,7 @@ def test_unknown_knob_values_are_not_used(own_cache):
 
 
 def test_stored_settings_are_listed(monkeypatch):
-    """By name; not those of other machine code."""
+    """They are listed by name, without those of other machine code."""
     kernels = [find("linear/cpu/generic/F32"), find("linear/cpu/generic/F16")]
     for kernel in kernels:
         code_of(kernel)

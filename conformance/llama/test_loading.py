@@ -258,7 +258,7 @@ def test_other_layouts_are_not_used(format, packings, tmp_path, folder):
 
 
 def test_packed_files_are_named_after_the_layout():
-    """So that two kernels of a model never read each other's."""
+    """Two kernels of a model never read each other's files."""
     kernels = [find(f"linear/cpu/{variant}/Q4_0") for variant in ("avx2", "lut_avx2", "lut_avx512")]
     assert len({packed_name("output.weight", kernel) for kernel in kernels}) == 3
 

@@ -133,7 +133,7 @@ def parts(parts_of):
 def test_a_change_affects_the_kernels_that_use_it(
     tmp_path, parts, parts_of, edit, ops, formats, others
 ):
-    """And in no others: only those are tried on a mutant."""
+    """Only the kernels that a change reaches are tried on a mutant."""
     copy, (file, old, new) = Copy(tmp_path), edit
     copy.edit(f"kernels/cpu/{file}.py", old, new)
     found = [find(n) for n, (digest, *_) in parts_of(tmp_path).items() if digest != parts[n][0]]

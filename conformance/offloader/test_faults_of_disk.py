@@ -151,7 +151,7 @@ def lengthened(path: Path) -> None:
 
 
 def first_failure(model: Model) -> Exception:
-    """Of the next step."""
+    """The error of the next step."""
     model.cells.clear()
     with pytest.raises((OffloadError, GGUFError)) as raised:
         model.step(TEXT[:1], [0], [(0,)], [0])
@@ -180,7 +180,7 @@ def test_modified_files_end_the_step(kind, spoil, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_replaced_files_stay_open(kind, tmp_path):
-    """By others of the same names, or removed: the opened ones stay valid."""
+    """Files that are replaced or removed stay valid while they are open."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
         truth = bits(model)

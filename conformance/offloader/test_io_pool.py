@@ -34,7 +34,7 @@ ROUNDS = 300 if DEEP else 10
 @pytest.mark.parametrize("capacity", [1, 2, 64])
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_a_step_gets_all_bytes(file, truth, n_readers, capacity, n_threads):
-    """For any readers, ring and team: after a wait the file's bytes are there."""
+    """After a wait the file's bytes are there, for any readers, ring and team."""
     with (
         IOPool([file], n_readers, n_threads, n_counters=5, capacity=capacity) as readers,
         Team(n_threads) as team,

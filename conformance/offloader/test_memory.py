@@ -163,7 +163,7 @@ def memory_group(limit: int) -> Iterator[Path]:
 
 
 def test_budgets_hold_in_a_cgroup(path, minimum):
-    """In a cgroup that is killed beyond the budget and a margin; without a budget it is killed."""
+    """A cgroup kills the process without a budget, and does not within budget and margin."""
     budget = minimum + 40 * MIB
     with memory_group(budget + MARGIN) as group:
         assert answer(path, budget, group)["peak"] <= budget + MARGIN

@@ -200,7 +200,7 @@ def test_any_budget_changes_no_bit(small, tmp_path):
 
 @each_streamed(*(DENSE if DEEP else AS_THEY_ARE), "experts, Q4_0")
 def test_unpacked_rows_are_streamed(small, tmp_path):
-    """For kernels that read the file's own rows, which stay on disk unpacked."""
+    """Kernels that read the file's own rows stream them from there, unpacked."""
     path = small.write(tmp_path / "small.gguf")
     truth = truth_of(path, variant="scalar")
     wants = wanted(path, variant="scalar")

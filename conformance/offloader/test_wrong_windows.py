@@ -88,7 +88,7 @@ def failure(source: str) -> Exception | None:
 
 
 def test_the_unchanged_source_passes():
-    """So the changes are what is rejected, not running as Python."""
+    """The changes are what is rejected, not running as Python."""
     assert failure(SOURCE) is None
 
 

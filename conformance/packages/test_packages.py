@@ -208,7 +208,7 @@ def test_a_missing_variant_names_the_broken_package(tmp_path):
 
 
 def test_packages_are_imported_on_request(tmp_path):
-    """Neither by running a model nor for a variant of ours."""
+    """Neither running a model nor requesting a variant of ours imports a package."""
     seen = tmp_path / "imported"
     with_entry_point(
         tmp_path, "shy", f"open({str(seen)!r}, 'w').close()\n" + row("rms_norm", "shy")

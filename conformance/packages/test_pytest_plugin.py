@@ -111,7 +111,7 @@ def test_listed_kernels_are_judged_on_request(repository):
     ],
 )
 def test_invalid_settings_are_refused(repository, text, words):
-    """As pytest refuses invalid settings."""
+    """The plugin refuses invalid settings as pytest does, in a line."""
     (repository.path / "pytest.ini").write_text("[pytest]\n")
     if text is not None:
         repository.makepyprojecttoml(text)

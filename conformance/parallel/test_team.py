@@ -166,7 +166,7 @@ def test_each_thread_has_a_core_of_its_own():
 
 
 def test_hyper_threads_are_used_last(tmp_path, monkeypatch):
-    """As many physical cores as there are, before any second thread of one."""
+    """All physical cores have a thread before any has a second one."""
     for core, told in enumerate(["0,2", "1,3", "0,2", "1,3", "4-5", "4-5"]):
         folder = tmp_path / f"cpu{core}/topology"
         folder.mkdir(parents=True)

@@ -41,7 +41,7 @@ def unraisable(monkeypatch):
 
 @each_thread
 def test_exceptions_of_a_share_reach_the_caller(n_threads, who, unraisable):
-    """On any thread, with its type; the rest of the program runs, and the team remains usable."""
+    """They keep their type; the rest of the program runs, and the team remains usable."""
     failing, seen = Failing(n_threads, who), Visits(n_threads)
     with Team(n_threads) as team:
         for times in (1, 2, 3):

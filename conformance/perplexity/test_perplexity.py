@@ -84,7 +84,7 @@ def direct_computation(engine: Engine, text: Text) -> tuple[list[float], float]:
 
 
 def test_perplexity_is_that_of_the_engine_s_logits(story, text):
-    """For each token of a chunk's second half, from the logits before it, in float64."""
+    """Each token of a chunk's second half counts, by the logits before it, in float64."""
     expected, error = direct_computation(story, text)
     found = tally(story, text)
     assert found.nll == pytest.approx(expected, abs=error)
@@ -95,7 +95,7 @@ def test_perplexity_is_that_of_the_engine_s_logits(story, text):
 
 
 def test_steps_of_any_size_give_the_same_bits(story, text):
-    """For any number of tokens and logits in a step."""
+    """Any number of tokens and logits in a step gives the same bits."""
     with Engine.load("story", threads=1, context=CONTEXT, batch=23, outputs=5) as narrow:
         assert tally(narrow, text).nll.tobytes() == tally(story, text).nll.tobytes()
 

@@ -60,7 +60,7 @@ def placed(model: Path, budget: int, activations: Activations | None, **options:
 
 
 def test_neurons_are_placed_in_order_of_activity(model):
-    """By level, within a level by block: as in upstream's queue; cut off at the budget."""
+    """They are placed by level, then block, as in upstream's queue, up to the budget."""
     per_block = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")
     wanted = [f"blk.{i}.{name}.weight" for i in range(3) for name in per_block]
     wanted += [f"blk.{i}.{name}.weight" for i in range(3) for name in ("fc1", "fc2")]
@@ -153,7 +153,7 @@ def bytes_saved(placement: Placement, activations: Activations) -> int:
 
 
 def test_everything_fits(model):
-    """Then no layer is split and there is no cost; a note says what was assumed."""
+    """No layer is split and there is no cost; a note says what was assumed."""
     unknown = replace(SPARSE.activations(), tokens=0)
     with GGUFFile(model) as file:
         placement = place(file, unknown, GIB, speeds=Speeds(synchronisation=9.0))
@@ -260,7 +260,7 @@ def test_default_budget_is_the_gpus_free_memory(tmp_path, monkeypatch, said, wan
     st.integers(0, 2**63),
 )
 def test_index_round_trip(tmp_path_factory, blocks, capacity):
-    """Completely, and as PowerInfer's loader expects: pairs of tensors in the blocks' order."""
+    """The index is as PowerInfer's loader expects: pairs of tensors in the blocks' order."""
     path = tmp_path_factory.getbasetemp() / "m.gguf.generated.gpuidx"
     gpu_idx = tuple(np.array(block, np.int32) for block in blocks)
     gpu_index.write(path, GpuIndex(gpu_idx, capacity, {"model": "abc"}))
@@ -319,7 +319,7 @@ def test_no_neuron_on_the_gpu(model):
 
 @pytest.mark.parametrize("what", ["model", "statistics", "budget", "cache", "solver", "norms"])
 def test_placements_are_recomputed_after_changes(model, what):
-    """A line says what changed."""
+    """One line says what changed."""
     budget, activations = dense_bytes(model) + 700 * NEURON, SPARSE.activations()
     placed(model, budget, activations)
     context, speeds = 0, FREE_SYNC
@@ -346,7 +346,7 @@ def test_placements_are_recomputed_after_changes(model, what):
 
 
 def test_powerinfers_index_is_used(model):
-    """Checked by its shape, its budget, and its real memory."""
+    """PowerInfer's own index is checked by its shape, its budget, and its real memory."""
     path, rng = path_of(model), np.random.default_rng(0)
     gpu_idx = [rng.integers(0, 2, 600) for _ in range(2)] + [np.zeros(600, int)]
     many = sum(int(idx.sum()) for idx in gpu_idx)
@@ -405,7 +405,7 @@ WRONG_INDEX = {
 
 @pytest.mark.parametrize(("make", "words"), WRONG_INDEX.values(), ids=WRONG_INDEX.keys())
 def test_invalid_index_files_are_recomputed(model, make, words):
-    """Refused by the reader, and made anew with a line that says why."""
+    """The reader refuses them, and a line says why they are made anew."""
     path = path_of(model)
     make(path)
     assert re.search(words, refusal((GpuIndexError, GGUFError), path, gpu_index.read, path))

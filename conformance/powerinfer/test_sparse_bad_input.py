@@ -137,7 +137,7 @@ COMMANDS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_options_reach_the_engine(inside, command, tmp_path, monkeypatch):
-    """In every command that runs a model; the threshold also by PowerInfer's variable."""
+    """Every command that runs a model has the options; the threshold has PowerInfer's variable."""
     path = SMALL.write(tmp_path / "small.gguf")
     text = tmp_path / "text.txt"
     text.write_text(TEXT)

@@ -151,7 +151,7 @@ def test_bound_rejects_other_formulas(name, wrong):
 @each_model
 @pytest.mark.parametrize("union", [False, True])
 def test_every_neuron_active_is_dense(small, union, tmp_path):
-    """Bit for bit, in a prompt and token by token, by any number of threads."""
+    """Bits are the dense ones in a prompt and token by token, by any number of threads."""
     tokens, path = prompt(small), small.write(tmp_path / "small.gguf")
     with loaded(path, sparse="off") as model:
         dense = bits(model, tokens)
@@ -397,7 +397,7 @@ def test_neurons_are_counted(tmp_path):
 
 
 def test_dense_blocks_are_not_counted(tmp_path):
-    """Nor in the measurement of "auto"."""
+    """Dense blocks are not counted, nor is the measurement of "auto"."""
     path = UNEVEN.write(tmp_path / "small.gguf")
     with loaded(path, sparse="auto", passes=(count_neurons,)) as model:
         assert list(neuron_counts(model.memory)) == ["blk.1"]

@@ -271,7 +271,7 @@ def test_missing_torch_is_one_line(dense, tmp_path, inside, monkeypatch):
 
 
 def test_a_model_without_gates_is_refused(dense, tmp_path):
-    """And so is one whose down has no format to be written in."""
+    """So is one whose down has no format to be written in."""
     with GGUFFile(dense) as file:
         for name, kind, why in (
             ("blk.1.ffn_gate.weight", None, "tensor blk.1.ffn_gate.weight is missing"),

@@ -108,7 +108,7 @@ def test_edits_invalidate_certificates(changed, file, outdated):
 
 
 def test_keys_bind_all_sources_of_a_kernel(monkeypatch):
-    """For every CPU kernel, with the sources' names in place of their digests."""
+    """Keys of all CPU kernels are compared with their sources' names in place of digests."""
 
     def told(*modules: str, extra: tuple[str, ...] = ()) -> str:
         return " ".join((*modules, *extra, ""))

@@ -254,7 +254,7 @@ def test_allocations_are_refused(kernel):
 
 
 def test_forbidden_kernels_are_refused_without_running():
-    """By its trial, with one plain line: running this one would end the process."""
+    """The trial refuses this one, which would end the process, with one plain line."""
     kernel = Kernel("relu", "planted", share_with(calling("abort", VOID)))
     certificate = demanded(kernel)
     assert certificate.cases == 0

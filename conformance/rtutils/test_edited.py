@@ -119,7 +119,7 @@ FINGERPRINT = "from kernels.table import find; print(find('relu/cpu/generic').sh
 
 
 def test_stale_bytecode_is_detected(copy):
-    """With the same size and date, so that Python takes it for this source's."""
+    """Bytecode of equal size and date is detected, which Python takes for this source's."""
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
     path = copy.folder / FILE
@@ -172,7 +172,7 @@ print(mine.key, mine.code.kept, values["out"][0])
 
 
 def test_notebook_shares_are_identified_by_their_code(copy):
-    """By all that it computes with, without a file."""
+    """All that a share without a file computes with is in its key."""
     words = [("2", "3"), ("5", "3"), ("2", "4"), ("2", "3")]
     said = [copy.python(HERE, *w).split() for w in words]
     assert [(kept, float(out)) for _, kept, out in said] == [

@@ -164,7 +164,7 @@ SPOILT: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
 def test_damaged_code_is_recompiled(spoil, folder, capfd):
-    """With one line, and once: the damaged file is replaced."""
+    """A damaged file is replaced, with one line, once."""
     digest = share_of(5).code.digest
     path = files_in(folder)
     whole = path.read_bytes()
@@ -225,7 +225,7 @@ def test_untried_code_has_no_certificate(folder):
 
 
 def test_certificates_without_a_code_digest_are_ignored(folder):
-    """As written before certificates had a digest; a failure still counts."""
+    """Older certificates lack the digest; their failures still count."""
     store = Store()
     store.add([certified(RELU, "")])
     assert store.get(RELU) is None

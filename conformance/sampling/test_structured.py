@@ -118,7 +118,7 @@ def test_every_answer_is_valid(engine, form):
 
 
 def test_batches_and_drafts_change_no_bit(engine, spelling):
-    """Bit for bit, logprobs included, next to answers of other formats and of none."""
+    """Logprobs included, answers keep their bits beside others of any format or none."""
     asked = [params(form, one) for form in EXAMPLES for one in SAMPLING]
     asked += [SamplingParams(max_tokens=20, **one) for one in SAMPLING]
     together = engine.generate([TEXT] * len(asked), asked)

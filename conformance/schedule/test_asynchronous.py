@@ -155,7 +155,7 @@ def test_scores_and_embeddings_beside_answers(spelling, answer_alone):
 
 @pytest.mark.parametrize("how", ["answer", "task"])
 def test_cancellation(spelling, how):
-    """By the answer, or by cancelling the waiting task: its sequence is reused."""
+    """An answer is cancelled by itself or by its waiting task: its sequence is reused."""
 
     async def program(engine: AsyncEngine) -> None:
         for _ in range(4):  # more often than there are sequences

@@ -272,7 +272,7 @@ def _assert_prefix(found: list[Piece], alone: list[Piece], stops: bool) -> None:
 
 
 def test_schedule():
-    """And all rare events have occurred."""
+    """The machine's invariants hold, and all rare events have occurred."""
     more = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=50)
     run_state_machine_as_test(Machine, settings=more)
     least = min(Watched.seen.values())
@@ -338,7 +338,7 @@ def test_priorities(scheduler):
 
 
 def test_cancelling_very_many_requests(scheduler):
-    """In no more time than they took to arrive: each is found without a search."""
+    """It takes no more time than their arrival: each is found without a search."""
     requests = [Request("", letters("cat"), SamplingParams(), -(i % 3)) for i in range(20_000)]
     seconds = []
     for do in (scheduler.add, scheduler.cancel):
@@ -371,7 +371,7 @@ def alone(prompt, params: SamplingParams):
 
 
 def test_batched_results_equal_each_alone():
-    """In the order of the prompts; one that is too long, or empty, fails alone."""
+    """Results are in the order of the prompts; one too long, or empty, fails alone."""
     params = [replace(ASKED[(i + 1) % len(ASKED)], n=1) for i in range(len(PROMPTS))]
     results = shared().generate(PROMPTS, params)
     assert [result.request_id for result in results] == [str(i) for i in range(len(PROMPTS))]
@@ -388,7 +388,7 @@ def test_batched_results_equal_each_alone():
 
 
 def test_invalid_requests_are_refused():
-    """Reported in one line before anything is evaluated."""
+    """Each is reported in one line before anything is evaluated."""
     engine = shared()
     with pytest.raises(EngineError, match=r"^there are 2 prompts, but 1 params$"):
         engine.generate(["a", "b"], [SamplingParams()])
@@ -410,7 +410,7 @@ def test_invalid_requests_are_refused():
 
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_very_many_prompts(count):
-    """At once: few are requested in advance, and memory does not grow."""
+    """Few are requested in advance, and memory does not grow."""
     engine, asked = shared(), 0
     params = SamplingParams(max_tokens=1, temperature=0)
 
@@ -436,7 +436,7 @@ def test_very_many_prompts(count):
 
 @pytest.mark.parametrize("after", [0, 1, 2, 4])
 def test_cancelling_a_batch_of_prompts(after):
-    """By another thread, after some results: the others end as cancelled, with what they have."""
+    """Another thread cancels after some results: the others end with what they have."""
     engine = shared()
     params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
     prompts = [letters(word) for word in ("a", "cat", "dog", "sat", "ran", "mat", "the", "on")]
@@ -468,7 +468,7 @@ def test_another_generation_ends_a_batch():
 
 @pytest.mark.parametrize("many", [True, False])
 def test_closing_with_pending_results(spelling, many):
-    """By another thread, during steps: finished results are returned, the others have an error."""
+    """Another thread closes during steps: finished results are returned, others fail."""
     prompts, begun = [letters("cat")] * 1000, threading.Event()
 
     def watch(_: list[int], logits: Array) -> Array:

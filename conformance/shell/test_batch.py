@@ -47,7 +47,7 @@ def answers(out):
 
 
 def test_answers_are_those_of_each_prompt_alone(batch, story):
-    """By line number; empty lines are skipped."""
+    """Answers are by line number; empty lines are skipped."""
     lines = [{"prompt": prompt} for prompt in PROMPTS]
     code, stdout, stderr, found = batch(*lines[:2], "", *lines[2:])
     assert code == 0, stderr
@@ -99,7 +99,7 @@ WRONG = {
 
 
 def test_a_bad_line_fails_alone(batch, story):
-    """With its number and the reason; all others are answered, and the exit code is 1."""
+    """Its number and reason are reported; all others are answered, and the exit code is 1."""
     lines = [json.dumps({"prompt": PROMPTS[0], "id": "same"}), *WRONG, '{"prompt": "The dog"}']
     code, _, stderr, found = batch(*lines)
     assert found.keys() == {"same", len(lines)}

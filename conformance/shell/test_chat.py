@@ -69,7 +69,7 @@ def test_a_system_message_stays(answers_as_json, story):
 
 
 def test_set_changes_how_tokens_are_chosen(answers_as_json, chat, story):
-    """By the command line's names, and llama.cpp's; a wrong value changes nothing."""
+    """/set has the command line's names, and llama.cpp's; a wrong value changes nothing."""
     (found,) = answers_as_json("/set temp 0", USER["content"])
     assert found["text"] == answer(story, USER, temperature=0)
     (found,) = answers_as_json("/set temperature 0", "/set n-predict 3", USER["content"])
@@ -166,7 +166,7 @@ def test_drafts_change_no_answer(answers_as_json, story):
 
 
 def test_a_missing_template_is_reported_at_once(chat, tmp_path):
-    """Before any question, with the remedy; a file or a name provides one."""
+    """The line, before any question, has the remedy; a file or a name provides one."""
     path = Small(blocks=1).write(tmp_path / "small.gguf")
     line = fault(chat(model=path))
     assert "the model has no chat template" in line

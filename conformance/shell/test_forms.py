@@ -63,7 +63,7 @@ def test_formats_from_files(inside, story, tmp_path, name):
 
 
 def test_formats_in_a_chat(inside, story, tmp_path):
-    """By the option first, then by /set: another format, one from a file, none."""
+    """The option is first; /set changes the format, reads one from a file, or removes it."""
     (tmp_path / "letters").write_text(LETTERS)
     lines = [
         MESSAGE, "/clear", "/set regex none", "/set choice yes no", MESSAGE, "/clear",

@@ -91,7 +91,7 @@ def test_ctrl_c_in_a_destructor_is_raised_again():
 
 
 def test_ignored_sigint_stays_ignored(model):
-    """As by nohup and a shell's `&`: it runs to its end."""
+    """Started by nohup or a shell's `&`, a program runs to its end."""
     arguments = [*DEAF, PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
     with started(*arguments) as program:
         assert program.stdout.read(1)

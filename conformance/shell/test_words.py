@@ -137,7 +137,7 @@ def test_a_prompt_from_a_file(inside, story, tmp_path, words):
     ],
 )  # fmt: skip
 def test_escapes(inside, words, prompt):
-    """As in llama.cpp they are processed unless switched off."""
+    """They are processed as in llama.cpp unless switched off."""
     given = ("run", "story", "-p", r"Once\nupon a\x41", "-n", "1", "--json", *words)
     assert json.loads(inside(*given)[1])["prompt"] == prompt
 

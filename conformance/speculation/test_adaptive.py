@@ -79,8 +79,7 @@ AS_FAST: list[tuple[list[float], Cost]] = [
 
 @pytest.mark.parametrize(("acceptance", "cost"), AS_FAST)
 def test_as_fast_as_the_best_fixed_length(acceptance, cost):
-    """Within 5%, of which exploration may take 2, for any acceptance and costs: also for stepwise
-    costs, and where later tokens are worse."""
+    """The speed is within 5% for any acceptance and costs, also stepwise ones."""
     assert Simulation(MOST).run(acceptance, cost, STEPS) > 0.95
 
 

@@ -39,7 +39,7 @@ def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[
 
 @given(drafts(), st.integers(0, 9))
 def test_a_node_sees_the_text_and_its_ancestors(draft, before):
-    """And itself, each once, by position; no other branch."""
+    """It sees each once, and itself, by position; no other branch."""
     cells, seen = stepped(draft, before)
     text = cells.list_of(0)[: before + 1].tolist()
     own = [seen[1 + node][-1] for node in range(len(draft))]

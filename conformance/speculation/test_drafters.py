@@ -114,6 +114,6 @@ def test_invalid_trees_are_refused(tokens, parents, message):
     ],
 )
 def test_invalid_sizes_are_refused(make, sizes, words):
-    """At construction, in a line that names the error."""
+    """The constructor's error names the size."""
     with pytest.raises((ValueError, ModelError), match=words):
         make(*sizes)

@@ -79,7 +79,7 @@ def test_ngrams_equal_the_targets(size, steps, seed):
 
 @given(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=40))
 def test_the_pool_keeps_the_latest_ngrams(most, found):
-    """For each token the last few distinct n-grams, newest first."""
+    """Each token keeps its last few distinct n-grams, newest first."""
     pool = NgramPool(most)
     for token, following in found:
         pool.add(token, (following,))
@@ -90,7 +90,7 @@ def test_the_pool_keeps_the_latest_ngrams(most, found):
 
 @given(sizes, st.integers(0, 6), seeds, st.integers(0, 40))
 def test_tokens_per_step_are_bounded(size, G, seed, most):
-    """At most (W + G)(N - 1) tokens, including the text's last one, and no more than allowed."""
+    """They are at most (W + G)(N - 1) with the text's last one, and no more than allowed."""
     W, N = size
     drafter, target = LookaheadDrafter(W, N, G, seed), fickle(1, 9, seed)
     text = [1, 2, 3]

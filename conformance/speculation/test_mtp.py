@@ -103,7 +103,7 @@ def _path(request, tmp_path_factory):
 @pytest.mark.parametrize("own", [False, True], ids=["shared head", "own head"])
 @pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
 def test_logits_are_the_formulas(small, own, tmp_path):
-    """After texts of several lengths, read in chunks of 8 or continued."""
+    """Texts of several lengths are read in chunks of 8, or continued."""
     whole, tokens = with_head(small, own), prompt(small)
     with Engine.load(
         write(whole, tmp_path / "small.gguf"), threads=2, kv_format="F32", mtp=True, batch=8

@@ -47,7 +47,7 @@ def test_lookup_equals_a_scan(prompt, steps, lengths, most):
 
 
 def test_memory_is_one_entry_per_ngram():
-    """For any text: one entry for each n-gram with a continuation."""
+    """There is one entry for each n-gram with a continuation."""
     drafter = PromptLookupDrafter(1, 3)
     drafter.begin([0, 1, 2] * 5000)
     assert len(drafter._follows) == 3 * 3

@@ -27,7 +27,7 @@ def counts(trie: Trie) -> dict[tuple[int, ...], tuple[int, float]]:
 
 @given(texts, st.integers(1, 4), st.data())
 def test_counts_equal_the_texts(texts, length, data):
-    """Of all outputs, in any pieces, and of the last prompt, and nothing else."""
+    """All outputs count, in any pieces, and the last prompt, and nothing else."""
     trie = Trie(length)
     written = Counter()
     for prompt, output in texts:

@@ -113,7 +113,7 @@ def oracle(draft: Draft, p: Array, random: np.random.Generator) -> Outcome:
 
 @given(trees(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_verification_equals_the_formulas(tree, certain, seed):
-    """For any tree, with or without q, and the same random numbers: the same path and token."""
+    """Any tree, with or without q, gives the same path and token for equal random numbers."""
     tokens, parents, random = tree
     p = rows_of(random, len(tokens) + 1)
     draft = Draft(tokens, parents, None if certain else rows_of(random, len(tokens)))

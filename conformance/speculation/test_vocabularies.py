@@ -45,7 +45,7 @@ def test_the_same_vocabulary_passes():
 
 
 def test_sizes_may_differ_by_128():
-    """As for padded vocabularies; the larger may be the draft's or the target's."""
+    """Vocabularies are padded; the larger may be the draft's or the target's."""
     compared(WORDS[:72])
     compared(WORDS + [f"more{i}" for i in range(128)])
     with pytest.raises(VocabularyError, match="has 73 tokens, the target's 202: they may differ"):

@@ -94,7 +94,7 @@ def test_scripted_disks(tmp_path):
 
 
 def test_full_disks_recover(tmp_path):
-    """With either implementation."""
+    """Either implementation is full, and well again."""
     for limit in (full_after(4096), small_disk(tmp_path, 2**16)):
         with limit, pytest.raises(OSError, match=r"File too large|No space left"):
             (tmp_path / "file").write_bytes(bytes(2**20))
@@ -133,7 +133,7 @@ SMALL = {
 
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
 def test_files_have_their_tensors(small, tmp_path):
-    """As the gguf package reads them, byte for byte; writing again gives the same bytes."""
+    """The gguf package reads them byte for byte; writing again gives the same bytes."""
     weights, norms = small.tensors()
     wanted = {name: w.data.tobytes() for name, w in weights.items()}
     wanted |= {name: norm.tobytes() for name, norm in norms.items()}

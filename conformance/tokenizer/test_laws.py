@@ -171,7 +171,7 @@ def test_llama3_ignores_merges_for_whole_words():
 
 
 def test_the_first_of_duplicate_merges_counts():
-    """As in llama.cpp; the library would use the last."""
+    """llama.cpp uses the first; the library would use the last."""
     metadata = bpe_metadata()
     merges = metadata["tokenizer.ggml.merges"]
     twice = Tokenizer.from_metadata(metadata | {"tokenizer.ggml.merges": [*merges, merges[0]]})

@@ -143,7 +143,7 @@ def test_word_piece_has_llama_cpps_unicode():
 @quick
 @given(data=st.binary(max_size=9).map(lambda data: data.decode(errors="ignore")) | words)
 def test_world_is_longest_match(data):
-    """At each byte the longest token that starts there."""
+    """At each byte the longest token that starts there is taken."""
     tokenizer = Tokenizer.from_metadata(SMALL["world"])
     known = {tokenizer.piece_bytes(i): i for i in range(1, tokenizer.vocab_size)}
     rest, expected = data.encode(), []
