@@ -67,7 +67,7 @@ def test_streaming_heads_attend_as_in_the_reference(load, policy, stride):
 def test_cells_outside_sinks_and_window_are_freed(load, policy):
     """Streaming heads hold only sinks and the latest cells, and other rows change no bit."""
     told = []
-    for spoilt in (False, True):
+    for corrupted in (False, True):
         with load(kv_policy=policy) as engine:
             found = [sampled(engine, PROMPT)]
             model, method = engine.model, engine.model.method
@@ -77,7 +77,7 @@ def test_cells_outside_sinks_and_window_are_freed(load, policy):
             assert (needed >= 0).all()
             for name, rows in model.pages.items():
                 assert rows.shape[1] == 2 * 16 * STREAM[int(name.split(".")[1])].sum()
-                if spoilt:
+                if corrupted:
                     rows[np.setdiff1d(np.arange(len(rows)), needed)] = 0xFF  # NaN
             found.append(sampled(engine, engine.text.held + engine.text.drawn + PROMPT[:20]))
             told.append(found)

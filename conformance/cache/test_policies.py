@@ -125,13 +125,13 @@ def test_evicted_cells_never_matter(load, name):
     """Data in evicted rows changes no bit of later results, also for a longer prompt."""
     more = np.random.default_rng(1).integers(3, 60, 12).tolist()
     told = []
-    for spoilt in (False, True):
+    for corrupted in (False, True):
         with load(kv_policy=EACH[name]) as engine:
             found = [sampled(engine, PROMPT, replace(GREEDY, max_tokens=1))]
             for rest in ([], more):
                 cells = engine.model.cells
                 for block, begin in enumerate(engine.model.method.begins[0]):
-                    for part in ("k_cache", "v_cache") if spoilt else ():
+                    for part in ("k_cache", "v_cache") if corrupted else ():
                         cache = engine.model.caches[f"blk.{block}.{part}"]
                         cache[np.setdiff1d(np.arange(len(cache)), cells.list_of(0)[begin:])] = 0xFF
                 longer = engine.text.held + engine.text.drawn + rest

@@ -348,8 +348,8 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "rope of a part": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "odd sizes": ({"num_key_value_heads": 3}, "no multiple of head_count_kv 3"),
 }  # fmt: skip
-Spoil = Callable[[Path], object]
-FAULTS: dict[str, tuple[Spoil, str]] = {
+Corrupt = Callable[[Path], object]
+FAULTS: dict[str, tuple[Corrupt, str]] = {
     "no folder": (lambda f: f.rename(f.with_name("gone")), "model: this is not a folder"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: cannot be read: no such"),
     "config no JSON": (lambda f: truncate(f / "config.json", 20), "config.json: this is not JSON"),
@@ -421,11 +421,11 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
-def test_bad_folders_are_refused(folder, out, spoil, line):
+@pytest.mark.parametrize(("corrupt", "line"), FAULTS.values(), ids=FAULTS)
+def test_bad_folders_are_refused(folder, out, corrupt, line):
     """One line names the file and the error; an older output file stays, and no other."""
     out.write_bytes(b"older")
-    spoil(folder)
+    corrupt(folder)
     before = sorted(path.name for path in out.parent.iterdir())
     with pytest.raises(CheckpointError, match=line) as caught:
         convert(folder, out, "F16")

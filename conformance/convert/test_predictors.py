@@ -165,8 +165,8 @@ SHAPES = {  # of fc1 or fc2 in the first block, and what it should be
     "no rank": ("fc1", (0, HIDDEN), (1, HIDDEN)),
     "one dimension": ("fc1", (32,), (32, HIDDEN)),
 }
-Spoil = Callable[[Path], object]
-FAULTS: dict[str, tuple[Spoil, str]] = {
+Corrupt = Callable[[Path], object]
+FAULTS: dict[str, tuple[Corrupt, str]] = {
     "no folder": (lambda f: f.rename(f.with_name("gone")), "s: this is not a folder; want that of"),
     "a layer missing": (
         lambda f: (f / "model_1.pt").unlink(), "s/model_1.pt: there is no such file"
@@ -223,11 +223,11 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
-def test_bad_predictors_are_refused(model, folder, out, spoil, line):
+@pytest.mark.parametrize(("corrupt", "line"), FAULTS.values(), ids=FAULTS)
+def test_bad_predictors_are_refused(model, folder, out, corrupt, line):
     """One line names the file; an older output file stays, and no other file is left."""
     out.write_bytes(b"older")
-    spoil(folder)
+    corrupt(folder)
     before = sorted(path.name for path in out.parent.iterdir())
     with pytest.raises(CheckpointError) as caught:
         convert(model, out, predictors=folder)

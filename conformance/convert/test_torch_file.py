@@ -174,11 +174,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
-def test_unsupported_files_are_refused(tmp_path, spoil, line):
+@pytest.mark.parametrize(("corrupt", "line"), FAULTS.values(), ids=FAULTS)
+def test_unsupported_files_are_refused(tmp_path, corrupt, line):
     """One line names the file."""
     path = tmp_path / "bad.pt"
-    spoil(path)
+    corrupt(path)
     assert line in refusal(TorchFileError, path, load, path)
 
 

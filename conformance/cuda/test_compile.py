@@ -77,8 +77,8 @@ def test_damaged_cached_cubins_are_recompiled(tmp_path, monkeypatch):
             shutil.copy(f"{another}{end}", f"{path}{end}")
 
     assert another.read_bytes() != whole
-    for spoil in (lambda: path.write_bytes(whole[:-9]), lambda: path.chmod(0o666), exchange):
-        spoil()
+    for corrupt in (lambda: path.write_bytes(whole[:-9]), lambda: path.chmod(0o666), exchange):
+        corrupt()
         assert nvrtc.kept(launch, capability) == path
         assert (path.read_bytes(), path.stat().st_mode & 0o77) == (whole, 0)
     both = (LAUNCHES_OF_ONE[op] for op in ("quantise_activations", "quantise_activations_256"))

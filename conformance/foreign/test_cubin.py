@@ -106,7 +106,7 @@ def test_damaged_cubins_are_refused(folder: Path, tmp_path: Path):
         content = bytearray(whole)
         for at in rng.integers(len(whole), size=4):
             content[at] = rng.integers(256)
-        path = tmp_path / f"spoilt{number}.cubin"
+        path = tmp_path / f"corrupted{number}.cubin"
         path.write_bytes(content if number % 2 else whole[: int(rng.integers(len(whole)))])
         with suppress(CubinError):
             read_kernel(path, "right")

@@ -93,10 +93,10 @@ def test_random_rows_include_extreme_scales(name):
         same = kind.scaled(blocks, np.full((len(blocks), 2), scale, np.float32)) == blocks
         assert same.all(axis=1).any(), scale
     for scale in (np.inf, np.nan):
-        spoilt = kind.dequantise(kind.with_scale(drawn, scale, rng))
-        strange = ~np.isfinite(spoilt).all(axis=1)
+        corrupted = kind.dequantise(kind.with_scale(drawn, scale, rng))
+        strange = ~np.isfinite(corrupted).all(axis=1)
         assert 0.05 < strange.mean() < 0.3
-        assert np.isfinite(spoilt[~strange]).all()
+        assert np.isfinite(corrupted[~strange]).all()
 
 
 @pytest.mark.parametrize("name", READ)

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from conformance.support.depth import DEEP
 from conformance.support.machine_kernels import (
     arguments,
-    demand_rows_anywhere,
+    assert_rows_anywhere,
     each,
     inputs_of,
     resident,
@@ -34,7 +34,7 @@ FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 @FEWER
 def test_rows_anywhere_in_memory_give_the_same_bits(kernel, data, seed):
     """Rows in any order, or with gate, up and down adjacent, give the same bits."""
-    demand_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
+    assert_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
 
 
 @each("sparse_linear", "sparse_axpy")

@@ -185,7 +185,7 @@ def test_the_second_load_maps_the_file(path, folder):
     assert kept.stat().st_size > sum(a.nbytes for a in Small(format="Q8_0").tensors()[1].values())
 
 
-SPOILERS: dict[str, Callable[[bytes], bytes]] = {
+CORRUPTIONS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: data[:0],
     "a byte short": lambda data: data[:-1],
     "half": lambda data: data[: len(data) // 2],
@@ -197,13 +197,13 @@ SPOILERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("spoiler", SPOILERS.values(), ids=SPOILERS.keys())
-def test_damaged_file_is_replaced(spoiler, path, folder):
+@pytest.mark.parametrize("corruption", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
+def test_damaged_file_is_replaced(corruption, path, folder):
     good = Loaded(path, keep_packed=True)
     (kept,) = folder.iterdir()
     data = kept.read_bytes()
     kept.unlink()  # writing to it would also change what is mapped
-    kept.write_bytes(spoiler(data))
+    kept.write_bytes(corruption(data))
     again = Loaded(path, keep_packed=True)
     assert again.packed
     assert again.logits == good.logits

@@ -92,7 +92,7 @@ def test_int8_activations_have_a_small_error(format, limit, tmp_path):
     assert distances(logits_of(small, tmp_path, tokens), truth)[1] <= limit
 
 
-SPOILT: dict[str, Callable[[Small], Array]] = {
+WRONG_MODELS: dict[str, Callable[[Small], Array]] = {
     "eps": lambda s: exact(s, prompt(s), norm_eps=1e-4),
     "rotary base": lambda s: exact(s, prompt(s), frequencies=s.shape().frequencies * 1.0001),
     "no rotation": lambda s: exact(s, prompt(s), frequencies=s.shape().frequencies * 0),
@@ -117,12 +117,12 @@ def one_weight_off(linear: Callable[..., Array]) -> Callable[..., Array]:
     return wrong
 
 
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
-def test_the_bound_rejects_wrong_models(spoil):
+@pytest.mark.parametrize("change", WRONG_MODELS.values(), ids=WRONG_MODELS.keys())
+def test_the_bound_rejects_wrong_models(change):
     """The bound is tight enough to detect a slightly different model."""
     small = Small()
     tokens = prompt(small)
-    worst, nmse = distances(spoil(small), exact(small, tokens))
+    worst, nmse = distances(change(small), exact(small, tokens))
     most, most_nmse = furthest(small, tokens, "F32")
     assert worst > most
     assert nmse > most_nmse

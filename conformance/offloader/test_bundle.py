@@ -216,9 +216,9 @@ def test_inspect_lists_bundles(inside, sources):
     assert f"3 bundles): {weights} weights" in table.splitlines()[-1]
     described = json.loads(inside("inspect", out, "--json")[1])
     assert [row["block"] for row in described["bundles"]] == [0, 1, 2]
-    spoilt = out.with_name("spoilt.gguf")
-    inside("inspect", out, "--remove", "assay.bundle.formats", "-o", spoilt)
-    code, table, note = inside("inspect", spoilt)
+    corrupted = out.with_name("corrupted.gguf")
+    inside("inspect", out, "--remove", "assay.bundle.formats", "-o", corrupted)
+    code, table, note = inside("inspect", corrupted)
     assert (code, note.count("\n")) == (0, 1)
     assert "note: " in note
     assert "key assay.bundle.formats, which says what bundles hold, is missing" in note

@@ -158,23 +158,23 @@ def first_failure(model: Model) -> Exception:
     return raised.value
 
 
-@pytest.mark.parametrize("spoil", [overwritten, truncated, lengthened])
+@pytest.mark.parametrize("corrupt", [overwritten, truncated, lengthened])
 @pytest.mark.parametrize("kind", KINDS)
-def test_modified_files_end_the_step(kind, spoil, tmp_path):
+def test_modified_files_end_the_step(kind, corrupt, tmp_path):
     """The packed one, or the model's own, from which embeddings and bundles are read: the next step
     names it in an error; a new load packs anew."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
         truth = bits(model)
         packed = packed_of(path)
-        spoil(packed)
+        corrupt(packed)
         message = str(first_failure(model))
     assert message.startswith(f"{packed}: it ")
     assert "while it was read" in message
     packed.unlink()
     with on(Disk(healthy), path) as model:
         assert bits(model) == truth
-        spoil(path)
+        corrupt(path)
         assert str(first_failure(model)) == f"{path}: it changed while it was read"
 
 

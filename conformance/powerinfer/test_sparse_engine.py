@@ -114,7 +114,7 @@ def test_masks_vary_by_token():
             assert ((each > 0) & (each < 1)).any()
 
 
-SPOILT: dict[str, Any] = {
+OTHER_MASKS: dict[str, Any] = {
     "threshold": {"runs": Neurons(0.02)},
     "union": {"runs": Neurons(0.0, True)},
     "every neuron": {"runs": Neurons(None)},
@@ -122,10 +122,10 @@ SPOILT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT.keys())
-def test_bound_rejects_other_masks(spoilt):
+@pytest.mark.parametrize("changes", OTHER_MASKS.values(), ids=OTHER_MASKS.keys())
+def test_bound_rejects_other_masks(changes):
     small, tokens = FLOATS, prompt(FLOATS)
-    worst, nmse = distances(exact(replace(small, **spoilt), tokens), exact(small, tokens))
+    worst, nmse = distances(exact(replace(small, **changes), tokens), exact(small, tokens))
     most, most_nmse = furthest(small, tokens, "F32")
     assert worst > most
     assert nmse > most_nmse

@@ -150,7 +150,7 @@ class MaliciousPickle:
         return os.mkdir, (self.path,)
 
 
-SPOILT: dict[str, Callable[[bytes], bytes]] = {
+CORRUPTED: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "a byte short": lambda data: data[:-1],
     "half": lambda data: data[: len(data) // 2],
@@ -162,13 +162,13 @@ SPOILT: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
-def test_damaged_code_is_recompiled(spoil, folder, capfd):
+@pytest.mark.parametrize("corrupt", CORRUPTED.values(), ids=CORRUPTED.keys())
+def test_damaged_code_is_recompiled(corrupt, folder, capfd):
     """A damaged file is replaced, with one line, once."""
     digest = share_of(5).code.digest
     path = files_in(folder)
     whole = path.read_bytes()
-    path.write_bytes(spoil(whole))
+    path.write_bytes(corrupt(whole))
     again, third = share_of(5), share_of(5)
     assert (result(again), again.code.kept, again.code.digest) == (5, False, digest)
     (line,) = capfd.readouterr().err.splitlines()

@@ -380,7 +380,7 @@ def test_batched_results_equal_each_alone():
         assert (result.error or result.outputs) == expected
         assert (result.outputs[0].finish_reason == "error") == isinstance(expected, str)
     assert [result.error for result in results if result.error] == [
-        "the logits processor spoilt returned float32 [7]: want logits float32 [286]",
+        "the logits processor failing_processor returned float32 [7]: want logits float32 [286]",
         "the prompt has 45 tokens, the context holds 44: shorten it or load with a larger context",
         "the prompt is empty",
     ]

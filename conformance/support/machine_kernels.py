@@ -114,7 +114,7 @@ def resident(inputs: Arguments) -> Arguments:
     return {**inputs, "slots": inputs["slots"] % len(inputs["weight"])}
 
 
-def demand_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> None:
+def assert_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> None:
     """Permuting the rows with the slots changes no bit; nor do rows in bundles."""
     weight, expected = inputs["weight"], run(kernel, **inputs)
     order = np.random.default_rng(seed).permutation(len(weight))
