@@ -6,17 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from conformance.llama.peers import compare
 from conformance.llama.peers.checkpoint import CHECKPOINTS, QUESTIONS
-from conformance.llama.peers.compare import (
-    CACHE_F16,
-    EXACT,
-    PROMISE,
-    Gap,
-    demand_near,
-    engine_logits,
-    limit,
-    nmse,
-)
 from conformance.llama.peers.export import export
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
@@ -46,10 +37,10 @@ def test_logits_agree(llama_cpp, tmp_path, name, format):
     checkpoint = CHECKPOINTS[name]
     tokens = checkpoint.tokens()
     path = export(checkpoint, tmp_path / "model.gguf", format)
-    demand_near(
-        engine_logits(path, tokens),
+    compare.demand_near(
+        compare.engine_logits(path, tokens),
         llama_cpp.logits(path, tokens),
-        limit(checkpoint, llama_cpp.PEER, format),
+        compare.limit(checkpoint, llama_cpp.PEER, format),
     )
 
 
@@ -60,9 +51,11 @@ def test_read_only_formats_agree(llama_cpp, tmp_path, format):
     checkpoint = CHECKPOINTS["blocks"]
     tokens = checkpoint.tokens()
     path = export(checkpoint, tmp_path / "model.gguf", format)
-    ours, theirs = engine_logits(path, tokens), llama_cpp.logits(path, tokens)
-    assert np.median([nmse(a, b) for a, b in zip(ours, theirs, strict=True)]) <= EXACT
-    demand_near(ours, theirs, PROMISE)
+    ours, theirs = compare.engine_logits(path, tokens), llama_cpp.logits(path, tokens)
+    assert (
+        np.median([compare.nmse(a, b) for a, b in zip(ours, theirs, strict=True)]) <= compare.EXACT
+    )
+    compare.demand_near(ours, theirs, compare.PROMISE)
 
 
 def test_logits_agree_with_an_f16_cache(llama_cpp, tmp_path):
@@ -70,8 +63,8 @@ def test_logits_agree_with_an_f16_cache(llama_cpp, tmp_path):
     checkpoint = CHECKPOINTS["grouped_query"]
     tokens = checkpoint.tokens()
     path = export(checkpoint, tmp_path / "model.gguf")
-    ours, theirs = engine_logits(path, tokens, "F16"), llama_cpp.logits(path, tokens, "F16")
-    demand_near(ours, theirs, CACHE_F16)
+    ours, theirs = compare.engine_logits(path, tokens, "F16"), llama_cpp.logits(path, tokens, "F16")
+    compare.demand_near(ours, theirs, compare.CACHE_F16)
 
 
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
@@ -94,7 +87,9 @@ def test_converted_folders_agree(llama_cpp, tmp_path, kind):
             ids = engine.encode(text)
             assert ids == llama.tokenize(text.encode(), add_bos=True, special=True), text
         ours = engine.logits(ids)
-    demand_near(ours, llama_cpp.logits(path, ids), limit(checkpoint, llama_cpp.PEER, "BF16"))
+    compare.demand_near(
+        ours, llama_cpp.logits(path, ids), compare.limit(checkpoint, llama_cpp.PEER, "BF16")
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,10 +107,10 @@ def test_quantised_files_agree(llama_cpp, tmp_path, type_):
     tokens = checkpoint.tokens()
     theirs, exact = llama_cpp.logits(made, tokens), reference_logits(made, checkpoint)
     rounded = reference_logits(made, checkpoint, as_llama_cpp)
-    gaps = [Gap.between(*rows).nmse for rows in zip(rounded, theirs, strict=True)]
-    assert np.median(gaps) <= EXACT, gaps
-    ours = Gap.between(engine_logits(made, tokens), exact)
-    assert ours.nmse <= 1.5 * Gap.between(theirs, exact).nmse
+    gaps = [compare.Gap.between(*rows).nmse for rows in zip(rounded, theirs, strict=True)]
+    assert np.median(gaps) <= compare.EXACT, gaps
+    ours = compare.Gap.between(compare.engine_logits(made, tokens), exact)
+    assert ours.nmse <= 1.5 * compare.Gap.between(theirs, exact).nmse
 
 
 @pytest.fixture(name="both", scope="module", params=["story-f16", "story-q8_0"])
@@ -135,7 +130,7 @@ def test_logits_of_trained_models_agree(both, prompt):
     tokens = engine.encode(prompt) + tell(engine, prompt)
     llama.reset()
     llama.eval(tokens)
-    demand_near(engine.logits(tokens), llama.scores[: len(tokens)], PROMISE)
+    compare.demand_near(engine.logits(tokens), llama.scores[: len(tokens)], compare.PROMISE)
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support.models.spelling import letters
-from conformance.support.speculation.speculating import (
-    CONTEXT,
-    VOCAB,
-    drafting,
-    ids,
-    pieces,
-    unmarked,
-)
+from conformance.support.speculation import speculating
 from engine.speculation.adaptive import LONGEST_REST, PROBING, AdaptiveLength, expected_tokens
 from engine.speculation.drafter import Draft, Verification
 
@@ -170,7 +163,7 @@ def test_invalid_values_are_refused(asked, accepted):
 
 
 PROMPT = letters("the cat sat")
-GREEDY: dict[str, Any] = {"max_tokens": CONTEXT - len(PROMPT) - 1, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"max_tokens": speculating.CONTEXT - len(PROMPT) - 1, "ignore_eos": True}
 
 
 class Useless:
@@ -187,23 +180,23 @@ class Useless:
         self.asked_at.append(len(text))
         time.sleep(0.02)
         right = self._text[len(text)] if len(text) < len(self._text) else 0
-        return Draft.chain([(right + 1) % VOCAB] * most)
+        return Draft.chain([(right + 1) % speculating.VOCAB] * most)
 
     def verified(self, step: Verification) -> None:
-        assert 0 <= step.argmax(-1) < VOCAB
+        assert 0 <= step.argmax(-1) < speculating.VOCAB
         self.told += step.tokens
 
 
 def test_useless_drafts_are_paused_in_the_engine(engine):
     """The text is the plain one; after twenty tokens few are drafted; and the drafter is given
     every token, including those during a pause (record_plain_step)."""
-    plain = pieces(engine, PROMPT, GREEDY)
-    text = [*PROMPT, *ids(plain)]
+    plain = speculating.pieces(engine, PROMPT, GREEDY)
+    text = [*PROMPT, *speculating.ids(plain)]
     engine.reset()
     drafter = Useless(text)
-    with drafting(engine, drafter, adaptive=True):
-        found = pieces(engine, PROMPT, GREEDY)
-    assert unmarked(found) == unmarked(plain)
+    with speculating.drafting(engine, drafter, adaptive=True):
+        found = speculating.pieces(engine, PROMPT, GREEDY)
+    assert speculating.unmarked(found) == speculating.unmarked(plain)
     assert drafter.asked_at
     later = [at for at in drafter.asked_at if at > len(PROMPT) + 20]
     assert len(later) <= 2

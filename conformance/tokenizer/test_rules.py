@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
+from conformance.support.tokenizer import vocabularies
 from conformance.support.tokenizer.small_vocabularies import REPLACED, SMALL, charsmap
-from conformance.support.tokenizer.vocabularies import (
-    BPE,
-    NORMAL,
-    SPM,
-    UNKNOWN,
-    bpe_metadata,
-    gguf,
-    spm_metadata,
-)
 from conformance.support.tokenizer.words import texts
 from engine.convert.sentencepiece_model import _fields
 from engine.convert.vocabulary import TEXTS
@@ -49,8 +41,8 @@ def ways(text: str, pieces: Callable[[str], bool]) -> Iterator[tuple[str, ...]]:
 def test_unigram_maximises_the_score(text):
     """No segmentation scores higher; an unknown character costs 10 more than the worst."""
     scored = {SPACE: -2.0, "a": -1.0, "b": -1.5, "ab": -2.25, "aa": -2.5, "bab": -3.0, "b▁": -2.0}
-    tokens = [("<unk>", UNKNOWN), *((piece, NORMAL) for piece in scored)]
-    metadata = gguf("t5", tokens, scores=[0.0, *scored.values()], unknown_token_id=0)
+    tokens = [("<unk>", vocabularies.UNKNOWN), *((piece, vocabularies.NORMAL) for piece in scored)]
+    metadata = vocabularies.gguf("t5", tokens, scores=[0.0, *scored.values()], unknown_token_id=0)
     metadata |= {"tokenizer.ggml.add_eos_token": False}
     tokenizer = Tokenizer.from_metadata(metadata)
     told = tokenizer.encode(text)
@@ -78,7 +70,7 @@ def test_unigram_equals_sentencepiece():
         2 if library.is_unknown(i) else 3 if library.is_control(i) else 4 if i == 3 else 1
         for i in ids
     ]
-    metadata = gguf(
+    metadata = vocabularies.gguf(
         "t5", [(library.id_to_piece(i), kind) for i, kind in zip(ids, kinds, strict=True)],
         scores=[library.get_score(i) for i in ids], unknown_token_id=library.unk_id(),
         add_space_prefix=True, remove_extra_whitespaces=True, add_eos_token=False,
@@ -108,7 +100,7 @@ def word_piece(lower: bool) -> Library:
         zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"], strict=True)
     ):
         name = text.removeprefix(SPACE) if text.startswith(SPACE) else f"##{text}"
-        vocab[text if kind != NORMAL else name] = i
+        vocab[text if kind != vocabularies.NORMAL else name] = i
     library = Library(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=1000))
     library.normalizer = normalizers.BertNormalizer(lowercase=lower)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -190,25 +182,25 @@ def merged_by_rank(pieces: list[str], rank: Callable[[str, str], float]) -> list
 @given(text=st.text(alphabet="ab é😀", min_size=1))
 def test_spm_merges_by_score(text):
     """SentencePiece ids are those of the textbook rule, ties and unknown characters included."""
-    metadata = spm_metadata()
+    metadata = vocabularies.spm_metadata()
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
     ranks = {t: -s for t, s in zip(tokens[260:], scores[260:], strict=True)}
     pieces = list("▁" + text.replace(" ", "▁"))
     expected: list[str] = []
     for piece in merged_by_rank(pieces, lambda a, b: ranks.get(a + b, math.inf)):
         expected += [piece] if piece in ranks else [f"<0x{byte:02X}>" for byte in piece.encode()]
-    assert [tokens[i] for i in SPM.encode(text, add_special=False)] == expected
+    assert [tokens[i] for i in vocabularies.SPM.encode(text, add_special=False)] == expected
 
 
 @quick
 @given(word=st.text(alphabet="ab", min_size=1))
 def test_bpe_merges_by_rank(word):
     """Byte-level ids of a word are those of the textbook rule."""
-    metadata = bpe_metadata()
+    metadata = vocabularies.bpe_metadata()
     tokens = metadata["tokenizer.ggml.tokens"]
     ranks = {merge: i for i, merge in enumerate(metadata["tokenizer.ggml.merges"])}
     expected = merged_by_rank(list(word), lambda a, b: ranks.get(f"{a} {b}", math.inf))
-    assert [tokens[i] for i in BPE.encode(word, add_special=False)] == expected
+    assert [tokens[i] for i in vocabularies.BPE.encode(word, add_special=False)] == expected
 
 
 @pytest.mark.parametrize("name", SMALL)
