@@ -91,8 +91,7 @@ class StreamAt(nullcontext[None]):
 
 
 def reachable_before_the_wait(code: sass.MachineCode) -> list[sass.Instruction]:
-    """Instructions to which a way leads that passes no wait; who has gone apart meets again
-    (BSYNC) wherever anybody does."""
+    """Instructions reachable without a wait; diverged threads reconverge (BSYNC) anywhere."""
     own, meetings = code.instructions, [x.label for x in code.instructions if x.stem == "BSSY"]
     numbers = {one.address: i for i, one in enumerate(own)}
     found, ways = set[int](), [0]

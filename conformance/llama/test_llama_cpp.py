@@ -11,7 +11,7 @@ from conformance.llama.peers.checkpoint import CHECKPOINTS, QUESTIONS
 from conformance.llama.peers.export import export
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
-from conformance.llama.peers.stories import PROMPTS, tell
+from conformance.llama.peers.stories import PROMPTS, greedy_text
 from conformance.support.tokenizer.tokenizer_files import sentencepiece_model, small
 from engine import Engine
 from engine.convert import convert
@@ -127,7 +127,7 @@ def both_engines(llama_cpp, request):
 def test_logits_of_trained_models_agree(both, prompt):
     """Along a story, an embedded model's logits are the same to the promised 1e-4."""
     engine, llama = both
-    tokens = engine.encode(prompt) + tell(engine, prompt)
+    tokens = engine.encode(prompt) + greedy_text(engine, prompt)
     llama.reset()
     llama.eval(tokens)
     compare.demand_near(engine.logits(tokens), llama.scores[: len(tokens)], compare.PROMISE)

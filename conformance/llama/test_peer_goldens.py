@@ -14,7 +14,7 @@ from conformance.llama.peers.checkpoint import CHECKPOINTS, QUANTISED, Checkpoin
 from conformance.llama.peers.compare import EXACT, Gap, demand_near, engine_logits, limit
 from conformance.llama.peers.export import export
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
-from conformance.llama.peers.stories import CONTEXT, NEAR, costs, tell
+from conformance.llama.peers.stories import CONTEXT, NEAR, greedy_text, losses
 from data.golden import sha256
 from engine import Engine
 from engine.convert import conversion
@@ -113,7 +113,7 @@ def test_greedy_text_agrees(name, digest, story):
     assert sha256(path) == digest, f"{name} is not the model that the goldens tell of: {AGAIN}"
     with Engine.load(path, threads=2) as engine:
         assert engine.encode(story["prompt"]) == story["tokens"]
-        assert tell(engine, story["prompt"]) == story["continuation"]
+        assert greedy_text(engine, story["prompt"]) == story["continuation"]
 
 
 @pytest.mark.skipif(not STORIES, reason=f"no story was told to the goldens: {AGAIN}")
@@ -121,7 +121,7 @@ def test_greedy_text_agrees(name, digest, story):
 def test_perplexity_agrees(name):
     """The held-out stories have llama.cpp's mean negative log-likelihood in each chunk."""
     with Engine.load(name, threads=2, context=CONTEXT) as engine:
-        assert costs(engine) == pytest.approx(INDEX["told"][name]["costs"], abs=NEAR)
+        assert losses(engine) == pytest.approx(INDEX["told"][name]["costs"], abs=NEAR)
 
 
 def assert_detected(mistaken: Array, name: str) -> None:

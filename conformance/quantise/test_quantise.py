@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers import goldens
-from conformance.llama.peers.skeletons import SKELETONS, told
+from conformance.llama.peers.skeletons import SKELETONS, formats_by_role
 from conformance.support.child import python, started
 from conformance.support.files.changing import changing
 from conformance.support.files.full_disk import full_after
@@ -81,7 +81,7 @@ def test_mixes_equal_llama_cpps(tmp_path, name):
         for mix, answers in ANSWERS[name].items():
             for answer, weighed in zip((answers * 2)[:2], (None, matters), strict=True):
                 plan = choices(file, Recipe(mix, importance=weighed))
-                ours = told(skeleton, {c.tensor.name: c.format for c in plan})
+                ours = formats_by_role(skeleton, {c.tensor.name: c.format for c in plan})
                 assert answer in (None, ours), (mix, weighed)
 
 

@@ -34,7 +34,7 @@ LINES = {
     "reference": 17_310,
     "kernels": 27_480,
     "engine": 33_780,
-    "conformance": 41_300,
+    "conformance": 41_250,
     "bench": 27_870,
     "data": 2_720,
     "assay": 325,
